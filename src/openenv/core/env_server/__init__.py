@@ -1,0 +1,1 @@
+"""Import paths of existing code. Every name lives elsewhere in this package."""

@@ -1,0 +1,5 @@
+"""`openenv.server` under its older name."""
+
+from ...server import HTTPEnvServer, create_app, create_fastapi_app
+
+__all__ = ["HTTPEnvServer", "create_app", "create_fastapi_app"]

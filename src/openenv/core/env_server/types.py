@@ -1,0 +1,5 @@
+"""`openenv.types` under its older name."""
+
+from ...types import Action, Observation, State
+
+__all__ = ["Action", "Observation", "State"]

@@ -1,0 +1,122 @@
+"""What a user writes: an `Environment`, and perhaps a `Transform` of its observations."""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Generic
+
+from .types import Action, ActT, EnvironmentMetadata, Observation, ObsT, State, StateT
+
+__all__ = ["Environment", "Transform"]
+
+
+class Transform(ABC, Generic[ObsT]):
+    """Changes an observation before it leaves the environment: adds a reward, hides a field."""
+
+    @abstractmethod
+    def __call__(self, observation: ObsT) -> ObsT:
+        """Returns the observation to send in place of the given one."""
+
+
+class Environment(ABC, Generic[ActT, ObsT, StateT]):
+    """One instance is one session. It is used by one call at a time.
+
+    Override `reset` and `step` for ordinary code: constructor, `reset`, `step` and `close` of a session then
+    run on one thread of its own. Override `reset_async` and `step_async` for asynchronous code: they run
+    on the server's event loop.
+
+    Calling `super().__init__()` is optional.
+
+    Attributes:
+        SUPPORTS_CONCURRENT_SESSIONS: Instances share nothing, so many may live in one process.
+        REQUIRES_SINGLE_THREAD_EXECUTOR: Kept for existing code; each session has one thread in any case.
+        execution: `"inline"` runs synchronous code on the event loop itself: for steps of microseconds,
+            where a thread would cost more than the step. `None` chooses a thread for synchronous and the
+            loop for asynchronous code.
+    """
+
+    SUPPORTS_CONCURRENT_SESSIONS: ClassVar[bool] = False
+    REQUIRES_SINGLE_THREAD_EXECUTOR: ClassVar[bool] = False
+    execution: ClassVar[str | None] = None
+
+    # Class attributes, so that a subclass without `super().__init__()` has them too.
+    transform: Transform[ObsT] | None = None
+    rubric: Callable[[Any, Any], Any] | None = None
+
+    def __init__(
+        self, transform: Transform[ObsT] | None = None, rubric: Callable[[Any, Any], Any] | None = None
+    ) -> None:
+        self.transform = transform
+        self.rubric = rubric
+
+    @abstractmethod
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> ObsT:
+        """Starts an episode and returns its first observation.
+
+        Args:
+            seed: Makes the episode repeatable, where the environment can be seeded.
+            episode_id: Name for the episode; the environment chooses one if it is None.
+            kwargs: Whatever else this environment's reset takes; clients' arguments that it does not take
+                are left out before the call.
+        """
+
+    @abstractmethod
+    def step(self, action: ActT, timeout_s: float | None = None, **kwargs: Any) -> ObsT:
+        """Does one action and returns what is seen then."""
+
+    @property
+    @abstractmethod
+    def state(self) -> StateT:
+        """The episode's state; cheap, and without side effects."""
+
+    async def reset_async(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> ObsT:
+        """Asynchronous `reset`; override it to run on the event loop."""
+        return self.reset(seed=seed, episode_id=episode_id, **kwargs)
+
+    async def step_async(self, action: ActT, timeout_s: float | None = None, **kwargs: Any) -> ObsT:
+        """Asynchronous `step`; override it to run on the event loop."""
+        return self.step(action, timeout_s=timeout_s, **kwargs)
+
+    def close(self) -> None:  # noqa: B027 - most environments hold nothing
+        """Gives back what the environment holds. Called once, after the last call."""
+
+    def get_metadata(self) -> EnvironmentMetadata:
+        """What `GET /metadata` answers."""
+        name = type(self).__name__
+        return EnvironmentMetadata(name=name, description=inspect.getdoc(type(self)) or f"{name} environment")
+
+    def render_web(self, obs: Any) -> str | None:
+        """HTML that shows an observation in the web UI, or None for the default view."""
+        return None
+
+    def web_actions(self, obs: Any) -> Sequence[tuple[str, dict[str, Any]]]:
+        """Labelled actions that the web UI offers as buttons."""
+        return ()
+
+    def _apply_transform(self, observation: ObsT) -> ObsT:
+        return observation if self.transform is None else self.transform(observation)
+
+    def _apply_rubric(self, action: Any, observation: Any) -> float:
+        if self.rubric is None:
+            return 0.0
+        return float(self.rubric(action, observation))
+
+    async def _apply_rubric_async(self, action: Any, observation: Any) -> float:
+        if self.rubric is None:
+            return 0.0
+        score = self.rubric(action, observation)
+        return float(await score if inspect.isawaitable(score) else score)
+
+    def _reset_rubric(self) -> None:
+        reset = getattr(self.rubric, "reset", None)
+        if reset is not None:
+            reset()
+
+    async def _reset_rubric_async(self) -> None:
+        reset = getattr(self.rubric, "reset", None)
+        if reset is not None:
+            outcome = reset()
+            if inspect.isawaitable(outcome):
+                await outcome

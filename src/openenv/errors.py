@@ -1,0 +1,335 @@
+"""Every failure an `openenv` server, client or provider can report: one tree.
+
+Three questions are answered by each class, so that a trainer can decide without reading prose:
+whose fault it was (`blame`), whether the same call may be tried again (`retryable`), and what it is
+called on the wire (`code`, the v1 error code). `RuntimeError`, `ConnectionError` and `TimeoutError`
+are bases where existing programs catch these failures by those names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+__all__ = [
+    "CapacityError",
+    "ConcurrencyConfigurationError",
+    "ConnectTimeout",
+    "ConnectionFailed",
+    "ConnectionLost",
+    "Draining",
+    "EnvironmentCrashed",
+    "EnvironmentFactoryError",
+    "EnvironmentFailed",
+    "FactoryFailed",
+    "InvalidAction",
+    "InvalidMessage",
+    "LaunchFailed",
+    "MessageTooLarge",
+    "MissingExtra",
+    "NotReady",
+    "OpenEnvError",
+    "ProtocolViolation",
+    "ProviderFailed",
+    "QueueTimeout",
+    "ResetRequired",
+    "SequenceError",
+    "ServerFull",
+    "SessionCapacityError",
+    "SessionCreationError",
+    "SessionLost",
+    "SessionNotFoundError",
+    "StepFailed",
+    "StepTimeout",
+    "Unauthorized",
+    "UnknownMessage",
+    "UnknownSession",
+    "UsageError",
+    "from_wire",
+]
+
+Blame = Literal["client", "environment", "infrastructure"]
+
+
+class OpenEnvError(Exception):
+    """Base of every error in this package.
+
+    Attributes:
+        code: The v1 wire code of this class.
+        blame: Who must act: the caller, the environment's author, or whoever runs the machines.
+        retryable: Whether the same call may succeed later without a change.
+        message: What happened and what to do next, in one line where that is possible.
+        retry_after_s: Seconds to wait before a retry, when the sender knows.
+        data: Extra facts, safe to encode as JSON (`errors` of a validation, `active_sessions`, ...).
+    """
+
+    code: ClassVar[str] = "SESSION_ERROR"
+    blame: ClassVar[Blame] = "infrastructure"
+    retryable: ClassVar[bool] = False
+
+    def __init__(
+        self, message: str = "", *, retry_after_s: float | None = None, data: Mapping[str, Any] | None = None
+    ):
+        super().__init__(message)
+        self.message = message
+        self.retry_after_s = retry_after_s
+        self.data: dict[str, Any] = dict(data or {})
+
+    def facts(self) -> dict[str, Any]:
+        """What this error says on any wire, beside its `data`."""
+        facts: dict[str, Any] = {
+            "message": self.message,
+            "code": self.code,
+            "error": type(self).__name__,
+            "blame": self.blame,
+            "retryable": self.retryable,
+        }
+        if self.retry_after_s is not None:
+            facts["retry_after_s"] = self.retry_after_s
+        return facts
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Trainers send errors between processes; constructors of subclasses take other arguments than `args`.
+        return _rebuild, (type(self), self.__dict__)
+
+
+class UsageError(OpenEnvError, RuntimeError):
+    """The caller's mistake; the same call will fail again."""
+
+    blame = "client"
+
+
+class InvalidAction(UsageError):
+    """An action or frame that does not validate; `data["errors"]` lists each fault with its place."""
+
+    code = "VALIDATION_ERROR"
+
+
+class InvalidMessage(UsageError):
+    """A frame that is not JSON."""
+
+    code = "INVALID_JSON"
+
+
+class UnknownMessage(UsageError):
+    """A message whose type nobody knows."""
+
+    code = "UNKNOWN_TYPE"
+
+
+class UnknownSession(UsageError):
+    """No session of that id on this server."""
+
+    session_id: str = ""
+
+    def __init__(self, session_id: str, message: str | None = None):
+        super().__init__(message or f"no session {session_id!r} on this server", data={"session_id": session_id})
+        self.session_id = session_id
+
+
+class ResetRequired(UsageError):
+    """A step was asked for before the first reset, or after the episode ended."""
+
+
+class SequenceError(UsageError):
+    """A call number that is neither the last one nor the next one of its session."""
+
+
+class Unauthorized(UsageError):
+    """No key, a wrong key, or a key whose scope does not cover the call."""
+
+
+class MessageTooLarge(UsageError):
+    """A frame over the limit; the message names its size, the limit and the setting."""
+
+
+class ConcurrencyConfigurationError(UsageError):
+    """More than one session was asked for an environment that does not support it."""
+
+    def __init__(self, environment_name: str, max_concurrent_envs: int, message: str | None = None):
+        super().__init__(
+            message
+            or f"{environment_name} does not support concurrent sessions, but {max_concurrent_envs} were asked for: "
+            "set SUPPORTS_CONCURRENT_SESSIONS = True on the class if its instances share nothing, "
+            "or serve it with a limit of 1"
+        )
+        self.environment_name = environment_name
+        self.max_concurrent_envs = max_concurrent_envs
+
+
+class CapacityError(OpenEnvError, RuntimeError):
+    """No room now; try later (`retry_after_s` when known)."""
+
+    code = "CAPACITY_REACHED"
+    retryable = True
+
+
+class ServerFull(CapacityError):
+    """Every session slot is taken."""
+
+    active_sessions: int = 0
+    max_sessions: int = 0
+
+    def __init__(
+        self,
+        active_sessions: int,
+        max_sessions: int,
+        message: str | None = None,
+        *,
+        retry_after_s: float | None = None,
+    ):
+        super().__init__(
+            message
+            or f"the server is full: {active_sessions} of {max_sessions} sessions are open; "
+            "retry later or raise --max-sessions (MAX_CONCURRENT_ENVS)",
+            retry_after_s=retry_after_s,
+            data={"active_sessions": active_sessions, "max_sessions": max_sessions},
+        )
+        self.active_sessions = active_sessions
+        self.max_sessions = max_sessions
+
+
+class QueueTimeout(ServerFull):
+    """A slot was waited for, and none came free within `queue_timeout_s`."""
+
+
+class Draining(CapacityError):
+    """The server is stopping and opens no new session."""
+
+
+class EnvironmentFailed(OpenEnvError, RuntimeError):
+    """The environment's own code failed."""
+
+    code = "EXECUTION_ERROR"
+    blame = "environment"
+
+
+class SessionCreationError(EnvironmentFailed):
+    """A session could not be made."""
+
+
+class FactoryFailed(SessionCreationError):
+    """The environment's constructor raised."""
+
+    code = "FACTORY_ERROR"
+    factory_name: str = ""
+
+    def __init__(self, factory_name: str, message: str | None = None):
+        super().__init__(
+            message or f"{factory_name} could not create an environment", data={"factory_name": factory_name}
+        )
+        self.factory_name = factory_name
+
+
+class StepFailed(EnvironmentFailed):
+    """`reset`, `step` or `state` raised, or returned what cannot be sent."""
+
+
+class StepTimeout(EnvironmentFailed, TimeoutError):
+    """A call did not answer within its deadline; it may still have an effect."""
+
+    retryable = False
+
+
+class EnvironmentCrashed(EnvironmentFailed):
+    """The process of an environment ended; `data` holds its exit code and the tail of its stderr."""
+
+
+class ConnectionFailed(OpenEnvError, ConnectionError):
+    """The road between client and server."""
+
+    retryable = True
+
+
+class ConnectTimeout(ConnectionFailed, TimeoutError):
+    """No connection within `connect_timeout_s`."""
+
+
+class ConnectionLost(ConnectionFailed):
+    """The connection ended while a reply was awaited; the call may or may not have been executed."""
+
+
+class ProtocolViolation(ConnectionFailed):
+    """The other side sent what the protocol does not allow."""
+
+    retryable = False
+
+
+class SessionLost(ConnectionFailed):
+    """The session is gone, and its episode with it; `reset()` starts a new one."""
+
+    retryable = False
+
+
+class ProviderFailed(OpenEnvError, RuntimeError):
+    """The place an environment runs in."""
+
+
+class NotReady(ProviderFailed):
+    """A server did not become ready within its time."""
+
+    retryable = True
+
+
+class LaunchFailed(ProviderFailed):
+    """A process, container or job did not start; the message carries the tail of its log."""
+
+
+class MissingExtra(ProviderFailed, ImportError):
+    """An optional dependency is not installed; the message names the extra to install."""
+
+    blame = "client"
+
+    def __init__(self, package: str, extra: str):
+        super().__init__(f"{package} is not installed: pip install 'openenv[{extra}]'")
+
+
+SessionCapacityError = ServerFull
+SessionNotFoundError = UnknownSession
+EnvironmentFactoryError = FactoryFailed
+
+# What a v1 peer that names no class means by its code.
+_BY_CODE: dict[str, type[OpenEnvError]] = {
+    "INVALID_JSON": InvalidMessage,
+    "UNKNOWN_TYPE": UnknownMessage,
+    "VALIDATION_ERROR": InvalidAction,
+    "EXECUTION_ERROR": StepFailed,
+    "CAPACITY_REACHED": ServerFull,
+    "FACTORY_ERROR": FactoryFailed,
+    "SESSION_ERROR": SessionLost,
+}
+
+
+def from_wire(data: Mapping[str, Any]) -> OpenEnvError:
+    """Builds the error that an error frame stands for.
+
+    Args:
+        data: The `data` object of a v1 error frame: `message`, `code`, and perhaps `error` (a class name
+            of this module), `retry_after_s`, `active_sessions`, `max_sessions`, `factory_name`, `errors`.
+
+    Returns:
+        An instance of the named class, or of the class that its code stands for. Never raises: a frame of
+        an unknown code becomes a plain `OpenEnvError`.
+    """
+    named = globals().get(str(data.get("error")))
+    known = isinstance(named, type) and issubclass(named, OpenEnvError)
+    cls: type[OpenEnvError] = named if known else _BY_CODE.get(str(data.get("code")), OpenEnvError)
+    # The sender's message stands: a constructor that derives one of its own is not called.
+    extras = {key: value for key, value in data.items() if key not in _FRAME_KEYS}
+    error = cls.__new__(cls)
+    OpenEnvError.__init__(
+        error, str(data.get("message", "")), retry_after_s=data.get("retry_after_s"), data=extras
+    )
+    error.__dict__.update({key: value for key, value in extras.items() if key in _ATTRIBUTES})
+    return error
+
+
+def _rebuild(cls: type[OpenEnvError], attributes: dict[str, Any]) -> OpenEnvError:
+    error = cls.__new__(cls)
+    OpenEnvError.__init__(error, attributes.get("message", ""))
+    error.__dict__.update(attributes)
+    return error
+
+
+_FRAME_KEYS = frozenset({"message", "code", "error", "blame", "retryable", "retry_after_s"})
+_ATTRIBUTES = frozenset({"active_sessions", "max_sessions", "factory_name", "session_id"})

@@ -1,0 +1,21 @@
+"""Where one environment runs: on the event loop, or on a thread of its own."""
+
+from .executor import Done, Executor, Operation
+from .inline import InlineExecutor
+from .loop import LoopExecutor
+from .profile import EnvironmentProfile, Execution, class_of, profile_of
+from .thread import Mailbox, ThreadExecutor
+
+__all__ = [
+    "Done",
+    "EnvironmentProfile",
+    "Execution",
+    "Executor",
+    "InlineExecutor",
+    "LoopExecutor",
+    "Mailbox",
+    "Operation",
+    "ThreadExecutor",
+    "class_of",
+    "profile_of",
+]

@@ -1,0 +1,60 @@
+"""The contract of an executor: one environment, one call at a time, answers by callback.
+
+Callbacks and not awaitables: a frame arrives in a callback of the transport and its reply can leave in
+the same one. A task a step would cost more than a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+__all__ = ["Done", "Executor", "Operation", "attempt"]
+
+Operation = Callable[[Any, Any], Any]
+"""Does one thing with an environment: `operation(environment, argument)`."""
+
+Done = Callable[[Any, BaseException | None], None]
+"""Takes a result, or None and the exception that came instead; called on the event loop, exactly once."""
+
+
+class Executor(Protocol):
+    """Owns an environment: nobody else touches it. All methods are called on the event loop's thread.
+
+    The caller waits for one `done` before it makes the next call; `cancel` alone may come in between.
+    """
+
+    def start(self, factory: Callable[[], Any], done: Done) -> None:
+        """Makes the environment; `done` gets it, for its class to be read and not for use."""
+
+    def submit(self, operation: Operation, argument: Any, done: Done) -> None:
+        """Runs one operation."""
+
+    def cancel(self) -> None:
+        """Stops the running operation where that can be done; its `done` comes in any case."""
+
+    def close(self, done: Done) -> None:
+        """Closes the environment and gives back what the executor holds. Nothing may follow."""
+
+
+def attempt(operation: Operation, environment: Any, argument: Any) -> tuple[Any, BaseException | None]:
+    """Runs foreign code and returns what came of it.
+
+    SystemExit counts as a failure of the environment: one session must not end the server.
+    """
+    try:
+        return operation(environment, argument), None
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the edge to foreign code
+        return None, error
+
+
+def construct(factory: Callable[[], Any], _: None) -> Any:
+    """The operation that makes an environment."""
+    return factory()
+
+
+def close(environment: Any, _: None) -> None:
+    """The operation that closes an environment; one without a `close` has nothing to give back."""
+    closing = getattr(environment, "close", None)
+    if closing is not None:
+        closing()

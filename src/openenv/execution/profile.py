@@ -1,0 +1,144 @@
+"""What is constant for one environment class, found out once and not on every step."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from ..environment import Environment
+from ..errors import UsageError
+from .executor import Operation
+
+__all__ = ["EnvironmentProfile", "Execution", "class_of", "profile_of"]
+
+
+class Execution(StrEnum):
+    """Where an environment's code runs."""
+
+    INLINE = "inline"
+    """Synchronous code on the event loop; the class says that its steps take microseconds."""
+    LOOP = "loop"
+    """Asynchronous code on the event loop."""
+    THREAD = "thread"
+    """Synchronous code on a thread that belongs to the session."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentProfile:
+    """How to call one environment class.
+
+    Attributes:
+        name: The class's name, for messages.
+        execution: Where its code runs.
+        reset: Calls its `reset` with a dict of keyword arguments, which it filters.
+        step: Calls its `step` with an action alone.
+        step_with: Calls its `step` with `(action, keyword arguments)`, which it filters.
+        state: Reads its `state`.
+        concurrent: Whether several instances may live in one process.
+    """
+
+    name: str
+    execution: Execution
+    reset: Operation
+    step: Operation
+    step_with: Operation
+    state: Operation
+    concurrent: bool
+
+
+@functools.lru_cache(maxsize=1024)
+def profile_of(cls: type[Any]) -> EnvironmentProfile:
+    """Reads a class.
+
+    Raises:
+        UsageError: Its `execution` is none of those known.
+    """
+    asynchronous = {name: _overrides(cls, name) for name in ("reset_async", "step_async")}
+    reset = "reset_async" if asynchronous["reset_async"] else "reset"
+    step = "step_async" if asynchronous["step_async"] else "step"
+    return EnvironmentProfile(
+        name=cls.__name__,
+        execution=_execution(cls, all(asynchronous.values())),
+        reset=_with_accepted(reset, _accepted(getattr(cls, reset))),
+        step=_calling(step),
+        step_with=_step_with(step, _accepted(getattr(cls, step))),
+        state=_read_state,
+        concurrent=bool(getattr(cls, "SUPPORTS_CONCURRENT_SESSIONS", False)),
+    )
+
+
+def class_of(factory: Callable[[], Any]) -> type[Any] | None:
+    """The class a factory will make, if that can be told without calling it."""
+    while isinstance(factory, functools.partial):
+        factory = factory.func
+    if isinstance(factory, type):
+        return factory
+    returned = getattr(factory, "__annotations__", {}).get("return")
+    # An abstract or general annotation (`-> Environment`) says nothing about how the instance runs.
+    if isinstance(returned, type) and issubclass(returned, Environment) and not inspect.isabstract(returned):
+        return returned
+    return None
+
+
+def _overrides(cls: type[Any], name: str) -> bool:
+    return getattr(cls, name, None) not in (None, getattr(Environment, name))
+
+
+def _execution(cls: type[Any], asynchronous: bool) -> Execution:
+    declared = getattr(cls, "execution", None)
+    if declared not in (None, Execution.INLINE, Execution.THREAD):
+        raise UsageError(
+            f"{cls.__name__}.execution is {declared!r}: it must be 'inline' (steps of microseconds, on the event "
+            "loop), 'thread', or None to have it chosen"
+        )
+    if asynchronous and declared != Execution.THREAD:
+        return Execution.LOOP
+    return Execution.INLINE if declared == Execution.INLINE else Execution.THREAD
+
+
+def _accepted(function: Callable[..., Any]) -> frozenset[str] | None:
+    """Names of the keyword arguments a method takes; None if it takes any."""
+    parameters = list(inspect.signature(function).parameters.values())[1:]
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return None
+    return frozenset(
+        parameter.name
+        for parameter in parameters
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    )
+
+
+def _with_accepted(method: str, accepted: frozenset[str] | None) -> Operation:
+    if accepted is None:
+        return lambda environment, arguments: getattr(environment, method)(**arguments)
+
+    def call(environment: Any, arguments: dict[str, Any]) -> Any:
+        return getattr(environment, method)(**{k: v for k, v in arguments.items() if k in accepted})
+
+    return call
+
+
+def _calling(method: str) -> Operation:
+    # Written out: attrgetter and partials cost more than the two plain functions.
+    if method == "step":
+        return lambda environment, action: environment.step(action)
+    return lambda environment, action: environment.step_async(action)
+
+
+def _step_with(method: str, accepted: frozenset[str] | None) -> Operation:
+    def call(environment: Any, argument: tuple[Any, dict[str, Any]]) -> Any:
+        action, arguments = argument
+        if accepted is not None:
+            arguments = {name: value for name, value in arguments.items() if name in accepted}
+        return getattr(environment, method)(action, **arguments)
+
+    return call
+
+
+def _read_state(environment: Any, _: None) -> Any:
+    state = environment.state
+    return state() if inspect.ismethod(state) else state

@@ -1,0 +1,121 @@
+"""Synchronous environments: each has a thread to itself, made with the session and gone with it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from queue import SimpleQueue
+from types import CoroutineType
+from typing import Any
+
+from .executor import Done, Operation, attempt, close, construct
+
+__all__ = ["Mailbox", "ThreadExecutor"]
+
+# Address space, not memory: only pages that are touched are resident (about 16 KiB for an idle thread).
+# Small enough for 16,384 of them, large enough for numpy, regular expressions and C parsers.
+STACK_BYTES = 512 * 1024
+
+
+class Mailbox:
+    """Carries results from any thread to one event loop, with one wake-up for all that wait together."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop):
+        self._loop = loop
+        self._letters: deque[tuple[Done, Any, BaseException | None]] = deque()
+        self._ringing = False
+
+    def post(self, done: Done, result: Any, error: BaseException | None) -> None:
+        """Has `done` called on the loop. Safe from every thread; a closed loop drops the letter."""
+        self._letters.append((done, result, error))
+        if not self._ringing:
+            self._ringing = True
+            try:
+                self._loop.call_soon_threadsafe(self._deliver)
+            except RuntimeError:  # the loop is closed: nobody is left to tell
+                self._letters.clear()
+
+    def _deliver(self) -> None:
+        # Lowered first: a letter posted from here on either is seen below or rings again.
+        self._ringing = False
+        letters = self._letters
+        while letters:
+            done, result, error = letters.popleft()
+            done(result, error)
+
+
+class ThreadExecutor:
+    """Runs an environment on a thread of its own: constructor, every call and `close` alike.
+
+    Args:
+        mailbox: The way back to the event loop.
+        name: Name of the thread.
+    """
+
+    __slots__ = ("_environment", "_inbox", "_mailbox", "_runner", "_thread")
+
+    def __init__(self, mailbox: Mailbox, name: str):
+        self._mailbox = mailbox
+        self._environment: Any = None
+        self._runner: asyncio.Runner | None = None
+        self._inbox: SimpleQueue[tuple[Operation, Any, Done] | None] = SimpleQueue()
+        # A daemon: an environment that never returns must not keep the process from ending.
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self, factory: Callable[[], Any], done: Done) -> None:
+        before = threading.stack_size(STACK_BYTES)
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # the machine has no thread left to give
+            done(None, error)
+            return
+        finally:
+            threading.stack_size(before)
+        self._inbox.put((self._construct, factory, done))
+
+    def submit(self, operation: Operation, argument: Any, done: Done) -> None:
+        self._inbox.put((operation, argument, done))
+
+    def cancel(self) -> None:
+        """A thread cannot be stopped from outside."""
+
+    def close(self, done: Done) -> None:
+        self._inbox.put((self._close, None, done))
+        self._inbox.put(None)
+
+    def release(self) -> Any:
+        """Ends the thread without closing the environment, and returns it."""
+        environment, self._environment = self._environment, None
+        self._inbox.put(None)
+        return environment
+
+    def _run(self) -> None:
+        post, take = self._mailbox.post, self._inbox.get
+        while (call := take()) is not None:
+            operation, argument, done = call
+            result, error = attempt(operation, self._environment, argument)
+            if type(result) is CoroutineType:
+                result, error = attempt(self._await, result, None)
+            post(done, result, error)
+            # Nothing of this call may outlive it while the thread waits for the next one.
+            del call, operation, argument, done, result, error
+
+    def _construct(self, _: None, factory: Callable[[], Any]) -> Any:
+        self._environment = construct(factory, None)
+        return self._environment
+
+    def _close(self, environment: Any, _: None) -> None:
+        self._environment = None
+        try:
+            close(environment, None)
+        finally:
+            if self._runner is not None:
+                self._runner.close()
+
+    def _await(self, call: Any, _: None) -> Any:
+        # An environment with one asynchronous method among synchronous ones: it stays on its one thread.
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+        return self._runner.run(call)

@@ -1,0 +1,131 @@
+"""Observations and states as JSON: model in, bytes out, in one serialization.
+
+The shape is the v1 payload: `{"observation": {every field but reward and done}, "reward", "done"}`, with
+`metadata` repeated at the top when there is any and `truncated` only when it is true. Clients that nobody
+here wrote forbid unknown fields inside `observation`, so nothing is ever added there.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import isfinite
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel
+from pydantic_core import PydanticSerializationError, SchemaSerializer, to_json
+
+from ..errors import StepFailed
+
+__all__ = ["encode_observation", "encode_state"]
+
+_BESIDE = {"reward", "done"}
+_UNWRITABLE = (PydanticSerializationError, TypeError, ValueError, RecursionError)
+
+
+class _Plan(NamedTuple):
+    """How to encode one observation class; found out once, since asking a model for a field it has not is slow."""
+
+    serializer: SchemaSerializer
+    has_metadata: bool
+    has_truncated: bool
+
+
+@lru_cache(maxsize=1024)
+def _plan(cls: type[Any]) -> _Plan | None:
+    """None for a class that is no model with `reward` and `done`."""
+    if not issubclass(cls, BaseModel) or not {"reward", "done"} <= set(cls.model_fields):
+        return None
+    fields = cls.model_fields
+    return _Plan(cls.__pydantic_serializer__, "metadata" in fields, "truncated" in fields)
+
+
+def encode_observation(observation: Any) -> bytes:
+    """Encodes what `reset` or `step` returned.
+
+    Args:
+        observation: An `Observation`; a mapping or another object with the same fields is taken too.
+
+    Raises:
+        StepFailed: The reward is NaN or infinite, or a field cannot be written as JSON (the message names it).
+    """
+    plan = _plan(type(observation))
+    if plan is None:
+        return _encode_mapping(observation)
+    try:
+        fields = plan.serializer.to_json(observation, exclude=_BESIDE, warnings=False)
+    except _UNWRITABLE as error:
+        raise StepFailed(_explain(observation, error)) from error
+    metadata = observation.metadata if plan.has_metadata else None
+    truncated = plan.has_truncated and observation.truncated is True
+    return _assemble(fields, observation.reward, observation.done, metadata, truncated)
+
+
+def _encode_mapping(observation: Any) -> bytes:
+    try:
+        values = _mapping(observation)
+        fields = _json({key: value for key, value in values.items() if key not in _BESIDE})
+    except _UNWRITABLE as error:
+        raise StepFailed(_explain(observation, error)) from error
+    truncated = values.get("truncated") is True
+    return _assemble(fields, values.get("reward"), values.get("done"), values.get("metadata"), truncated)
+
+
+def _assemble(fields: bytes, reward: Any, done: Any, metadata: Any, truncated: bool) -> bytes:
+    parts = [b'{"observation":', fields, b',"reward":', b"null" if reward is None else _number(reward)]
+    parts.append(b',"done":true' if done else b',"done":false')
+    if metadata:
+        parts += (b',"metadata":', _json(metadata))
+    parts.append(b',"truncated":true}' if truncated else b"}")
+    return b"".join(parts)
+
+
+def encode_state(state: Any) -> bytes:
+    """Encodes an environment's `state`: a `State`, another model, a mapping or a plain object.
+
+    Raises:
+        StepFailed: A field cannot be written as JSON; the message names it.
+    """
+    try:
+        if isinstance(state, BaseModel):
+            return state.__pydantic_serializer__.to_json(state, warnings=False)
+        return _json(_mapping(state))
+    except _UNWRITABLE as error:
+        raise StepFailed(_explain(state, error)) from error
+
+
+def _json(value: Any) -> bytes:
+    return to_json(value, inf_nan_mode="constants")
+
+
+def _number(reward: Any) -> bytes:
+    if isinstance(reward, int):
+        return (b"true" if reward else b"false") if isinstance(reward, bool) else b"%d" % reward
+    try:
+        number = float(reward)
+    except (TypeError, ValueError) as error:
+        raise StepFailed(f"the reward is a {type(reward).__name__}: it must be a finite number or None") from error
+    if not isfinite(number):
+        raise StepFailed(f"the reward is {number}: it must be a finite number or None")
+    # float.__repr__: subclasses such as numpy.float64 print more than the number.
+    return float.__repr__(number).encode()
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    if isinstance(value, dict):
+        return value
+    if hasattr(value, "__dict__"):
+        return vars(value)
+    raise TypeError(f"{type(value).__name__} is no Observation, mapping or object with fields")
+
+
+def _explain(value: Any, error: Exception) -> str:
+    try:
+        fields = dict(value) if isinstance(value, BaseModel) else _mapping(value)
+    except TypeError:
+        return str(error)
+    for name, content in fields.items():
+        try:
+            _json(content)
+        except _UNWRITABLE as cause:
+            return f"field {name!r} of {type(value).__name__} cannot be written as JSON: {cause}"
+    return f"{type(value).__name__} cannot be written as JSON: {error}"

@@ -1,0 +1,132 @@
+"""The server's side of protocol v1: frames become messages, results become frames.
+
+v1 has no ids and no state of its own: one request, one reply, in order. So one `ServerProtocol` serves
+every connection to one environment class.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal, NotRequired, Union
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic_core import from_json, to_json
+from typing_extensions import TypedDict  # typing's own cannot be read by pydantic before Python 3.12
+
+from ..errors import InvalidAction, InvalidMessage, OpenEnvError, UnknownMessage
+from .payload import encode_observation, encode_state
+
+__all__ = ["ClientMessage", "ServerProtocol"]
+
+
+class _Message(TypedDict):
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]  # pydantic's own name for it
+
+
+class ResetMessage(_Message):
+    type: Literal["reset"]
+    data: NotRequired[dict[str, Any]]
+
+
+class StepMessage(_Message):
+    type: Literal["step"]
+    data: Any
+
+
+class StateMessage(_Message):
+    type: Literal["state"]
+
+
+class McpMessage(_Message):
+    type: Literal["mcp"]
+    data: dict[str, Any]
+
+
+class CloseMessage(_Message):
+    type: Literal["close"]
+
+
+ClientMessage = ResetMessage | StepMessage | StateMessage | McpMessage | CloseMessage
+_TYPES = frozenset({"reset", "step", "state", "mcp", "close"})
+
+
+class ServerProtocol:
+    """Reads client frames and writes server frames for one action type.
+
+    Args:
+        action_type: The action class (or a union of such) that `step` frames carry.
+    """
+
+    def __init__(self, action_type: Any):
+        # Frame and action are validated in one pass over the bytes: no dict, then model.
+        step = TypedDict("StepMessage", {"type": Literal["step"], "data": action_type})
+        step.__pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[attr-defined]
+        union = Union[ResetMessage, step, StateMessage, McpMessage, CloseMessage]  # noqa: UP007 - step is a value
+        adapter: TypeAdapter[ClientMessage] = TypeAdapter(Annotated[union, Field(discriminator="type")])
+        self._validate = adapter.validator.validate_json
+
+    def receive(self, frame: bytes | str) -> ClientMessage:
+        """Reads one text frame.
+
+        Raises:
+            InvalidMessage: Not JSON.
+            UnknownMessage: An object without a known `type`.
+            InvalidAction: The message or its action does not validate; `data["errors"]` says where.
+        """
+        try:
+            message: ClientMessage = self._validate(frame)
+        except ValidationError as error:
+            raise _classify(frame, error) from None
+        return message
+
+    def receive_binary(self, frame: bytes) -> ClientMessage:
+        """Refuses a binary frame.
+
+        Raises:
+            InvalidMessage: Always.
+        """
+        raise InvalidMessage(f"a binary frame of {len(frame)} bytes: protocol v1 speaks JSON in text frames")
+
+    @staticmethod
+    def observation(observation: Any) -> bytes:
+        """The reply to reset and step. Raises `StepFailed` for what cannot be sent."""
+        return b'{"type":"observation","data":%b}' % encode_observation(observation)
+
+    @staticmethod
+    def state(state: Any) -> bytes:
+        """The reply to state. Raises `StepFailed` for what cannot be sent."""
+        return b'{"type":"state","data":%b}' % encode_state(state)
+
+    @staticmethod
+    def no_mcp(request: dict[str, Any]) -> bytes:
+        """The reply to a JSON-RPC request for an environment that has no tools."""
+        error = {"code": -32603, "message": "Environment does not support MCP", "data": None}
+        return b'{"type":"mcp","data":%b}' % to_json({"jsonrpc": "2.0", "id": request.get("id"), "error": error})
+
+    @staticmethod
+    def error(error: OpenEnvError) -> bytes:
+        """An error frame: the v1 code and message, with this package's further facts beside them."""
+        data = {**error.data, **error.facts()}
+        return b'{"type":"error","data":%b}' % to_json(data, fallback=str)
+
+
+def _classify(frame: bytes | str, error: ValidationError) -> OpenEnvError:
+    try:
+        value = from_json(frame)
+    except ValueError as cause:
+        return InvalidMessage(f"Invalid JSON: {cause}")
+    if not isinstance(value, dict):
+        return InvalidMessage(f"Invalid JSON: a message is an object, not {type(value).__name__}")
+    kind = value.get("type")
+    if not isinstance(kind, str) or kind not in _TYPES:
+        return UnknownMessage(f"Unknown message type: {kind or ''}")
+    return InvalidAction("Invalid message", data={"errors": _faults(error)})
+
+
+def _faults(error: ValidationError) -> list[dict[str, Any]]:
+    """The faults as v1 clients know them: places are relative to the action, or to the frame outside of it."""
+    faults: list[dict[str, Any]] = json.loads(error.json())
+    for fault in faults:
+        place = fault["loc"][1:]  # the first part is the tag of the union
+        fault["loc"] = place[1:] if len(place) > 1 and place[0] == "data" else place
+    return faults

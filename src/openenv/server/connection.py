@@ -1,0 +1,202 @@
+"""One v1 conversation: a protocol, a session, and the channel between them and a client.
+
+Everything happens in callbacks, so the same object is driven by the fast path, by any ASGI server and by
+the in-process transport, and a reply can leave in the callback that brought its request.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from ..errors import InvalidMessage, MessageTooLarge, OpenEnvError, StepFailed
+from ..protocol import ServerProtocol
+from ..sessions import SessionManager
+
+__all__ = ["Channel", "Connection"]
+
+logger = logging.getLogger("openenv.server")
+
+CLOSE_NORMAL = 1000
+CLOSE_TOO_BIG = 1009
+
+
+class Channel(Protocol):
+    """The way to one client. Nothing here waits and nothing fails: a client that is gone hears nothing."""
+
+    def send(self, frame: bytes) -> None:
+        """Sends one text frame."""
+
+    def close(self, code: int) -> None:
+        """Closes after what was sent."""
+
+    def pause(self) -> None:
+        """Asks for no more frames; some may still come."""
+
+    def resume(self) -> None:
+        """Asks for frames again."""
+
+
+class Connection:
+    """The server's end of one connection, from its acceptance.
+
+    Args:
+        manager: Where the session is opened.
+        protocol: Reads and writes frames.
+        channel: The way to the client.
+        max_in_flight: Frames kept while a call runs; then the channel is paused.
+
+    Raises:
+        UsageError: The manager serves another event loop.
+    """
+
+    __slots__ = (
+        "_backlog",
+        "_busy",
+        "_channel",
+        "_encode",
+        "_ended",
+        "_max_in_flight",
+        "_paused",
+        "_protocol",
+        "_session",
+    )
+
+    def __init__(self, manager: SessionManager, protocol: ServerProtocol, channel: Channel, max_in_flight: int):
+        self._protocol = protocol
+        self._channel = channel
+        self._max_in_flight = max_in_flight
+        # Frames that wait for the reply before theirs; most clients never send ahead, so made when needed.
+        self._backlog: deque[bytes | OpenEnvError] | None = None
+        self._busy = True
+        self._encode: Callable[[Any], bytes] = protocol.observation
+        self._paused = False
+        self._ended = False
+        self._session = manager.create(self._opened, self._lost)
+        manager.open(self._session)
+
+    @property
+    def session_id(self) -> str:
+        return self._session.id
+
+    def receive(self, frame: bytes) -> None:
+        """Takes one text frame; its reply is sent after those of all earlier frames."""
+        if self._busy or self._backlog:
+            self._keep(frame)
+            return
+        try:
+            message = self._protocol.receive(frame)
+        except OpenEnvError as error:
+            self._report(error)
+            return
+        except Exception as error:  # noqa: BLE001 - a validator of the action type may raise anything
+            failure = StepFailed(f"the action could not be validated: {type(error).__name__}: {error}")
+            failure.__cause__ = error
+            self._report(failure)
+            return
+        self._busy = True
+        if message["type"] == "step":
+            self._encode = self._protocol.observation
+            self._session.step(message["data"], self._answer)
+        elif message["type"] == "reset":
+            self._encode = self._protocol.observation
+            self._session.reset(message.get("data", {}), self._answer)
+        elif message["type"] == "state":
+            self._encode = self._protocol.state
+            self._session.read_state(self._answer)
+        elif message["type"] == "mcp":
+            self._encode = self._protocol.no_mcp
+            self._answer(message["data"], None)
+        else:
+            self._finish(CLOSE_NORMAL)
+
+    def receive_binary(self, frame: bytes) -> None:
+        """Takes one binary frame, which v1 does not know; its reply is an error."""
+        refusal = InvalidMessage(f"a binary frame of {len(frame)} bytes: protocol v1 speaks JSON in text frames")
+        if self._busy or self._backlog:
+            self._keep(refusal)
+        elif not self._ended:
+            self._report(refusal)
+
+    def oversized(self, size: int | None, limit: int) -> None:
+        """The client sent a frame over the limit, behind which the connection cannot go on."""
+        found = "a message" if size is None else f"a message of {size} bytes"
+        self._lost(
+            MessageTooLarge(f"{found} is over the limit of {limit} bytes (max_message_mb, OPENENV_MAX_MESSAGE_MB)"),
+            CLOSE_TOO_BIG,
+        )
+
+    def disconnected(self) -> None:
+        """The client is gone, or has closed. May be called repeatedly."""
+        self._ended = self._busy = True  # whatever still arrives is kept from here on, which is nowhere
+        self._backlog = None
+        self._session.close()
+
+    def _opened(self, error: OpenEnvError | None) -> None:
+        self._busy = False
+        if error is None:
+            self._next()
+        else:
+            self._lost(error)
+
+    def _lost(self, error: OpenEnvError, code: int = CLOSE_NORMAL) -> None:
+        """Tells the client why it has no session, and closes."""
+        if not self._ended:
+            self._report(error)
+            self._finish(code)
+
+    def _finish(self, code: int) -> None:
+        self.disconnected()
+        self._channel.close(code)
+
+    def _answer(self, result: Any, error: BaseException | None) -> None:
+        """Sends the reply of the call in flight."""
+        if self._ended:
+            return
+        try:
+            if error is not None:
+                raise error
+            frame = self._encode(result)
+        except OpenEnvError as failure:
+            self._report(failure)
+        else:
+            self._channel.send(frame)
+        self._busy = False
+        if self._backlog:
+            self._next()
+
+    def _next(self) -> None:
+        """Takes what waits, until a call is running again."""
+        # Set aside, so that an environment that answers at once leads back here and not deeper.
+        waiting, self._backlog = self._backlog, None
+        while waiting and not self._busy:
+            frame = waiting.popleft()
+            if self._paused and len(waiting) <= self._max_in_flight // 2:
+                self._paused = False
+                self._channel.resume()
+            if isinstance(frame, OpenEnvError):
+                self._report(frame)
+            else:
+                self.receive(frame)
+        if waiting and not self._ended:
+            waiting.extend(self._backlog or ())
+            self._backlog = waiting
+
+    def _keep(self, frame: bytes | OpenEnvError) -> None:
+        if self._ended:
+            return
+        if self._backlog is None:
+            self._backlog = deque()
+        self._backlog.append(frame)
+        if len(self._backlog) >= self._max_in_flight and not self._paused:
+            self._paused = True
+            self._channel.pause()
+
+    def _report(self, error: OpenEnvError) -> None:
+        # The traceback is of use when the environment's own code failed, and noise when a client erred.
+        logger.warning(
+            "session %s: %s: %s", self._session.id, type(error).__name__, error.message, exc_info=error.__cause__
+        )
+        self._channel.send(self._protocol.error(error))

@@ -1,0 +1,57 @@
+"""What `GET /metadata` says about an environment."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+from ..environment import Environment
+from ..execution import class_of
+from ..sessions.waiting import opened_session, result_of
+from ..types import EnvironmentMetadata
+from .environment_server import HTTPEnvServer
+
+__all__ = ["environment_metadata"]
+
+# A README is shown on a page; a larger file is not one.
+README_BYTES = 1024 * 1024
+
+
+async def environment_metadata(server: HTTPEnvServer) -> EnvironmentMetadata:
+    """Asks the environment; an instance is made only if its class says more than `Environment` does.
+
+    Raises:
+        CapacityError: An instance is needed and every slot is taken.
+        EnvironmentFailed: `get_metadata` or the constructor raised.
+    """
+    cls = class_of(server.env_factory)
+    if cls is not None and getattr(cls, "get_metadata", None) in (None, Environment.get_metadata):
+        metadata = EnvironmentMetadata(
+            name=cls.__name__, description=inspect.getdoc(cls) or f"{cls.__name__} environment", version="1.0.0"
+        )
+    else:
+        async with opened_session(server.manager) as session:
+            metadata = await result_of(lambda done: session.call(_ask, None, done))
+    if metadata.readme_content is None:
+        metadata.readme_content = _readme(server.settings.readme_path, cls)
+    return metadata
+
+
+def _ask(environment: Any, _: None) -> EnvironmentMetadata:
+    metadata: EnvironmentMetadata = environment.get_metadata()
+    return metadata
+
+
+def _readme(configured: str | None, cls: type[Any] | None) -> str | None:
+    """The configured file, else a README.md beside the environment's module or one folder above it."""
+    candidates = [] if configured is None else [Path(configured)]
+    module = inspect.getsourcefile(cls) if cls is not None else None
+    if configured is None and module is not None:
+        folder = Path(module).resolve().parent
+        # Only where a project lies: the folder above site-packages is nobody's.
+        candidates += [place / "README.md" for place in (folder, folder.parent) if (place / "openenv.yaml").exists()]
+    for candidate in candidates:
+        if candidate.is_file() and candidate.stat().st_size <= README_BYTES:
+            return candidate.read_text(encoding="utf-8", errors="replace")
+    return None

@@ -1,0 +1,49 @@
+"""The routes of an environment server, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from fastapi import FastAPI
+
+from ..errors import OpenEnvError
+from ..types import EnvironmentMetadata, HealthResponse, ResetResponse, SchemaResponse, StepResponse
+from . import http
+from .websocket import environment_socket
+
+__all__ = ["ENVIRONMENT_PATH", "ROUTES", "register"]
+
+ENVIRONMENT_PATH = "/ws"
+
+
+class Route(NamedTuple):
+    method: str
+    path: str
+    endpoint: Callable[..., Any]
+    response_model: Any
+    tag: str
+
+
+ROUTES = (
+    Route("GET", "/health", http.health, HealthResponse, "server"),
+    Route("GET", "/metadata", http.metadata, EnvironmentMetadata, "server"),
+    Route("GET", "/schema", http.schema, SchemaResponse, "server"),
+    Route("POST", "/reset", http.reset, ResetResponse, "environment"),
+    Route("POST", "/step", http.step, StepResponse, "environment"),
+    Route("GET", "/state", http.state, None, "environment"),
+)
+
+
+def register(app: FastAPI) -> None:
+    """Adds every route, the WebSocket endpoint and the translation of errors to an app."""
+    for route in ROUTES:
+        app.add_api_route(
+            route.path,
+            route.endpoint,
+            methods=[route.method],
+            response_model=route.response_model,
+            tags=[route.tag],
+        )
+    app.add_api_websocket_route(ENVIRONMENT_PATH, environment_socket)
+    app.add_exception_handler(OpenEnvError, http.on_error)

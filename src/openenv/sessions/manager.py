@@ -1,0 +1,234 @@
+"""The sessions of one environment class in one process, and the only place that opens them."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from ..errors import (
+    ConcurrencyConfigurationError,
+    Draining,
+    FactoryFailed,
+    QueueTimeout,
+    ServerFull,
+    SessionLost,
+    UsageError,
+)
+from ..execution import (
+    EnvironmentProfile,
+    Execution,
+    Executor,
+    InlineExecutor,
+    LoopExecutor,
+    Mailbox,
+    ThreadExecutor,
+    class_of,
+    profile_of,
+)
+from . import lease
+from .admission import Counts, Decision, Limits, decide, patience
+from .session import Lost, Opened, Session
+
+__all__ = ["SessionManager"]
+
+HELPER_THREADS = 16
+
+
+class SessionManager:
+    """Opens, counts and closes sessions. Serves one event loop at a time: the one that opens sessions.
+
+    Args:
+        factory: Makes one environment: its class, or anything else that can be called without arguments.
+        limits: How many sessions, and for how long.
+
+    Raises:
+        UsageError: The factory's class declares an `execution` that nobody knows.
+    """
+
+    def __init__(self, factory: Callable[[], Any], limits: Limits):
+        self.factory = factory
+        self.limits = limits
+        cls = class_of(factory)
+        self._profile: EnvironmentProfile | None = None if cls is None else profile_of(cls)
+        self._sessions: dict[str, Session] = {}
+        self._waiting: dict[str, Session] = {}
+        self._closing = 0
+        self._draining = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._mailbox: Mailbox | None = None
+        self._helpers: ThreadPoolExecutor | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._emptied: asyncio.Event | None = None
+
+    @property
+    def active(self) -> int:
+        """Slots in use: sessions whose environment exists, is being made or being closed."""
+        return len(self._sessions)
+
+    @property
+    def sessions(self) -> list[Session]:
+        """The sessions that hold a slot, oldest first."""
+        return list(self._sessions.values())
+
+    @property
+    def factory_name(self) -> str:
+        """The environment's name, for messages."""
+        return str(getattr(self.factory, "__name__", type(self.factory).__name__))
+
+    def create(self, opened: Opened, on_lost: Lost | None = None) -> Session:
+        """Makes the record of a session, which holds nothing before it is passed to `open`.
+
+        Args:
+            opened: Hears once whether there is a session; not at all if it is closed first. Its error is
+                `ServerFull`, `QueueTimeout`, `Draining`, `FactoryFailed` or `ConcurrencyConfigurationError`.
+            on_lost: Hears why, if the session is ended by somebody other than its user.
+        """
+        return Session(secrets.token_hex(16), self, opened, on_lost)
+
+    def open(self, session: Session) -> None:
+        """Opens a new session, now or when a slot is free; it hears the outcome, perhaps before this returns.
+
+        Raises:
+            UsageError: The manager serves another event loop, which has sessions open.
+        """
+        loop = asyncio.get_running_loop()
+        self._bind(loop)
+        decision = decide(Counts(len(self._sessions), self._closing, len(self._waiting)), self.limits)
+        if self._draining:
+            session.fail(Draining("the server is stopping: connect to another one"))
+        elif decision is Decision.ADMIT:
+            self._admit(session)
+        elif decision is Decision.WAIT:
+            self._waiting[session.id] = session
+            loop.call_later(patience(self.limits), self._give_up, session)
+        else:
+            session.fail(ServerFull(len(self._sessions), self.limits.max_sessions))
+
+    async def aclose(self) -> None:
+        """Closes every session and waits until their environments are closed."""
+        self._draining = True
+        try:
+            ending = Draining("the server is stopping")
+            for session in [*self._waiting.values(), *self._sessions.values()]:
+                session.end(ending)
+            if self._sessions:
+                self._emptied = asyncio.Event()
+                await self._emptied.wait()
+        finally:
+            self._draining = False
+            self._emptied = None
+
+    # What sessions tell their owner.
+
+    def made(self, session: Session, environment: Any, error: BaseException | None) -> None:
+        try:
+            if error is not None:
+                raise error
+            profile = self._checked_profile(environment)
+        except UsageError as usage:
+            session.fail(usage)
+            return
+        except BaseException as cause:  # noqa: BLE001 - whatever the environment's constructor raised
+            name = self.factory_name
+            failure = FactoryFailed(name, f"{name} could not create an environment: {_describe(cause)}")
+            failure.__cause__ = cause
+            session.fail(failure)
+            return
+        executor = session.executor
+        if isinstance(executor, ThreadExecutor) and profile.execution is not Execution.THREAD:
+            # Only the instance told what it is: it moves to where its class belongs.
+            executor = self._adopt(profile, executor.release())
+        assert executor is not None
+        session.live(executor, profile)
+
+    def closing(self, session: Session) -> None:
+        self._waiting.pop(session.id, None)
+        if session.id in self._sessions:
+            self._closing += 1
+
+    def gone(self, session: Session) -> None:
+        if self._sessions.pop(session.id, None) is not None:
+            self._closing -= 1
+        while self._waiting and len(self._sessions) < self.limits.max_sessions:
+            self._admit(self._waiting.pop(next(iter(self._waiting))))
+        if not self._sessions:
+            self._rest()
+
+    def _bind(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._loop is loop:
+            return
+        if self._loop is not None and self._sessions:
+            if not self._loop.is_closed():
+                raise UsageError(
+                    "this app has sessions on another event loop: use one loop, or make one app for each"
+                )
+            self._sessions.clear()
+            self._waiting.clear()
+            self._closing = 0
+        self._loop = loop
+        self._mailbox = Mailbox(loop)
+
+    def _admit(self, session: Session) -> None:
+        self._sessions[session.id] = session
+        if self.limits.idle_timeout_s is not None and self._sweeper is None:
+            self._sweep(self.limits.idle_timeout_s)
+        execution = Execution.THREAD if self._profile is None else self._profile.execution
+        session.start(self._executor(execution, session), self.factory)
+
+    def _checked_profile(self, environment: Any) -> EnvironmentProfile:
+        profile = profile_of(type(environment))
+        if self.limits.max_sessions > 1 and not profile.concurrent:
+            raise ConcurrencyConfigurationError(profile.name, self.limits.max_sessions)
+        return profile
+
+    def _executor(self, execution: Execution, session: Session) -> Executor:
+        if execution is Execution.INLINE:
+            return InlineExecutor()
+        if execution is Execution.LOOP:
+            return LoopExecutor(self._helper_threads())
+        assert self._mailbox is not None
+        return ThreadExecutor(self._mailbox, f"openenv-{session.id[:8]}")
+
+    def _adopt(self, profile: EnvironmentProfile, environment: Any) -> Executor:
+        if profile.execution is Execution.INLINE:
+            return InlineExecutor(environment)
+        return LoopExecutor(self._helper_threads(), environment)
+
+    def _helper_threads(self) -> ThreadPoolExecutor:
+        if self._helpers is None:
+            self._helpers = ThreadPoolExecutor(HELPER_THREADS, thread_name_prefix="openenv-helper")
+        return self._helpers
+
+    def _give_up(self, session: Session) -> None:
+        if self._waiting.pop(session.id, None) is not None:
+            held, most, waited = len(self._sessions), self.limits.max_sessions, patience(self.limits)
+            session.fail(
+                QueueTimeout(held, most, f"no session slot came free within {waited:g} s (queue_timeout_s); {most} are in use")
+            )
+
+    def _sweep(self, idle_timeout_s: float) -> None:
+        for session in lease.expired(self._sessions.values(), idle_timeout_s, time.monotonic()):
+            session.end(SessionLost(f"session {session.id} was idle for {idle_timeout_s:g} s (idle_timeout_s)"))
+        if self._sessions:
+            self._sweeper = asyncio.get_running_loop().call_later(
+                lease.period(idle_timeout_s), self._sweep, idle_timeout_s
+            )
+
+    def _rest(self) -> None:
+        """Without sessions, nothing of the manager is left on the loop or as a thread."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
+        if self._helpers is not None:
+            self._helpers.shutdown(wait=False)
+            self._helpers = None
+        if self._emptied is not None:
+            self._emptied.set()
+
+
+def _describe(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,0 +1,48 @@
+"""Sessions for coroutines: the callbacks of `Session` as things that can be awaited."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from ..errors import OpenEnvError
+from ..execution import Done
+from .manager import SessionManager
+from .session import Session
+
+__all__ = ["opened_session", "result_of"]
+
+
+@asynccontextmanager
+async def opened_session(manager: SessionManager) -> AsyncIterator[Session]:
+    """A session for the length of a block. Raises what refused it; closes it in any case."""
+    ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def opened(error: OpenEnvError | None) -> None:
+        _settle(ready, None, error)
+
+    session = manager.create(opened)
+    try:
+        manager.open(session)
+        await ready
+        yield session
+    finally:
+        session.close()
+
+
+async def result_of(call: Callable[[Done], None]) -> Any:
+    """Awaits one call: `await result_of(partial(session.reset, arguments))`. Raises what the call failed with."""
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    call(lambda result, error: _settle(future, result, error))
+    return await future
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if future.done():  # whoever waited was cancelled
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)

@@ -1,0 +1,223 @@
+"""The words everyone uses: what goes into an environment and what comes out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = [
+    "Action",
+    "ActT",
+    "CodeExecResult",
+    "ConcurrencyConfig",
+    "EnvironmentMetadata",
+    "HealthResponse",
+    "HealthStatus",
+    "ObsT",
+    "Observation",
+    "ResetRequest",
+    "ResetResponse",
+    "SchemaResponse",
+    "ServerCapacityStatus",
+    "ServerMode",
+    "SessionInfo",
+    "State",
+    "StateT",
+    "StepRequest",
+    "StepResponse",
+    "StepResult",
+]
+
+
+class Action(BaseModel):
+    """What an agent does. Subclass it with the fields of your environment; unknown fields are refused."""
+
+    model_config = ConfigDict(extra="forbid", validate_assignment=True, arbitrary_types_allowed=True)
+
+    metadata: dict[str, Any] = Field(default_factory=dict, description="Facts about the action, not part of it")
+
+
+class Observation(BaseModel):
+    """What an agent sees after a reset or a step.
+
+    Attributes:
+        done: Whether the episode is over.
+        reward: Reward of the action that led here; None means that there is none, which is not 0.
+        metadata: Facts beside the observation.
+
+    A subclass that declares a field `truncated: bool` tells an episode cut short (a time limit) from one
+    that ended by itself; clients then report it as `StepResult.truncated`.
+    """
+
+    # NaN and infinity travel as themselves: the JSON default, null, would invent a missing value.
+    model_config = ConfigDict(
+        extra="forbid", validate_assignment=True, arbitrary_types_allowed=True, ser_json_inf_nan="constants"
+    )
+
+    done: bool = Field(default=False, description="Whether the episode is over")
+    reward: bool | int | float | None = Field(default=None, description="Reward of the last action, if there is one")
+    metadata: dict[str, Any] = Field(default_factory=dict, description="Facts beside the observation")
+
+
+class State(BaseModel):
+    """What an environment tells about its episode, apart from observations. Further fields are welcome."""
+
+    model_config = ConfigDict(
+        extra="allow", validate_assignment=True, arbitrary_types_allowed=True, ser_json_inf_nan="constants"
+    )
+
+    episode_id: str | None = Field(default=None, description="Name of the episode")
+    step_count: int = Field(default=0, ge=0, description="Steps taken since the last reset")
+
+
+ActT = TypeVar("ActT", bound=Action)
+ObsT = TypeVar("ObsT")
+StateT = TypeVar("StateT")
+
+
+@dataclass(slots=True)
+class StepResult(Generic[ObsT]):
+    """What a client gets back from `reset` and `step`.
+
+    Attributes:
+        observation: The environment's observation, of the client's observation type.
+        reward: None means "no reward was given"; it is never a stand-in for a failure.
+        done: The episode is over, for whichever reason.
+        metadata: Facts beside the observation, None if there were none.
+        truncated: The episode was cut short (a time limit) rather than finished.
+    """
+
+    observation: ObsT
+    reward: bool | int | float | None = None
+    done: bool = False
+    metadata: dict[str, Any] | None = None
+    truncated: bool = False
+
+    @property
+    def terminated(self) -> bool:
+        """The episode reached an end of its own, in the sense of Gymnasium's `terminated`."""
+        return self.done and not self.truncated
+
+
+class EnvironmentMetadata(BaseModel):
+    """What `GET /metadata` says about an environment."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    description: str
+    readme_content: str | None = None
+    version: str | None = None
+    author: str | None = None
+    documentation_url: str | None = None
+
+
+class CodeExecResult(BaseModel):
+    """Outcome of running a piece of code: both streams and the exit code."""
+
+    stdout: str = ""
+    stderr: str = ""
+    exit_code: int = 0
+
+
+class ServerMode(StrEnum):
+    """`production` serves no reset, step or state to agents."""
+
+    SIMULATION = "simulation"
+    PRODUCTION = "production"
+
+
+class HealthStatus(StrEnum):
+    HEALTHY = "healthy"
+    UNHEALTHY = "unhealthy"
+    DEGRADED = "degraded"
+
+
+class HealthResponse(BaseModel):
+    status: HealthStatus = HealthStatus.HEALTHY
+
+
+class ConcurrencyConfig(BaseModel):
+    """How many sessions a server opens, and how long an idle one may stay.
+
+    Attributes:
+        max_concurrent_envs: Most sessions open at one time.
+        session_timeout: Seconds without a call after which a session is closed; None keeps it.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    max_concurrent_envs: int = Field(default=1, ge=1)
+    session_timeout: float | None = Field(default=None, gt=0)
+
+
+class ServerCapacityStatus(BaseModel):
+    """How full a server is."""
+
+    active_sessions: int = Field(ge=0)
+    max_sessions: int = Field(ge=1)
+
+    @property
+    def available_slots(self) -> int:
+        return self.max_sessions - self.active_sessions
+
+    @property
+    def is_at_capacity(self) -> bool:
+        return self.available_slots <= 0
+
+
+class SessionInfo(BaseModel):
+    """One open session. Times are seconds since the epoch."""
+
+    session_id: str
+    created_at: float
+    last_activity_at: float
+    step_count: int = Field(default=0, ge=0)
+    environment_type: str
+
+
+class ResetRequest(BaseModel):
+    """Body of `POST /reset`; further keys go to the environment's `reset` if it takes them."""
+
+    model_config = ConfigDict(extra="allow")
+
+    seed: int | None = Field(default=None, ge=0)
+    episode_id: str | None = Field(default=None, max_length=255)
+
+
+class StepRequest(BaseModel):
+    """Body of `POST /step`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    action: dict[str, Any]
+    timeout_s: float | None = Field(default=None, gt=0)
+    request_id: str | None = Field(default=None, max_length=255)
+
+
+class StepResponse(BaseModel):
+    """Answer of `POST /step` and, by its other name, of `POST /reset`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    observation: dict[str, Any]
+    reward: bool | int | float | None = None
+    done: bool = False
+    metadata: dict[str, Any] | None = None
+    truncated: bool = False
+
+
+class ResetResponse(StepResponse):
+    """Answer of `POST /reset`."""
+
+
+class SchemaResponse(BaseModel):
+    """Answer of `GET /schema`: JSON Schemas of what the environment takes and gives."""
+
+    action: dict[str, Any]
+    observation: dict[str, Any]
+    state: dict[str, Any]
+    reset_observation: dict[str, Any]
