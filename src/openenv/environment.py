@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Generic
 
-from .types import Action, ActT, EnvironmentMetadata, Observation, ObsT, State, StateT
+from .types import ActT, EnvironmentMetadata, ObsT, StateT
 
 __all__ = ["Environment", "Transform"]
 
@@ -79,7 +79,7 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         """Asynchronous `step`; override it to run on the event loop."""
         return self.step(action, timeout_s=timeout_s, **kwargs)
 
-    def close(self) -> None:  # noqa: B027 - most environments hold nothing
+    def close(self) -> None:
         """Gives back what the environment holds. Called once, after the last call."""
 
     def get_metadata(self) -> EnvironmentMetadata:

@@ -311,15 +311,13 @@ def from_wire(data: Mapping[str, Any]) -> OpenEnvError:
         An instance of the named class, or of the class that its code stands for. Never raises: a frame of
         an unknown code becomes a plain `OpenEnvError`.
     """
-    named = globals().get(str(data.get("error")))
-    known = isinstance(named, type) and issubclass(named, OpenEnvError)
-    cls: type[OpenEnvError] = named if known else _BY_CODE.get(str(data.get("code")), OpenEnvError)
+    cls = globals().get(str(data.get("error")))
+    if not isinstance(cls, type) or not issubclass(cls, OpenEnvError):
+        cls = _BY_CODE.get(str(data.get("code")), OpenEnvError)
     # The sender's message stands: a constructor that derives one of its own is not called.
     extras = {key: value for key, value in data.items() if key not in _FRAME_KEYS}
     error = cls.__new__(cls)
-    OpenEnvError.__init__(
-        error, str(data.get("message", "")), retry_after_s=data.get("retry_after_s"), data=extras
-    )
+    OpenEnvError.__init__(error, str(data.get("message", "")), retry_after_s=data.get("retry_after_s"), data=extras)
     error.__dict__.update({key: value for key, value in extras.items() if key in _ATTRIBUTES})
     return error
 

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
+from urllib.request import getproxies, proxy_bypass
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from .errors import UsageError
 
-__all__ = ["ServerSettings", "Setting"]
+__all__ = ["ServerSettings", "Setting", "proxy_for"]
 
 
 def _setting(default: Any, variables: str, description: str, **bounds: Any) -> Any:
-    return Field(
-        default=default, description=description, json_schema_extra={"variables": variables.split()}, **bounds
-    )
+    names: list[Any] = list(variables.split())
+    return Field(default=default, description=description, json_schema_extra={"variables": names}, **bounds)
 
 
 class Setting(NamedTuple):
@@ -58,6 +58,13 @@ class _Settings(BaseModel):
         except ValidationError as error:
             raise UsageError(cls._explain(error)) from None
 
+    def export(self) -> None:
+        """Writes what differs from the defaults into `os.environ`, for apps and processes made from here on."""
+        for setting in self.table():
+            value = getattr(self, setting.name)
+            if value != setting.default:
+                os.environ[setting.variables[0]] = str(value)
+
     @classmethod
     def table(cls) -> Iterator[Setting]:
         """The rows of this class, in the order in which they are declared."""
@@ -93,10 +100,16 @@ class ServerSettings(_Settings):
         None, "MAX_CONCURRENT_ENVS", "The same for an app that was built without a limit of its own", ge=1
     )
     queue_timeout_s: float = _setting(
-        0.0, "OPENENV_QUEUE_TIMEOUT_S", "Seconds a new session waits for a free slot before it is refused", ge=0
+        0.0,
+        "OPENENV_QUEUE_TIMEOUT_S",
+        "Seconds a new session waits for a free slot before it is refused",
+        ge=0,
     )
     idle_timeout_s: float | None = _setting(
-        None, "OPENENV_IDLE_TIMEOUT_S", "Seconds without a call after which a session is closed; unset: never", gt=0
+        None,
+        "OPENENV_IDLE_TIMEOUT_S",
+        "Seconds without a call after which a session is closed; unset: never",
+        gt=0,
     )
     max_message_mb: float = _setting(
         16.0, "OPENENV_MAX_MESSAGE_MB", "Largest message accepted from a client, in MiB", gt=0, le=2048
@@ -105,13 +118,22 @@ class ServerSettings(_Settings):
         64, "OPENENV_MAX_IN_FLIGHT", "Requests of one connection read ahead before it has to wait", ge=1
     )
     ping_interval_s: float = _setting(
-        20.0, "OPENENV_PING_INTERVAL_S", "Seconds between WebSocket pings; two without an answer cut the connection, 0 turns them off", ge=0
+        20.0,
+        "OPENENV_PING_INTERVAL_S",
+        "Seconds between WebSocket pings; two without an answer cut the connection, 0 turns them off",
+        ge=0,
     )
-    log_level: str = _setting(
-        "warning", "OPENENV_LOG_LEVEL", "critical, error, warning, info, debug", pattern="^(critical|error|warning|info|debug)$"
+    log_level: Literal["critical", "error", "warning", "info", "debug"] = _setting(
+        "warning", "OPENENV_LOG_LEVEL", "critical, error, warning, info or debug"
     )
+    target: str | None = _setting(None, "OPENENV_TARGET", "What a worker process serves; set by `openenv serve`")
     readme_path: str | None = _setting(None, "ENV_README_PATH", "README shown by /metadata")
 
     @property
     def max_message_bytes(self) -> int:
         return int(self.max_message_mb * 1024 * 1024)
+
+
+def proxy_for(scheme: str, host: str) -> str | None:
+    """The proxy that the process's environment names for a host (`HTTPS_PROXY`, `NO_PROXY`, ...), if any."""
+    return None if proxy_bypass(host) else getproxies().get(scheme)

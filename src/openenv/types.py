@@ -9,8 +9,8 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 __all__ = [
-    "Action",
     "ActT",
+    "Action",
     "CodeExecResult",
     "ConcurrencyConfig",
     "EnvironmentMetadata",

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from ..environment import Environment
 from ..errors import UsageError
@@ -50,13 +51,21 @@ class EnvironmentProfile:
     concurrent: bool
 
 
-@functools.lru_cache(maxsize=1024)
-def profile_of(cls: type[Any]) -> EnvironmentProfile:
-    """Reads a class.
+_profiles: WeakKeyDictionary[type[object], EnvironmentProfile] = WeakKeyDictionary()
+
+
+def profile_of(cls: type[object]) -> EnvironmentProfile:
+    """The profile of a class.
 
     Raises:
         UsageError: Its `execution` is none of those known.
     """
+    if cls not in _profiles:
+        _profiles[cls] = _read(cls)
+    return _profiles[cls]
+
+
+def _read(cls: type[object]) -> EnvironmentProfile:
     asynchronous = {name: _overrides(cls, name) for name in ("reset_async", "step_async")}
     reset = "reset_async" if asynchronous["reset_async"] else "reset"
     step = "step_async" if asynchronous["step_async"] else "step"
@@ -71,7 +80,7 @@ def profile_of(cls: type[Any]) -> EnvironmentProfile:
     )
 
 
-def class_of(factory: Callable[[], Any]) -> type[Any] | None:
+def class_of(factory: Callable[[], Any]) -> type[object] | None:
     """The class a factory will make, if that can be told without calling it."""
     while isinstance(factory, functools.partial):
         factory = factory.func

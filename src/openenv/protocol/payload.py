@@ -7,7 +7,6 @@ here wrote forbid unknown fields inside `observation`, so nothing is ever added 
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -30,8 +29,10 @@ class _Plan(NamedTuple):
     has_truncated: bool
 
 
-@lru_cache(maxsize=1024)
-def _plan(cls: type[Any]) -> _Plan | None:
+_plans: dict[type[object], _Plan | None] = {}
+
+
+def _make_plan(cls: type[object]) -> _Plan | None:
     """None for a class that is no model with `reward` and `done`."""
     if not issubclass(cls, BaseModel) or not {"reward", "done"} <= set(cls.model_fields):
         return None
@@ -48,7 +49,10 @@ def encode_observation(observation: Any) -> bytes:
     Raises:
         StepFailed: The reward is NaN or infinite, or a field cannot be written as JSON (the message names it).
     """
-    plan = _plan(type(observation))
+    cls = type(observation)
+    if cls not in _plans:
+        _plans[cls] = _make_plan(cls)
+    plan = _plans[cls]
     if plan is None:
         return _encode_mapping(observation)
     try:
@@ -113,8 +117,9 @@ def _number(reward: Any) -> bytes:
 def _mapping(value: Any) -> dict[str, Any]:
     if isinstance(value, dict):
         return value
-    if hasattr(value, "__dict__"):
-        return vars(value)
+    fields: dict[str, Any] | None = getattr(value, "__dict__", None)
+    if fields is not None:
+        return fields
     raise TypeError(f"{type(value).__name__} is no Observation, mapping or object with fields")
 
 

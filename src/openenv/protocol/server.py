@@ -7,9 +7,9 @@ every connection to one environment class.
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal, NotRequired, Union
+from typing import Annotated, Any, Generic, Literal, NotRequired, TypeVar
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError, with_config
 from pydantic_core import from_json, to_json
 from typing_extensions import TypedDict  # typing's own cannot be read by pydantic before Python 3.12
 
@@ -19,34 +19,38 @@ from .payload import encode_observation, encode_state
 __all__ = ["ClientMessage", "ServerProtocol"]
 
 
-class _Message(TypedDict):
-    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]  # pydantic's own name for it
+_T = TypeVar("_T")
 
 
-class ResetMessage(_Message):
+@with_config(extra="forbid")
+class ResetMessage(TypedDict):
     type: Literal["reset"]
     data: NotRequired[dict[str, Any]]
 
 
-class StepMessage(_Message):
+@with_config(extra="forbid")
+class StepMessage(TypedDict, Generic[_T]):
     type: Literal["step"]
-    data: Any
+    data: _T
 
 
-class StateMessage(_Message):
+@with_config(extra="forbid")
+class StateMessage(TypedDict):
     type: Literal["state"]
 
 
-class McpMessage(_Message):
+@with_config(extra="forbid")
+class McpMessage(TypedDict):
     type: Literal["mcp"]
     data: dict[str, Any]
 
 
-class CloseMessage(_Message):
+@with_config(extra="forbid")
+class CloseMessage(TypedDict):
     type: Literal["close"]
 
 
-ClientMessage = ResetMessage | StepMessage | StateMessage | McpMessage | CloseMessage
+ClientMessage = ResetMessage | StepMessage[Any] | StateMessage | McpMessage | CloseMessage
 _TYPES = frozenset({"reset", "step", "state", "mcp", "close"})
 
 
@@ -59,10 +63,8 @@ class ServerProtocol:
 
     def __init__(self, action_type: Any):
         # Frame and action are validated in one pass over the bytes: no dict, then model.
-        step = TypedDict("StepMessage", {"type": Literal["step"], "data": action_type})
-        step.__pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[attr-defined]
-        union = Union[ResetMessage, step, StateMessage, McpMessage, CloseMessage]  # noqa: UP007 - step is a value
-        adapter: TypeAdapter[ClientMessage] = TypeAdapter(Annotated[union, Field(discriminator="type")])
+        messages = ResetMessage | StepMessage[action_type] | StateMessage | McpMessage | CloseMessage
+        adapter: TypeAdapter[ClientMessage] = TypeAdapter(Annotated[messages, Field(discriminator="type")])
         self._validate = adapter.validator.validate_json
 
     def receive(self, frame: bytes | str) -> ClientMessage:

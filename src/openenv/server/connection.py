@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from ..errors import InvalidMessage, MessageTooLarge, OpenEnvError, StepFailed
 from ..protocol import ServerProtocol
 from ..sessions import SessionManager
+from ..sessions.waiting import close_session
 
 __all__ = ["Channel", "Connection"]
 
@@ -134,6 +135,11 @@ class Connection:
         self._backlog = None
         self._session.close()
 
+    async def aclose(self) -> None:
+        """Ends the conversation and waits until its environment is closed."""
+        self.disconnected()
+        await close_session(self._session)
+
     def _opened(self, error: OpenEnvError | None) -> None:
         self._busy = False
         if error is None:
@@ -197,6 +203,10 @@ class Connection:
     def _report(self, error: OpenEnvError) -> None:
         # The traceback is of use when the environment's own code failed, and noise when a client erred.
         logger.warning(
-            "session %s: %s: %s", self._session.id, type(error).__name__, error.message, exc_info=error.__cause__
+            "session %s: %s: %s",
+            self._session.id,
+            type(error).__name__,
+            error.message,
+            exc_info=error.__cause__,
         )
         self._channel.send(self._protocol.error(error))

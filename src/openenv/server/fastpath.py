@@ -374,7 +374,13 @@ def _http_only(middleware: Any) -> bool:
 
 
 def _leads_to_environment(router: Router, root_path: str, path: str) -> bool:
-    scope = {"type": "websocket", "path": root_path + path, "root_path": root_path, "headers": [], "query_string": b""}
+    scope = {
+        "type": "websocket",
+        "path": root_path + path,
+        "root_path": root_path,
+        "headers": [],
+        "query_string": b"",
+    }
     for route in router.routes:
         if route.matches(scope)[0] is not Match.NONE:
             guarded = getattr(route, "dependencies", None) or getattr(router, "dependencies", None)

@@ -8,7 +8,6 @@ thrown away until the peer closes too (RFC 6455, section 7.1.1; RFC 9112, sectio
 from __future__ import annotations
 
 import asyncio
-from typing import cast
 
 __all__ = ["LingeringTransport"]
 
@@ -45,7 +44,7 @@ class LingeringTransport(asyncio.Transport):
         if not transport.can_write_eof():  # TLS closes with a message of its own
             transport.close()
             return
-        transport.set_protocol(_Drain(transport, cast(asyncio.BaseProtocol, transport.get_protocol())))
+        transport.set_protocol(_Drain(transport, transport.get_protocol()))
         transport.resume_reading()
         transport.write_eof()
 

@@ -28,7 +28,9 @@ async def environment_metadata(server: HTTPEnvServer) -> EnvironmentMetadata:
     cls = class_of(server.env_factory)
     if cls is not None and getattr(cls, "get_metadata", None) in (None, Environment.get_metadata):
         metadata = EnvironmentMetadata(
-            name=cls.__name__, description=inspect.getdoc(cls) or f"{cls.__name__} environment", version="1.0.0"
+            name=cls.__name__,
+            description=inspect.getdoc(cls) or f"{cls.__name__} environment",
+            version="1.0.0",
         )
     else:
         async with opened_session(server.manager) as session:

@@ -4,4 +4,14 @@ from .admission import Counts, Decision, Limits, decide
 from .manager import SessionManager
 from .session import Lost, Opened, Session, SessionState
 
-__all__ = ["Counts", "Decision", "Limits", "Lost", "Opened", "Session", "SessionManager", "SessionState", "decide"]
+__all__ = [
+    "Counts",
+    "Decision",
+    "Limits",
+    "Lost",
+    "Opened",
+    "Session",
+    "SessionManager",
+    "SessionState",
+    "decide",
+]

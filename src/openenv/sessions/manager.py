@@ -179,7 +179,7 @@ class SessionManager:
         execution = Execution.THREAD if self._profile is None else self._profile.execution
         session.start(self._executor(execution, session), self.factory)
 
-    def _checked_profile(self, environment: Any) -> EnvironmentProfile:
+    def _checked_profile(self, environment: object) -> EnvironmentProfile:
         profile = profile_of(type(environment))
         if self.limits.max_sessions > 1 and not profile.concurrent:
             raise ConcurrencyConfigurationError(profile.name, self.limits.max_sessions)
@@ -207,7 +207,11 @@ class SessionManager:
         if self._waiting.pop(session.id, None) is not None:
             held, most, waited = len(self._sessions), self.limits.max_sessions, patience(self.limits)
             session.fail(
-                QueueTimeout(held, most, f"no session slot came free within {waited:g} s (queue_timeout_s); {most} are in use")
+                QueueTimeout(
+                    held,
+                    most,
+                    f"no session slot came free within {waited:g} s (queue_timeout_s); {most} are in use",
+                )
             )
 
     def _sweep(self, idle_timeout_s: float) -> None:

@@ -66,6 +66,7 @@ class Session:
         executor: Where its environment runs; None while it waits for a slot and when it is GONE.
         created_at, used_at: Monotonic seconds.
         steps: Steps begun.
+        on_gone: Called when nothing of the session is left; None until somebody waits for that.
     """
 
     __slots__ = (
@@ -76,6 +77,7 @@ class Session:
         "created_at",
         "executor",
         "id",
+        "on_gone",
         "profile",
         "state",
         "steps",
@@ -91,6 +93,7 @@ class Session:
         self.created_at = self.used_at = time.monotonic()
         self.steps = 0
         self.executor = None
+        self.on_gone: Callable[[], None] | None = None
         self._owner = owner
         self._opened = opened
         self._on_lost = on_lost
@@ -204,3 +207,5 @@ class Session:
         if error is not None:
             logger.warning("session %s: close() of its environment failed", self.id, exc_info=error)
         self._owner.gone(self)
+        if self.on_gone is not None:
+            self.on_gone()

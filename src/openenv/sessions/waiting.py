@@ -10,9 +10,9 @@ from typing import Any
 from ..errors import OpenEnvError
 from ..execution import Done
 from .manager import SessionManager
-from .session import Session
+from .session import Session, SessionState
 
-__all__ = ["opened_session", "result_of"]
+__all__ = ["close_session", "opened_session", "result_of"]
 
 
 @asynccontextmanager
@@ -30,6 +30,15 @@ async def opened_session(manager: SessionManager) -> AsyncIterator[Session]:
         yield session
     finally:
         session.close()
+
+
+async def close_session(session: Session) -> None:
+    """Closes a session and waits until nothing of it is left."""
+    session.close()
+    if session.state is not SessionState.GONE:
+        gone = asyncio.Event()
+        session.on_gone = gone.set
+        await gone.wait()
 
 
 async def result_of(call: Callable[[Done], None]) -> Any:

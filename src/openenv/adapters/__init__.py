@@ -1,0 +1,1 @@
+"""Other people's environments, served as ours: one module for each kind."""

@@ -1,0 +1,279 @@
+"""Any environment registered with Gymnasium, as an environment of this package and as an app.
+
+`openenv serve gymnasium:CartPole-v1` comes here. An action is `{"action": <member of the action space>}`, an
+observation has the fields `observation`, `terminated` and `truncated`; Gymnasium's `info` is its metadata.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import json
+import re
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import parse_qsl
+from uuid import uuid4
+
+from pydantic import Field, create_model
+
+from ..environment import Environment
+from ..errors import InvalidAction, MissingExtra, ResetRequired, UsageError
+from ..types import Action, Observation, State
+
+try:
+    import gymnasium
+except ModuleNotFoundError as missing:
+    raise MissingExtra("gymnasium", "gymnasium") from missing
+
+from .spaces import SpaceCodec, codec_of, plain
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+__all__ = [
+    "GymnasiumEnvironment",
+    "GymnasiumObservation",
+    "GymnasiumState",
+    "gymnasium_app",
+    "gymnasium_environment",
+    "parse_target",
+]
+
+
+class GymnasiumObservation(Observation):
+    """What `reset` and `step` of a Gymnasium environment return; subclasses type `observation` by the space."""
+
+    observation: Any = Field(description="A member of the observation space")
+    terminated: bool = Field(default=False, description="The episode reached an end of its own")
+    truncated: bool = Field(default=False, description="The episode was cut short, by a time limit for example")
+
+
+class GymnasiumState(State):
+    """What is known about the episode beside its observations."""
+
+    env_id: str = Field(description="The name under which Gymnasium knows the environment")
+    seed: int | None = Field(default=None, description="The seed given to the last reset")
+
+
+class GymnasiumEnvironment(Environment[Action, GymnasiumObservation, GymnasiumState]):
+    """One Gymnasium environment. Serve the subclasses that `gymnasium_environment` makes.
+
+    Attributes:
+        env_id: The name under which Gymnasium knows the environment.
+        arguments: Keyword arguments for `gymnasium.make`.
+        action_cls: Its action: one field `action`, typed by the action space.
+        observation_cls: Its observation.
+    """
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    env_id: ClassVar[str]
+    arguments: ClassVar[dict[str, Any]]
+    action_cls: ClassVar[type[Action]]
+    observation_cls: ClassVar[type[GymnasiumObservation]]
+    _action_codec: ClassVar[SpaceCodec]
+    _observation_codec: ClassVar[SpaceCodec]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._decode = self._action_codec.decode
+        self._encode = self._observation_codec.encode
+        self._fields_set = set(self.observation_cls.model_fields)
+        self._refusal = "call reset() before the first step()"
+        self._playing = False
+        self._steps = 0
+        self._seed: int | None = None
+        self._episode_id: str | None = None
+        # The arguments are copied, so that environments which keep and change them share nothing.
+        self._env = gymnasium.make(self.env_id, **copy.deepcopy(self.arguments))
+
+    def reset(
+        self,
+        seed: int | None = None,
+        episode_id: str | None = None,
+        options: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> GymnasiumObservation:
+        """Starts an episode.
+
+        Args:
+            seed: An integer of at least 0 makes this episode, and those after it, repeatable.
+            episode_id: Name for the episode; one is made up if it is None.
+            options: What the environment's own `reset` takes under this name.
+
+        Raises:
+            InvalidAction: Seed or options are of the wrong type.
+        """
+        if seed is not None and (type(seed) is not int or seed < 0):
+            raise InvalidAction(f"seed is {seed!r}: it must be an integer of at least 0, or null")
+        if options is not None and not isinstance(options, dict):
+            raise InvalidAction(f"options is {options!r}: it must be an object, or null")
+        self._playing = False
+        observation, info = self._env.reset(seed=seed, options=options)
+        self._playing = True
+        self._steps = 0
+        self._seed = seed
+        self._episode_id = episode_id or uuid4().hex
+        return self._observe(observation, None, False, False, info)
+
+    def step(self, action: Action, timeout_s: float | None = None, **kwargs: Any) -> GymnasiumObservation:
+        """Does one action.
+
+        Raises:
+            ResetRequired: No episode is running.
+            InvalidAction: The action is not in the space, in a way that its type cannot express.
+        """
+        if not self._playing:
+            raise ResetRequired(self._refusal)
+        member = self._decode(action.action)  # type: ignore[attr-defined]  # a field of every `action_cls`
+        observation, reward, terminated, truncated, info = self._env.step(member)
+        self._steps += 1
+        if terminated or truncated:
+            self._playing = False
+            how = "terminated" if terminated else "was truncated"
+            self._refusal = f"the episode {how} at step {self._steps}: call reset() to start another one"
+        return self._observe(observation, float(reward), bool(terminated), bool(truncated), info)
+
+    @property
+    def state(self) -> GymnasiumState:
+        return GymnasiumState(
+            episode_id=self._episode_id, step_count=self._steps, env_id=self.env_id, seed=self._seed
+        )
+
+    def close(self) -> None:
+        self._env.close()
+
+    def _observe(
+        self, observation: Any, reward: float | None, terminated: bool, truncated: bool, info: dict[str, Any]
+    ) -> GymnasiumObservation:
+        values = {
+            "done": terminated or truncated,
+            "reward": reward,
+            "metadata": plain(info) if info else {},
+            "observation": self._encode(observation),
+            "terminated": terminated,
+            "truncated": truncated,
+        }
+        # Built as unpickling would: the encoder makes what the type says, and validating an image again
+        # would cost more than many an environment's step.
+        built = self.observation_cls.__new__(self.observation_cls)
+        built.__setstate__(
+            {
+                "__dict__": values,
+                "__pydantic_fields_set__": self._fields_set,
+                "__pydantic_extra__": None,
+                "__pydantic_private__": None,
+            }
+        )
+        return built
+
+
+def gymnasium_environment(env_id: str, **kwargs: Any) -> type[GymnasiumEnvironment]:
+    """Makes a class that serves one registered Gymnasium environment; one instance is made to see its spaces.
+
+    Args:
+        env_id: A registered name, such as `CartPole-v1`, or `module:Name-v0` to import a module first.
+        kwargs: Passed to `gymnasium.make`.
+
+    Raises:
+        UsageError: Gymnasium cannot make it with these arguments, or one of its spaces cannot be served.
+    """
+    arguments = {"disable_env_checker": True, **kwargs}
+    try:
+        env = gymnasium.make(env_id, **copy.deepcopy(arguments))
+    except Exception as error:
+        raise UsageError(
+            f"Gymnasium cannot make {env_id!r} with {kwargs}: {type(error).__name__}: {error}"
+        ) from error
+    try:
+        actions, observations = codec_of(env.action_space), codec_of(env.observation_space)
+        name = _class_name(env_id)
+        return type(
+            name,
+            (GymnasiumEnvironment,),
+            {
+                "__doc__": _description(env_id, env),
+                "__module__": __name__,
+                "env_id": env_id,
+                "arguments": arguments,
+                "action_cls": _action_cls(name, env.action_space, actions),
+                "observation_cls": _observation_cls(name, env.observation_space, observations),
+                "_action_codec": actions,
+                "_observation_codec": observations,
+            },
+        )
+    finally:
+        env.close()
+
+
+def gymnasium_app(env_id: str, **kwargs: Any) -> FastAPI:
+    """Makes an app that serves a registered Gymnasium environment; arguments and errors as above."""
+    from ..server import create_app
+
+    environment = gymnasium_environment(env_id, **kwargs)
+    return create_app(
+        environment, environment.action_cls, environment.observation_cls, env_id, state_cls=GymnasiumState
+    )
+
+
+def parse_target(text: str) -> tuple[str, dict[str, Any]]:
+    """Reads `ENV_ID?key=value&key=value`, percent-encoded where need be.
+
+    A value is read as JSON where it is JSON, and is text otherwise: `sab=true` is a bool, `map_name=8x8` a str.
+
+    Returns:
+        The environment's name and the keyword arguments for `gymnasium.make`.
+
+    Raises:
+        UsageError: The text has no name, or its arguments are not of that form.
+    """
+    env_id, _, query = text.partition("?")
+    if not env_id:
+        raise UsageError(f"{text!r} names no environment: write ENV_ID?key=value&key=value")
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
+    except ValueError as error:
+        raise UsageError(f"the arguments in {text!r} are not of the form key=value&key=value: {error}") from error
+    kwargs = {key: _value(value) for key, value in pairs}
+    if len(kwargs) < len(pairs):
+        raise UsageError(f"an argument is given twice in {text!r}")
+    return env_id, kwargs
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=float)
+    except ValueError:
+        return text
+
+
+def _class_name(env_id: str) -> str:
+    name = re.sub(r"\W", "_", env_id.rpartition(":")[2], flags=re.ASCII)
+    return name if name[:1].isalpha() else f"Gymnasium_{name}"
+
+
+def _description(env_id: str, env: gymnasium.Env[Any, Any]) -> str:
+    documentation = inspect.getdoc(type(env.unwrapped)) or ""
+    # Gymnasium's own pages start with a heading, which says nothing that the name does not.
+    paragraphs = [part for part in documentation.split("\n\n") if part.strip() and not part.startswith("#")]
+    summary = " ".join(paragraphs[0].split()) if paragraphs else "An environment of Gymnasium."
+    return f"{env_id}: {summary}"
+
+
+def _action_cls(name: str, space: gymnasium.Space[Any], codec: SpaceCodec) -> type[Action]:
+    field = Field(description=_describe(space))
+    return create_model(f"{name}_Action", __base__=Action, __module__=__name__, action=(codec.type, field))
+
+
+def _observation_cls(name: str, space: gymnasium.Space[Any], codec: SpaceCodec) -> type[GymnasiumObservation]:
+    field = Field(description=_describe(space))
+    return create_model(
+        f"{name}_Observation",
+        __base__=GymnasiumObservation,
+        __module__=__name__,
+        observation=(codec.type, field),
+    )
+
+
+def _describe(space: gymnasium.Space[Any]) -> str:
+    return " ".join(str(space).split())

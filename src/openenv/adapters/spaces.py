@@ -1,0 +1,212 @@
+"""Gymnasium spaces as types: what a value of a space looks like in JSON, and the way there and back."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+from gymnasium import Space, spaces
+from numpy.typing import NDArray
+from pydantic import AfterValidator, ConfigDict, Field
+from typing_extensions import TypedDict  # typing's own cannot be read by pydantic before Python 3.12
+
+from ..errors import InvalidAction, UsageError
+
+__all__ = ["SpaceCodec", "codec_of", "plain"]
+
+Array = NDArray[Any]
+
+# Beyond this, listing the bounds of every element would make a schema that nobody reads.
+LISTED_ELEMENTS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceCodec:
+    """One space, ready for use.
+
+    Attributes:
+        type: An annotation for pydantic. It accepts the JSON form of the members of the space and nothing else,
+            as far as the space is one of Gymnasium's own.
+        encode: From a member, as an environment returns it, to its JSON form. Does not check membership.
+        decode: From a validated JSON form to a member, of the type that `space.sample()` returns.
+    """
+
+    type: Any
+    encode: Callable[[Any], Any]
+    decode: Callable[[Any], Any]
+
+
+def codec_of(space: Space[Any]) -> SpaceCodec:
+    """Reads a space.
+
+    The `decode` of a class derived from one of Gymnasium's asks the space itself, and raises `InvalidAction`.
+
+    Raises:
+        UsageError: A space of this kind cannot be served; the message names it.
+    """
+    codec = _codec(space)
+    if type(space) in _codec.registry:
+        return codec
+    return SpaceCodec(codec.type, codec.encode, functools.partial(_decode_member, space, codec.decode))
+
+
+@functools.singledispatch
+def _codec(space: Space[Any]) -> SpaceCodec:
+    supported = ", ".join(sorted(kind.__name__ for kind in _codec.registry if kind is not object))
+    raise UsageError(f"a space of kind {type(space).__name__} cannot be served: {space}; supported are {supported}")
+
+
+@_codec.register
+def _discrete(space: spaces.Discrete) -> SpaceCodec:
+    first = int(space.start)
+    bounded = Annotated[int, Field(ge=first, le=first + int(space.n) - 1)]
+    return SpaceCodec(bounded, int, space.dtype.type)
+
+
+@_codec.register
+def _box(space: spaces.Box) -> SpaceCodec:
+    return _array_codec(space.low, space.high, space.dtype)
+
+
+@_codec.register
+def _multi_discrete(space: spaces.MultiDiscrete) -> SpaceCodec:
+    return _array_codec(space.start, space.start + (space.nvec - 1), space.dtype)
+
+
+@_codec.register
+def _multi_binary(space: spaces.MultiBinary) -> SpaceCodec:
+    zeros = np.zeros(space.shape, dtype=space.dtype)
+    return _array_codec(zeros, zeros + 1, zeros.dtype)
+
+
+@_codec.register
+def _text(space: spaces.Text) -> SpaceCodec:
+    # Sorted, so that no two of them form an operator of the pattern language, such as "&&".
+    characters = "".join(f"\\{c}" if c in "\\[]^-" else c for c in sorted(space.character_set))
+    bounded = Field(min_length=space.min_length, max_length=space.max_length, pattern=f"^[{characters}]*$")
+    return SpaceCodec(Annotated[str, bounded], str, str)
+
+
+@_codec.register
+def _dict(space: spaces.Dict) -> SpaceCodec:
+    codecs = {key: codec_of(part) for key, part in space.spaces.items()}
+    if not all(isinstance(key, str) for key in codecs):
+        raise UsageError(f"a Dict space whose keys are not all text cannot be served: {space}")
+    fields = TypedDict("Dict", {key: codec.type for key, codec in codecs.items()})  # type: ignore[misc]
+    fields.__pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[attr-defined]
+    encoders = tuple((key, codec.encode) for key, codec in codecs.items())
+    decoders = tuple((key, codec.decode) for key, codec in codecs.items())
+    return SpaceCodec(
+        fields,
+        lambda member: {key: encode(member[key]) for key, encode in encoders},
+        lambda value: {key: decode(value[key]) for key, decode in decoders},
+    )
+
+
+@_codec.register
+def _tuple(space: spaces.Tuple) -> SpaceCodec:
+    codecs = [codec_of(part) for part in space.spaces]
+    encoders = tuple(codec.encode for codec in codecs)
+    decoders = tuple(codec.decode for codec in codecs)
+    return SpaceCodec(
+        tuple[tuple(codec.type for codec in codecs)],  # type: ignore[misc]
+        lambda member: tuple([encode(part) for encode, part in zip(encoders, member, strict=True)]),
+        lambda value: tuple([decode(part) for decode, part in zip(decoders, value, strict=True)]),
+    )
+
+
+def _array_codec(low: Array, high: Array, dtype: np.dtype[Any]) -> SpaceCodec:
+    """Arrays with bounds, which are of the arrays' shape, as nested lists; of shape `()`, as a number."""
+    shape = low.shape
+
+    def decode(value: Any) -> Array:
+        return np.asarray(value, dtype=dtype).reshape(shape)
+
+    return SpaceCodec(_array_type(low, high, dtype), _encode_array, decode)
+
+
+def _encode_array(member: Any) -> Any:
+    return member.tolist() if type(member) is np.ndarray else np.asarray(member).tolist()
+
+
+def _array_type(low: Array, high: Array, dtype: np.dtype[Any]) -> Any:
+    nested: Any = _element_type(low, high, dtype)
+    for length in reversed(low.shape):
+        nested = Annotated[list[nested], Field(min_length=length, max_length=length)]  # type: ignore[valid-type]
+    if _says_all(low, high):
+        return nested
+    if low.ndim == 1 and low.size <= LISTED_ELEMENTS:
+        nested = Annotated[nested, Field(json_schema_extra={"prefixItems": _listed(low, high, dtype)})]
+    return Annotated[nested, AfterValidator(functools.partial(_within, low, high, dtype))]
+
+
+def _element_type(low: Array, high: Array, dtype: np.dtype[Any]) -> Any:
+    """A number within the widest of the bounds; those that are infinite are no part of it."""
+    if dtype.kind == "b":
+        return bool
+    bounds = _bounds(low.min(), high.max()) if low.size else {}
+    if dtype.kind in "iu":
+        return Annotated[int, Field(**bounds)]
+    return Annotated[float, Field(allow_inf_nan=len(bounds) < 2, **bounds)]
+
+
+def _says_all(low: Array, high: Array) -> bool:
+    """Whether the type of the elements alone keeps out whatever is out of bounds."""
+    if low.size == 0 or low.dtype.kind == "b":
+        return True
+    same = bool((low == low.flat[0]).all() and (high == high.flat[0]).all())
+    return same and bool(np.isfinite(low.flat[0]) and np.isfinite(high.flat[0]))
+
+
+def _bounds(low: Any, high: Any) -> dict[str, Any]:
+    given = {"ge": low.item(), "le": high.item()}
+    return {name: bound for name, bound in given.items() if np.isfinite(bound)}
+
+
+def _listed(low: Array, high: Array, dtype: np.dtype[Any]) -> list[Any]:
+    kind = "integer" if dtype.kind in "iu" else "number"
+    names = {"ge": "minimum", "le": "maximum"}
+    return [
+        {"type": kind, **{names[name]: bound for name, bound in _bounds(*pair).items()}}
+        for pair in zip(low, high, strict=True)
+    ]
+
+
+def _within(low: Array, high: Array, dtype: np.dtype[Any], value: Any) -> Any:
+    with np.errstate(over="ignore"):
+        array = np.asarray(value, dtype=dtype)
+    outside = ~((low <= array) & (array <= high))  # not the opposite comparisons: NaN is in no bounds
+    if dtype.kind == "f":
+        outside |= np.isinf(array) & np.isfinite(np.asarray(value, dtype=np.float64))
+    if outside.any():
+        place = tuple(int(index) for index in np.argwhere(outside)[0])
+        found = functools.reduce(lambda part, index: part[index], place, value)
+        raise ValueError(
+            f"{found} at {list(place)} is not a {dtype.name} between {low[place].item()} and {high[place].item()}"
+        )
+    return value
+
+
+def _decode_member(space: Space[Any], decode: Callable[[Any], Any], value: Any) -> Any:
+    member = decode(value)
+    if not space.contains(member):
+        raise InvalidAction(f"{value!r} is outside of the space {space}")
+    return member
+
+
+def plain(value: Any) -> Any:
+    """Anything as what JSON can say: arrays as lists, numpy's numbers as Python's, unknown objects as text."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, np.ndarray):
+        return plain(value.tolist()) if value.dtype.kind not in "biuf" else value.tolist()
+    if isinstance(value, np.generic):
+        return plain(value.item())
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in value]
+    return str(value)

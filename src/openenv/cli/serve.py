@@ -1,0 +1,176 @@
+"""`openenv serve`: an environment on the network."""
+
+from __future__ import annotations
+
+import socket
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from ..errors import UsageError
+from ..settings import ServerSettings, Setting
+from . import target as targets
+
+__all__ = ["serve", "worker_app"]
+
+_SETTINGS: dict[str, Setting] = {setting.name: setting for setting in ServerSettings.table()}
+# The kernel cuts it to its own limit (net.core.somaxconn).
+BACKLOG = 65_535
+# Seconds for connections to end after Ctrl-C or SIGTERM.
+SHUTDOWN_S = 5
+# Seconds a worker may be too busy to answer its parent before it is replaced, with all of its sessions.
+WORKER_SILENCE_S = 60
+
+
+def _option(name: str) -> Any:
+    """An option for a setting, with the help text that the settings table has."""
+    setting = _SETTINGS[name]
+    default = "" if setting.default is None else f"; default {setting.default}"
+    return typer.Option(
+        f"--{name.removesuffix('_s').replace('_', '-')}",
+        help=f"{setting.description} [dim]({', '.join(setting.variables)}{default})[/dim]",
+        show_default=False,
+    )
+
+
+def serve(
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="module:attribute (an app or an Environment class), a folder with openenv.yaml, "
+            f"gymnasium:ENV_ID, or a bundled environment: {', '.join(targets.bundled())}.",
+            show_default=False,
+        ),
+    ],
+    host: Annotated[str | None, _option("host")] = None,
+    port: Annotated[int | None, _option("port")] = None,
+    workers: Annotated[int | None, _option("workers")] = None,
+    max_sessions: Annotated[int | None, _option("max_sessions")] = None,
+    queue_timeout: Annotated[float | None, _option("queue_timeout_s")] = None,
+    idle_timeout: Annotated[float | None, _option("idle_timeout_s")] = None,
+    max_message_mb: Annotated[float | None, _option("max_message_mb")] = None,
+    max_in_flight: Annotated[int | None, _option("max_in_flight")] = None,
+    ping_interval: Annotated[float | None, _option("ping_interval_s")] = None,
+    log_level: Annotated[str | None, _option("log_level")] = None,
+    reload: Annotated[bool, typer.Option("--reload", help="Start anew when a Python file changes.")] = False,
+) -> None:
+    """Serves an environment over WebSocket and HTTP.
+
+    Every option can be set by the environment variable that stands behind it.
+
+    [bold]Examples[/bold]
+
+        openenv serve echo
+
+        openenv serve my_package.server.app:app --workers 4 --max-sessions 1000
+
+        openenv serve gymnasium:CartPole-v1 --port 8001
+    """
+    settings = ServerSettings.read(
+        host=host,
+        port=port,
+        workers=workers,
+        max_sessions=max_sessions,
+        queue_timeout_s=queue_timeout,
+        idle_timeout_s=idle_timeout,
+        max_message_mb=max_message_mb,
+        max_in_flight=max_in_flight,
+        ping_interval_s=ping_interval,
+        log_level=log_level,
+        target=target,
+    )
+    # Apps read their settings where they are made: here, or in the worker processes.
+    settings.export()
+    app = targets.load(target)
+    listener = _listen(settings)
+    _announce(app, settings, listener, reload)
+    if settings.workers > 1 or reload:
+        _run_processes(settings, listener, reload)
+    else:
+        _run_here(app, settings, listener)
+
+
+def worker_app() -> Any:
+    """Makes the app inside a worker process, from the settings that `openenv serve` exported."""
+    settings = ServerSettings.read()
+    if settings.target is None:
+        raise UsageError("OPENENV_TARGET is not set: start workers with `openenv serve`")
+    return targets.load(settings.target)
+
+
+def _listen(settings: ServerSettings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        return socket.create_server((settings.host, settings.port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise UsageError(
+            f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}; "
+            "choose another address with --host or --port (0 takes a free port)"
+        ) from None
+
+
+def _announce(app: Any, settings: ServerSettings, listener: socket.socket, reload: bool) -> None:
+    host, port = listener.getsockname()[:2]
+    server = getattr(getattr(app, "state", None), "openenv", None)
+    name = getattr(server, "env_name", settings.target)
+    limit = getattr(server, "max_concurrent_envs", None)
+    address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    parts = [
+        f"[bold]{name}[/bold] on {address}",
+        f"{settings.workers} worker" + ("s" if settings.workers > 1 else ""),
+    ]
+    if limit is not None:
+        parts.append(
+            f"up to {limit} session" + ("s" if limit > 1 else "") + (" each" if settings.workers > 1 else "")
+        )
+    parts.append("fast path" + (", uvloop" if _has_uvloop() else ""))
+    if reload:
+        parts.append("reloading")
+    Console(stderr=True, highlight=False).print(" · ".join(parts), soft_wrap=True)
+
+
+def _has_uvloop() -> bool:
+    try:
+        import uvloop  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def _config(app: Any, settings: ServerSettings, **more: Any) -> Any:
+    import uvicorn
+
+    from ..server.fastpath import FastPath
+
+    return uvicorn.Config(
+        app,
+        http="httptools",
+        ws=FastPath,
+        ws_max_size=settings.max_message_bytes,
+        ws_ping_interval=settings.ping_interval_s or None,
+        ws_ping_timeout=settings.ping_interval_s or None,
+        log_level=settings.log_level,
+        access_log=settings.log_level == "debug",
+        backlog=BACKLOG,
+        timeout_graceful_shutdown=SHUTDOWN_S,
+        timeout_worker_healthcheck=WORKER_SILENCE_S,
+        **more,
+    )
+
+
+def _run_here(app: Any, settings: ServerSettings, listener: socket.socket) -> None:
+    import uvicorn
+
+    uvicorn.Server(_config(app, settings)).run(sockets=[listener])
+
+
+def _run_processes(settings: ServerSettings, listener: socket.socket, reload: bool) -> None:
+    import uvicorn
+    from uvicorn.supervisors import ChangeReload, Multiprocess
+
+    config = _config("openenv.cli.serve:worker_app", settings, factory=True, workers=settings.workers, reload=reload)
+    if reload:
+        ChangeReload(config, target=uvicorn.Server(config).run, sockets=[listener]).run()
+    else:
+        Multiprocess(config, sockets=[listener]).run()

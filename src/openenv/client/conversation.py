@@ -1,0 +1,114 @@
+"""Calls over one connection: each waits for its own reply, for as long as it may."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from ..errors import OpenEnvError, ProtocolViolation, SessionLost, StepTimeout
+from ..protocol import ClientProtocol
+from .transport import Receiver, Transport
+
+__all__ = ["Conversation"]
+
+
+class Conversation:
+    """A v1 conversation: one connection, one session. Belongs to the event loop that opened it."""
+
+    def __init__(self) -> None:
+        self._protocol = ClientProtocol()
+        self._transport: Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self.error: OpenEnvError | None = None
+        """Why there is no session any more; None while there is one."""
+
+    @classmethod
+    async def open(cls, connect: Callable[[Receiver], Awaitable[Transport]]) -> Conversation:
+        """Connects. Raises what `connect` raises."""
+        conversation = cls()
+        conversation._transport = await connect(conversation)
+        return conversation
+
+    async def call(self, kind: str, data: Any, timeout_s: float | None) -> dict[str, Any]:
+        """Sends a request and waits for its reply; calls made meanwhile queue up behind it.
+
+        Args:
+            kind: `reset`, `step`, `state` or `mcp`.
+            data: The message's `data`; None for none.
+            timeout_s: Seconds to wait; None waits for as long as the connection lasts.
+
+        Returns:
+            The reply's `data`.
+
+        Raises:
+            StepTimeout: No reply in time. The reply is dropped when it comes, and later calls get their own.
+            OpenEnvError: Whatever the server reported, or `SessionLost` when the connection has ended.
+        """
+        if self.error is not None:
+            raise _again(self.error)
+        assert self._transport is not None
+        waiter: asyncio.Future[dict[str, Any]] = self._loop.create_future()
+        frame, request = self._protocol.send(kind, data, waiter)
+        try:
+            self._transport.send(frame)
+            async with asyncio.timeout(timeout_s):
+                return await waiter
+        except TimeoutError as error:
+            if isinstance(error, OpenEnvError):  # the server's own
+                raise
+            raise StepTimeout(
+                f"no reply to {kind} within {timeout_s:g} s (message_timeout_s); the environment may still be at it"
+            ) from None
+        finally:
+            request.abandoned = not waiter.done() or waiter.cancelled()
+
+    async def aclose(self) -> None:
+        """Ends the session and the connection."""
+        transport = self._transport
+        if transport is None:
+            return
+        # Behind a call that is still running, a close message would have to wait for it.
+        if self.error is None and not self._protocol.outstanding:
+            transport.send(self._protocol.close())
+        await transport.aclose()
+
+    def received(self, frame: bytes) -> None:
+        try:
+            reply = self._protocol.receive(frame)
+        except ProtocolViolation as violation:
+            self._fail(violation)
+            return
+        if reply.request is None:
+            # Unasked: the server refuses the session, and will close.
+            self.error = reply.error
+        elif not reply.request.abandoned:
+            waiter = reply.request.waiter
+            if reply.error is None:
+                waiter.set_result(reply.payload)
+            else:
+                waiter.set_exception(reply.error)
+        if reply.error is not None and reply.error.code in _FINAL:
+            self.error = reply.error
+
+    def lost(self, error: OpenEnvError) -> None:
+        self._fail(self.error or error)
+
+    def _fail(self, error: OpenEnvError) -> None:
+        self.error = error
+        for request in self._protocol.abandon_all():
+            if not request.waiter.done():
+                request.waiter.set_exception(error)
+
+
+# After these the server closes, as protocol v1 says.
+_FINAL = frozenset({"CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR"})
+
+
+def _again(error: OpenEnvError) -> OpenEnvError:
+    """What a call gets on a connection that ended before it was made."""
+    if error.code in _FINAL and not isinstance(error, ConnectionError):
+        return error
+    lost = SessionLost(f"the session is gone, call reset() for a new one: {error.message}")
+    lost.__cause__ = error
+    return lost

@@ -1,0 +1,241 @@
+"""The client of one environment session."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Coroutine, Mapping
+from typing import Any, Generic, Self, TypeVar, cast, get_origin
+
+from pydantic import TypeAdapter
+
+from ..errors import UsageError
+from ..generics import type_arguments
+from ..types import ObsT, StateT, StepResult
+from . import memory, websocket
+from .conversation import Conversation
+from .models import dump_action, parse_observation, parse_state
+from .portal import portal, run_on
+from .sync_client import SyncEnvClient
+from .transport import Receiver, Transport
+from .url import websocket_url
+
+__all__ = ["EnvClient"]
+
+ActT = TypeVar("ActT")
+T = TypeVar("T")
+
+
+class EnvClient(Generic[ActT, ObsT, StateT]):
+    """Drives one session of an environment, wherever it is served.
+
+    Give the types of your environment and nothing else is needed::
+
+        class CounterEnv(EnvClient[CounterAction, CounterObservation, State]):
+            pass
+
+        async with CounterEnv(base_url="http://localhost:8000") as env:
+            result = await env.reset(seed=1)
+            result = await env.step(CounterAction(by=2))
+
+    Without a running event loop the same calls work synchronously: `with CounterEnv(...) as env: env.reset()`.
+    `env.sync()` gives the synchronous client as a type of its own.
+
+    The connection is made by the first call. A call after the connection was lost raises `SessionLost`; `reset`
+    then starts a new session. Calls made at the same time are executed in their order.
+
+    Args:
+        base_url: `http(s)://` or `ws(s)://` URL of the server, or `host:port`.
+        connect_timeout_s: Seconds for connecting.
+        message_timeout_s: Seconds for each call; None waits forever.
+        max_message_size_mb: Largest message sent or accepted.
+        websocket_ping_interval_s: Seconds of silence before the server is pinged; None or 0 turns it off.
+        websocket_ping_timeout_s: Seconds without an answer before the connection counts as lost.
+        headers: HTTP headers for the handshake.
+        app: An app made by `create_app`, to step its environment in this process without a socket.
+    """
+
+    _types: tuple[TypeAdapter[Any] | None, TypeAdapter[Any] | None] = (None, None)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        arguments = type_arguments(cls, EnvClient)
+        if len(arguments) == 3:
+            cls._types = (_adapter(arguments[1]), _adapter(arguments[2]))
+
+    def __init__(
+        self,
+        base_url: str | None = None,
+        connect_timeout_s: float = 10.0,
+        message_timeout_s: float | None = 60.0,
+        max_message_size_mb: float = 100.0,
+        websocket_ping_interval_s: float | None = 20.0,
+        websocket_ping_timeout_s: float | None = 20.0,
+        *,
+        headers: Mapping[str, str] | None = None,
+        app: Any = None,
+    ):
+        if (base_url is None) == (app is None):
+            raise UsageError(f"{type(self).__name__} needs base_url='http://host:port', or app=create_app(...)")
+        self._url = None if base_url is None else websocket_url(base_url)
+        self._app = app
+        self._message_timeout_s = message_timeout_s
+        self._options = websocket.Options(
+            connect_timeout_s=connect_timeout_s,
+            max_message_bytes=int(max_message_size_mb * 1024 * 1024),
+            ping_interval_s=websocket_ping_interval_s,
+            ping_timeout_s=websocket_ping_timeout_s,
+            headers=tuple((headers or {}).items()),
+        )
+        self._conversation: Conversation | None = None
+        self._home: asyncio.AbstractEventLoop | None = None
+        self._connecting: asyncio.Lock | None = None
+        self._blocking = False
+
+    # Each of these awaits in a running event loop, and blocks without one or inside `with`.
+
+    def connect(self) -> Awaitable[Self]:
+        """Connects now instead of with the first call.
+
+        Raises:
+            ConnectionFailed: No server there, or none that answers in time (`ConnectTimeout`).
+        """
+        return self._call(self._connect())
+
+    def reset(self, **kwargs: Any) -> Awaitable[StepResult[ObsT]]:
+        """Starts an episode.
+
+        Args:
+            kwargs: `seed`, `episode_id` and whatever else the environment's `reset` takes.
+
+        Raises:
+            ServerFull: No slot is free.
+            EnvironmentFailed: The environment could not be made (`FactoryFailed`), or raised (`StepFailed`), or
+                did not answer in time (`StepTimeout`).
+            ConnectionFailed: The road to the server failed.
+        """
+        return self._call(self._reset(kwargs))
+
+    def step(self, action: ActT, **kwargs: Any) -> Awaitable[StepResult[ObsT]]:
+        """Does one action.
+
+        Raises:
+            InvalidAction: The server does not accept the action; `error.data["errors"]` says why.
+            SessionLost: The session is gone, and its episode with it.
+            EnvironmentFailed, ConnectionFailed: As for `reset`.
+        """
+        return self._call(self._step(action))
+
+    def state(self) -> Awaitable[StateT]:
+        """The episode's state. Raises as `step` does."""
+        return self._call(self._state())
+
+    def close(self) -> Awaitable[None]:
+        """Ends the session and the connection. May be called repeatedly; a later `reset` connects anew."""
+        return self._call(self._close())
+
+    def sync(self) -> SyncEnvClient[ActT, ObsT, StateT]:
+        """This client for code that cannot await."""
+        return SyncEnvClient(self)
+
+    def blocking(self, call: Coroutine[Any, Any, T]) -> T:
+        """Runs one of this client's coroutines to its end, from a thread that may wait."""
+        return run_on(self._home_loop() or portal().loop, call)
+
+    async def __aenter__(self) -> Self:
+        await self._connect()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._close()
+
+    def __enter__(self) -> Self:
+        self._blocking = True
+        self.blocking(self._connect())
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.blocking(self._close())
+        self._blocking = False
+
+    # What a subclass may override.
+
+    def _step_payload(self, action: ActT) -> dict[str, Any]:
+        """The action as the `data` of a step."""
+        return dump_action(action)
+
+    def _parse_result(self, payload: dict[str, Any]) -> StepResult[ObsT]:
+        """A reply to reset or step as a result."""
+        return parse_observation(self._types[0], payload)
+
+    def _parse_state(self, payload: dict[str, Any]) -> StateT:
+        """A reply to state as this client's state."""
+        state: StateT = parse_state(self._types[1], payload)
+        return state
+
+    # The asynchronous core.
+
+    async def _connect(self) -> Self:
+        await self._open(anew=True)
+        return self
+
+    async def _reset(self, arguments: dict[str, Any]) -> StepResult[ObsT]:
+        conversation = await self._open(anew=True)
+        return self._parse_result(await conversation.call("reset", arguments, self._message_timeout_s))
+
+    async def _step(self, action: ActT) -> StepResult[ObsT]:
+        conversation = await self._open()
+        return self._parse_result(
+            await conversation.call("step", self._step_payload(action), self._message_timeout_s)
+        )
+
+    async def _state(self) -> StateT:
+        conversation = await self._open()
+        return self._parse_state(await conversation.call("state", None, self._message_timeout_s))
+
+    async def _close(self) -> None:
+        conversation, self._conversation, self._home = self._conversation, None, None
+        if conversation is not None:
+            await conversation.aclose()
+
+    async def _open(self, anew: bool = False) -> Conversation:
+        """The conversation of this client; with `anew`, a new one in place of one that has ended."""
+        conversation = self._conversation
+        if conversation is not None and (conversation.error is None or not anew):
+            return conversation
+        if self._home is not (loop := asyncio.get_running_loop()):
+            self._home, self._connecting = loop, asyncio.Lock()
+        assert self._connecting is not None
+        async with self._connecting:
+            if self._conversation is conversation:
+                self._conversation = await Conversation.open(self._transport)
+            assert self._conversation is not None
+            return self._conversation
+
+    async def _transport(self, receiver: Receiver) -> Transport:
+        if self._url is None:
+            return await memory.connect(self._app, receiver)
+        return await websocket.connect(self._url, receiver, self._options)
+
+    def _call(self, call: Coroutine[Any, Any, T]) -> Awaitable[T]:
+        """A coroutine for a caller who can await, its result for one who cannot."""
+        try:
+            running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if running is None or self._blocking:
+            return cast("Awaitable[T]", self.blocking(call))
+        home = self._home_loop()
+        if home is None or home is running:
+            return call
+        # The connection lives on another loop, perhaps the portal's: it is driven there.
+        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, home))
+
+    def _home_loop(self) -> asyncio.AbstractEventLoop | None:
+        if self._home is not None and self._home.is_closed():
+            self._conversation, self._home = None, None
+        return self._home
+
+
+def _adapter(cls: Any) -> TypeAdapter[Any] | None:
+    """None for types that say nothing about their contents, as `dict[str, Any]` and Any."""
+    return None if cls is Any or (get_origin(cls) or cls) is dict else TypeAdapter(cls)

@@ -1,0 +1,90 @@
+"""Frames without a socket: client and server in one process and on one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any, Protocol
+
+from ..errors import ConnectionLost, OpenEnvError
+from .transport import Receiver
+
+__all__ = ["MemoryTransport", "connect"]
+
+CLOSE_TIMEOUT_S = 2.0
+
+
+class _Conversation(Protocol):
+    def receive(self, frame: bytes) -> None: ...
+    async def aclose(self) -> None: ...
+
+
+class _Server(Protocol):
+    def connect(self, channel: Any) -> _Conversation: ...
+
+
+async def connect(app: Any, receiver: Receiver) -> MemoryTransport:
+    """Opens a conversation with an app made by `create_app`.
+
+    Raises:
+        TypeError: The app serves no environment.
+        UsageError: The app has sessions on another event loop.
+    """
+    server: _Server | None = getattr(getattr(app, "state", None), "openenv", None)
+    if server is None:
+        raise TypeError(f"app is {app!r}: pass what openenv.server.create_app returned")
+    return MemoryTransport(server, receiver)
+
+
+class MemoryTransport:
+    """A transport to the client and a channel to the server: what one sends, the other receives."""
+
+    def __init__(self, server: _Server, receiver: Receiver):
+        self._receiver: Receiver | None = receiver
+        self._conversation: _Conversation | None = None
+        conversation = server.connect(_ServerEnd(self))
+        if self._receiver is not None:
+            self._conversation = conversation
+
+    def send(self, frame: bytes) -> None:
+        """Hands a frame to the server, whose answer may arrive before this returns."""
+        if self._conversation is not None:
+            self._conversation.receive(frame)
+
+    async def aclose(self) -> None:
+        """Ends the session and waits until its environment is closed, two seconds at most."""
+        conversation, self._conversation = self._conversation, None
+        if conversation is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                    await conversation.aclose()
+        self.end(ConnectionLost("the client has closed"))
+
+    def deliver(self, frame: bytes) -> None:
+        if self._receiver is not None:
+            self._receiver.received(frame)
+
+    def end(self, error: OpenEnvError) -> None:
+        receiver, self._receiver = self._receiver, None
+        self._conversation = None
+        if receiver is not None:
+            receiver.lost(error)
+
+
+class _ServerEnd:
+    """What the server sees of the client."""
+
+    def __init__(self, transport: MemoryTransport):
+        self._transport = transport
+
+    def send(self, frame: bytes) -> None:
+        self._transport.deliver(frame)
+
+    def close(self, code: int) -> None:
+        self._transport.end(ConnectionLost(f"the server closed the conversation with code {code}"))
+
+    def pause(self) -> None:
+        """The client waits for each reply: there is nothing to hold back."""
+
+    def resume(self) -> None:
+        """Nothing was held back."""

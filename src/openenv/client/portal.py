@@ -1,0 +1,98 @@
+"""The way from synchronous code to an event loop: one thread for all synchronous clients of a process."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from ..errors import UsageError
+
+__all__ = ["Portal", "portal", "run_on"]
+
+T = TypeVar("T")
+
+
+class Portal:
+    """An event loop on a thread of its own."""
+
+    def __init__(self) -> None:
+        self.loop = _new_loop()
+        self._thread = threading.Thread(target=self._run, name="openenv-portal", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stops the loop and waits for its thread."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+
+class _Process:
+    """What this process has of portals: one, or none yet."""
+
+    lock = threading.Lock()
+    portal: Portal | None = None
+
+
+def portal() -> Portal:
+    """The portal of this process, made when it is first asked for."""
+    with _Process.lock:
+        if _Process.portal is None:
+            _Process.portal = Portal()
+        return _Process.portal
+
+
+def run_on(loop: asyncio.AbstractEventLoop, call: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine on a loop of another thread and waits for it.
+
+    An interrupt (Ctrl-C) cancels the coroutine.
+
+    Raises:
+        UsageError: The loop is this thread's own, which would wait for itself.
+    """
+    try:
+        own = asyncio.get_running_loop() is loop
+    except RuntimeError:
+        own = False
+    if own:
+        call.close()
+        raise UsageError("a synchronous call on the event loop it needs: await the asynchronous client there")
+    future = asyncio.run_coroutine_threadsafe(call, loop)
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
+
+
+def _forget() -> None:
+    """After a fork: the thread stayed in the parent, and the lock may have been held."""
+    _Process.lock = threading.Lock()
+    _Process.portal = None
+
+
+@atexit.register
+def _close() -> None:
+    if _Process.portal is not None:
+        _Process.portal.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,29 @@
+"""The contract between a conversation and the road its frames take."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ..errors import OpenEnvError
+
+__all__ = ["Receiver", "Transport"]
+
+
+class Receiver(Protocol):
+    """Who gets what comes from a server. Called on the event loop that made the connection."""
+
+    def received(self, frame: bytes) -> None:
+        """One frame has come."""
+
+    def lost(self, error: OpenEnvError) -> None:
+        """The connection has ended; nothing follows."""
+
+
+class Transport(Protocol):
+    """An open connection to a server."""
+
+    def send(self, frame: bytes) -> None:
+        """Sends one text frame. On a connection that has ended, nothing happens: the receiver knows."""
+
+    async def aclose(self) -> None:
+        """Closes in good order, within a bounded time. May be called repeatedly."""

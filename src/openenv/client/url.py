@@ -1,0 +1,41 @@
+"""Addresses of servers, in every form that users write them."""
+
+from __future__ import annotations
+
+import ipaddress
+from urllib.parse import urlsplit, urlunsplit
+
+from ..errors import UsageError
+
+__all__ = ["is_loopback", "websocket_url"]
+
+_SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
+
+
+def websocket_url(base_url: str) -> str:
+    """The environment endpoint of a server.
+
+    Args:
+        base_url: `http`, `https`, `ws` or `wss` URL, or a bare `host:port`; with or without `/ws` at its end.
+
+    Raises:
+        UsageError: None of those.
+    """
+    text = base_url if "://" in base_url else f"http://{base_url}"
+    parts = urlsplit(text)
+    if parts.scheme not in _SCHEMES or not parts.hostname:
+        raise UsageError(f"base_url {base_url!r} is no address of a server: write http://host:port or host:port")
+    path = parts.path.rstrip("/")
+    if not path.endswith("/ws"):
+        path += "/ws"
+    return urlunsplit((_SCHEMES[parts.scheme], parts.netloc, path, parts.query, ""))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address means this machine."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

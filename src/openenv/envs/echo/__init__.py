@@ -1,0 +1,21 @@
+"""Echo: the smallest environment, for a first look and for smoke tests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from openenv.envs.echo.models import EchoAction, EchoObservation
+
+if TYPE_CHECKING:
+    from openenv.envs.echo.client import EchoEnv
+
+__all__ = ["EchoAction", "EchoEnv", "EchoObservation"]
+
+
+def __getattr__(name: str) -> Any:
+    # A server imports this package too, and has no use for the client.
+    if name == "EchoEnv":
+        from openenv.envs.echo.client import EchoEnv
+
+        return EchoEnv
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
