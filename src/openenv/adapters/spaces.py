@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -21,6 +21,8 @@ Array = NDArray[Any]
 
 # Beyond this, listing the bounds of every element would make a schema that nobody reads.
 LISTED_ELEMENTS = 64
+
+_PLAIN = frozenset({bool, int, float, str})
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,8 @@ def _multi_binary(space: spaces.MultiBinary) -> SpaceCodec:
 def _text(space: spaces.Text) -> SpaceCodec:
     # Sorted, so that no two of them form an operator of the pattern language, such as "&&".
     characters = "".join(f"\\{c}" if c in "\\[]^-" else c for c in sorted(space.character_set))
-    bounded = Field(min_length=space.min_length, max_length=space.max_length, pattern=f"^[{characters}]*$")
+    pattern = f"^[{characters}]*$" if characters else "^$"
+    bounded = Field(min_length=space.min_length, max_length=space.max_length, pattern=pattern)
     return SpaceCodec(Annotated[str, bounded], str, str)
 
 
@@ -106,8 +109,8 @@ def _dict(space: spaces.Dict) -> SpaceCodec:
     )
 
 
-@_codec.register
-def _tuple(space: spaces.Tuple) -> SpaceCodec:
+@_codec.register(spaces.Tuple)
+def _tuple(space: spaces.Tuple[Any]) -> SpaceCodec:
     codecs = [codec_of(part) for part in space.spaces]
     encoders = tuple(codec.encode for codec in codecs)
     decoders = tuple(codec.decode for codec in codecs)
@@ -135,7 +138,7 @@ def _encode_array(member: Any) -> Any:
 def _array_type(low: Array, high: Array, dtype: np.dtype[Any]) -> Any:
     nested: Any = _element_type(low, high, dtype)
     for length in reversed(low.shape):
-        nested = Annotated[list[nested], Field(min_length=length, max_length=length)]  # type: ignore[valid-type]
+        nested = Annotated[list[nested], Field(min_length=length, max_length=length)]
     if _says_all(low, high):
         return nested
     if low.ndim == 1 and low.size <= LISTED_ELEMENTS:
@@ -155,8 +158,10 @@ def _element_type(low: Array, high: Array, dtype: np.dtype[Any]) -> Any:
 
 def _says_all(low: Array, high: Array) -> bool:
     """Whether the type of the elements alone keeps out whatever is out of bounds."""
-    if low.size == 0 or low.dtype.kind == "b":
+    if low.size == 0:
         return True
+    if low.dtype.kind == "b":
+        return not low.any() and bool(high.all())
     same = bool((low == low.flat[0]).all() and (high == high.flat[0]).all())
     return same and bool(np.isfinite(low.flat[0]) and np.isfinite(high.flat[0]))
 
@@ -199,14 +204,20 @@ def _decode_member(space: Space[Any], decode: Callable[[Any], Any], value: Any) 
 
 def plain(value: Any) -> Any:
     """Anything as what JSON can say: arrays as lists, numpy's numbers as Python's, unknown objects as text."""
-    if value is None or isinstance(value, bool | int | float | str):
+    if value is None or type(value) in _PLAIN:
         return value
-    if isinstance(value, np.ndarray):
-        return plain(value.tolist()) if value.dtype.kind not in "biuf" else value.tolist()
-    if isinstance(value, np.generic):
-        return plain(value.item())
-    if isinstance(value, dict):
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain_array(value)
+    if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(item) for item in value]
-    return str(value)
+    return value if isinstance(value, int | float | str) else str(value)
+
+
+def _plain_array(value: Array | np.generic) -> Any:
+    items = value.tolist()
+    if value.dtype.kind in "biuf" and not isinstance(items, np.generic):
+        return items
+    # The widest numbers of some machines are no Python number, and come out as themselves.
+    return str(items) if isinstance(items, np.generic) else plain(items)

@@ -1,14 +1,15 @@
-"""Asynchronous environments: their calls are tasks of the event loop."""
+"""Asynchronous environments: their calls run on the event loop."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import CoroutineType
 from typing import Any
 
 from .executor import Done, Operation, attempt, close, construct
+from .host import Host
 
 __all__ = ["LoopExecutor"]
 
@@ -21,13 +22,12 @@ class LoopExecutor:
         environment: One that another executor made; `start` is then not called.
     """
 
-    __slots__ = ("_environment", "_helpers", "_loop", "_task")
+    __slots__ = ("_environment", "_helpers", "_host")
 
     def __init__(self, helpers: ThreadPoolExecutor, environment: Any = None):
         self._helpers = helpers
-        self._loop = asyncio.get_running_loop()
         self._environment = environment
-        self._task: asyncio.Task[Any] | None = None
+        self._host = Host()
 
     def start(self, factory: Callable[[], Any], done: Done) -> None:
         def made(environment: Any, error: BaseException | None) -> None:
@@ -38,28 +38,20 @@ class LoopExecutor:
 
     def submit(self, operation: Operation, argument: Any, done: Done) -> None:
         result, error = attempt(operation, self._environment, argument)
-        if error is not None or type(result) is not CoroutineType:
+        if type(result) is CoroutineType:
+            self._host.run(result, done)
+        else:
             done(result, error)
-            return
-        self._task = self._loop.create_task(_attempt_async(result, done))
 
     def cancel(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
+        self._host.cancel()
 
     def close(self, done: Done) -> None:
+        self._host.close()
         environment, self._environment = self._environment, None
         self._help(close, environment, done)
 
     def _help(self, operation: Operation, subject: Any, done: Done) -> None:
-        future = self._loop.run_in_executor(self._helpers, attempt, operation, subject, None)
+        loop = asyncio.get_running_loop()
+        future = loop.run_in_executor(self._helpers, attempt, operation, subject, None)
         future.add_done_callback(lambda finished: done(*finished.result()))
-
-
-async def _attempt_async(call: Coroutine[Any, Any, Any], done: Done) -> None:
-    try:
-        result = await call
-    except (Exception, asyncio.CancelledError, SystemExit) as error:  # noqa: BLE001 - the edge to foreign code
-        done(None, error)
-    else:
-        done(result, None)

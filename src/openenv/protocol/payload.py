@@ -40,11 +40,12 @@ def _make_plan(cls: type[object]) -> _Plan | None:
     return _Plan(cls.__pydantic_serializer__, "metadata" in fields, "truncated" in fields)
 
 
-def encode_observation(observation: Any) -> bytes:
+def encode_observation(observation: Any, before: bytes = b"", after: bytes = b"") -> bytes:
     """Encodes what `reset` or `step` returned.
 
     Args:
         observation: An `Observation`; a mapping or another object with the same fields is taken too.
+        before, after: What to put around it, in the same pass.
 
     Raises:
         StepFailed: The reward is NaN or infinite, or a field cannot be written as JSON (the message names it).
@@ -54,14 +55,19 @@ def encode_observation(observation: Any) -> bytes:
         _plans[cls] = _make_plan(cls)
     plan = _plans[cls]
     if plan is None:
-        return _encode_mapping(observation)
+        return before + _encode_mapping(observation) + after
     try:
         fields = plan.serializer.to_json(observation, exclude=_BESIDE, warnings=False)
     except _UNWRITABLE as error:
         raise StepFailed(_explain(observation, error)) from error
-    metadata = observation.metadata if plan.has_metadata else None
-    truncated = plan.has_truncated and observation.truncated is True
-    return _assemble(fields, observation.reward, observation.done, metadata, truncated)
+    reward = observation.reward
+    parts = [before, b'{"observation":', fields, b',"reward":', b"null" if reward is None else _number(reward)]
+    parts.append(b',"done":true' if observation.done else b',"done":false')
+    if plan.has_metadata and observation.metadata:
+        parts += (b',"metadata":', _json(observation.metadata))
+    parts.append(b',"truncated":true}' if plan.has_truncated and observation.truncated is True else b"}")
+    parts.append(after)
+    return b"".join(parts)
 
 
 def _encode_mapping(observation: Any) -> bytes:
@@ -70,17 +76,14 @@ def _encode_mapping(observation: Any) -> bytes:
         fields = _json({key: value for key, value in values.items() if key not in _BESIDE})
     except _UNWRITABLE as error:
         raise StepFailed(_explain(observation, error)) from error
-    truncated = values.get("truncated") is True
-    return _assemble(fields, values.get("reward"), values.get("done"), values.get("metadata"), truncated)
-
-
-def _assemble(fields: bytes, reward: Any, done: Any, metadata: Any, truncated: bool) -> bytes:
-    parts = [b'{"observation":', fields, b',"reward":', b"null" if reward is None else _number(reward)]
-    parts.append(b',"done":true' if done else b',"done":false')
-    if metadata:
-        parts += (b',"metadata":', _json(metadata))
-    parts.append(b',"truncated":true}' if truncated else b"}")
-    return b"".join(parts)
+    reward = values.get("reward")
+    return b'{"observation":%b,"reward":%b,"done":%b%b%b}' % (
+        fields,
+        b"null" if reward is None else _number(reward),
+        b"true" if values.get("done") else b"false",
+        b',"metadata":' + _json(values["metadata"]) if values.get("metadata") else b"",
+        b',"truncated":true' if values.get("truncated") is True else b"",
+    )
 
 
 def encode_state(state: Any) -> bytes:

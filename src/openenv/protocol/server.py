@@ -92,7 +92,7 @@ class ServerProtocol:
     @staticmethod
     def observation(observation: Any) -> bytes:
         """The reply to reset and step. Raises `StepFailed` for what cannot be sent."""
-        return b'{"type":"observation","data":%b}' % encode_observation(observation)
+        return encode_observation(observation, b'{"type":"observation","data":', b"}")
 
     @staticmethod
     def state(state: Any) -> bytes:

@@ -22,6 +22,7 @@ logger = logging.getLogger("openenv.server")
 
 CLOSE_NORMAL = 1000
 CLOSE_TOO_BIG = 1009
+CLOSE_INTERNAL_ERROR = 1011
 
 
 class Channel(Protocol):
@@ -135,6 +136,10 @@ class Connection:
         self._backlog = None
         self._session.close()
 
+    def failed(self) -> None:
+        """Something of ours raised what nobody expected: the conversation cannot go on."""
+        self._finish(CLOSE_INTERNAL_ERROR)
+
     async def aclose(self) -> None:
         """Ends the conversation and waits until its environment is closed."""
         self.disconnected()
@@ -161,14 +166,14 @@ class Connection:
         """Sends the reply of the call in flight."""
         if self._ended:
             return
-        try:
-            if error is not None:
-                raise error
-            frame = self._encode(result)
-        except OpenEnvError as failure:
-            self._report(failure)
+        if error is None:
+            try:
+                self._channel.send(self._encode(result))
+            except StepFailed as failure:
+                self._report(failure)
         else:
-            self._channel.send(frame)
+            assert isinstance(error, OpenEnvError)  # a session translates all others
+            self._report(error)
         self._busy = False
         if self._backlog:
             self._next()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, cast
 from urllib.parse import unquote
 from weakref import WeakKeyDictionary
@@ -29,11 +30,12 @@ from uvicorn.protocols.websockets.auto import AutoWebSocketsProtocol
 from uvicorn.server import ServerState
 
 from ..errors import UsageError
-from .connection import Connection
+from .connection import CLOSE_INTERNAL_ERROR, Connection
 from .environment_server import HTTPEnvServer
 from .heartbeat import Heartbeat
 from .linger import LingeringTransport
-from .websocket import INTERNAL_ERROR, environment_socket
+from .turn import Turn
+from .websocket import environment_socket
 
 __all__ = ["FastPath"]
 
@@ -41,8 +43,6 @@ logger = logging.getLogger("openenv.server")
 
 # The least that picows takes; it grows with the messages.
 READ_BUFFER_BYTES = 2048
-# Replies kept back at most: the first of them waits for the steps of the others.
-OUTBOX_FRAMES = 64
 CLOSE_GOING_AWAY = 1012
 # Looking a member up on its Enum class costs as much as sending a byte string.
 _TEXT, _PONG, _CLOSE = WSMsgType.TEXT, WSMsgType.PONG, WSMsgType.CLOSE
@@ -134,7 +134,7 @@ class _Site:
         self.connections: set[Any] = server_state.connections
         self.max_bytes = min(config.ws_max_size, self.server.settings.max_message_bytes)
         self.heartbeat = Heartbeat(config.ws_ping_interval)
-        self.outbox = _Outbox()
+        self.turn = Turn()
         self._router = app.router
         self._root_path = config.root_path
         self._served: set[str] = set()
@@ -180,30 +180,6 @@ class _Site:
         protocol.buffer_updated(len(request))
 
 
-class _Outbox:
-    """Replies that leave together, at the end of a turn of the event loop.
-
-    A reply wakes its reader. Sent one at a time between steps, each finds its reader asleep again and pays for
-    waking it (an interrupt of another core), and each return from the kernel finds cold caches.
-    """
-
-    def __init__(self) -> None:
-        self._frames: list[tuple[WSTransport, bytes]] = []
-
-    def put(self, transport: WSTransport, frame: bytes) -> None:
-        frames = self._frames
-        frames.append((transport, frame))
-        if len(frames) == 1:
-            asyncio.get_running_loop().call_soon(self.flush)
-        elif len(frames) >= OUTBOX_FRAMES:
-            self.flush()
-
-    def flush(self) -> None:
-        frames, self._frames = self._frames, []
-        for transport, frame in frames:
-            transport.send(_TEXT, frame)
-
-
 class _Connection(WSListener):
     """One connection on the fast path: the channel of a `Connection`, under the watch of a `Heartbeat`."""
 
@@ -223,13 +199,14 @@ class _Connection(WSListener):
 
     def on_ws_connected(self, transport: WSTransport) -> None:
         self._ws = transport
+        self._transmit = partial(transport.send, _TEXT)
         self._site.connections.add(self)
         self._site.heartbeat.watch(self)
         try:
             self._connection = self._site.server.connect(self)
         except UsageError as error:
             logger.error("%s", error.message)
-            self.close(INTERNAL_ERROR)
+            self.close(CLOSE_INTERNAL_ERROR)
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         self.heard = True
@@ -237,8 +214,9 @@ class _Connection(WSListener):
         if self._connection is None or kind is _PONG:
             return
         if kind is _TEXT and frame.fin:
-            self._connection.receive(frame.get_payload_as_bytes())
+            self._site.turn.request(self._connection, frame.get_payload_as_bytes())
         elif kind is _CLOSE:
+            self._site.turn.finish()
             self._connection.disconnected()
             transport.send_close(WSCloseCode.OK)
             transport.underlying_transport.finish()  # type: ignore[attr-defined]  # a LingeringTransport
@@ -261,10 +239,10 @@ class _Connection(WSListener):
     # What the connection asks of its channel.
 
     def send(self, frame: bytes) -> None:
-        self._site.outbox.put(self._ws, frame)
+        self._site.turn.reply(self._transmit, frame)
 
     def close(self, code: int) -> None:
-        self._site.outbox.flush()
+        self._site.turn.finish()
         self._ws.send_close(WSCloseCode(code))
         self._ws.disconnect()
 
@@ -310,10 +288,11 @@ class _Connection(WSListener):
             self._connection.oversized(len(self._parts), self._site.max_bytes)
         elif frame.fin:
             message, self._parts = bytes(self._parts), bytearray()
-            receive = self._connection.receive
+            self._site.turn.finish()
             if self._part_type == WSMsgType.BINARY:
-                receive = self._connection.receive_binary
-            receive(message)
+                self._connection.receive_binary(message)
+            else:
+                self._connection.receive(message)
 
     def _hold(self, reason: str) -> None:
         self._holds.add(reason)

@@ -7,11 +7,10 @@ import asyncio
 from fastapi import WebSocket, WebSocketDisconnect
 
 from ..errors import UsageError
+from .connection import CLOSE_INTERNAL_ERROR
 from .environment_server import HTTPEnvServer
 
 __all__ = ["environment_socket"]
-
-INTERNAL_ERROR = 1011
 
 
 async def environment_socket(websocket: WebSocket) -> None:
@@ -37,7 +36,7 @@ async def environment_socket(websocket: WebSocket) -> None:
             else:
                 connection.receive_binary(data or b"")
     except UsageError as error:
-        channel.close(INTERNAL_ERROR, error.message)
+        channel.close(CLOSE_INTERNAL_ERROR, error.message)
         await sender
     finally:
         if connection is not None:

@@ -113,7 +113,13 @@ class Session:
     def step(self, action: Any, done: Done) -> None:
         """Does one action; `done` gets the observation."""
         self.steps += 1
-        self._submit(self.profile.step, action, done)
+        # `_submit`, written out: this is the path of every step.
+        if self.state is _LIVE and self.executor is not None:
+            self.state = _EXECUTING
+            self._done = done
+            self.executor.submit(self.profile.step, action, self._finished)
+        else:
+            self._submit(self.profile.step, action, done)
 
     def step_with(self, action: Any, arguments: dict[str, Any], done: Done) -> None:
         """The same with further arguments for the environment's `step`, of which it gets those it takes."""

@@ -1,0 +1,222 @@
+"""Processes that put load on a server together.
+
+The processes are spawned, since a fork would copy the locks of whatever threads the caller has, and they do
+nothing but load: progress bars and samplers run in the caller's process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import multiprocessing
+import signal
+import time
+from collections.abc import Callable, Coroutine, MutableSequence, Sequence
+from multiprocessing.connection import Connection, wait
+from typing import Any, NamedTuple, TypeVar
+
+from ..errors import LaunchFailed, OpenEnvError
+
+__all__ = ["Counts", "Member", "deal", "run_crew", "run_loop", "without_gc"]
+
+ShareT = TypeVar("ShareT")
+ResultT = TypeVar("ResultT")
+
+# Seconds between two looks at the counts.
+POLL_S = 0.1
+# Seconds for a process that was told to end.
+JOIN_S = 5.0
+
+_READY, _RESULT, _ERROR = "ready", "result", "error"
+
+
+class Counts(NamedTuple):
+    """How far the sessions of a load are; each count only grows.
+
+    Attributes:
+        connected: Sessions that got a connection.
+        reset: Resets answered.
+        steps: Steps answered.
+        closed: Connections that ended, of those counted in `connected`.
+        failed: Requests that ended with an error.
+        finished: Requests that ended, well or not.
+    """
+
+    connected: int = 0
+    reset: int = 0
+    steps: int = 0
+    closed: int = 0
+    failed: int = 0
+    finished: int = 0
+
+    @property
+    def open(self) -> int:
+        """Sessions open now."""
+        return self.connected - self.closed
+
+
+class Member:
+    """What a process of a crew has of the others.
+
+    Args:
+        connection: Leads to the process that started the crew.
+        board: Shared memory of all counts.
+        index: Which process of the crew this is.
+    """
+
+    def __init__(self, connection: Connection[Any, Any], board: MutableSequence[int], index: int):
+        self._connection = connection
+        self._board = board
+        self._places = {name: index * len(Counts._fields) + place for place, name in enumerate(Counts._fields)}
+
+    def meet(self) -> None:
+        """Waits until every process of the crew has come this far. Blocks the event loop, if there is one."""
+        self._connection.send((_READY, None))
+        self._connection.recv()
+
+    def count(self, name: str) -> None:
+        """Adds one to a count, by its name in `Counts`."""
+        self._board[self._places[name]] += 1
+
+
+def run_crew(
+    work: Callable[[Member, ShareT], ResultT],
+    shares: Sequence[ShareT],
+    *,
+    at_meeting: Callable[[int], None] = lambda number: None,
+    progress: Callable[[Counts], None] = lambda counts: None,
+) -> list[ResultT]:
+    """Runs one process a share and waits for all of them.
+
+    Args:
+        work: A function of a module, called in each process; what it takes and returns is pickled.
+        shares: What each process is given.
+        at_meeting: Called with 0, 1, ... each time all processes wait in `Member.meet`, before they go on.
+        progress: Called about ten times a second.
+
+    Returns:
+        What `work` returned, in the order of the shares.
+
+    Raises:
+        OpenEnvError: The first that a process raised.
+        LaunchFailed: A process ended without a result; its traceback, if it had one, is on stderr.
+    """
+    context = multiprocessing.get_context("spawn")
+    board = context.RawArray("q", len(shares) * len(Counts._fields))
+    processes: list[Any] = []
+    connections: list[Connection[Any, Any]] = []
+    try:
+        for index, share in enumerate(shares):
+            here, there = context.Pipe()
+            connections.append(here)
+            process = context.Process(target=_serve_in_crew, args=(work, share, there, board, index), daemon=True)
+            process.start()
+            there.close()
+            processes.append(process)
+        results = _conduct(connections, at_meeting, lambda: progress(_total(board)))
+        progress(_total(board))
+        return results
+    finally:
+        for connection in connections:
+            connection.close()
+        for process in processes:
+            _end(process)
+
+
+def run_loop(main: Coroutine[Any, Any, ResultT]) -> ResultT:
+    """Runs a coroutine on uvloop, where it is there."""
+    try:
+        from uvloop import new_event_loop
+    except ImportError:
+        from asyncio import new_event_loop
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(main)
+
+
+def without_gc() -> None:
+    """Turns garbage collection off, in a process that ends with its load.
+
+    A collection walks over every object of thousands of sessions, and the pause would be told as the server's
+    latency.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+
+
+def deal(amount: int, hands: int) -> list[range]:
+    """Shares the numbers from 0 to `amount` out, as evenly as can be; no hand is empty."""
+    hands = min(amount, hands)
+    bounds = [amount * hand // hands for hand in range(hands + 1)]
+    return [range(begin, end) for begin, end in zip(bounds, bounds[1:], strict=False)]
+
+
+def _serve_in_crew(
+    work: Callable[[Member, Any], Any],
+    share: Any,
+    connection: Connection[Any, Any],
+    board: MutableSequence[int],
+    index: int,
+) -> None:
+    # Ctrl-C reaches the whole group; the process that started the crew ends it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        outcome: tuple[str, Any] = (_RESULT, work(Member(connection, board, index), share))
+    except OpenEnvError as error:
+        outcome = (_ERROR, error)
+    connection.send(outcome)
+
+
+def _conduct(
+    connections: Sequence[Connection[Any, Any]], at_meeting: Callable[[int], None], look: Callable[[], None]
+) -> list[Any]:
+    """Lets the processes meet, and collects their results."""
+    working = {connection: index for index, connection in enumerate(connections)}
+    ready: list[Connection[Any, Any]] = []
+    results: dict[int, Any] = {}
+    meetings = 0
+    looked = time.monotonic()
+    while working:
+        for connection in wait(list(working), timeout=POLL_S):
+            assert isinstance(connection, Connection)
+            kind, value = _receive(connection)
+            if kind == _ERROR:
+                raise value
+            if kind == _READY:
+                ready.append(connection)
+            else:
+                results[working.pop(connection)] = value
+        if ready and len(ready) == len(working):
+            at_meeting(meetings)
+            meetings += 1
+            for connection in ready:
+                connection.send(None)
+            ready.clear()
+        if time.monotonic() - looked >= POLL_S:
+            look()
+            looked = time.monotonic()
+    return [results[index] for index in range(len(connections))]
+
+
+def _receive(connection: Connection[Any, Any]) -> tuple[str, Any]:
+    try:
+        message: tuple[str, Any] = connection.recv()
+    except (EOFError, ConnectionResetError):
+        raise LaunchFailed("a process of the load ended without a result; stderr may say why") from None
+    return message
+
+
+def _total(board: Sequence[int]) -> Counts:
+    width = len(Counts._fields)
+    return Counts(*(sum(board[place::width]) for place in range(width)))
+
+
+def _end(process: Any) -> None:
+    process.join(0 if process.exitcode is None else None)
+    if process.is_alive():
+        process.terminate()
+        process.join(JOIN_S)
+    if process.is_alive():
+        process.kill()
+        process.join()
+    process.close()

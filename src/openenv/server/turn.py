@@ -1,0 +1,73 @@
+"""One turn of the event loop: what arrives together is read first, then executed, then answered."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+__all__ = ["Taker", "Turn"]
+
+logger = logging.getLogger("openenv.server")
+
+# Replies kept back at most: the first of them waits for the steps of the others.
+MOST_REPLIES = 64
+
+
+class Taker(Protocol):
+    """Who handles a request."""
+
+    def receive(self, frame: bytes) -> None:
+        """Handles it. A reply that is there at once is passed to the turn."""
+
+    def failed(self) -> None:
+        """Handling raised what nobody expected: this connection cannot go on."""
+
+
+class Turn:
+    """Requests and replies of all connections of a server, kept until the event loop has read all input.
+
+    Reading, executing and sending are three worlds. Done for one connection after the other, each finds its
+    code gone from the processor's caches, and each reply finds its reader asleep again and pays for waking it.
+    """
+
+    def __init__(self) -> None:
+        self._requests: list[tuple[Taker, bytes]] = []
+        self._replies: list[tuple[Callable[[bytes], None], bytes]] = []
+        self._handling = False
+
+    def request(self, taker: Taker, frame: bytes) -> None:
+        """Has a frame handled when everything that is there has been read."""
+        self._requests.append((taker, frame))
+        if len(self._requests) == 1:
+            asyncio.get_running_loop().call_soon(self.finish)
+
+    def reply(self, transmit: Callable[[bytes], None], frame: bytes) -> None:
+        """Has a frame sent, by `transmit(frame)`, with the others of this turn."""
+        self._replies.append((transmit, frame))
+        if len(self._replies) >= MOST_REPLIES:
+            self._send()
+        elif len(self._replies) == 1 and not self._handling:
+            asyncio.get_running_loop().call_soon(self._send)
+
+    def finish(self) -> None:
+        """Handles the requests and sends the replies there are; for what must come after them in order.
+
+        Called while requests are being handled, it only sends.
+        """
+        requests, self._requests = self._requests, []
+        outer, self._handling = self._handling, True
+        for taker, frame in requests:
+            try:
+                taker.receive(frame)
+            except Exception:  # one connection's fault must not take the others' requests along
+                logger.exception("a request could not be handled; its connection is closed")
+                taker.failed()
+        self._handling = outer
+        self._send()
+
+    def _send(self) -> None:
+        replies, self._replies = self._replies, []
+        for transmit, frame in replies:
+            transmit(frame)

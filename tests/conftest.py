@@ -1,0 +1,53 @@
+"""What every test may use: coroutine tests, a Hypothesis profile, and a look at the threads left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
+
+# A coroutine test that has not ended by then hangs; what it waits for takes milliseconds.
+TEST_LIMIT_S = 20.0
+JOIN_LIMIT_S = 3.0
+
+# Machines that run tests are shared: how long one example takes says nothing about the code.
+settings.register_profile("openenv", deadline=None)
+settings.load_profile("openenv")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Runs `async def` tests, each on an event loop of its own.
+
+    An exception that reaches the loop's exception handler fails the test: a callback that raises has
+    somebody waiting for it.
+    """
+    test = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(test):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
+    unheard: list[dict] = []
+
+    async def bounded() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
+        async with asyncio.timeout(TEST_LIMIT_S):
+            await test(**arguments)
+
+    asyncio.run(bounded())
+    assert not unheard, f"the event loop's exception handler was called: {unheard}"
+    return True
+
+
+@pytest.fixture
+def no_threads_left() -> Iterator[None]:
+    """Every thread that the test started has ended, or does so by itself at once."""
+    before = set(threading.enumerate())
+    yield
+    started = set(threading.enumerate()) - before
+    for thread in started:
+        thread.join(JOIN_LIMIT_S)
+    assert [thread.name for thread in started if thread.is_alive()] == []

@@ -1,0 +1,166 @@
+"""What every executor promises, tried on each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import pytest
+
+from openenv.execution import InlineExecutor, LoopExecutor, Mailbox, ThreadExecutor
+
+from ..asynchronous import outcome
+
+pytestmark = pytest.mark.usefixtures("no_threads_left")
+
+
+class Machine:
+    """Nothing but a `close`, which is all that an executor knows of an environment."""
+
+    def __init__(self):
+        self.log = []
+
+    def close(self):
+        self.log.append("close")
+
+
+class Fatal(BaseException):
+    """What is no `Exception`: a panic in a library written in Rust arrives as such a class."""
+
+
+@pytest.fixture
+def make() -> Iterator[object]:
+    """Makes an executor of a kind, on the running loop."""
+    helpers = ThreadPoolExecutor(2)
+
+    def executor(kind):
+        if kind == "inline":
+            return InlineExecutor()
+        if kind == "loop":
+            return LoopExecutor(helpers)
+        return ThreadExecutor(Mailbox(asyncio.get_running_loop()), "test-executor")
+
+    yield executor
+    helpers.shutdown()
+
+
+async def started(executor, factory=Machine):
+    machine, error = await outcome(partial(executor.start, factory))
+    assert error is None
+    return machine
+
+
+async def submitted(executor, operation, argument=None):
+    return await outcome(partial(executor.submit, operation, argument))
+
+
+def raising(error):
+    def operation(environment, argument):
+        raise error
+
+    return operation
+
+
+@pytest.mark.parametrize("kind", ["inline", "loop", "thread"])
+class TestExecutor:
+    async def test_the_environment_is_handed_to_every_operation(self, make, kind):
+        executor = make(kind)
+        machine = await started(executor)
+        assert type(machine) is Machine
+        for number in range(3):
+            result, error = await submitted(executor, lambda environment, argument: (environment, argument), number)
+            assert (result, error) == ((machine, number), None)
+        assert await outcome(executor.close) == (None, None)
+        assert machine.log == ["close"]
+
+    @pytest.mark.parametrize(
+        "failure", [ValueError("no"), SystemExit(3), Fatal("panic"), asyncio.CancelledError()], ids=lambda e: type(e).__name__
+    )
+    async def test_an_operation_that_raises(self, make, kind, failure):
+        executor = make(kind)
+        machine = await started(executor)
+        assert await submitted(executor, raising(failure)) == (None, failure)
+        assert await submitted(executor, lambda environment, argument: "still there") == ("still there", None)
+        assert await outcome(executor.close) == (None, None)
+        assert machine.log == ["close"]
+
+    @pytest.mark.parametrize("failure", [ValueError("no"), SystemExit(3), Fatal("panic")], ids=lambda e: type(e).__name__)
+    async def test_a_constructor_that_raises(self, make, kind, failure):
+        executor = make(kind)
+
+        def factory():
+            raise failure
+
+        assert await outcome(partial(executor.start, factory)) == (None, failure)
+        assert await outcome(executor.close) == (None, None)
+
+    @pytest.mark.parametrize("failure", [ValueError("no"), SystemExit(3)], ids=lambda e: type(e).__name__)
+    async def test_a_close_that_raises(self, make, kind, failure):
+        class Clinging(Machine):
+            def close(self):
+                raise failure
+
+        executor = make(kind)
+        await started(executor, Clinging)
+        assert await outcome(executor.close) == (None, failure)
+
+    async def test_an_environment_without_a_close(self, make, kind):
+        executor = make(kind)
+        await started(executor, dict)
+        assert await outcome(executor.close) == (None, None)
+
+    async def test_cancelling_when_nothing_runs_changes_nothing(self, make, kind):
+        executor = make(kind)
+        await started(executor)
+        executor.cancel()
+        assert await submitted(executor, lambda environment, argument: 1) == (1, None)
+        executor.cancel()
+        assert await submitted(executor, lambda environment, argument: 2) == (2, None)
+        await outcome(executor.close)
+
+    async def test_a_result_may_be_an_exception(self, make, kind):
+        executor = make(kind)
+        await started(executor)
+        failure = ValueError("a value like any other")
+        assert await submitted(executor, lambda environment, argument: failure) == (failure, None)
+        await outcome(executor.close)
+
+    async def test_answers_come_on_the_loop(self, make, kind):
+        executor = make(kind)
+        loop = asyncio.get_running_loop()
+        heard = loop.create_future()
+
+        def done(result, error):
+            heard.set_result(asyncio.get_running_loop())
+
+        executor.start(Machine, done)
+        assert await heard is loop
+        await outcome(executor.close)
+
+
+@pytest.mark.parametrize("kind", ["loop", "thread"])
+class TestCoroutines:
+    async def test_the_result_is_awaited(self, make, kind):
+        async def operation(environment, argument):
+            await asyncio.sleep(0)
+            return argument
+
+        executor = make(kind)
+        await started(executor)
+        assert await submitted(executor, operation, 1) == (1, None)
+        assert await submitted(executor, operation, 2) == (2, None)
+        await outcome(executor.close)
+
+    @pytest.mark.parametrize("failure", [ValueError("no"), SystemExit(3), Fatal("panic")], ids=lambda e: type(e).__name__)
+    async def test_one_that_raises(self, make, kind, failure):
+        async def operation(environment, argument):
+            await asyncio.sleep(0)
+            raise failure
+
+        executor = make(kind)
+        await started(executor)
+        assert await submitted(executor, operation) == (None, failure)
+        assert await submitted(executor, lambda environment, argument: 1) == (1, None)
+        await outcome(executor.close)

@@ -1,0 +1,275 @@
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import weakref
+from functools import partial
+
+import pytest
+
+from openenv.execution import Mailbox, ThreadExecutor, profile_of
+from openenv.types import Action
+
+from ..asynchronous import PATIENCE_S, Gate, outcome
+from ..environments import Diary, Gated, MixedPlain, Plain
+
+pytestmark = pytest.mark.usefixtures("no_threads_left")
+
+
+def thread_executor(name="test-session"):
+    return ThreadExecutor(Mailbox(asyncio.get_running_loop()), name)
+
+
+async def opened(factory=Plain):
+    executor = thread_executor()
+    environment, error = await outcome(partial(executor.start, factory))
+    assert error is None
+    return executor, environment
+
+
+class TestOneThread:
+    async def test_constructor_calls_and_close_share_one_thread(self):
+        notes: list[tuple[str, int]] = []
+        executor, _ = await opened(lambda: Diary(notes))
+        profile = profile_of(Diary)
+        await outcome(partial(executor.submit, profile.reset, {"seed": 1}))
+        await outcome(partial(executor.submit, profile.step, Action()))
+        await outcome(partial(executor.submit, profile.state, None))
+        await outcome(executor.close)
+        assert [method for method, _ in notes] == ["init", "reset", "step", "state", "close"]
+        threads = {thread for _, thread in notes}
+        assert len(threads) == 1
+        assert threading.get_ident() not in threads
+
+    async def test_two_environments_share_none(self):
+        executors = [(await opened())[0] for _ in range(2)]
+        idents = {(await outcome(partial(e.submit, lambda *_: threading.get_ident(), None)))[0] for e in executors}
+        assert len(idents) == 2
+        for executor in executors:
+            await outcome(executor.close)
+
+    async def test_an_asynchronous_method_among_synchronous_ones_stays_there(self):
+        class MixedDiary(Diary):
+            async def step_async(self, action, **kwargs):
+                await asyncio.sleep(0)
+                return self.step(action)
+
+        notes: list[tuple[str, int]] = []
+        executor, _ = await opened(lambda: MixedDiary(notes))
+        profile = profile_of(MixedDiary)
+        await outcome(partial(executor.submit, profile.reset, {}))
+        for expected in (1.0, 2.0):
+            observation, error = await outcome(partial(executor.submit, profile.step, Action()))
+            assert (observation.reward, error) == (expected, None)
+        await outcome(executor.close)
+        assert len({thread for _, thread in notes}) == 1
+
+    async def test_asynchronous_calls_share_one_loop(self):
+        async def which(environment, argument):
+            return asyncio.get_running_loop()
+
+        executor, _ = await opened(MixedPlain)
+        first, _ = await outcome(partial(executor.submit, which, None))
+        second, _ = await outcome(partial(executor.submit, which, None))
+        assert first is second is not asyncio.get_running_loop()
+        await outcome(executor.close)
+        assert first.is_closed()
+
+    async def test_the_thread_has_a_name(self):
+        executor = thread_executor("openenv-abc")
+        await outcome(partial(executor.start, Plain))
+        name, _ = await outcome(partial(executor.submit, lambda *_: threading.current_thread().name, None))
+        assert name == "openenv-abc"
+        await outcome(executor.close)
+
+    async def test_it_does_not_keep_the_process_alive(self):
+        executor, _ = await opened()
+        daemon, _ = await outcome(partial(executor.submit, lambda *_: threading.current_thread().daemon, None))
+        assert daemon
+        await outcome(executor.close)
+
+
+class TestNobodyWaits:
+    async def test_a_step_that_blocks_delays_neither_the_loop_nor_another(self):
+        gate = Gate()
+        slow, _ = await opened(lambda: Gated(stepping=gate))
+        quick, _ = await opened()
+        step = profile_of(Plain).step
+        blocked = asyncio.ensure_future(outcome(partial(slow.submit, step, Action())))
+        await gate.reached()
+        for expected in (1.0, 2.0, 3.0):
+            observation, _ = await outcome(partial(quick.submit, step, Action()))
+            assert observation.reward == expected
+        assert not blocked.done()
+        gate.open()
+        observation, error = await blocked
+        assert (observation.reward, error) == (1.0, None)
+        for executor in (slow, quick):
+            await outcome(executor.close)
+
+    async def test_a_running_call_cannot_be_cancelled_and_answers(self):
+        gate = Gate()
+        executor, _ = await opened(lambda: Gated(stepping=gate))
+        step = asyncio.ensure_future(outcome(partial(executor.submit, profile_of(Gated).step, Action())))
+        await gate.reached()
+        executor.cancel()
+        gate.open()
+        observation, error = await step
+        assert (observation.reward, error) == (1.0, None)
+        await outcome(executor.close)
+
+
+class TestTheEnd:
+    async def test_close_ends_the_thread(self):
+        executor, environment = await opened()
+        thread, _ = await outcome(partial(executor.submit, lambda *_: threading.current_thread(), None))
+        await outcome(executor.close)
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+        assert environment.closings == 1
+
+    async def test_a_failed_constructor_leaves_no_thread(self):
+        def factory():
+            raise ValueError("no")
+
+        executor = thread_executor("test-failed")
+        await outcome(partial(executor.start, factory))
+        await outcome(executor.close)
+        for thread in threading.enumerate():
+            if thread.name == "test-failed":
+                thread.join(PATIENCE_S)
+        assert "test-failed" not in {thread.name for thread in threading.enumerate()}
+
+    async def test_release_gives_the_environment_away_unclosed(self):
+        executor, environment = await opened()
+        thread, _ = await outcome(partial(executor.submit, lambda *_: threading.current_thread(), None))
+        assert executor.release() is environment
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+        assert environment.closings == 0
+
+    async def test_nothing_of_a_call_is_kept_while_the_thread_waits(self):
+        class Heavy:
+            pass
+
+        executor, _ = await opened()
+        heavy = Heavy()
+        gone = weakref.ref(heavy)
+        await outcome(partial(executor.submit, lambda environment, argument: None, heavy))
+        # A second call: the first one's end has been reached for certain.
+        await outcome(partial(executor.submit, lambda environment, argument: None, None))
+        del heavy
+        gc.collect()
+        assert gone() is None
+        await outcome(executor.close)
+
+    async def test_a_machine_without_a_thread_to_give(self, monkeypatch):
+        def refuse(self):
+            raise RuntimeError("can't start new thread")
+
+        executor = thread_executor()
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            result, error = await outcome(partial(executor.start, Plain))
+        assert result is None
+        assert isinstance(error, RuntimeError)
+        assert await outcome(executor.close) == (None, None)
+
+    async def test_the_stack_size_of_other_threads_stays_as_it_was(self):
+        before = threading.stack_size()
+        executor, _ = await opened()
+        assert threading.stack_size() == before
+        await outcome(executor.close)
+
+
+class Bell:
+    """An event loop as a mailbox sees one: it can be rung from any thread."""
+
+    def __init__(self):
+        self.rings = []
+
+    def call_soon_threadsafe(self, callback):
+        self.rings.append(callback)
+
+    def answer(self):
+        self.rings.pop(0)()
+
+
+class TestMailbox:
+    def test_letters_that_wait_together_ring_once(self):
+        bell, heard = Bell(), []
+        mailbox = Mailbox(bell)
+        failure = ValueError("no")
+        mailbox.post(lambda *letter: heard.append(letter), 1, None)
+        mailbox.post(lambda *letter: heard.append(letter), None, failure)
+        mailbox.post(lambda *letter: heard.append(letter), 3, None)
+        assert len(bell.rings) == 1
+        assert heard == []
+        bell.answer()
+        assert heard == [(1, None), (None, failure), (3, None)]
+
+    def test_a_later_letter_rings_again(self):
+        bell, heard = Bell(), []
+        mailbox = Mailbox(bell)
+        for number in range(3):
+            mailbox.post(lambda result, _: heard.append(result), number, None)
+            bell.answer()
+        assert heard == [0, 1, 2]
+
+    def test_a_letter_posted_during_delivery_arrives(self):
+        bell, heard = Bell(), []
+        mailbox = Mailbox(bell)
+        mailbox.post(lambda *_: mailbox.post(lambda result, _: heard.append(result), "second", None), 1, None)
+        while bell.rings:
+            bell.answer()
+        assert heard == ["second"]
+
+    def test_a_reader_that_raises_does_not_keep_the_letters_of_others(self):
+        bell, heard = Bell(), []
+        mailbox = Mailbox(bell)
+
+        def broken(result, error):
+            raise LookupError("the reader's own fault")
+
+        mailbox.post(broken, 1, None)
+        mailbox.post(lambda result, _: heard.append(result), 2, None)
+        rounds = 0
+        while bell.rings and rounds < 5:
+            rounds += 1
+            try:
+                bell.answer()
+            except LookupError:
+                pass
+        assert heard == [2]
+
+    def test_a_closed_loop_takes_no_letters_and_nobody_is_hurt(self):
+        loop = asyncio.new_event_loop()
+        loop.close()
+        mailbox, heard = Mailbox(loop), []
+        mailbox.post(lambda *letter: heard.append(letter), 1, None)
+        mailbox.post(lambda *letter: heard.append(letter), 2, None)
+        assert heard == []
+
+    async def test_letters_from_many_threads_all_arrive_once(self):
+        mailbox, heard = Mailbox(asyncio.get_running_loop()), []
+        complete = asyncio.Event()
+
+        def read(result, _):
+            heard.append(result)
+            if len(heard) == 8 * 200:
+                complete.set()
+
+        def write(writer):
+            for number in range(200):
+                mailbox.post(read, (writer, number), None)
+
+        threads = [threading.Thread(target=write, args=(writer,)) for writer in range(8)]
+        for thread in threads:
+            thread.start()
+        await asyncio.wait_for(complete.wait(), PATIENCE_S)
+        for thread in threads:
+            thread.join()
+        assert len(set(heard)) == len(heard) == 8 * 200
+        for writer in range(8):
+            assert [number for found, number in heard if found == writer] == list(range(200))
