@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 from openenv.errors import OpenEnvError
 from openenv.sessions import Session, SessionManager
 
-__all__ = ["PATIENCE_S", "Gate", "Witness", "open_session", "outcome", "until"]
+__all__ = ["PATIENCE_S", "Gate", "Witness", "forgotten", "open_session", "outcome", "until"]
 
 # How long a test waits for what should happen at once before it says that it does not happen.
 PATIENCE_S = 3.0
@@ -87,3 +89,12 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not condition():
             await asyncio.sleep(0.001)
+
+
+def forgotten(reference: weakref.ref) -> bool:
+    """Nothing refers any more to what this refers to."""
+    for _ in range(5):  # one collection may fall into another, and what it frees may free more
+        gc.collect()
+        if reference() is None:
+            return True
+    return False

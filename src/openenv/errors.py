@@ -104,6 +104,11 @@ class InvalidAction(UsageError):
 
     code = "VALIDATION_ERROR"
 
+    def __str__(self) -> str:
+        faults = [fault for fault in self.data.get("errors", ()) if isinstance(fault, dict)]
+        places = [f"{'.'.join(map(str, fault.get('loc', ()))) or '-'}: {fault.get('msg')}" for fault in faults]
+        return "; ".join([self.message, *places])
+
 
 class InvalidMessage(UsageError):
     """A frame that is not JSON."""
@@ -129,6 +134,8 @@ class UnknownSession(UsageError):
 
 class ResetRequired(UsageError):
     """A step was asked for before the first reset, or after the episode ended."""
+
+    code = "EXECUTION_ERROR"  # v1 clients take SESSION_ERROR for the end of the session
 
 
 class SequenceError(UsageError):

@@ -370,7 +370,7 @@ def test_an_array_action_out_of_bounds_is_refused_with_its_place():
         _, refusal = ask(socket, "step", action=[0, 7])
         assert (refusal["code"], refusal["errors"][0]["loc"]) == ("VALIDATION_ERROR", ["action", 1])
         _, refusal = ask(socket, "step", action=[2, 0])
-        assert "2 at [0] is not a int64 between 0 and 1" in refusal["errors"][0]["msg"]
+        assert "2 at [0] is not between 0 and 1 (int64)" in refusal["errors"][0]["msg"]
         assert ask(socket, "step", action=[0, 2])[0] == "observation"
 
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
+import contextvars
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,10 +12,12 @@ import pytest
 from openenv.execution import LoopExecutor, profile_of
 from openenv.types import Action
 
-from ..asynchronous import Gate, outcome
+from ..asynchronous import PATIENCE_S, Gate, outcome, until
 from ..environments import AsyncPlain, Diary, Gated
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
+
+variable: contextvars.ContextVar[int] = contextvars.ContextVar("variable", default=0)
 
 
 @pytest.fixture
@@ -24,23 +26,48 @@ def helpers() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
+@pytest.fixture(params=["task", "callback"])
+def enter(request):
+    """Calls reach an executor from a task (a client in process) or from a callback (a transport)."""
+
+    def from_callback(call):
+        return lambda done: asyncio.get_running_loop().call_soon(call, done)
+
+    return from_callback if request.param == "callback" else lambda call: call
+
+
 class Sleeper:
     """Its operation begins, and never ends by itself."""
 
     def __init__(self):
         self.began = asyncio.Event()
+        self.ended = False
 
     async def operation(self, environment, argument):
         self.began.set()
-        await asyncio.Event().wait()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.ended = True
 
 
-def background(call):
+def begin(call):
     """A call whose answer is awaited later."""
     return asyncio.ensure_future(outcome(call))
 
 
-async def test_calls_run_on_the_loop_and_what_may_block_does_not(helpers):
+async def works(executor):
+    """The next call, one that waits, goes as if nothing had been."""
+
+    async def wait(environment, argument):
+        await asyncio.sleep(0)
+        return argument
+
+    assert await outcome(partial(executor.submit, wait, "next")) == ("next", None)
+    assert await outcome(executor.close) == (None, None)
+
+
+async def test_calls_run_on_the_loop_and_what_may_block_does_not(helpers, enter):
     class AsyncDiary(Diary):
         async def step_async(self, action, **kwargs):
             return self.step(action)
@@ -51,8 +78,8 @@ async def test_calls_run_on_the_loop_and_what_may_block_does_not(helpers):
     notes: list[tuple[str, int]] = []
     executor, profile = LoopExecutor(helpers), profile_of(AsyncDiary)
     await outcome(partial(executor.start, lambda: AsyncDiary(notes)))
-    await outcome(partial(executor.submit, profile.reset, {}))
-    await outcome(partial(executor.submit, profile.step, Action()))
+    await outcome(enter(partial(executor.submit, profile.reset, {})))
+    await outcome(enter(partial(executor.submit, profile.step, Action())))
     await outcome(executor.close)
     here, threads = threading.get_ident(), dict(notes)
     assert (threads["reset"], threads["step"]) == (here, here)
@@ -62,7 +89,7 @@ async def test_calls_run_on_the_loop_and_what_may_block_does_not(helpers):
 async def test_a_constructor_that_blocks_holds_up_nobody(helpers):
     gate = Gate()
     slow, quick = LoopExecutor(helpers), LoopExecutor(helpers)
-    making = background(partial(slow.start, lambda: Gated(making=gate)))
+    making = begin(partial(slow.start, lambda: Gated(making=gate)))
     await gate.reached()
     await outcome(partial(quick.start, AsyncPlain))
     assert await outcome(partial(quick.submit, lambda environment, _: 1, None)) == (1, None)
@@ -73,7 +100,7 @@ async def test_a_constructor_that_blocks_holds_up_nobody(helpers):
     await outcome(quick.close)
 
 
-async def test_two_calls_of_two_environments_run_side_by_side(helpers):
+async def test_two_calls_of_two_environments_run_side_by_side(helpers, enter):
     meeting = asyncio.Barrier(2)
 
     async def meet(environment, argument):
@@ -81,7 +108,7 @@ async def test_two_calls_of_two_environments_run_side_by_side(helpers):
         return argument
 
     executors = [LoopExecutor(helpers, AsyncPlain()) for _ in range(2)]
-    results = await asyncio.gather(*(outcome(partial(e.submit, meet, n)) for n, e in enumerate(executors)))
+    results = await asyncio.gather(*(outcome(enter(partial(e.submit, meet, n))) for n, e in enumerate(executors)))
     assert results == [(0, None), (1, None)]
     for executor in executors:
         await outcome(executor.close)
@@ -95,7 +122,7 @@ async def test_an_environment_that_was_made_elsewhere(helpers):
     assert environment.closings == 1
 
 
-async def test_what_needs_no_waiting_is_answered_at_once(helpers):
+async def test_what_is_no_coroutine_is_answered_at_once(helpers):
     executor, answers = LoopExecutor(helpers, AsyncPlain()), []
     executor.submit(lambda environment, argument: argument, 5, lambda *answer: answers.append(answer))
     assert answers == [(5, None)]
@@ -114,29 +141,250 @@ async def test_an_awaitable_that_is_no_coroutine_is_awaited_too(helpers):
     await outcome(executor.close)
 
 
+async def test_no_task_is_left_after_close(helpers, enter):
+    before = asyncio.all_tasks()
+    executor = LoopExecutor(helpers)
+    await outcome(partial(executor.start, AsyncPlain))
+    await outcome(enter(partial(executor.submit, profile_of(AsyncPlain).step, Action())))
+    await outcome(executor.close)
+    await until(lambda: asyncio.all_tasks() <= before)
+
+
+class TestCoroutinesAsInAnyTask:
+    """Whatever asyncio gives to a coroutine in a task, it gives to an environment's."""
+
+    async def run(self, helpers, enter, operation, argument=None):
+        executor = LoopExecutor(helpers, AsyncPlain())
+        answer = await outcome(enter(partial(executor.submit, operation, argument)))
+        await works(executor)
+        return answer
+
+    async def test_it_has_one_current_task_from_beginning_to_end(self, helpers, enter):
+        async def operation(environment, argument):
+            first = asyncio.current_task()
+            await asyncio.sleep(0)
+            return first, asyncio.current_task()
+
+        (first, second), _ = await self.run(helpers, enter, operation)
+        assert first is second is not None
+        assert first is not asyncio.current_task()
+
+    async def test_many_waits(self, helpers, enter):
+        async def operation(environment, argument):
+            for _ in range(argument):
+                await asyncio.sleep(0)
+            return argument
+
+        assert await self.run(helpers, enter, operation, 50) == (50, None)
+
+    async def test_a_failure_after_waiting(self, helpers, enter):
+        failure = LookupError("no")
+
+        async def operation(environment, argument):
+            await asyncio.sleep(0)
+            raise failure
+
+        assert await self.run(helpers, enter, operation) == (None, failure)
+
+    async def test_a_failure_before_waiting(self, helpers, enter):
+        failure = LookupError("no")
+
+        async def operation(environment, argument):
+            raise failure
+
+        assert await self.run(helpers, enter, operation) == (None, failure)
+
+    async def test_a_failure_of_what_it_waits_for_can_be_caught(self, helpers, enter):
+        async def operation(environment, argument):
+            future = asyncio.get_running_loop().create_future()
+            asyncio.get_running_loop().call_soon(future.set_exception, LookupError("no"))
+            try:
+                await future
+            except LookupError:
+                return "caught"
+
+        assert await self.run(helpers, enter, operation) == ("caught", None)
+
+    @pytest.mark.parametrize("seconds", [-1, 0, 0.01])
+    async def test_a_timeout(self, helpers, enter, seconds):
+        async def operation(environment, argument):
+            try:
+                async with asyncio.timeout(seconds):
+                    await asyncio.Event().wait()
+            except TimeoutError:
+                await asyncio.sleep(0)
+                return "timed out"
+
+        assert await self.run(helpers, enter, operation) == ("timed out", None)
+
+    @pytest.mark.parametrize("seconds", [0, 0.01])
+    async def test_wait_for(self, helpers, enter, seconds):
+        async def operation(environment, argument):
+            try:
+                await asyncio.wait_for(asyncio.Event().wait(), seconds)
+            except TimeoutError:
+                return "timed out"
+
+        assert await self.run(helpers, enter, operation) == ("timed out", None)
+
+    async def test_a_timeout_that_does_not_strike(self, helpers, enter):
+        async def operation(environment, argument):
+            async with asyncio.timeout(PATIENCE_S):
+                await asyncio.sleep(0)
+            return "in time"
+
+        assert await self.run(helpers, enter, operation) == ("in time", None)
+
+    async def test_a_group_of_tasks(self, helpers, enter):
+        async def operation(environment, argument):
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(asyncio.sleep(0, number)) for number in range(3)]
+            return [task.result() for task in tasks]
+
+        assert await self.run(helpers, enter, operation) == ([0, 1, 2], None)
+
+    async def test_a_group_of_which_one_fails(self, helpers, enter):
+        sleeper = Sleeper()
+
+        async def fail():
+            await sleeper.began.wait()
+            raise LookupError("no")
+
+        async def operation(environment, argument):
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(sleeper.operation(None, None))
+                    group.create_task(fail())
+            except ExceptionGroup as group:
+                return [type(error) for error in group.exceptions]
+
+        assert await self.run(helpers, enter, operation) == ([LookupError], None)
+        assert sleeper.ended
+
+    async def test_one_that_cancels_itself(self, helpers, enter):
+        async def operation(environment, argument):
+            asyncio.current_task().cancel()
+            await asyncio.sleep(0)
+
+        result, error = await self.run(helpers, enter, operation)
+        assert result is None
+        assert isinstance(error, asyncio.CancelledError)
+
+    async def test_context_variables_last_as_long_as_the_session(self, helpers, enter):
+        async def count(environment, argument):
+            variable.set(variable.get() + 1)
+            await asyncio.sleep(0)
+            variable.set(variable.get() + 1)
+            return variable.get()
+
+        one, other = LoopExecutor(helpers, AsyncPlain()), LoopExecutor(helpers, AsyncPlain())
+        for executor, expected in ((one, 2), (other, 2), (one, 4)):
+            assert await outcome(enter(partial(executor.submit, count, None))) == (expected, None)
+        assert variable.get() == 0
+        for executor in (one, other):
+            await outcome(executor.close)
+
+    async def test_the_next_call_may_come_from_the_answer(self, helpers, enter):
+        """A client that sends ahead: the next step begins where the one before ends."""
+        executor, answers, complete = LoopExecutor(helpers, AsyncPlain()), [], asyncio.Event()
+
+        async def operation(environment, argument):
+            if argument % 2:
+                await asyncio.sleep(0)
+            return argument
+
+        def done(result, error):
+            answers.append((result, error))
+            if result == 9:
+                complete.set()
+            else:
+                executor.submit(operation, result + 1, done)
+
+        enter(lambda first: executor.submit(operation, 0, first))(done)
+        await asyncio.wait_for(complete.wait(), PATIENCE_S)
+        assert answers == [(number, None) for number in range(10)]
+        await works(executor)
+
+    async def test_closing_from_the_answer(self, helpers, enter):
+        environment = AsyncPlain()
+        executor, closed = LoopExecutor(helpers, environment), asyncio.Event()
+
+        async def operation(environment, argument):
+            await asyncio.sleep(0)
+
+        enter(partial(executor.submit, operation, None))(
+            lambda result, error: executor.close(lambda *_: closed.set())
+        )
+        await asyncio.wait_for(closed.wait(), PATIENCE_S)
+        assert environment.closings == 1
+
+
 class TestCancel:
-    async def test_the_call_ends_and_says_so(self, helpers):
+    async def test_the_call_ends_and_says_so(self, helpers, enter):
         executor, sleeper = LoopExecutor(helpers, AsyncPlain()), Sleeper()
-        call = background(partial(executor.submit, sleeper.operation, None))
+        call = begin(enter(partial(executor.submit, sleeper.operation, None)))
         await sleeper.began.wait()
+        await asyncio.sleep(0)
         executor.cancel()
         result, error = await call
         assert result is None
         assert isinstance(error, asyncio.CancelledError)
-        assert await outcome(partial(executor.submit, lambda environment, _: "next", None)) == ("next", None)
-        await outcome(executor.close)
+        assert sleeper.ended
+        await works(executor)
 
-    async def test_a_call_that_has_not_begun_ends_too(self, helpers):
+    async def test_a_call_that_was_made_this_instant_ends_too(self, helpers, enter):
         executor, sleeper, answers = LoopExecutor(helpers, AsyncPlain()), Sleeper(), []
-        executor.submit(sleeper.operation, None, lambda *answer: answers.append(answer))
-        executor.cancel()
-        await outcome(executor.close)
-        gc.collect()
+
+        def submit_and_cancel(done):
+            executor.submit(sleeper.operation, None, done)
+            executor.cancel()
+
+        enter(submit_and_cancel)(lambda *answer: answers.append(answer))
+        await until(lambda: bool(answers))
         ((result, error),) = answers
         assert result is None
         assert isinstance(error, asyncio.CancelledError)
+        await works(executor)
 
-    async def test_a_call_may_finish_all_the_same(self, helpers):
+    @pytest.mark.parametrize("at_once", [True, False])
+    async def test_it_takes_along_what_the_call_waits_for(self, helpers, enter, at_once):
+        executor, sleepers = LoopExecutor(helpers, AsyncPlain()), [Sleeper(), Sleeper()]
+
+        async def operation(environment, argument):
+            await asyncio.gather(*(asyncio.ensure_future(sleeper.operation(None, None)) for sleeper in sleepers))
+
+        def submit(done):
+            executor.submit(operation, None, done)
+            if at_once:
+                executor.cancel()
+
+        call = begin(enter(submit))
+        if not at_once:
+            await sleepers[1].began.wait()
+            executor.cancel()
+        _, error = await call
+        assert isinstance(error, asyncio.CancelledError)
+        await until(lambda: all(sleeper.ended or not sleeper.began.is_set() for sleeper in sleepers))
+        running = {task.get_coro().__qualname__ for task in asyncio.all_tasks()}
+        assert Sleeper.operation.__qualname__ not in running
+        await works(executor)
+
+    async def test_it_does_not_reach_what_is_shielded(self, helpers, enter):
+        executor, inner = LoopExecutor(helpers, AsyncPlain()), asyncio.get_running_loop().create_future()
+        began = asyncio.Event()
+
+        async def operation(environment, argument):
+            began.set()
+            await asyncio.shield(inner)
+
+        call = begin(enter(partial(executor.submit, operation, None)))
+        await began.wait()
+        executor.cancel()
+        assert isinstance((await call)[1], asyncio.CancelledError)
+        assert not inner.done()
+        await works(executor)
+
+    async def test_a_call_may_finish_all_the_same(self, helpers, enter):
         began = asyncio.Event()
 
         async def stubborn(environment, argument):
@@ -144,11 +392,57 @@ class TestCancel:
             try:
                 await asyncio.Event().wait()
             except asyncio.CancelledError:
+                await asyncio.sleep(0)
                 return "cleaned up"
 
         executor = LoopExecutor(helpers, AsyncPlain())
-        call = background(partial(executor.submit, stubborn, None))
+        call = begin(enter(partial(executor.submit, stubborn, None)))
         await began.wait()
+        await asyncio.sleep(0)
         executor.cancel()
         assert await call == ("cleaned up", None)
+        await works(executor)
+
+    async def test_twice_is_as_good_as_once(self, helpers, enter):
+        executor, sleeper = LoopExecutor(helpers, AsyncPlain()), Sleeper()
+        call = begin(enter(partial(executor.submit, sleeper.operation, None)))
+        await sleeper.began.wait()
+        executor.cancel()
+        executor.cancel()
+        assert isinstance((await call)[1], asyncio.CancelledError)
+        await works(executor)
+
+    async def test_it_is_forgotten_with_its_call(self, helpers, enter):
+        executor, sleeper = LoopExecutor(helpers, AsyncPlain()), Sleeper()
+        call = begin(enter(partial(executor.submit, sleeper.operation, None)))
+        await sleeper.began.wait()
+        executor.cancel()
+        await call
+
+        async def timed(environment, argument):
+            try:
+                async with asyncio.timeout(0):
+                    await asyncio.Event().wait()
+            except TimeoutError:
+                return asyncio.current_task().cancelling()
+
+        assert await outcome(enter(partial(executor.submit, timed, None))) == (0, None)
         await outcome(executor.close)
+
+
+def test_a_program_can_end_while_a_call_runs(helpers):
+    """`asyncio.run` cancels what is there and waits for it: a call that goes on waiting would hang the program."""
+    sleeper_ended = []
+
+    async def program():
+        sleeper = Sleeper()
+        executor = LoopExecutor(helpers, AsyncPlain())
+        executor.submit(sleeper.operation, None, lambda result, error: sleeper_ended.append(error))
+        await sleeper.began.wait()
+
+    thread = threading.Thread(target=asyncio.run, args=(program(),), daemon=True)
+    thread.start()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive(), "the program hangs"
+    (error,) = sleeper_ended
+    assert isinstance(error, asyncio.CancelledError)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import threading
 import weakref
 from functools import partial
@@ -11,7 +10,7 @@ import pytest
 from openenv.execution import Mailbox, ThreadExecutor, profile_of
 from openenv.types import Action
 
-from ..asynchronous import PATIENCE_S, Gate, outcome
+from ..asynchronous import PATIENCE_S, Gate, forgotten, outcome
 from ..environments import Diary, Gated, MixedPlain, Plain
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
@@ -160,8 +159,7 @@ class TestTheEnd:
         # A second call: the first one's end has been reached for certain.
         await outcome(partial(executor.submit, lambda environment, argument: None, None))
         del heavy
-        gc.collect()
-        assert gone() is None
+        assert forgotten(gone)
         await outcome(executor.close)
 
     async def test_a_machine_without_a_thread_to_give(self, monkeypatch):

@@ -73,12 +73,12 @@ class GymnasiumEnvironment(Environment[Action, GymnasiumObservation, GymnasiumSt
     observation_cls: ClassVar[type[GymnasiumObservation]]
     _action_codec: ClassVar[SpaceCodec]
     _observation_codec: ClassVar[SpaceCodec]
+    _observation_fields: ClassVar[set[str]]
 
     def __init__(self) -> None:
         super().__init__()
         self._decode = self._action_codec.decode
         self._encode = self._observation_codec.encode
-        self._fields_set = set(self.observation_cls.model_fields)
         self._refusal = "call reset() before the first step()"
         self._playing = False
         self._steps = 0
@@ -160,7 +160,7 @@ class GymnasiumEnvironment(Environment[Action, GymnasiumObservation, GymnasiumSt
         built.__setstate__(
             {
                 "__dict__": values,
-                "__pydantic_fields_set__": self._fields_set,
+                "__pydantic_fields_set__": self._observation_fields,
                 "__pydantic_extra__": None,
                 "__pydantic_private__": None,
             }
@@ -188,6 +188,7 @@ def gymnasium_environment(env_id: str, **kwargs: Any) -> type[GymnasiumEnvironme
     try:
         actions, observations = codec_of(env.action_space), codec_of(env.observation_space)
         name = _class_name(env_id)
+        observation_cls = _observation_cls(name, env.observation_space, observations)
         return type(
             name,
             (GymnasiumEnvironment,),
@@ -197,9 +198,10 @@ def gymnasium_environment(env_id: str, **kwargs: Any) -> type[GymnasiumEnvironme
                 "env_id": env_id,
                 "arguments": arguments,
                 "action_cls": _action_cls(name, env.action_space, actions),
-                "observation_cls": _observation_cls(name, env.observation_space, observations),
+                "observation_cls": observation_cls,
                 "_action_codec": actions,
                 "_observation_codec": observations,
+                "_observation_fields": set(observation_cls.model_fields),
             },
         )
     finally:

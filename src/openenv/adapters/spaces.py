@@ -190,7 +190,7 @@ def _within(low: Array, high: Array, dtype: np.dtype[Any], value: Any) -> Any:
         place = tuple(int(index) for index in np.argwhere(outside)[0])
         found = functools.reduce(lambda part, index: part[index], place, value)
         raise ValueError(
-            f"{found} at {list(place)} is not a {dtype.name} between {low[place].item()} and {high[place].item()}"
+            f"{found} at {list(place)} is not between {low[place].item()} and {high[place].item()} ({dtype.name})"
         )
     return value
 

@@ -12,6 +12,7 @@ import multiprocessing
 import signal
 import time
 from collections.abc import Callable, Coroutine, MutableSequence, Sequence
+from itertools import pairwise
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple, TypeVar
 
@@ -115,21 +116,23 @@ def run_crew(
             processes.append(process)
         results = _conduct(connections, at_meeting, lambda: progress(_total(board)))
         progress(_total(board))
+        for process in processes:
+            process.join(JOIN_S)
         return results
     finally:
-        for connection in connections:
-            connection.close()
         for process in processes:
             _end(process)
+        for connection in connections:
+            connection.close()
 
 
 def run_loop(main: Coroutine[Any, Any, ResultT]) -> ResultT:
     """Runs a coroutine on uvloop, where it is there."""
     try:
-        from uvloop import new_event_loop
+        import uvloop
     except ImportError:
-        from asyncio import new_event_loop
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return asyncio.run(main)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main)
 
 
@@ -148,7 +151,7 @@ def deal(amount: int, hands: int) -> list[range]:
     """Shares the numbers from 0 to `amount` out, as evenly as can be; no hand is empty."""
     hands = min(amount, hands)
     bounds = [amount * hand // hands for hand in range(hands + 1)]
-    return [range(begin, end) for begin, end in zip(bounds, bounds[1:], strict=False)]
+    return [range(begin, end) for begin, end in pairwise(bounds)]
 
 
 def _serve_in_crew(
@@ -212,7 +215,6 @@ def _total(board: Sequence[int]) -> Counts:
 
 
 def _end(process: Any) -> None:
-    process.join(0 if process.exitcode is None else None)
     if process.is_alive():
         process.terminate()
         process.join(JOIN_S)

@@ -49,6 +49,7 @@ class Connection:
         protocol: Reads and writes frames.
         channel: The way to the client.
         max_in_flight: Frames kept while a call runs; then the channel is paused.
+        max_bytes: Largest frame.
 
     Raises:
         UsageError: The manager serves another event loop.
@@ -59,6 +60,7 @@ class Connection:
         "_busy",
         "_channel",
         "_encode",
+        "_max_bytes",
         "_ended",
         "_max_in_flight",
         "_paused",
@@ -66,10 +68,13 @@ class Connection:
         "_session",
     )
 
-    def __init__(self, manager: SessionManager, protocol: ServerProtocol, channel: Channel, max_in_flight: int):
+    def __init__(
+        self, manager: SessionManager, protocol: ServerProtocol, channel: Channel, max_in_flight: int, max_bytes: int
+    ):
         self._protocol = protocol
         self._channel = channel
         self._max_in_flight = max_in_flight
+        self._max_bytes = max_bytes
         # Frames that wait for the reply before theirs; most clients never send ahead, so made when needed.
         self._backlog: deque[bytes | OpenEnvError] | None = None
         self._busy = True
@@ -87,6 +92,9 @@ class Connection:
         """Takes one text frame; its reply is sent after those of all earlier frames."""
         if self._busy or self._backlog:
             self._keep(frame)
+            return
+        if len(frame) > self._max_bytes:
+            self.oversized(len(frame))
             return
         try:
             message = self._protocol.receive(frame)
@@ -122,13 +130,11 @@ class Connection:
         elif not self._ended:
             self._report(refusal)
 
-    def oversized(self, size: int | None, limit: int) -> None:
-        """The client sent a frame over the limit, behind which the connection cannot go on."""
+    def oversized(self, size: int | None) -> None:
+        """The client sent a frame over the limit; the conversation ends here."""
         found = "a message" if size is None else f"a message of {size} bytes"
-        self._lost(
-            MessageTooLarge(f"{found} is over the limit of {limit} bytes (max_message_mb, OPENENV_MAX_MESSAGE_MB)"),
-            CLOSE_TOO_BIG,
-        )
+        limit = f"{self._max_bytes} bytes (max_message_mb, OPENENV_MAX_MESSAGE_MB)"
+        self._lost(MessageTooLarge(f"{found} is over the limit of {limit}"), CLOSE_TOO_BIG)
 
     def disconnected(self) -> None:
         """The client is gone, or has closed. May be called repeatedly."""

@@ -133,7 +133,8 @@ class HTTPEnvServer:
         Raises:
             UsageError: The server has sessions on another event loop.
         """
-        return Connection(self.manager, self.protocol, channel, self.settings.max_in_flight)
+        settings = self.settings
+        return Connection(self.manager, self.protocol, channel, settings.max_in_flight, settings.max_message_bytes)
 
     def register_routes(self, app: FastAPI) -> None:
         """Adds this server's routes to an app, which then serves this environment and no other."""

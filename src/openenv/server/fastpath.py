@@ -273,7 +273,7 @@ class _Connection(WSListener):
             return
         if code == WSCloseCode.MESSAGE_TOO_BIG:
             size = _SIZE.search(explanation)
-            self._connection.oversized(int(size[1]) if size else None, self._site.max_bytes)
+            self._connection.oversized(int(size[1]) if size else None)
         else:
             logger.warning("session %s: %s", self.session_id, explanation)
 
@@ -285,7 +285,7 @@ class _Connection(WSListener):
             self._parts.clear()
         self._parts += frame.get_payload_as_memoryview()
         if len(self._parts) > self._site.max_bytes:
-            self._connection.oversized(len(self._parts), self._site.max_bytes)
+            self._connection.oversized(len(self._parts))
         elif frame.fin:
             message, self._parts = bytes(self._parts), bytearray()
             self._site.turn.finish()

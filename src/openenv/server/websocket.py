@@ -29,9 +29,7 @@ async def environment_socket(websocket: WebSocket) -> None:
             if message["type"] == "websocket.disconnect":
                 break
             text, data = message.get("text"), message.get("bytes")
-            if len(text or data or b"") > server.settings.max_message_bytes:
-                connection.oversized(len(text or data or b""), server.settings.max_message_bytes)
-            elif text is not None:
+            if text is not None:
                 connection.receive(text)
             else:
                 connection.receive_binary(data or b"")

@@ -1,0 +1,51 @@
+# `make help` lists the verbs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip --quiet --quiet --disable-pip-version-check
+
+.PHONY: help install demo test check format cov bench bench-peer clean
+
+help: ## List the verbs
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+install: $(VENV)/.installed ## Make .venv with everything in it; quick when nothing changed
+
+$(VENV)/.installed: pyproject.toml requirements-dev.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) install -r requirements-dev.txt
+	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: install ## Serve, drive and measure on this machine; writes out/demo
+	@$(BIN)/openenv bench demo --output-dir out/demo
+
+test: install ## Run every test
+	@$(BIN)/python -m pytest
+
+check: install ## Lint, format, types, import rules
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --quiet --check .
+	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/lint-imports --no-logo >$(VENV)/imports.log || { cat $(VENV)/imports.log; exit 1; }
+
+format: install ## Mend what ruff can mend
+	@$(BIN)/ruff check --quiet --fix .
+	@$(BIN)/ruff format --quiet .
+
+cov: install ## Branch coverage, at least 95 %
+	@rm -f .coverage .coverage.*
+	@$(BIN)/python -m coverage run -m pytest
+	@$(BIN)/coverage combine --quiet
+	@$(BIN)/coverage report
+
+bench: install ## Steps per second and CPU per step of the benchmark environment
+	@$(BIN)/openenv bench steps --serve benchmark --sessions 64 --duration 5
+
+bench-peer: install ## The same environment under the released peer and here, in turns
+	@test -x .venv-peer/bin/python || $(PYTHON) -m venv .venv-peer
+	@.venv-peer/bin/pip install --quiet --quiet --disable-pip-version-check openenv==0.10.0 uvloop httptools
+	@$(BIN)/python scripts/bench_peer.py
+
+clean: ## Remove what the verbs above made
+	rm -rf $(VENV) .venv-peer out .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis

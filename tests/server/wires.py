@@ -1,0 +1,202 @@
+"""One v1 conversation over each transport, for tests that must hold on all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import queue
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+from starlette.testclient import TestClient
+from starlette.websockets import WebSocketDisconnect
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
+
+from openenv.server.fastpath import FastPath
+
+PATIENCE_S = 20
+
+
+class Closed(Exception):
+    """The server closed the conversation."""
+
+    def __init__(self, code: int):
+        super().__init__(code)
+        self.code = code
+
+
+class Wire:
+    """A client's end. `receive` gives a reply as an object, or raises `Closed`."""
+
+    def send(self, frame: str | bytes) -> None:
+        raise NotImplementedError
+
+    def receive_text(self) -> str:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def receive(self) -> Any:
+        return json.loads(self.receive_text())
+
+    def ask(self, message: Any) -> Any:
+        self.send(message if isinstance(message, str | bytes) else json.dumps(message))
+        return self.receive()
+
+    def step(self, kind: str = "ok", number: int = 0) -> Any:
+        return self.ask({"type": "step", "data": {"kind": kind, "number": number}})
+
+
+class _Memory(Wire):
+    def __init__(self, app: FastAPI, loop: asyncio.AbstractEventLoop):
+        self._loop = loop
+        self._inbox: queue.SimpleQueue[str | int] = queue.SimpleQueue()
+        self._connection = self._call(self._connect, app)
+
+    async def _connect(self, app: FastAPI) -> Any:
+        return app.state.openenv.connect(self._Channel(self._inbox))
+
+    class _Channel:
+        def __init__(self, inbox: queue.SimpleQueue[str | int]):
+            self._inbox = inbox
+
+        def send(self, frame: bytes) -> None:
+            self._inbox.put(frame.decode())
+
+        def close(self, code: int) -> None:
+            self._inbox.put(code)
+
+        def pause(self) -> None: ...
+
+        def resume(self) -> None: ...
+
+    def _call(self, function: Any, *arguments: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(function(*arguments), self._loop).result(PATIENCE_S)
+
+    async def _receive(self, frame: str | bytes) -> None:
+        if isinstance(frame, bytes):
+            self._connection.receive_binary(frame)
+        else:
+            self._connection.receive(frame)
+
+    def send(self, frame: str | bytes) -> None:
+        self._call(self._receive, frame)
+
+    def receive_text(self) -> str:
+        item = self._inbox.get(timeout=PATIENCE_S)
+        if isinstance(item, int):
+            raise Closed(item)
+        return item
+
+    def close(self) -> None:
+        self._call(self._connection.aclose)
+
+
+class _Asgi(Wire):
+    def __init__(self, session: Any):
+        self._session = session
+
+    def send(self, frame: str | bytes) -> None:
+        if isinstance(frame, bytes):
+            self._session.send_bytes(frame)
+        else:
+            self._session.send_text(frame)
+
+    def receive_text(self) -> str:
+        try:
+            return str(self._session.receive_text())
+        except WebSocketDisconnect as closed:
+            raise Closed(closed.code) from None
+
+    def close(self) -> None:
+        self._session.close()
+
+
+class SocketWire(Wire):
+    """Over a real socket, by a client library that nobody here wrote."""
+
+    def __init__(self, url: str, **options: Any):
+        self._stack = ExitStack()
+        self.socket = self._stack.enter_context(connect(url, max_size=None, proxy=None, **options))
+
+    def send(self, frame: str | bytes) -> None:
+        self.socket.send(frame)
+
+    def receive_text(self) -> str:
+        try:
+            text = self.socket.recv(PATIENCE_S)
+        except ConnectionClosed as closed:
+            raise Closed(closed.rcvd.code if closed.rcvd else 1006) from None
+        assert isinstance(text, str)
+        return text
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+@contextmanager
+def memory(app: FastAPI) -> Iterator[Any]:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield lambda: _Memory(app, loop)
+        asyncio.run_coroutine_threadsafe(app.state.openenv.aclose(), loop).result(PATIENCE_S)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+@contextmanager
+def asgi(app: FastAPI) -> Iterator[Any]:
+    with TestClient(app) as client:
+        sessions: list[Any] = []
+
+        def open_wire() -> Wire:
+            session = client.websocket_connect("/ws")
+            session.__enter__()
+            sessions.append(session)
+            return _Asgi(session)
+
+        yield open_wire
+        for session in sessions:
+            session.__exit__(None, None, None)
+
+
+@contextmanager
+def served(app: Any, **options: Any) -> Iterator[str]:
+    """The app under a real uvicorn, on a port of its own; yields `host:port`."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+    config = uvicorn.Config(app, log_config=None, lifespan="on", timeout_graceful_shutdown=5, **options)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, args=([listener],))
+    thread.start()
+    try:
+        yield "127.0.0.1:{}".format(listener.getsockname()[1])
+    finally:
+        server.should_exit = True
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+
+
+@contextmanager
+def stock(app: FastAPI) -> Iterator[Any]:
+    with served(app, loop="asyncio", http="h11", ws="websockets-sansio") as address:
+        yield lambda: SocketWire(f"ws://{address}/ws")
+
+
+@contextmanager
+def fast(app: FastAPI) -> Iterator[Any]:
+    with served(app, loop="uvloop", http="httptools", ws=FastPath) as address:
+        yield lambda: SocketWire(f"ws://{address}/ws")
+
+
+WIRES = {"memory": memory, "asgi": asgi, "stock": stock, "fast": fast}
