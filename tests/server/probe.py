@@ -51,9 +51,7 @@ class ProbeEnvironment(Environment[ProbeAction, ProbeObservation, State]):
         return getattr(self, f"do_{action.kind.replace('-', '_')}", self.do_ok)(action)
 
     def do_ok(self, action: ProbeAction) -> ProbeObservation:
-        return ProbeObservation(
-            value=action.number, step_count=self._steps, reward=1.5, thread=threading.get_ident()
-        )
+        return ProbeObservation(value=action.number, step_count=self._steps, reward=1.5, thread=threading.get_ident())
 
     def do_wait(self, action: ProbeAction) -> ProbeObservation:
         type(self).waiting.set()

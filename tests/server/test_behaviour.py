@@ -154,7 +154,9 @@ def test_frames_sent_ahead_are_answered_in_order(wire):
 
 
 def test_messages_larger_than_any_buffer(wire):
-    reply = wire.ask({"type": "step", "data": {"kind": "large", "number": 300_000, "metadata": {"pad": "y" * 500_000}}})
+    reply = wire.ask(
+        {"type": "step", "data": {"kind": "large", "number": 300_000, "metadata": {"pad": "y" * 500_000}}}
+    )
     assert len(reply["data"]["observation"]["value"]) == 300_000
 
 

@@ -180,7 +180,7 @@ def served(app: Any, **options: Any) -> Iterator[str]:
     thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()
     try:
-        yield "127.0.0.1:{}".format(listener.getsockname()[1])
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
         thread.join(PATIENCE_S)

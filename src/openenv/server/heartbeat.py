@@ -36,6 +36,11 @@ class Heartbeat:
         self._watched: set[Pulse] = set()
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def ticking(self) -> bool:
+        """Whether a timer is set: only while there is somebody to watch."""
+        return self._timer is not None
+
     def watch(self, pulse: Pulse) -> None:
         """Adds a connection. Runs on the event loop."""
         if self._interval:

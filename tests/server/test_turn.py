@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from openenv.server.turn import MOST_REPLIES, Turn
+
+
+class Taker:
+    """Answers each request at once, or breaks."""
+
+    def __init__(self, turn, log, name, breaks=False):
+        self.turn, self.log, self.name, self.breaks = turn, log, name, breaks
+
+    def receive(self, frame):
+        if self.breaks:
+            raise ZeroDivisionError(self.name)
+        self.log.append(("handled", self.name, frame))
+        self.turn.reply(self.sent, frame)
+
+    def sent(self, frame):
+        self.log.append(("sent", self.name, frame))
+
+    def failed(self):
+        self.log.append(("failed", self.name))
+
+
+def in_turn(scenario):
+    log: list = []
+
+    async def run():
+        turn = Turn()
+        await scenario(turn, log)
+
+    asyncio.run(run())
+    return log
+
+
+async def next_turn():
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+def test_all_are_handled_before_the_first_reply_leaves():
+    async def scenario(turn, log):
+        for name in "ab":
+            turn.request(Taker(turn, log, name), b"1")
+        assert log == []
+        await next_turn()
+
+    assert [entry[:2] for entry in in_turn(scenario)] == [
+        ("handled", "a"), ("handled", "b"), ("sent", "a"), ("sent", "b"),
+    ]  # fmt: skip
+
+
+def test_the_requests_of_one_connection_keep_their_order():
+    async def scenario(turn, log):
+        taker = Taker(turn, log, "a")
+        for number in range(200):
+            turn.request(taker, b"%d" % number)
+        await next_turn()
+
+    log = in_turn(scenario)
+    for what in ("handled", "sent"):
+        assert [entry[2] for entry in log if entry[0] == what] == [b"%d" % number for number in range(200)]
+
+
+def test_replies_do_not_pile_up():
+    async def scenario(turn, log):
+        for number in range(MOST_REPLIES + 1):
+            turn.request(Taker(turn, log, str(number)), b"")
+        await next_turn()
+
+    log = in_turn(scenario)
+    first_sent = next(index for index, entry in enumerate(log) if entry[0] == "sent")
+    assert first_sent == MOST_REPLIES
+
+
+def test_a_reply_from_elsewhere_leaves_by_itself():
+    async def scenario(turn, log):
+        taker = Taker(turn, log, "late")
+        turn.reply(taker.sent, b"1")
+        await next_turn()
+        turn.reply(taker.sent, b"2")
+        await next_turn()
+
+    assert in_turn(scenario) == [("sent", "late", b"1"), ("sent", "late", b"2")]
+
+
+def test_one_that_breaks_takes_no_other_along(caplog):
+    caplog.set_level(logging.ERROR, "openenv.server")
+
+    async def scenario(turn, log):
+        turn.request(Taker(turn, log, "bad", breaks=True), b"")
+        turn.request(Taker(turn, log, "good"), b"")
+        await next_turn()
+
+    assert [entry[:2] for entry in in_turn(scenario)] == [("failed", "bad"), ("handled", "good"), ("sent", "good")]
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_finishing_while_requests_are_handled_executes_none_twice():
+    async def scenario(turn, log):
+        class Closing(Taker):
+            def receive(self, frame):
+                super().receive(frame)
+                self.turn.finish()
+
+        for name in "abc":
+            turn.request(Closing(turn, log, name), b"")
+        await next_turn()
+
+    log = in_turn(scenario)
+    assert sorted(entry[1] for entry in log if entry[0] == "handled") == ["a", "b", "c"]
+    assert sorted(entry[1] for entry in log if entry[0] == "sent") == ["a", "b", "c"]
