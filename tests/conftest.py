@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import settings
@@ -21,7 +21,7 @@ settings.load_profile("openenv")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Runs `async def` tests, each on an event loop of its own.
+    """Runs `async def` tests, each on an event loop of its own, made by the fixture `loop_factory` if there is one.
 
     An exception that reaches the loop's exception handler fails the test: a callback that raises has
     somebody waiting for it.
@@ -37,9 +37,16 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         async with asyncio.timeout(TEST_LIMIT_S):
             await test(**arguments)
 
-    asyncio.run(bounded())
+    with asyncio.Runner(loop_factory=pyfuncitem.funcargs.get("loop_factory")) as runner:
+        runner.run(bounded())
     assert not unheard, f"the event loop's exception handler was called: {unheard}"
     return True
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def loop_factory(request: pytest.FixtureRequest) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """For tests that ask for it: once on each event loop that servers run on."""
+    return pytest.importorskip("uvloop").new_event_loop if request.param == "uvloop" else None
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from openenv.types import Action
 from ..asynchronous import PATIENCE_S, Gate, outcome, until
 from ..environments import AsyncPlain, Diary, Gated
 
-pytestmark = pytest.mark.usefixtures("no_threads_left")
+pytestmark = pytest.mark.usefixtures("no_threads_left", "loop_factory")
 
 variable: contextvars.ContextVar[int] = contextvars.ContextVar("variable", default=0)
 

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .canvas import COLOURS, canvas, colours, png_of
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 __all__ = ["open_sessions", "outcome_histograms", "phase_curves"]
+
+# Bars of a histogram; up to so many different whole numbers, each gets its own.
+BINS = 24
+FEW = 12
 
 
 def phase_curves(latencies: Mapping[str, Mapping[str, Sequence[float]]]) -> bytes:
@@ -22,7 +30,7 @@ def phase_curves(latencies: Mapping[str, Mapping[str, Sequence[float]]]) -> byte
                 ordered = sorted(1000 * value for value in values)
                 shares = [100 * (rank + 1) / len(ordered) for rank in range(len(ordered))]
                 axes.step(ordered, shares, where="post", color=colour, label=name)
-            axes.set_xscale("log")
+            _decades(axes, [1000 * value for values in workloads.values() for value in values])
             axes.set_ylim(0, 101)
             axes.set_xlabel("milliseconds")
             axes.set_title(phase.capitalize())
@@ -43,7 +51,7 @@ def outcome_histograms(outcomes: Mapping[str, tuple[Sequence[float], Sequence[in
                 (panels[2 * number], COLOURS[0], "return", returns),
                 (panels[2 * number + 1], COLOURS[2], "length in steps", lengths),
             ):
-                axes.hist(values, bins=_bins(values), color=colour, edgecolor="white", linewidth=0.6)
+                _histogram(axes, values, colour)
                 axes.set_xlabel(what)
                 axes.set_ylabel("episodes")
                 mean = f", mean {sum(values) / len(values):.3g}" if values else ""
@@ -76,9 +84,23 @@ def open_sessions(spans: Mapping[str, Sequence[tuple[float, float]]]) -> bytes:
         return png_of(figure)
 
 
-def _bins(values: Sequence[float]) -> Any:
-    """One bin a value where they are few, as the outcomes of a card game."""
-    different = sorted(set(values))
-    if 0 < len(different) <= 8 and all(value == int(value) for value in different):
-        return [number - 0.5 for number in range(int(different[0]), int(different[-1]) + 2)]
-    return 24
+def _decades(axes: Axes, values: Sequence[float]) -> None:
+    """A logarithmic axis that begins and ends with a power of ten, in plain numbers."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    axes.set_xscale("log")
+    positive = [value for value in values if value > 0] or [1.0]
+    low, high = math.floor(math.log10(min(positive))), math.ceil(math.log10(max(positive)))
+    axes.set_xlim(10.0**low, 10.0 ** max(high, low + 1))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _histogram(axes: Axes, values: Sequence[float], colour: str) -> None:
+    """One bar a value where there are few, as the outcomes of a card game."""
+    low, high = math.floor(min(values, default=0)), math.ceil(max(values, default=0))
+    few = high - low < FEW and all(value == int(value) for value in values)
+    bins: Any = [number - 0.5 for number in range(low, high + 2)] if few else BINS
+    axes.hist(values, bins=bins, color=colour, edgecolor="white", linewidth=0.6)
+    if few:
+        axes.set_xticks(range(low, high + 1))

@@ -17,8 +17,8 @@ from .workload import PHASES, Line, Workload
 __all__ = ["demo_report", "write_demo"]
 
 _NOTE = (
-    "Latencies are milliseconds, by nearest rank over what succeeded. Total is connect, reset and step together; of a "
-    "game it is a whole episode. Memory is what the server's resident memory grew by for each open session."
+    "Latencies are milliseconds, by nearest rank over what succeeded. Total is connect, reset and step together; "
+    "of a game it is a whole episode. Memory is what the server's resident memory grew by for each open session."
 )
 
 
@@ -88,12 +88,7 @@ def _figures_table(workloads: Sequence[Workload]) -> Table:
                 f"{line.memory_per_session_kb:,.0f}",
             ]
         )
-    return Table(
-        "The workloads",
-        header,
-        rows,
-        _NOTE,
-    )
+    return Table("The workloads", header, rows, _NOTE)
 
 
 def _error_table(workloads: Sequence[Workload]) -> Table:

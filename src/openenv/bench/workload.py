@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from .games import Play
@@ -40,7 +39,7 @@ class Workload:
         wall_s: Seconds from the first connect to the last close.
         session_bytes: By how much the server's resident memory grew for each open session.
         rows: One a request or episode.
-        spans: From when to when each session was open, in seconds of one clock.
+        spans: From when to when each session was connected and had something to do, in seconds of one clock.
     """
 
     name: str

@@ -1,0 +1,199 @@
+"""How measurements look in a terminal, and in a log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from ..bench.closed_loop import StepCost
+    from ..bench.quantiles import Spread
+    from ..bench.summary import Summary
+    from ..bench.workload import Workload
+
+__all__ = ["Display", "demo_table", "milliseconds", "scale_table", "stdout", "step_table"]
+
+# Seconds between two lines in a log.
+LOG_PERIOD_S = 2.0
+# Columns of a log or file, where there is no terminal to ask.
+LOG_WIDTH = 110
+
+
+class Display:
+    """What is going on: live bars in a terminal, a line now and then anywhere else. Writes to stderr."""
+
+    def __init__(self) -> None:
+        self._console = _console(stderr=True)
+        self._bars = Progress(
+            TextColumn("  {task.description:<9}"),
+            BarColumn(bar_width=36),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=self._console,
+            transient=True,
+        )
+        self._tasks: dict[str, TaskID] = {}
+        self._label = ""
+        self._line = ""
+        self._written = ""
+        self._at = 0.0
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._bars.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._finish()
+        self._bars.stop()
+
+    def say(self, text: str) -> None:
+        """Something else begins."""
+        self._finish()
+        self._console.print(f"[dim]·[/dim] {text}", soft_wrap=True)
+
+    def show(self, label: str, phases: Mapping[str, tuple[int, int]], note: str = "") -> None:
+        """How far something is.
+
+        Args:
+            label: What; another one than before starts new bars.
+            phases: By name, how much of it is done, of how much.
+            note: What else there is to say.
+        """
+        if label != self._label:
+            self._finish()
+            self._label, self._at = label, time.monotonic()
+        told = ", ".join(f"{name} {done:,}/{total:,}" for name, (done, total) in phases.items())
+        self._line = f"  {label}: {told}" + (f", {note}" if note else "")
+        if self._console.is_terminal:
+            self._draw(phases, note)
+        elif time.monotonic() - self._at >= LOG_PERIOD_S:
+            self._write()
+
+    def _draw(self, phases: Mapping[str, tuple[int, int]], note: str) -> None:
+        for number, (name, (done, total)) in enumerate(phases.items()):
+            if name not in self._tasks:
+                self._tasks[name] = self._bars.add_task(name, total=total, note="")
+            self._bars.update(self._tasks[name], completed=done, note="" if number else note)
+
+    def _finish(self) -> None:
+        """What was under way has ended: its last line stays."""
+        for task in self._tasks.values():
+            self._bars.remove_task(task)
+        self._tasks.clear()
+        if self._line != self._written:
+            self._write()
+        self._label = ""
+
+    def _write(self) -> None:
+        self._console.print(self._line, soft_wrap=True)
+        self._written, self._at = self._line, time.monotonic()
+
+
+def stdout() -> Console:
+    """Where results go."""
+    return _console(stderr=False)
+
+
+def milliseconds(seconds: float | None) -> str:
+    """Three significant digits, and no more than a tenth of a microsecond."""
+    if seconds is None:
+        return "-"
+    value = 1000 * seconds
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def demo_table(workloads: Iterable[Workload]) -> Table:
+    """The demo in one table: three lines a workload, one a quantile."""
+    table = Table(
+        title="milliseconds by quantile; of a game, total is a whole episode",
+        title_style="dim",
+        title_justify="left",
+        show_lines=True,
+    )
+    table.add_column("workload")
+    table.add_column("success", justify="right")
+    table.add_column("")
+    for name in ("connect", "reset", "step", "total", "sessions/s", "steps/s", "memory per\nsession"):
+        table.add_column(name, justify="right")
+    for workload in workloads:
+        line = workload.line()
+        what = "episodes" if line.requests != line.sessions else "sessions"
+        colour = "green" if not line.failed else "red"
+        table.add_row(
+            f"[bold]{line.workload}[/bold]\n{line.requests:,} {what}\nat once: {_at_once(workload):,}",
+            f"[{colour}]{100 * line.success_rate:.4g} %[/{colour}]",
+            "P50\nP95\nP99",
+            *(_stacked(spread) for spread in workload.spreads().values()),
+            f"{line.sessions_per_second:,.0f}",
+            f"{line.steps_per_second:,.0f}",
+            f"{line.memory_per_session_kb:,.0f} KB",
+        )
+    return table
+
+
+def scale_table(summaries: Sequence[Summary]) -> Table:
+    """One line a batch. Latencies are those of whole requests."""
+    table = Table()
+    for name in ("sessions", "wait s", "rep.", "success %", "P50 ms", "P95 ms", "P99 ms"):
+        table.add_column(name, justify="right")
+    for name in ("wall s", "sessions/s", "concurrency", "processes"):
+        table.add_column(name, justify="right")
+    for summary in summaries:
+        colour = "green" if not summary.failed else "red"
+        table.add_row(
+            f"{summary.num_requests:,}",
+            f"{summary.wait_seconds:g}",
+            str(summary.repetition),
+            f"[{colour}]{100 * summary.successful / summary.num_requests:.2f}[/{colour}]",
+            *(milliseconds(value) for value in (summary.total_p50, summary.total_p95, summary.total_p99)),
+            f"{summary.total_wall_time:.2f}",
+            f"{summary.requests_per_second:,.0f}",
+            f"{summary.effective_concurrency:,.0f}",
+            str(summary.unique_pids),
+        )
+    return table
+
+
+def step_table(cost: StepCost) -> Table:
+    """What a step costs, one number a line."""
+    table = Table(show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    for name, value in (
+        ("sessions", f"{cost.sessions:,}"),
+        ("steps", f"{cost.steps:,}"),
+        ("seconds", f"{cost.seconds:.2f}"),
+        ("steps per second", f"{cost.steps_per_second:,.0f}"),
+        ("latency P50", f"{milliseconds(cost.p50)} ms"),
+        ("latency P99", f"{milliseconds(cost.p99)} ms"),
+        ("server CPU per step", _microseconds(cost.server_us_per_step)),
+        ("client CPU per step", _microseconds(cost.client_us_per_step)),
+    ):
+        table.add_row(name, value)
+    return table
+
+
+def _at_once(workload: Workload) -> int:
+    return workload.rows[0].batch_size
+
+
+def _stacked(spread: Spread) -> str:
+    return "\n".join(milliseconds(value) for value in (spread.p50, spread.p95, spread.p99))
+
+
+def _microseconds(value: float | None) -> str:
+    return "not known (--serve, or --server-pid)" if value is None else f"{value:.1f} us"
+
+
+def _console(stderr: bool) -> Console:
+    console = Console(stderr=stderr, highlight=False)
+    if not console.is_terminal:
+        console.width = max(console.width, LOG_WIDTH)
+    return console

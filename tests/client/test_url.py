@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import pytest
+
+from openenv.client.url import is_loopback, websocket_url
+from openenv.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("base_url", "endpoint"),
+    [
+        ("http://localhost:8000", "ws://localhost:8000/ws"),
+        ("https://envs.example", "wss://envs.example/ws"),
+        ("ws://localhost:8000", "ws://localhost:8000/ws"),
+        ("wss://envs.example:8443", "wss://envs.example:8443/ws"),
+        ("HTTP://localhost:8000", "ws://localhost:8000/ws"),
+        ("localhost:8000", "ws://localhost:8000/ws"),
+        ("localhost", "ws://localhost/ws"),
+        ("127.0.0.1:1", "ws://127.0.0.1:1/ws"),
+        ("[::1]:8000", "ws://[::1]:8000/ws"),
+        ("http://[::1]:8000", "ws://[::1]:8000/ws"),
+        ("http://localhost:8000/", "ws://localhost:8000/ws"),
+        ("http://localhost:8000/ws", "ws://localhost:8000/ws"),
+        ("http://localhost:8000/ws/", "ws://localhost:8000/ws"),
+        ("localhost:8000/ws", "ws://localhost:8000/ws"),
+        ("https://envs.example/team/echo", "wss://envs.example/team/echo/ws"),
+        ("https://envs.example/team/echo/", "wss://envs.example/team/echo/ws"),
+        ("https://envs.example/team/echo/ws", "wss://envs.example/team/echo/ws"),
+        ("https://envs.example/laws", "wss://envs.example/laws/ws"),
+        ("localhost:8000/team", "ws://localhost:8000/team/ws"),
+        ("http://localhost:8000?key=1", "ws://localhost:8000/ws?key=1"),
+        ("http://localhost:8000/ws?key=1", "ws://localhost:8000/ws?key=1"),
+        ("http://localhost:8000#part", "ws://localhost:8000/ws"),
+    ],
+)
+def test_every_form_of_an_address(base_url, endpoint):
+    assert websocket_url(base_url) == endpoint
+
+
+@pytest.mark.parametrize(
+    "base_url",
+    [
+        "",
+        "http://",
+        "://localhost",
+        "ftp://localhost:8000",
+        "file:///tmp/socket",
+        "/ws",
+        ":8000",
+        "::1",
+        "http://[::1",
+        "http://localhost:port",
+        "localhost:99999",
+        "localhost:-1",
+    ],
+)
+def test_what_is_no_address_is_refused_where_it_is_given(base_url):
+    with pytest.raises(UsageError) as caught:
+        websocket_url(base_url)
+    assert repr(base_url) in str(caught.value)
+    assert "host:port" in str(caught.value)
+
+
+@pytest.mark.parametrize("host", ["localhost", "api.localhost", "127.0.0.1", "127.8.9.10", "::1"])
+def test_this_machine(host):
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["localhost.example", "envs.example", "10.0.0.1", "0.0.0.0", "::", ""])
+def test_other_machines(host):
+    assert not is_loopback(host)
