@@ -87,7 +87,7 @@ async def outcome(call: Callable[[Callable[[Any, BaseException | None], None]], 
 async def until(condition: Callable[[], bool]) -> None:
     """Lets the loop and other threads go on until a condition holds."""
     async with asyncio.timeout(PATIENCE_S):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - what happens on other threads sets no event of ours
             await asyncio.sleep(0.001)
 
 

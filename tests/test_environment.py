@@ -162,7 +162,11 @@ def test_metadata_is_the_name_and_the_docstring():
 
 def test_metadata_of_a_class_without_a_docstring_tells_nothing_of_ours():
     cls = type("Silent", (Uninitialised,), {"__doc__": None})
-    bare = type("Bare", (Environment,), {name: getattr(Uninitialised, name) for name in ("__init__", "reset", "step", "state")})
+    bare = type(
+        "Bare",
+        (Environment,),
+        {name: getattr(Uninitialised, name) for name in ("__init__", "reset", "step", "state")},
+    )
     assert bare().get_metadata().description == "Bare environment"
     assert cls().get_metadata().name == "Silent"
 

@@ -12,40 +12,40 @@ from hypothesis import strategies as st
 from openenv import errors
 from openenv.errors import OpenEnvError, from_wire
 
-C, E, I = "client", "environment", "infrastructure"
+CLIENT, ENVIRONMENT, MACHINES = "client", "environment", "infrastructure"
 
 # name: (parent, code, blame, retryable, builtin bases by which programs catch it)
 TREE = {
-    "OpenEnvError": ("Exception", "SESSION_ERROR", I, False, ()),
-    "UsageError": ("OpenEnvError", "SESSION_ERROR", C, False, (RuntimeError,)),
-    "InvalidAction": ("UsageError", "VALIDATION_ERROR", C, False, (RuntimeError,)),
-    "InvalidMessage": ("UsageError", "INVALID_JSON", C, False, (RuntimeError,)),
-    "UnknownMessage": ("UsageError", "UNKNOWN_TYPE", C, False, (RuntimeError,)),
-    "UnknownSession": ("UsageError", "SESSION_ERROR", C, False, (RuntimeError,)),
-    "ResetRequired": ("UsageError", "SESSION_ERROR", C, False, (RuntimeError,)),
-    "SequenceError": ("UsageError", "SESSION_ERROR", C, False, (RuntimeError,)),
-    "Unauthorized": ("UsageError", "SESSION_ERROR", C, False, (RuntimeError,)),
-    "MessageTooLarge": ("UsageError", "SESSION_ERROR", C, False, (RuntimeError,)),
-    "ConcurrencyConfigurationError": ("UsageError", "SESSION_ERROR", C, False, (RuntimeError,)),
-    "CapacityError": ("OpenEnvError", "CAPACITY_REACHED", I, True, (RuntimeError,)),
-    "ServerFull": ("CapacityError", "CAPACITY_REACHED", I, True, (RuntimeError,)),
-    "QueueTimeout": ("ServerFull", "CAPACITY_REACHED", I, True, (RuntimeError,)),
-    "Draining": ("CapacityError", "CAPACITY_REACHED", I, True, (RuntimeError,)),
-    "EnvironmentFailed": ("OpenEnvError", "EXECUTION_ERROR", E, False, (RuntimeError,)),
-    "SessionCreationError": ("EnvironmentFailed", "EXECUTION_ERROR", E, False, (RuntimeError,)),
-    "FactoryFailed": ("SessionCreationError", "FACTORY_ERROR", E, False, (RuntimeError,)),
-    "StepFailed": ("EnvironmentFailed", "EXECUTION_ERROR", E, False, (RuntimeError,)),
-    "StepTimeout": ("EnvironmentFailed", "EXECUTION_ERROR", E, False, (RuntimeError, TimeoutError)),
-    "EnvironmentCrashed": ("EnvironmentFailed", "EXECUTION_ERROR", E, False, (RuntimeError,)),
-    "ConnectionFailed": ("OpenEnvError", "SESSION_ERROR", I, True, (ConnectionError,)),
-    "ConnectTimeout": ("ConnectionFailed", "SESSION_ERROR", I, True, (ConnectionError, TimeoutError)),
-    "ConnectionLost": ("ConnectionFailed", "SESSION_ERROR", I, True, (ConnectionError,)),
-    "ProtocolViolation": ("ConnectionFailed", "SESSION_ERROR", I, False, (ConnectionError,)),
-    "SessionLost": ("ConnectionFailed", "SESSION_ERROR", I, False, (ConnectionError,)),
-    "ProviderFailed": ("OpenEnvError", "SESSION_ERROR", I, False, (RuntimeError,)),
-    "NotReady": ("ProviderFailed", "SESSION_ERROR", I, True, (RuntimeError,)),
-    "LaunchFailed": ("ProviderFailed", "SESSION_ERROR", I, False, (RuntimeError,)),
-    "MissingExtra": ("ProviderFailed", "SESSION_ERROR", C, False, (RuntimeError, ImportError)),
+    "OpenEnvError": ("Exception", "SESSION_ERROR", MACHINES, False, ()),
+    "UsageError": ("OpenEnvError", "SESSION_ERROR", CLIENT, False, (RuntimeError,)),
+    "InvalidAction": ("UsageError", "VALIDATION_ERROR", CLIENT, False, (RuntimeError,)),
+    "InvalidMessage": ("UsageError", "INVALID_JSON", CLIENT, False, (RuntimeError,)),
+    "UnknownMessage": ("UsageError", "UNKNOWN_TYPE", CLIENT, False, (RuntimeError,)),
+    "UnknownSession": ("UsageError", "SESSION_ERROR", CLIENT, False, (RuntimeError,)),
+    "ResetRequired": ("UsageError", "EXECUTION_ERROR", CLIENT, False, (RuntimeError,)),
+    "SequenceError": ("UsageError", "SESSION_ERROR", CLIENT, False, (RuntimeError,)),
+    "Unauthorized": ("UsageError", "SESSION_ERROR", CLIENT, False, (RuntimeError,)),
+    "MessageTooLarge": ("UsageError", "SESSION_ERROR", CLIENT, False, (RuntimeError,)),
+    "ConcurrencyConfigurationError": ("UsageError", "SESSION_ERROR", CLIENT, False, (RuntimeError,)),
+    "CapacityError": ("OpenEnvError", "CAPACITY_REACHED", MACHINES, True, (RuntimeError,)),
+    "ServerFull": ("CapacityError", "CAPACITY_REACHED", MACHINES, True, (RuntimeError,)),
+    "QueueTimeout": ("ServerFull", "CAPACITY_REACHED", MACHINES, True, (RuntimeError,)),
+    "Draining": ("CapacityError", "CAPACITY_REACHED", MACHINES, True, (RuntimeError,)),
+    "EnvironmentFailed": ("OpenEnvError", "EXECUTION_ERROR", ENVIRONMENT, False, (RuntimeError,)),
+    "SessionCreationError": ("EnvironmentFailed", "EXECUTION_ERROR", ENVIRONMENT, False, (RuntimeError,)),
+    "FactoryFailed": ("SessionCreationError", "FACTORY_ERROR", ENVIRONMENT, False, (RuntimeError,)),
+    "StepFailed": ("EnvironmentFailed", "EXECUTION_ERROR", ENVIRONMENT, False, (RuntimeError,)),
+    "StepTimeout": ("EnvironmentFailed", "EXECUTION_ERROR", ENVIRONMENT, False, (RuntimeError, TimeoutError)),
+    "EnvironmentCrashed": ("EnvironmentFailed", "EXECUTION_ERROR", ENVIRONMENT, False, (RuntimeError,)),
+    "ConnectionFailed": ("OpenEnvError", "SESSION_ERROR", MACHINES, True, (ConnectionError,)),
+    "ConnectTimeout": ("ConnectionFailed", "SESSION_ERROR", MACHINES, True, (ConnectionError, TimeoutError)),
+    "ConnectionLost": ("ConnectionFailed", "SESSION_ERROR", MACHINES, True, (ConnectionError,)),
+    "ProtocolViolation": ("ConnectionFailed", "SESSION_ERROR", MACHINES, False, (ConnectionError,)),
+    "SessionLost": ("ConnectionFailed", "SESSION_ERROR", MACHINES, False, (ConnectionError,)),
+    "ProviderFailed": ("OpenEnvError", "SESSION_ERROR", MACHINES, False, (RuntimeError,)),
+    "NotReady": ("ProviderFailed", "SESSION_ERROR", MACHINES, True, (RuntimeError,)),
+    "LaunchFailed": ("ProviderFailed", "SESSION_ERROR", MACHINES, False, (RuntimeError,)),
+    "MissingExtra": ("ProviderFailed", "SESSION_ERROR", CLIENT, False, (RuntimeError, ImportError)),
 }
 
 # Those whose constructor takes facts and makes a message of them.
@@ -117,7 +117,8 @@ def test_the_names_that_existing_code_catches_are_the_same_classes():
 def test_facts(name):
     error = example(name)
     facts = error.facts()
-    assert facts["message"] == error.message == str(error) != ""
+    assert facts["message"] == error.message != ""
+    assert str(error).startswith(error.message)
     assert facts["error"] == name
     assert (facts["code"], facts["blame"], facts["retryable"]) == (error.code, error.blame, error.retryable)
     if error.retry_after_s is None:
@@ -155,7 +156,8 @@ def test_from_wire_gives_the_class_that_was_sent(name):
     error = example(name)
     received = from_wire(on_the_wire(error))
     assert type(received) is type(error)
-    assert str(received) == received.message == error.message
+    assert str(received) == str(error)
+    assert received.message == error.message
     assert received.data == error.data
     assert received.retry_after_s == error.retry_after_s
     with pytest.raises(type(error)):
@@ -211,7 +213,9 @@ def test_the_attributes_are_there_when_the_server_says_nothing_of_them():
     assert from_wire({"error": "UnknownSession"}).session_id == ""
 
 
-@pytest.mark.parametrize("name", ["Any", "Mapping", "from_wire", "__builtins__", "_BY_CODE", "Blame", "RuntimeError", ""])
+@pytest.mark.parametrize(
+    "name", ["Any", "Mapping", "from_wire", "__builtins__", "_BY_CODE", "Blame", "RuntimeError", ""]
+)
 def test_from_wire_makes_nothing_but_errors_of_this_tree(name):
     assert type(from_wire({"error": name, "code": "EXECUTION_ERROR"})) is errors.StepFailed
 
@@ -238,6 +242,27 @@ def test_from_wire_never_raises(data):
     assert error.facts()["error"] == type(error).__name__
     assert isinstance(error.message, str)
     assert isinstance(str(error), str)
+
+
+class TestInvalidAction:
+    def test_it_prints_each_fault_with_its_place(self):
+        faults = [{"loc": ["path", 1], "msg": "not a number"}, {"loc": [], "msg": "too many"}]
+        error = errors.InvalidAction("Invalid message", data={"errors": faults})
+        assert str(error) == "Invalid message; path.1: not a number; -: too many"
+        assert error.message == "Invalid message"
+
+    def test_without_faults_it_prints_its_message(self):
+        assert str(errors.InvalidAction("no such column")) == "no such column"
+
+    @given(json_values)
+    def test_it_prints_whatever_a_foreign_server_sends(self, faults):
+        error = from_wire({"message": "Invalid message", "code": "VALIDATION_ERROR", "errors": faults})
+        assert str(error).startswith("Invalid message")
+
+    @given(st.lists(st.fixed_dictionaries({}, optional={"loc": json_values, "msg": json_values})))
+    def test_it_prints_faults_that_are_nearly_right(self, faults):
+        error = from_wire({"message": "Invalid message", "code": "VALIDATION_ERROR", "errors": faults})
+        assert str(error).startswith("Invalid message")
 
 
 def test_messages_say_what_to_do():

@@ -82,7 +82,9 @@ BAD_VALUES = {
 }
 
 
-@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in BAD_VALUES.items() for value in values])
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, values in BAD_VALUES.items() for value in values]
+)
 def test_a_bad_variable_names_the_setting_the_variable_and_the_value(name, value):
     (variable,) = TABLE[name].variables
     with pytest.raises(UsageError) as caught:

@@ -121,6 +121,4 @@ def app_of(factory: Any = Counter, sessions: int | None = None, **settings: Any)
 
 def plain_app(factory: Any, sessions: int | None = None, **settings: Any) -> Any:
     """An app that serves an environment with the types everybody has."""
-    return create_app(
-        factory, Action, Observation, max_concurrent_envs=sessions, settings=ServerSettings(**settings)
-    )
+    return create_app(factory, Action, Observation, max_concurrent_envs=sessions, settings=ServerSettings(**settings))

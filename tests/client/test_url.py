@@ -44,7 +44,7 @@ def test_every_form_of_an_address(base_url, endpoint):
         "http://",
         "://localhost",
         "ftp://localhost:8000",
-        "file:///tmp/socket",
+        "file:///server",
         "/ws",
         ":8000",
         "::1",

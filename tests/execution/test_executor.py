@@ -76,7 +76,9 @@ class TestExecutor:
         assert machine.log == ["close"]
 
     @pytest.mark.parametrize(
-        "failure", [ValueError("no"), SystemExit(3), Fatal("panic"), asyncio.CancelledError()], ids=lambda e: type(e).__name__
+        "failure",
+        [ValueError("no"), SystemExit(3), Fatal("panic"), asyncio.CancelledError()],
+        ids=lambda e: type(e).__name__,
     )
     async def test_an_operation_that_raises(self, make, kind, failure):
         executor = make(kind)
@@ -86,7 +88,9 @@ class TestExecutor:
         assert await outcome(executor.close) == (None, None)
         assert machine.log == ["close"]
 
-    @pytest.mark.parametrize("failure", [ValueError("no"), SystemExit(3), Fatal("panic")], ids=lambda e: type(e).__name__)
+    @pytest.mark.parametrize(
+        "failure", [ValueError("no"), SystemExit(3), Fatal("panic")], ids=lambda e: type(e).__name__
+    )
     async def test_a_constructor_that_raises(self, make, kind, failure):
         executor = make(kind)
 
@@ -153,7 +157,9 @@ class TestCoroutines:
         assert await submitted(executor, operation, 2) == (2, None)
         await outcome(executor.close)
 
-    @pytest.mark.parametrize("failure", [ValueError("no"), SystemExit(3), Fatal("panic")], ids=lambda e: type(e).__name__)
+    @pytest.mark.parametrize(
+        "failure", [ValueError("no"), SystemExit(3), Fatal("panic")], ids=lambda e: type(e).__name__
+    )
     async def test_one_that_raises(self, make, kind, failure):
         async def operation(environment, argument):
             await asyncio.sleep(0)

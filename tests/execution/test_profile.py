@@ -118,7 +118,10 @@ class TestReset:
             (lambda self, seed=None, **kwargs: {"seed": seed, **kwargs}, {"seed": 1, "episode_id": "e", "level": 2}),
             (lambda self, **anything: anything, {"seed": 1, "episode_id": "e", "level": 2}),
             (lambda self, *, level=0: {"level": level}, {"level": 2}),
-            (lambda self, *rest, episode_id=None: {"episode_id": episode_id, "rest": rest}, {"episode_id": "e", "rest": ()}),
+            (
+                lambda self, *rest, episode_id=None: {"episode_id": episode_id, "rest": rest},
+                {"episode_id": "e", "rest": ()},
+            ),
             (lambda self, seed=7, /, level=0: {"seed": seed, "level": level}, {"seed": 7, "level": 2}),
         ],
         ids=["nothing", "one", "open", "anything", "keyword only", "variadic", "positional only"],
@@ -179,7 +182,10 @@ class TestStep:
         ("step", "taken"),
         [
             (lambda self, action: {"action": action}, {"action": "a"}),
-            (lambda self, move, timeout_s=None: {"move": move, "timeout_s": timeout_s}, {"move": "a", "timeout_s": 2}),
+            (
+                lambda self, move, timeout_s=None: {"move": move, "timeout_s": timeout_s},
+                {"move": "a", "timeout_s": 2},
+            ),
             (lambda self, action, **rest: {"action": action, **rest}, {"action": "a", "timeout_s": 2, "hint": 3}),
             (lambda self, action, *, hint=0: {"action": action, "hint": hint}, {"action": "a", "hint": 3}),
         ],

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import weakref
 from functools import partial
@@ -235,10 +236,8 @@ class TestMailbox:
         rounds = 0
         while bell.rings and rounds < 5:
             rounds += 1
-            try:
+            with contextlib.suppress(LookupError):
                 bell.answer()
-            except LookupError:
-                pass
         assert heard == [2]
 
     def test_a_closed_loop_takes_no_letters_and_nobody_is_hurt(self):

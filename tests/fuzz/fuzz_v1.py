@@ -49,12 +49,16 @@ def _to_server(data: bytes) -> None:
     try:
         message = _server.receive(data)
     except OpenEnvError as error:
-        # Every refusal must reach the client that caused it.
-        assert json.loads(_server.error(error))["data"]["code"] == error.code
+        _refused(error)
         return
     assert message["type"] in {*KINDS, "close"}
     if message["type"] == "step":
         assert isinstance(message["data"], Turn)
+
+
+def _refused(error: OpenEnvError) -> None:
+    """Every refusal must reach the client that caused it."""
+    assert json.loads(_server.error(error))["data"]["code"] == error.code
 
 
 def _to_client(kind: str, data: bytes) -> None:

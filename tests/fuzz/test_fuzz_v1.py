@@ -21,7 +21,12 @@ values = st.recursive(
 fields = st.sampled_from(["column", "note", "path", "options", "metadata", "message", "code", "error", "data", "x"])
 kinds = st.sampled_from([*fuzz_v1.KINDS, "close", "observation", "error", "StepTimeout", "EXECUTION_ERROR"])
 messages = st.fixed_dictionaries(
-    {}, optional={"type": kinds | values, "data": st.dictionaries(fields, values | kinds, max_size=5) | values, "x": values}
+    {},
+    optional={
+        "type": kinds | values,
+        "data": st.dictionaries(fields, values | kinds, max_size=5) | values,
+        "x": values,
+    },
 )
 frames = messages.map(lambda message: json.dumps(message).encode())
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from hypothesis import strategies as st
 from pydantic import field_validator
 
-from hypothesis import strategies as st
 from openenv.types import Action, Observation
 
 __all__ = ["Board", "Move", "json_objects", "json_values", "moves", "observations"]

@@ -172,7 +172,9 @@ class TestReward:
         assert "reward" in error.message
         assert type(reward).__name__ in error.message
 
-    @pytest.mark.parametrize("reward", [10**5000, Fraction(10**400), Decimal("1e400")], ids=["int", "Fraction", "Decimal"])
+    @pytest.mark.parametrize(
+        "reward", [10**5000, Fraction(10**400), Decimal("1e400")], ids=["int", "Fraction", "Decimal"]
+    )
     def test_numbers_beyond_what_can_be_written_are_refused(self, reward):
         assert "reward" in refused(encode_observation, {"reward": reward}).message
 

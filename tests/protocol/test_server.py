@@ -251,13 +251,6 @@ class TestValidatorsOfTheUser:
         error = refused(b'{"type":"step","data":{"x":1}}', self.protocol_with(check, "after"))
         assert error.data["errors"][0]["msg"] == "the seat is taken"
 
-    def test_one_whose_message_is_no_unicode(self):
-        def check(value):
-            raise ValueError("no such file: \udc80")
-
-        error = refused(b'{"type":"step","data":{"x":1}}', self.protocol_with(check, "after"))
-        assert type(error) is InvalidAction
-
 
 class TestReplies:
     def test_an_observation(self):

@@ -14,7 +14,8 @@ class Lease(NamedTuple):
 
 
 @pytest.mark.parametrize(
-    ("idle_since", "now", "gone"), [(100.0, 109.0, False), (100.0, 110.0, True), (100.0, 500.0, True), (100.0, 100.0, False)]
+    ("idle_since", "now", "gone"),
+    [(100.0, 109.0, False), (100.0, 110.0, True), (100.0, 500.0, True), (100.0, 100.0, False)],
 )
 def test_an_idle_session(idle_since, now, gone):
     lease = Lease(idle_since)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from functools import partial
 
 import pytest
@@ -140,7 +141,7 @@ class TestWaiting:
         session = manager.create(listener.opened)
         manager.open(session)
         session.close()
-        reference = __import__("weakref").ref(listener)
+        reference = weakref.ref(listener)
         del listener, session
         assert forgotten(reference)
         await manager.aclose()
@@ -356,7 +357,11 @@ class TestFactories:
 
     @pytest.mark.parametrize(
         ("factory", "name"),
-        [(Plain, "Plain"), (partial(Gated, stepping=None), "Gated"), (type("Maker", (), {"__call__": Plain})(), "Maker")],
+        [
+            (Plain, "Plain"),
+            (partial(Gated, stepping=None), "Gated"),
+            (type("Maker", (), {"__call__": Plain})(), "Maker"),
+        ],
         ids=["class", "partial", "object"],
     )
     def test_the_name_of_a_factory(self, factory, name):
@@ -405,18 +410,10 @@ class TestIdle:
 
     async def test_a_session_that_is_being_made_is_not(self):
         gate = Gate()
-
-        def make():
-            if not threading.current_thread().daemon:
-                return Plain()
-            return Gated(making=gate)
-
-        manager = SessionManager(lambda: Gated(making=gate) if not made else Plain(), Limits(2, idle_timeout_s=0.01))
-        made: list[int] = []
-        slow = Witness()
+        factories = [partial(Gated, making=gate), Plain]
+        manager, slow = SessionManager(lambda: factories.pop(0)(), Limits(2, idle_timeout_s=0.01)), Witness()
         starting = slow.asks(manager)
         await gate.reached()
-        made.append(1)
         _, idle = await open_session(manager)
         await idle.heard()
         assert (starting.state, slow.verdicts, slow.losses) == (SessionState.STARTING, [], [])
@@ -625,6 +622,27 @@ class TestLoops:
         asyncio.run(leave_open())
         assert manager.active == 1
 
+    def test_what_a_loop_that_ended_left_open_is_closed_by_the_next(self):
+        made: list[Plain] = []
+
+        def make():
+            made.append(Plain())
+            return made[-1]
+
+        manager = SessionManager(make, Limits(1))
+
+        async def leave_open():
+            await open_session(manager)
+
+        async def leave_nothing():
+            await open_session(manager)
+            await manager.aclose()
+            await until(lambda: made[0].closings == 1)
+
+        asyncio.run(leave_open())
+        asyncio.run(leave_nothing())
+        assert [environment.closings for environment in made] == [1, 1]
+
 
 class House(RuleBasedStateMachine):
     """Sessions open, work and close in any order; the books are right after every step."""
@@ -651,6 +669,7 @@ class House(RuleBasedStateMachine):
         self.live: list = []  # (session, witness), in the order in which they came in
         self.queue: list = []
         self.over: list = []
+        self.lived: list = []  # those of them that were live once
 
     @initialize(most=st.integers(1, 3), queued=st.booleans())
     def build(self, most, queued):
@@ -701,6 +720,7 @@ class House(RuleBasedStateMachine):
         self.run(guest[0].close)
         self.live.remove(guest)
         self.over.append(guest)
+        self.lived.append(guest)
         while self.queue and len(self.live) < self.most:
             self.comes_in(*self.queue.pop(0))
 
@@ -721,13 +741,13 @@ class House(RuleBasedStateMachine):
         observation, error = self.runner.run(outcome(partial(session.step, Action())))
         assert (observation.reward, error, session.steps) == (before + 1.0, None, before + 1)
 
-    @precondition(lambda self: self.over)
+    @precondition(lambda self: self.lived)
     @rule(data=st.data())
     def step_when_it_is_over(self, data):
-        session, _ = data.draw(st.sampled_from(self.over))
-        result, error = self.runner.run(outcome(session.read_state)) if hasattr(session, "profile") else (None, None)
+        session, _ = data.draw(st.sampled_from(self.lived))
+        result, error = self.runner.run(outcome(partial(session.step, Action())))
         assert result is None
-        assert error is None or type(error) is SessionLost
+        assert type(error) is SessionLost
 
     @precondition(lambda self: self.over)
     @rule(data=st.data())
@@ -745,6 +765,7 @@ class House(RuleBasedStateMachine):
         for _, witness in [*self.live, *self.queue]:
             assert [type(reason) for reason in witness.losses] == [Draining]
         self.over += [*self.live, *self.queue]
+        self.lived += self.live
         self.live, self.queue = [], []
 
     @invariant()

@@ -70,7 +70,9 @@ class TestCalls:
     async def test_anything_else(self, cls):
         manager = manager_of(cls)
         session, _ = await open_session(manager)
-        answer = await outcome(partial(session.call, lambda environment, argument: (environment.steps, argument), "a"))
+        answer = await outcome(
+            partial(session.call, lambda environment, argument: (environment.steps, argument), "a")
+        )
         assert answer == ((0, "a"), None)
         assert session.steps == 0
         await manager.aclose()
@@ -85,7 +87,9 @@ class TestCalls:
         await witness.heard()
         assert witness.verdicts == [None]
         assert session.state is SessionState.LIVE
-        during, _ = await outcome(partial(session.call, lambda environment, _: (session.state, session.idle_since), None))
+        during, _ = await outcome(
+            partial(session.call, lambda environment, _: (session.state, session.idle_since), None)
+        )
         assert during == (SessionState.EXECUTING, None)
         assert session.state is SessionState.LIVE
         session.close()
@@ -346,31 +350,30 @@ class TestClose:
         await until(lambda: session.state is SessionState.GONE)
         assert manager.active == 0
 
-    async def test_in_the_same_breath_as_a_call(self):
+    @EVERY_KIND
+    async def test_in_the_same_breath_as_a_call(self, cls):
         """A client that sends its last request and leaves."""
-        for cls in (InlinePlain, AsyncPlain, Plain, MixedPlain):
-            manager, answers = manager_of(cls), []
-            session, _ = await open_session(manager)
-            session.step(Action(), lambda *answer: answers.append(answer))
-            session.close()
-            await until(lambda: manager.active == 0)  # noqa: B023 - awaited within the round
-            assert len(answers) == 1
+        manager, answers = manager_of(cls), []
+        session, _ = await open_session(manager)
+        session.step(Action(), lambda *answer: answers.append(answer))
+        session.close()
+        await until(lambda: manager.active == 0)
+        assert len(answers) == 1
 
-    async def test_from_the_answer_to_a_call(self):
-        for cls in (InlinePlain, AsyncPlain, Plain, MixedPlain):
-            manager = manager_of(cls)
-            session, _ = await open_session(manager)
-            session.step(Action(), lambda *_: session.close())  # noqa: B023 - awaited within the round
-            await until(lambda: manager.active == 0)  # noqa: B023 - awaited within the round
+    @EVERY_KIND
+    async def test_from_the_answer_to_a_call(self, cls):
+        manager = manager_of(cls)
+        session, _ = await open_session(manager)
+        session.step(Action(), lambda *_: session.close())
+        await until(lambda: manager.active == 0)
 
-    async def test_from_the_news_that_it_is_open(self):
-        for cls in (InlinePlain, AsyncPlain, Plain, MixedPlain):
-            manager = manager_of(cls)
-            sessions = []
-            sessions.append(manager.create(lambda error: sessions[0].close()))  # noqa: B023
-            manager.open(sessions[0])
-            await until(lambda: sessions[0].state is SessionState.GONE)  # noqa: B023
-            assert manager.active == 0
+    @EVERY_KIND
+    async def test_from_the_news_that_it_is_open(self, cls):
+        manager = manager_of(cls)
+        session = manager.create(lambda error: session.close())
+        manager.open(session)
+        await until(lambda: session.state is SessionState.GONE)
+        assert manager.active == 0
 
     @EVERY_KIND
     async def test_an_environment_that_cannot_close_is_logged_and_its_slot_freed(self, cls, caplog):

@@ -118,7 +118,7 @@ def measure_steps(
     latencies = sorted(latency for part in parts for latency in part.latencies)
     errors = sum((part.errors for part in parts), Counter[str]())
     if not latencies:
-        raise LaunchFailed(f"no step was answered; {'; '.join(errors) or f'not in {loop.duration_s:g} s'}")
+        raise LaunchFailed(f"no step was answered: {'; '.join(errors) or f'not within {loop.duration_s:g} s'}")
     seconds = max(part.seconds for part in parts)
     steps, sessions = len(latencies), sum(part.sessions for part in parts)
     return StepCost(

@@ -16,6 +16,8 @@ __all__ = ["open_sessions", "outcome_histograms", "phase_curves"]
 # Bars of a histogram; up to so many different whole numbers, each gets its own.
 BINS = 24
 FEW = 12
+# A logarithmic axis has no place for 0.
+LEAST_MS = 0.001
 
 
 def phase_curves(latencies: Mapping[str, Mapping[str, Sequence[float]]]) -> bytes:
@@ -27,10 +29,10 @@ def phase_curves(latencies: Mapping[str, Mapping[str, Sequence[float]]]) -> byte
     with canvas(1, len(latencies), share_y=True, panel_width=3.4) as (figure, panels):
         for axes, (phase, workloads) in zip(panels, latencies.items(), strict=True):
             for colour, (name, values) in zip(colours(), workloads.items(), strict=False):
-                ordered = sorted(1000 * value for value in values)
+                ordered = sorted(max(LEAST_MS, 1000 * value) for value in values)
                 shares = [100 * (rank + 1) / len(ordered) for rank in range(len(ordered))]
                 axes.step(ordered, shares, where="post", color=colour, label=name)
-            _decades(axes, [1000 * value for values in workloads.values() for value in values])
+            _decades(axes, [1000 * value for values in workloads.values() for value in values] or [1.0])
             axes.set_ylim(0, 101)
             axes.set_xlabel("milliseconds")
             axes.set_title(phase.capitalize())
@@ -89,8 +91,8 @@ def _decades(axes: Axes, values: Sequence[float]) -> None:
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
     axes.set_xscale("log")
-    positive = [value for value in values if value > 0] or [1.0]
-    low, high = math.floor(math.log10(min(positive))), math.ceil(math.log10(max(positive)))
+    low, high = (math.log10(max(LEAST_MS, value)) for value in (min(values), max(values)))
+    low, high = math.floor(low), math.ceil(high)
     axes.set_xlim(10.0**low, 10.0 ** max(high, low + 1))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-__all__ = ["Batch", "request", "require_httpx"]
+__all__ = ["Batch", "request", "require_httpx", "warm_up"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,16 @@ async def request(batch: Batch, request_id: int, member: Member) -> Row:
         member.count("failed")
     member.count("finished")
     return row
+
+
+async def warm_up(batch: Batch) -> None:
+    """Does once, before a storm, what httpx imports and makes with its first request."""
+    if batch.mode is Mode.HTTP:
+        import httpx
+
+        base_url = _http_url(batch.url)
+        async with httpx.AsyncClient(base_url=base_url, timeout=batch.timeout_s, verify=_tls(base_url)) as client:
+            await client.get("/health")
 
 
 def require_httpx() -> None:

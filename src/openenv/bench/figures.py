@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 __all__ = ["batch_bars", "heat_map", "latency_lines", "scale_figures", "success_lines"]
 
+# So many labels stand beside one another without touching.
+LABELS_IN_LINE = 5
+
 
 def scale_figures(summaries: Sequence[Summary], cores: int) -> dict[str, bytes]:
     """The pictures of `openenv bench scale`, by the names of their files.
@@ -37,12 +40,16 @@ def scale_figures(summaries: Sequence[Summary], cores: int) -> dict[str, bytes]:
 def success_lines(summaries: Sequence[Summary]) -> bytes:
     """Success rate against the number of sessions: one line a wait, the worst repetition of each point."""
     with canvas(1, 1) as (figure, (axes,)):
-        for colour, (wait, group) in zip(colours(), _by_wait(summaries).items(), strict=False):
+        groups = _by_wait(summaries)
+        for number, (colour, (wait, group)) in enumerate(zip(colours(), groups.items(), strict=False)):
             sizes = _by_size(group)
             worst = [100 * min(s.successful / s.num_requests for s in batch) for batch in sizes.values()]
-            axes.plot(list(sizes), worst, marker="o", color=colour, label=_wait_label(wait), clip_on=False)
+            # Lines often lie upon one another: those below are wider.
+            width = 1.5 + 1.2 * (len(groups) - 1 - number)
+            line = axes.plot(list(sizes), worst, linewidth=width, color=colour, label=_wait_label(wait))[0]
+            line.set(marker="o", markersize=4 + width, clip_on=False)
         axes.axhline(95, color="#999999", linewidth=1, linestyle="--")
-        axes.annotate("95 %", (0.005, 95), xycoords=("axes fraction", "data"), va="bottom", color="#777777", size=9)
+        axes.annotate("95 %", (0.005, 94), xycoords=("axes fraction", "data"), va="top", color="#777777", size=9)
         _size_axis(axes, summaries)
         axes.set_ylim(0, 102)
         axes.set_ylabel("successful requests, %")
@@ -54,7 +61,7 @@ def success_lines(summaries: Sequence[Summary]) -> bytes:
 def latency_lines(summaries: Sequence[Summary]) -> bytes:
     """Latency of a whole request against the number of sessions: a panel a wait, the mean of the repetitions."""
     groups = _by_wait(summaries)
-    with canvas(1, len(groups), share_y=True) as (figure, panels):
+    with canvas(1, len(groups)) as (figure, panels):
         for axes, (wait, group) in zip(panels, groups.items(), strict=True):
             sizes = _by_size(group)
             for colour, name in zip(COLOURS, ("p50", "p95", "p99"), strict=False):
@@ -72,6 +79,8 @@ def latency_lines(summaries: Sequence[Summary]) -> bytes:
 
 def batch_bars(summaries: Sequence[Summary], cores: int) -> bytes:
     """The largest batch of which 95 % succeeded, by wait: the whole server, and per core of it."""
+    from matplotlib.ticker import MaxNLocator
+
     groups = _by_wait(summaries)
     names = [_wait_label(wait) for wait in groups]
     largest = [max_batch(group) for group in groups.values()]
@@ -86,6 +95,8 @@ def batch_bars(summaries: Sequence[Summary], cores: int) -> bytes:
             axes.set_xlim(-0.7, len(names) - 0.3)
             axes.set_ylim(0, 1.15 * max(*heights, 1.0))
             axes.grid(visible=False, axis="x")
+            axes.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+            axes.yaxis.set_major_formatter("{x:,.0f}")
             axes.set_ylabel("sessions")
             axes.set_title(title)
         return png_of(figure)
@@ -145,6 +156,7 @@ def _wait_label(wait: float) -> str:
 def _size_axis(axes: Axes, summaries: Sequence[Summary]) -> None:
     sizes = sorted({summary.num_requests for summary in summaries})
     axes.set_xscale("log", base=2)
-    axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
+    axes.set_xticks(sizes, [f"{size:,}" for size in sizes], rotation=30 if len(sizes) > LABELS_IN_LINE else 0)
+    axes.set_xlim(sizes[0] / 1.3, sizes[-1] * 1.3)
     axes.minorticks_off()
     axes.set_xlabel("sessions at once")

@@ -68,6 +68,12 @@ class Row:
 
 
 def write_rows(file: IO[str], rows: Iterable[Row]) -> None:
-    """Writes one JSON object a line."""
+    """Writes one JSON object a line. Times are cut to microseconds."""
     for row in rows:
-        file.write(json.dumps(asdict(row)) + "\n")
+        file.write(json.dumps({key: _rounded(value) for key, value in asdict(row).items()}) + "\n")
+
+
+def _rounded(value: object) -> object:
+    if isinstance(value, list):
+        return [_rounded(element) for element in value]
+    return round(value, 6) if isinstance(value, float) else value

@@ -24,6 +24,7 @@ __all__ = ["Grid", "ScaleResult", "check_grid", "measure_scale"]
 
 ERRORS_SHOWN = 20
 _NOTE = (
+    "Max batch is the largest number of sessions at once of which at least 95 % succeeded in every repetition. "
     "Latencies are seconds, by nearest rank over the requests that succeeded. Total is connect + reset + step; "
     "the close comes after it. Concurrency is the sum of the totals divided by the wall time."
 )
@@ -72,7 +73,6 @@ class ScaleResult:
     Attributes:
         summaries: One a batch.
         errors: How often each error came, by type and message.
-        max_batches: The largest batch that was carried, by wait.
         cores: Of the machine that served.
     """
 
@@ -82,8 +82,22 @@ class ScaleResult:
 
     @property
     def max_batches(self) -> dict[float, int]:
+        """The largest batch that was carried, by wait; 0 if none was."""
         waits = sorted({summary.wait_seconds for summary in self.summaries})
         return {wait: max_batch(s for s in self.summaries if s.wait_seconds == wait) for wait in waits}
+
+    def verdicts(self) -> list[str]:
+        """What was found, a sentence a wait."""
+        largest = max(summary.num_requests for summary in self.summaries)
+        sentences = []
+        for wait, size in self.max_batches.items():
+            tried = " (the largest tried)" if size == largest else ""
+            sentences.append(
+                f"Max batch with a step of {wait:g} s: {size:,}{tried}, {size / self.cores:,.0f} per core."
+                if size
+                else f"No batch with a step of {wait:g} s had 95 % success in every repetition."
+            )
+        return sentences
 
 
 def check_grid(grid: Grid) -> None:
@@ -152,13 +166,7 @@ def measure_scale(
 def _report(result: ScaleResult, grid: Grid, served_by: str, pictures: dict[str, bytes]) -> Report:
     return Report(
         title="How many sessions at once",
-        lead=" ".join(
-            f"With a step of {wait:g} s, the largest batch of which at least 95 % succeeded in every repetition "
-            f"was {size:,} ({size / result.cores:,.0f} per core)."
-            if size
-            else f"With a step of {wait:g} s, no batch had 95 % success in every repetition."
-            for wait, size in result.max_batches.items()
-        ),
+        lead=" ".join(result.verdicts()),
         facts={
             "server": served_by,
             "cores of the server": str(result.cores),

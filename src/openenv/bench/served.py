@@ -69,14 +69,18 @@ class ServedProcess:
         raise_file_limit()
         self._log = tempfile.TemporaryFile()
         # A session of its own, so that its workers can be ended with it and Ctrl-C is ours to handle.
-        self._process = subprocess.Popen(  # noqa: S603  no shell is involved
-            self._command,
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=self._log,
-            cwd=self._cwd,
-            start_new_session=True,
-        )
+        try:
+            self._process = subprocess.Popen(  # noqa: S603  no shell is involved
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                cwd=self._cwd,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._log.close()
+            raise LaunchFailed(f"cannot start {self._name()}: {error}") from error
         try:
             if self._cpus is not None:
                 os.sched_setaffinity(self._process.pid, self._cpus)
@@ -152,7 +156,7 @@ class ServedProcess:
             raise LaunchFailed(f"{self._name()} ended with exit code {code}{self._tail()}")
 
     def _name(self) -> str:
-        return " ".join(self._command[1:])
+        return " ".join(self._command)
 
     def _output(self) -> bytes:
         # pread: the server writes where the file's one position stands.
@@ -187,6 +191,9 @@ class ServedTarget(ServedProcess):
         command = [sys.executable, "-m", "openenv", "serve", target]
         command += [str(part) for name, value in options.items() for part in (f"--{name}", value)]
         super().__init__(command, workers=workers, cwd=cwd, cpus=cpus)
+
+    def _name(self) -> str:
+        return f"openenv serve {self.target}"
 
 
 def probe(url: str, timeout_s: float = 10.0) -> None:

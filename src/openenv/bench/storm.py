@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from .crew import Counts, Member, deal, run_crew, run_loop, without_gc
-from .episode import Batch, request
+from .episode import Batch, request, warm_up
 from .file_limit import check_share, raise_file_limit
 from .row import Row
 
@@ -61,6 +61,7 @@ def _requests(batch: Batch, member: Member, numbers: range) -> _Part:
         return await asyncio.gather(*(request(batch, number, member) for number in numbers))
 
     raise_file_limit()
+    run_loop(warm_up(batch))
     without_gc()
     member.meet()
     began = time.perf_counter()

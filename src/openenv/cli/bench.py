@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from ..bench.row import Mode
 from ..errors import UsageError
 from .bench_display import Display, demo_table, scale_table, stdout, step_table
 
@@ -45,7 +46,9 @@ def scale(
     requests_grid: Annotated[str, typer.Option(help="Sessions at once, as 32,128,512.")] = "32,128,512",
     wait_grid: Annotated[str, typer.Option(help="Seconds a step shall take, as 0.1,1.0.")] = "1.0",
     reps: Annotated[int, typer.Option(min=1, help="Repetitions of each batch.")] = 3,
-    mode: Annotated[str, typer.Option(help="ws, or http: one POST /reset and one POST /step.")] = "ws",
+    mode: Annotated[
+        Mode, typer.Option(help="A session over WebSocket, or one POST /reset and one POST /step.")
+    ] = Mode.WS,
     output_dir: Annotated[Path, typer.Option(help="Where the results are written.")] = Path("out/scale"),
     workers: Annotated[int, _WORKERS] = 1,
     processes: Annotated[int, _PROCESSES] = 1,
@@ -58,7 +61,8 @@ def scale(
     """How many sessions at once a server carries.
 
     Each session connects, resets, steps once (the action is {"wait_seconds": W}) and closes; all of a batch begin
-    together. Writes raw.jsonl, summary.csv, pictures and report.html.
+    together. Writes raw.jsonl, summary.csv, pictures and report.html. Requests that fail are part of the result; the
+    exit code is 1 if none succeeded.
 
     [bold]Example[/bold]
 
@@ -71,7 +75,7 @@ def scale(
         requests=_numbers(requests_grid, int, "--requests-grid"),
         waits=_numbers(wait_grid, float, "--wait-grid"),
         reps=reps,
-        mode=_mode(mode),
+        mode=mode,
         timeout_s=timeout,
         processes=processes,
     )
@@ -97,14 +101,12 @@ def scale(
         )
     console = stdout()
     console.print(scale_table(result.summaries))
-    for wait, size in result.max_batches.items():
-        console.print(
-            f"max batch at {wait:g} s (at least 95 % success in all repetitions): "
-            + (f"[bold]{size:,}[/bold], {size / result.cores:,.0f} per core" if size else "none of these")
-        )
+    console.print("\n".join(result.verdicts()))
     for (kind, message), count in result.errors.most_common(5):
         console.print(f"{count:,} x {kind}: {message}", style="red", markup=False)
     console.print(f"written: {output_dir}/report.html, summary.csv, raw.jsonl", markup=False)
+    if not any(summary.successful for summary in result.summaries):
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -223,15 +225,6 @@ def _failures(counts: Counts) -> str:
 def _one_server(url: str | None, serve: str | None) -> None:
     if (url is None) == (serve is None):
         raise UsageError("what shall be measured? give either --url of a running server, or --serve TARGET")
-
-
-def _mode(name: str) -> Any:
-    from ..bench.row import Mode
-
-    try:
-        return Mode(name)
-    except ValueError:
-        raise UsageError(f"--mode is {name!r}: it must be one of {', '.join(Mode)}") from None
 
 
 def _numbers(text: str, kind: Callable[[str], T], option: str) -> list[T]:

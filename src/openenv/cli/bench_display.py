@@ -51,7 +51,9 @@ class Display:
 
     def __exit__(self, *exc_info: object) -> None:
         self._finish()
-        self._bars.stop()
+        # Where it has not started, it would leave an empty line.
+        if self._console.is_terminal:
+            self._bars.stop()
 
     def say(self, text: str) -> None:
         """Something else begins."""
@@ -141,9 +143,9 @@ def demo_table(workloads: Iterable[Workload]) -> Table:
 def scale_table(summaries: Sequence[Summary]) -> Table:
     """One line a batch. Latencies are those of whole requests."""
     table = Table()
-    for name in ("sessions", "wait s", "rep.", "success %", "P50 ms", "P95 ms", "P99 ms"):
+    for name in ("sessions", "wait\ns", "rep.", "success\n%", "P50\nms", "P95\nms", "P99\nms"):
         table.add_column(name, justify="right")
-    for name in ("wall s", "sessions/s", "concurrency", "processes"):
+    for name in ("wall\ns", "sessions\nper s", "under way\non average", "server\nprocesses"):
         table.add_column(name, justify="right")
     for summary in summaries:
         colour = "green" if not summary.failed else "red"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import socket
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -162,6 +164,8 @@ def _config(app: Any, settings: ServerSettings, **more: Any) -> Any:
 def _run_here(app: Any, settings: ServerSettings, listener: socket.socket) -> None:
     import uvicorn
 
+    # uvicorn raises the signal that stopped it once more when all is closed: asked to stop, and stopped, is success.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     uvicorn.Server(_config(app, settings)).run(sockets=[listener])
 
 

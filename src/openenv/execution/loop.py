@@ -37,11 +37,16 @@ class LoopExecutor:
         self._help(construct, factory, made)
 
     def submit(self, operation: Operation, argument: Any, done: Done) -> None:
-        result, error = attempt(operation, self._environment, argument)
+        # `attempt`, written out: its call would be a good part of what is added to a step.
+        try:
+            result = operation(self._environment, argument)
+        except (Exception, SystemExit) as error:
+            done(None, error)
+            return
         if type(result) is CoroutineType:
             self._host.run(result, done)
         else:
-            done(result, error)
+            done(result, None)
 
     def cancel(self) -> None:
         self._host.cancel()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -71,7 +71,7 @@ def _read(cls: type[object]) -> EnvironmentProfile:
     step = "step_async" if asynchronous["step_async"] else "step"
     return EnvironmentProfile(
         name=cls.__name__,
-        execution=_execution(cls, all(asynchronous.values())),
+        execution=_execution(cls, asynchronous.values()),
         reset=_with_accepted(reset, _accepted(getattr(cls, reset))),
         step=_calling(step),
         step_with=_step_with(step, _accepted(getattr(cls, step))),
@@ -97,16 +97,17 @@ def _overrides(cls: type[Any], name: str) -> bool:
     return getattr(cls, name, None) not in (None, getattr(Environment, name))
 
 
-def _execution(cls: type[Any], asynchronous: bool) -> Execution:
+def _execution(cls: type[Any], asynchronous: Collection[bool]) -> Execution:
     declared = getattr(cls, "execution", None)
     if declared not in (None, Execution.INLINE, Execution.THREAD):
         raise UsageError(
             f"{cls.__name__}.execution is {declared!r}: it must be 'inline' (steps of microseconds, on the event "
             "loop), 'thread', or None to have it chosen"
         )
-    if asynchronous and declared != Execution.THREAD:
-        return Execution.LOOP
-    return Execution.INLINE if declared == Execution.INLINE else Execution.THREAD
+    if declared == Execution.INLINE:
+        return Execution.LOOP if any(asynchronous) else Execution.INLINE
+    # One asynchronous method alone stays on the thread: its synchronous sibling may block.
+    return Execution.LOOP if all(asynchronous) and declared is None else Execution.THREAD
 
 
 def _accepted(function: Callable[..., Any]) -> frozenset[str] | None:

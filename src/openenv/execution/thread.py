@@ -82,6 +82,9 @@ class ThreadExecutor:
         """A thread cannot be stopped from outside."""
 
     def close(self, done: Done) -> None:
+        if self._thread.ident is None:  # it could not be started
+            done(None, None)
+            return
         self._inbox.put((self._close, None, done))
         self._inbox.put(None)
 

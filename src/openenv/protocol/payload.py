@@ -7,11 +7,12 @@ here wrote forbid unknown fields inside `observation`, so nothing is ever added 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import isfinite
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel
-from pydantic_core import PydanticSerializationError, SchemaSerializer, to_json
+from pydantic_core import PydanticSerializationError, to_json
 
 from ..errors import StepFailed
 
@@ -24,7 +25,7 @@ _UNWRITABLE = (PydanticSerializationError, TypeError, ValueError, RecursionError
 class _Plan(NamedTuple):
     """How to encode one observation class; found out once, since asking a model for a field it has not is slow."""
 
-    serializer: SchemaSerializer
+    to_json: Callable[..., bytes]
     has_metadata: bool
     has_truncated: bool
 
@@ -34,10 +35,12 @@ _plans: dict[type[object], _Plan | None] = {}
 
 def _make_plan(cls: type[object]) -> _Plan | None:
     """None for a class that is no model with `reward` and `done`."""
-    if not issubclass(cls, BaseModel) or not {"reward", "done"} <= set(cls.model_fields):
-        return None
-    fields = cls.model_fields
-    return _Plan(cls.__pydantic_serializer__, "metadata" in fields, "truncated" in fields)
+    plan = None
+    if issubclass(cls, BaseModel) and {"reward", "done"} <= set(cls.model_fields):
+        fields = cls.model_fields
+        plan = _Plan(cls.__pydantic_serializer__.to_json, "metadata" in fields, "truncated" in fields)
+    _plans[cls] = plan
+    return plan
 
 
 def encode_observation(observation: Any, before: bytes = b"", after: bytes = b"") -> bytes:
@@ -51,23 +54,22 @@ def encode_observation(observation: Any, before: bytes = b"", after: bytes = b""
         StepFailed: The reward is NaN or infinite, or a field cannot be written as JSON (the message names it).
     """
     cls = type(observation)
-    if cls not in _plans:
-        _plans[cls] = _make_plan(cls)
-    plan = _plans[cls]
+    plan = _plans[cls] if cls in _plans else _make_plan(cls)
     if plan is None:
         return before + _encode_mapping(observation) + after
+    to_json, has_metadata, has_truncated = plan
     try:
-        fields = plan.serializer.to_json(observation, exclude=_BESIDE, warnings=False)
+        fields = to_json(observation, exclude=_BESIDE, warnings=False)
     except _UNWRITABLE as error:
         raise StepFailed(_explain(observation, error)) from error
     reward = observation.reward
-    parts = [before, b'{"observation":', fields, b',"reward":', b"null" if reward is None else _number(reward)]
-    parts.append(b',"done":true' if observation.done else b',"done":false')
-    if plan.has_metadata and observation.metadata:
-        parts += (b',"metadata":', _json(observation.metadata))
-    parts.append(b',"truncated":true}' if plan.has_truncated and observation.truncated is True else b"}")
-    parts.append(after)
-    return b"".join(parts)
+    number = b"null" if reward is None else _number(reward)
+    closing = b',"done":true' if observation.done else b',"done":false'
+    if has_metadata and (metadata := observation.metadata):
+        closing += b',"metadata":' + _json(metadata)
+    if has_truncated and observation.truncated is True:
+        closing += b',"truncated":true'
+    return b"".join((before, b'{"observation":', fields, b',"reward":', number, closing, b"}", after))
 
 
 def _encode_mapping(observation: Any) -> bytes:
@@ -105,16 +107,19 @@ def _json(value: Any) -> bytes:
 
 
 def _number(reward: Any) -> bytes:
-    if isinstance(reward, int):
-        return (b"true" if reward else b"false") if isinstance(reward, bool) else b"%d" % reward
-    try:
-        number = float(reward)
-    except (TypeError, ValueError) as error:
-        raise StepFailed(f"the reward is a {type(reward).__name__}: it must be a finite number or None") from error
-    if not isfinite(number):
-        raise StepFailed(f"the reward is {number}: it must be a finite number or None")
-    # float.__repr__: subclasses such as numpy.float64 print more than the number.
-    return float.__repr__(number).encode()
+    if type(reward) is not float:
+        if isinstance(reward, int):
+            return (b"true" if reward else b"false") if isinstance(reward, bool) else b"%d" % reward
+        try:
+            # Also for subclasses, such as numpy.float64, which print more than the number.
+            reward = float(reward)
+        except (TypeError, ValueError) as error:
+            raise StepFailed(
+                f"the reward is a {type(reward).__name__}: it must be a finite number or None"
+            ) from error
+    if not isfinite(reward):
+        raise StepFailed(f"the reward is {reward}: it must be a finite number or None")
+    return repr(reward).encode()
 
 
 def _mapping(value: Any) -> dict[str, Any]:

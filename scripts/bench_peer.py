@@ -1,0 +1,211 @@
+"""The same environment and the same load, under this package and under the released one, turn and turn about.
+
+    python scripts/bench_peer.py [--peer-python .venv-peer/bin/python] [--rounds 2] [--scale-grid 512,2048]
+
+The released package is installed in a virtual environment of its own and never imported here. Where there are two
+cores, server and load each get one for the cost of a step; for the storms both use all of them. CPU time and memory
+are read from the operating system. The last line of the output is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import socket
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from openenv import GenericEnvClient
+from openenv.bench.closed_loop import Loop, measure_steps
+from openenv.bench.episode import Batch
+from openenv.bench.row import Mode
+from openenv.bench.served import ServedProcess, ServedTarget
+from openenv.bench.storm import storm
+from openenv.bench.summary import summarize
+
+SCRIPTS = Path(__file__).resolve().parent
+FORMS = ("sync", "async", "inline")
+IDLE_SESSIONS = 1024
+MAX_SESSIONS = 20_000
+WAIT_S = 1.0
+TIMEOUT_S = 120.0
+
+Start = Callable[..., ServedProcess]
+
+
+def main() -> None:
+    """Measures, prints two tables and a line of JSON."""
+    options = _options()
+    console = Console(highlight=False)
+    log = Console(stderr=True, highlight=False)
+    systems: dict[str, Start] = {"peer": _peer(options.peer_python), "ours": _ours}
+    cores = sorted(os.sched_getaffinity(0))
+    # Both sides of a step take turns: on one core each they cannot get into one another's way.
+    server_core, load_core = ({cores[0]}, {cores[1]}) if len(cores) > 1 else (set(cores), set(cores))
+
+    os.sched_setaffinity(0, load_core)
+    costs: dict[str, dict[str, float]] = {}
+    for form in FORMS:
+        costs[form] = _alternate(
+            systems,
+            options.rounds,
+            lambda start: _step_cost(start(form, cpus=server_core), options),  # noqa: B023  called at once
+            lambda name, value: log.print(f"{form}, {name}: {value:.1f} us of CPU a step"),  # noqa: B023
+        )
+    memory = _alternate(
+        systems,
+        1,
+        lambda start: _idle_memory(start("async", cpus=server_core)),
+        lambda name, value: log.print(f"async, {name}: {value:.1f} KB an idle session"),
+    )
+    os.sched_setaffinity(0, set(cores))
+    storms = {
+        sessions: {
+            name: _storm(start("sync", workers=options.workers), sessions, options, f"{name}, {sessions}", log)
+            for name, start in systems.items()
+        }
+        for sessions in options.scale_grid
+    }
+    console.print(_cost_table(costs, memory))
+    console.print(_storm_table(storms))
+    sys.stdout.write(json.dumps({"us_per_step": costs, "kb_per_idle_session": memory, "scale": storms}) + "\n")
+
+
+def _ours(form: str, workers: int = 1, cpus: set[int] | None = None) -> ServedProcess:
+    return ServedTarget(f"peer_env:app_{form}", workers, MAX_SESSIONS, cpus=cpus, cwd=SCRIPTS)
+
+
+def _peer(python: Path) -> Start:
+    if not python.exists():
+        raise SystemExit(f"there is no {python}: `make bench-peer` makes it, or give --peer-python")
+
+    def start(form: str, workers: int = 1, cpus: set[int] | None = None) -> ServedProcess:
+        port = _free_port()
+        options = ["--host", "127.0.0.1", "--port", str(port), "--workers", str(workers), "--log-level", "error"]
+        # Not resolved: the link's place is what makes it the Python of its virtual environment.
+        command = [str(python.absolute()), "-m", "uvicorn", f"peer_env:app_{form}", *options]
+        return ServedProcess(command, f"http://127.0.0.1:{port}", workers, cwd=SCRIPTS, cpus=cpus)
+
+    return start
+
+
+def _alternate(
+    systems: dict[str, Start],
+    rounds: int,
+    measure: Callable[[Start], float],
+    tell: Callable[[str, float], None],
+) -> dict[str, float]:
+    """The median of each system, measured A B A B, and the ratio."""
+    values: dict[str, list[float]] = {name: [] for name in systems}
+    for _ in range(rounds):
+        for name, start in systems.items():
+            values[name].append(measure(start))
+            tell(name, values[name][-1])
+    medians = {name: statistics.median(found) for name, found in values.items()}
+    return {**medians, "ratio": medians["ours"] / medians["peer"]}
+
+
+def _step_cost(process: ServedProcess, options: argparse.Namespace) -> float:
+    """CPU microseconds of the server a step."""
+    with process as server:
+        loop = Loop(server.url, options.sessions, options.duration, {"wait_seconds": 0.0})
+        cost = measure_steps(loop, server_cpu=server.cpu_seconds)
+    if cost.failed:
+        raise SystemExit(f"{cost.failed} sessions failed: {cost.errors}")
+    assert cost.server_us_per_step is not None
+    return cost.server_us_per_step
+
+
+def _idle_memory(process: ServedProcess) -> float:
+    """KB of resident memory of the server for a session that has been reset and does nothing."""
+
+    async def grown(server: ServedProcess) -> int:
+        before = server.resident_bytes()
+        clients = [GenericEnvClient(server.url, websocket_ping_interval_s=None) for _ in range(IDLE_SESSIONS)]
+        for client in clients:
+            await client.reset()
+        after = server.resident_bytes()
+        await asyncio.gather(*(client.close() for client in clients))
+        return after - before
+
+    with process as server:
+        return asyncio.run(grown(server)) / IDLE_SESSIONS / 1024
+
+
+def _storm(
+    process: ServedProcess, sessions: int, options: argparse.Namespace, label: str, log: Console
+) -> dict[str, Any]:
+    with process as server:
+        batch = Batch(server.url, Mode.WS, sessions, WAIT_S, TIMEOUT_S)
+        done = storm(batch, options.processes)
+    summary = summarize(done.rows, done.wall_s, 1)
+    success = summary.successful / sessions
+    log.print(f"{label} sessions: {100 * success:.1f} %, P99 {_seconds(summary.total_p99)}")
+    return {"success": success, "p99_s": summary.total_p99, "wall_s": summary.total_wall_time}
+
+
+def _cost_table(costs: dict[str, dict[str, float]], memory: dict[str, float]) -> Table:
+    table = Table(title="cost to the server", title_justify="left")
+    for name in ("", "peer", "ours", "ours / peer"):
+        table.add_column(name, justify="right" if name else "left")
+    rows = [(f"CPU a step, {form} (us)", values) for form, values in costs.items()]
+    for name, values in [*rows, ("memory of an idle session, async (KB)", memory)]:
+        table.add_row(name, f"{values['peer']:.1f}", f"{values['ours']:.1f}", f"{values['ratio']:.3f}")
+    return table
+
+
+def _storm_table(storms: dict[int, dict[str, dict[str, Any]]]) -> Table:
+    table = Table(title=f"sessions at once, sync, a step of {WAIT_S:g} s", title_justify="left")
+    for name in ("sessions", "peer: success", "P99", "ours: success", "P99", "ours / peer"):
+        table.add_column(name, justify="right")
+    for sessions, systems in storms.items():
+        peer, ours = systems["peer"], systems["ours"]
+        both = peer["p99_s"] is not None and ours["p99_s"] is not None
+        table.add_row(
+            f"{sessions:,}",
+            f"{100 * peer['success']:.1f} %",
+            _seconds(peer["p99_s"]),
+            f"{100 * ours['success']:.1f} %",
+            _seconds(ours["p99_s"]),
+            f"{ours['p99_s'] / peer['p99_s']:.3f}" if both else "-",
+        )
+    return table
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f} s"
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Compares this package with the released one.")
+    parser.add_argument("--peer-python", type=Path, default=SCRIPTS.parent / ".venv-peer" / "bin" / "python")
+    parser.add_argument("--rounds", type=int, default=2, help="how often each is measured")
+    parser.add_argument("--sessions", type=int, default=64, help="that step at the same time")
+    parser.add_argument("--duration", type=float, default=4.0, help="seconds of each measurement")
+    parser.add_argument(
+        "--scale-grid",
+        type=lambda text: [int(part) for part in text.split(",")],
+        default=[512, 2048],
+        help="sessions at once",
+    )
+    parser.add_argument("--workers", type=int, default=2, help="of the server, for the storms")
+    parser.add_argument("--processes", type=int, default=2, help="of the load, for the storms")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""Commands that are refused, and how results look. `tests/real/test_bench_*.py` runs the commands."""
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from openenv.bench.closed_loop import StepCost
+from openenv.bench.summary import Summary
+from openenv.cli import bench_display
+from openenv.cli.bench import app
+from openenv.cli.bench_display import Display, demo_table, milliseconds, scale_table, step_table
+from openenv.errors import UsageError
+
+from .rows import failed, play, summary, workload
+
+COST = StepCost(
+    sessions=64,
+    failed=0,
+    errors={},
+    steps=100_000,
+    resets=0,
+    seconds=5.0,
+    steps_per_second=20_000.0,
+    p50=0.0031,
+    p99=0.0124,
+    server_us_per_step=13.26,
+    client_us_per_step=22.0,
+)
+
+
+def shown(*parts, width=110):
+    console = Console(file=io.StringIO(), width=width, highlight=False)
+    for part in parts:
+        console.print(part)
+    return console.file.getvalue()
+
+
+@pytest.fixture
+def log(monkeypatch):
+    """What a display writes where there is no terminal."""
+    file = io.StringIO()
+    monkeypatch.setattr(bench_display, "_console", lambda stderr: Console(file=file, highlight=False, width=110))
+    return file
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """What a display writes to a terminal."""
+    file = io.StringIO()
+    monkeypatch.setattr(
+        bench_display, "_console", lambda stderr: Console(file=file, force_terminal=True, highlight=False, width=110)
+    )
+    return file
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["scale"], "either --url of a running server, or --serve TARGET"),
+        (["scale", "--url", "localhost:1", "--serve", "echo"], "either --url"),
+        (["steps"], "either --url"),
+        (["scale", "--serve", "echo", "--requests-grid", "1,many"], "--requests-grid is '1,many'"),
+        (["scale", "--serve", "echo", "--wait-grid", ""], "--wait-grid is ''"),
+        (["scale", "--serve", "echo", "--timeout", "0.5"], "--timeout"),
+        (["scale", "--serve", "echo", "--requests-grid", "9999999"], "--processes"),
+        (["steps", "--serve", "echo", "--action", "{"], "--action is no JSON"),
+        (["steps", "--serve", "echo", "--action", "[1]"], "must be a JSON object"),
+        (["steps", "--url", "localhost:1", "--server-pid", "99999999"], "no process 99999999"),
+        (["demo", "--sessions", "9999999"], "too many"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_starts(arguments, message):
+    result = CliRunner().invoke(app, arguments)
+    assert isinstance(result.exception, UsageError)
+    assert message in result.exception.message
+
+
+def test_an_unknown_mode_is_refused():
+    result = CliRunner().invoke(app, ["scale", "--serve", "echo", "--mode", "smoke"])
+    assert result.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, "-"), (12.3456, "12,346"), (0.1234, "123"), (0.01234, "12.3"), (0.0012, "1.20"), (0.0, "0.00")],
+)
+def test_milliseconds_have_three_digits(seconds, text):
+    assert milliseconds(seconds) == text
+
+
+def test_the_demo_is_one_table_that_fits_a_terminal():
+    text = shown(demo_table([workload("benchmark"), workload("CartPole-v1")]), width=100)
+    assert max(map(len, text.splitlines())) <= 100
+    assert "…" not in text
+    for words in ("connect", "reset", "step", "total", "sessions/s", "steps/s", "memory per", "P50", "P95", "P99"):
+        assert words in text
+    assert re.search(r"CartPole-v1.*100 %.*P50.*10\.0.*2\.00.*3\.00.*48 KB", text)
+
+
+def test_the_demo_table_shows_failures():
+    assert "75 %" in shown(demo_table([workload("benchmark", [*(play(n) for n in range(3)), failed_play()])]))
+
+
+def test_batches_are_a_line_each():
+    text = shown(scale_table([summary(2048), summary(4096, successful=2048, repetition=2)]))
+    assert re.search(r"2,048 .* 100\.00 .* 1,500 .* 2\.00", text)
+    assert re.search(r"4,096 .* 2 .* 50\.00", text)
+    assert "…" not in text
+    assert len(Summary.columns()) > 20  # the table shows a part of them
+
+
+def test_a_step_is_priced_on_both_sides():
+    text = shown(step_table(COST))
+    assert "20,000" in text
+    assert "12.4 ms" in text
+    assert "13.3 us" in text
+
+
+def test_an_unknown_price_says_how_to_learn_it():
+    cost = StepCost(**{name: getattr(COST, name) for name in COST.__slots__} | {"server_us_per_step": None})
+    assert "--server-pid" in shown(step_table(cost))
+
+
+class TestDisplay:
+    def test_a_log_gets_a_line_for_each_stage_and_the_last_state_of_each_bar(self, log):
+        with Display() as display:
+            display.say("serving echo")
+            display.show("storm", {"connect": (1, 2000), "close": (0, 2000)})
+            display.show("storm", {"connect": (2000, 2000), "close": (1999, 2000)}, "1 failed")
+            display.say("done")
+        assert log.getvalue().splitlines() == [
+            "· serving echo",
+            "  storm: connect 2,000/2,000, close 1,999/2,000, 1 failed",
+            "· done",
+        ]
+
+    def test_a_log_gets_a_line_now_and_then(self, log, monkeypatch):
+        monkeypatch.setattr(bench_display, "LOG_PERIOD_S", 0.0)
+        with Display() as display:
+            for count in range(3):
+                display.show("storm", {"connect": (count, 2)})
+        assert log.getvalue().splitlines() == [f"  storm: connect {count}/2" for count in range(3)]
+
+    def test_another_label_begins_anew(self, log):
+        with Display() as display:
+            display.show("one", {"connect": (1, 1)})
+            display.show("two", {"connect": (0, 5)})
+        assert log.getvalue().splitlines() == ["  one: connect 1/1", "  two: connect 0/5"]
+
+    def test_nothing_to_show_is_nothing(self, log):
+        with Display():
+            pass
+        assert log.getvalue() == ""
+
+    def test_a_terminal_gets_bars(self, terminal):
+        with Display() as display:
+            display.show("storm", {"connect": (7, 9), "reset": (3, 9)}, "2 failed")
+            display.show("storm", {"connect": (9, 9), "reset": (9, 9)})
+        text = terminal.getvalue()
+        assert "━" in text
+        assert "7/9" in text
+        assert "storm: connect 9/9, reset 9/9" in text
+
+
+def failed_play():
+    row = play(3)
+    row.success, row.error_type, row.error_message = False, "TimeoutError", str(failed().error_message)
+    return row

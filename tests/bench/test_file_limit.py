@@ -1,0 +1,49 @@
+"""How many sessions the processes of a load can have."""
+
+import resource
+
+import pytest
+
+from openenv.bench.file_limit import check_share, raise_file_limit
+from openenv.errors import UsageError
+
+
+@pytest.fixture
+def _same_limit_after():
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.usefixtures("_same_limit_after")
+def test_the_limit_is_raised_as_far_as_it_may():
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, hard), hard))
+    assert raise_file_limit() == hard
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+    assert raise_file_limit() == hard
+
+
+@pytest.mark.parametrize(
+    ("soft", "expected"), [(resource.RLIM_INFINITY, 1_048_576), (4096, 4096)], ids=["none at all", "a soft one"]
+)
+def test_where_the_system_sets_no_limit_the_kernel_does(monkeypatch, soft, expected):
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (soft, resource.RLIM_INFINITY))
+    assert raise_file_limit() == expected
+
+
+@pytest.mark.parametrize(("sessions", "processes"), [(1, 1), (18_000, 1), (36_000, 2), (20_000, 8)])
+def test_a_share_that_fits_is_accepted(sessions, processes):
+    check_share(sessions, processes, 20_000)
+
+
+@pytest.mark.parametrize(("sessions", "processes", "needed"), [(18_001, 1, 2), (36_001, 2, 3), (100_000, 1, 6)])
+def test_a_share_that_does_not_fit_names_the_option_and_the_number(sessions, processes, needed):
+    with pytest.raises(UsageError, match=f"give --processes {needed}$"):
+        check_share(sessions, processes, 20_000)
+
+
+@pytest.mark.parametrize(("sessions", "processes"), [(0, 1), (1, 0), (-1, 1)])
+def test_nothing_cannot_be_shared_out(sessions, processes):
+    with pytest.raises(UsageError, match="at least one"):
+        check_share(sessions, processes, 20_000)

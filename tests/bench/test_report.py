@@ -1,0 +1,89 @@
+"""Reports in one file."""
+
+import base64
+import os
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from openenv.bench.report import Report, Table, machine
+
+from .pictures import EXTERNAL
+
+
+class Balance(HTMLParser):
+    """Notes elements that are not closed in their order."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.wrong = [], []
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in {"img", "meta"}:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open.pop() != tag:
+            self.wrong.append(tag)
+
+
+@pytest.fixture
+def report():
+    return Report(
+        title="A <report>",
+        lead="5 > 4 & all is well.",
+        facts={"cores": "2", "by": 'a "name"'},
+        tables=[
+            Table("Numbers", ["name", "value"], [["<b>one</b>", "1.5"], ["two", "-"]], "in seconds"),
+            Table("Nothing", ["never seen"], []),
+        ],
+        pictures={"A picture": b"\x89PNG rest"},
+    )
+
+
+def test_it_is_one_well_formed_file(report):
+    html = report.html()
+    check = Balance()
+    check.feed(html)
+    assert html.startswith("<!doctype html>")
+    assert (check.open, check.wrong) == ([], [])
+
+
+def test_nothing_is_fetched(report):
+    html = re.sub(r'src="data:image/png;base64,[^"]*"', "", report.html())
+    assert [mark for mark in EXTERNAL if mark in html] == []
+    assert "src=" not in html
+    assert "href=" not in html
+
+
+def test_a_picture_is_inside(report):
+    data = re.search(r'<img alt="A picture" src="data:image/png;base64,([^"]+)">', report.html()).group(1)
+    assert base64.b64decode(data) == b"\x89PNG rest"
+
+
+def test_text_stays_text(report):
+    html = report.html()
+    assert "<h1>A &lt;report&gt;</h1>" in html
+    assert "5 &gt; 4 &amp; all is well." in html
+    assert "&lt;b&gt;one&lt;/b&gt;" in html
+    assert "a &quot;name&quot;" in html
+
+
+def test_words_are_set_left_and_numbers_right(report):
+    assert '<td class="text">two</td><td>-</td>' in report.html()
+    assert "<td>1.5</td>" in report.html()
+
+
+def test_an_empty_table_is_left_out(report):
+    assert "never seen" not in report.html()
+
+
+def test_little_is_enough():
+    assert "How it was measured" not in Report("Title", "Lead").html()
+
+
+def test_the_machine_is_described():
+    facts = machine()
+    assert facts["cores"] == str(os.cpu_count())
+    assert set(facts) == {"openenv", "Python", "system", "cores"}

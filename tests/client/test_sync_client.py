@@ -1,0 +1,300 @@
+"""The same client for code that does not await."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import pytest
+
+from openenv.client import GenericEnvClient, SyncEnvClient
+from openenv.errors import ConnectionFailed, InvalidAction, StepTimeout, UsageError
+from openenv.types import StepResult
+
+from ..asynchronous import Gate
+from ..environments import Gated
+from .environments import (
+    CounterAction,
+    CounterEnv,
+    CounterObservation,
+    CounterState,
+    ThreadCounter,
+    app_of,
+    plain_app,
+)
+
+ONE = CounterAction(by=1)
+THREADS = 8
+NOBODY = "http://127.0.0.1:1"
+
+
+@pytest.fixture
+def app():
+    return app_of()
+
+
+def play(env):
+    """An episode through a client that blocks."""
+    assert env.reset(start=5, episode_id="e") == StepResult(observation=CounterObservation(total=5))
+    assert env.step(CounterAction(by=2)).observation == CounterObservation(total=7, reward=1.0)
+    assert env.state() == CounterState(episode_id="e", step_count=1, total=7)
+
+
+def test_the_synchronous_client(app):
+    client = CounterEnv(app=app)
+    env = client.sync()
+    assert type(env) is SyncEnvClient
+    assert env.async_client is client
+    assert env.connect() is env
+    assert app.state.openenv.active_sessions == 1
+    play(env)
+    env.close()
+    assert app.state.openenv.active_sessions == 0
+    env.close()
+    play(env)
+    env.close()
+
+
+def test_the_synchronous_client_in_a_block(app):
+    with CounterEnv(app=app).sync() as env:
+        assert app.state.openenv.active_sessions == 1
+        play(env)
+    assert app.state.openenv.active_sessions == 0
+
+
+def test_a_client_in_a_synchronous_block(app):
+    with CounterEnv(app=app) as env:
+        assert type(env) is CounterEnv
+        assert app.state.openenv.active_sessions == 1
+        play(env)
+    assert app.state.openenv.active_sessions == 0
+
+
+def test_plain_calls_without_an_event_loop(app):
+    env = CounterEnv(app=app)
+    assert env.connect() is env
+    play(env)
+    assert env.close() is None
+    assert app.state.openenv.active_sessions == 0
+
+
+async def test_a_synchronous_block_inside_a_running_event_loop(app):
+    with CounterEnv(app=app) as env:
+        play(env)
+    assert app.state.openenv.active_sessions == 0
+
+
+async def test_after_a_synchronous_block_the_client_is_asynchronous_again(app):
+    env = CounterEnv(app=app)
+    with env:
+        play(env)
+    await env.reset()
+    assert (await env.step(ONE)).reward == 1.0
+    await env.close()
+
+
+async def test_a_synchronous_block_that_cannot_be_entered_leaves_the_client_asynchronous():
+    env = CounterEnv(NOBODY)
+    with pytest.raises(ConnectionFailed), env:
+        pass
+    call = env.reset()
+    assert inspect.isawaitable(call)
+    with pytest.raises(ConnectionFailed):
+        await call
+
+
+def test_an_error_inside_a_synchronous_block_closes_too(app):
+    with pytest.raises(LookupError), CounterEnv(app=app) as env:
+        env.reset()
+        raise LookupError
+    assert app.state.openenv.active_sessions == 0
+
+
+def test_errors_arrive_as_their_classes(app):
+    with GenericEnvClient(app=app) as env:
+        env.reset()
+        with pytest.raises(InvalidAction) as caught:
+            env.step({"by": None})
+        assert caught.value.data["errors"][0]["loc"] == ["by"]
+        assert env.step({"by": 1}).reward == 1.0
+
+
+def test_a_late_reply_never_reaches_the_next_call():
+    gate = Gate()
+    env = GenericEnvClient(app=plain_app(partial(Gated, stepping=gate)), message_timeout_s=0.02)
+    env.reset()
+    with pytest.raises(StepTimeout):
+        env.step({})
+    env._message_timeout_s = None
+    gate.open()
+    assert env.step({}).reward == 2.0
+    env.close()
+
+
+# Threads.
+
+
+def test_each_thread_with_a_client_of_its_own():
+    app = app_of(ThreadCounter)
+
+    def steps(number):
+        with CounterEnv(app=app) as env:
+            env.reset(start=number)
+            return [env.step(ONE).observation.total for _ in range(20)]
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        totals = list(threads.map(steps, range(0, 100 * THREADS, 100)))
+    assert totals == [list(range(first + 1, first + 21)) for first in range(0, 100 * THREADS, 100)]
+    assert app.state.openenv.active_sessions == 0
+
+
+def test_one_client_from_many_threads():
+    app = app_of(ThreadCounter)
+    start = threading.Barrier(THREADS)
+
+    def steps(env):
+        start.wait()
+        return [env.step(ONE).reward for _ in range(20)]
+
+    with CounterEnv(app=app) as env, ThreadPoolExecutor(THREADS) as threads:
+        env.reset()
+        rewards = [reward for part in threads.map(steps, [env] * THREADS) for reward in part]
+    assert sorted(rewards) == [float(n) for n in range(1, 20 * THREADS + 1)]
+
+
+def test_the_first_calls_of_many_threads_share_one_connection():
+    app = app_of(ThreadCounter)
+    env = CounterEnv(app=app)
+    start = threading.Barrier(THREADS)
+
+    def connect(_):
+        start.wait()
+        env.reset()
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        list(threads.map(connect, range(THREADS)))
+    assert app.state.openenv.active_sessions == 1
+    env.close()
+
+
+async def test_beside_a_running_event_loop_on_another_thread(app):
+    env = CounterEnv(app=app)
+    await asyncio.to_thread(play, env.sync())
+    await asyncio.to_thread(play, env)
+    await asyncio.to_thread(env.close)
+
+
+# One client, several event loops.
+
+
+async def test_a_client_of_the_portal_can_be_awaited(app):
+    env = CounterEnv(app=app)
+    env.sync().reset()
+    assert (await env.step(ONE)).reward == 1.0
+    assert env.sync().step(ONE).reward == 2.0
+    assert (await env.state()).step_count == 2
+    await env.close()
+
+
+async def test_a_client_of_this_loop_can_be_used_from_other_threads_and_their_loops(app):
+    async def elsewhere():
+        return (await env.step(ONE)).reward
+
+    async with CounterEnv(app=app) as env:
+        await env.reset()
+        assert (await env.step(ONE)).reward == 1.0
+        assert await asyncio.to_thread(lambda: asyncio.run(elsewhere())) == 2.0
+        assert await asyncio.to_thread(lambda: env.sync().step(ONE).reward) == 3.0
+        assert await asyncio.to_thread(lambda: env.step(ONE).reward) == 4.0
+        assert (await env.step(ONE)).reward == 5.0
+
+
+async def test_a_call_awaited_from_another_loop_can_be_cancelled():
+    gate = Gate()
+    env = GenericEnvClient(app=plain_app(partial(Gated, stepping=gate)))
+    env.sync().reset()
+    step = asyncio.ensure_future(env.step({}))
+    await gate.reached()
+    step.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await step
+    gate.open()
+    assert (await env.step({})).reward == 2.0
+    await env.close()
+
+
+async def test_calls_prepared_on_two_loops_share_one_connection():
+    """Neither loop has the client's connection when the calls are made."""
+    app = app_of(ThreadCounter)
+    env = CounterEnv(app=app)
+    prepared = threading.Event()
+    go = threading.Event()
+
+    async def elsewhere():
+        call = env.reset()
+        prepared.set()
+        assert go.wait(3)
+        return await call
+
+    other = asyncio.create_task(asyncio.to_thread(lambda: asyncio.run(elsewhere())))
+    assert await asyncio.to_thread(prepared.wait, 3)
+    await env.reset()
+    go.set()
+    assert (await other).observation.total == 0
+    assert app.state.openenv.active_sessions == 1
+    await env.close()
+
+
+async def test_a_synchronous_call_that_would_wait_for_itself_is_refused(app):
+    async with CounterEnv(app=app) as env:
+        await env.reset()
+        for call in (env.sync().reset, env.sync().state, env.sync().close, partial(env.sync().step, ONE)):
+            with pytest.raises(UsageError, match="await"):
+                call()
+        with pytest.raises(UsageError, match="await"), env:
+            pass
+        assert (await env.step(ONE)).reward == 1.0
+
+
+def test_a_client_whose_event_loop_stands_still_says_so():
+    """Its loop is neither closed nor running: nobody would ever execute the call."""
+    env = CounterEnv(app=app_of())
+    loop = asyncio.new_event_loop()
+
+    async def reset():
+        await env.reset()
+
+    loop.run_until_complete(reset())
+    outcome = ThreadPoolExecutor(1).submit(lambda: env.step(ONE))
+    try:
+        with pytest.raises(UsageError):
+            outcome.result(3)
+    finally:
+
+        async def close():
+            await env.close()
+
+        loop.run_until_complete(close())
+        loop.close()
+
+
+def test_a_session_on_an_event_loop_that_was_closed_is_lost(app):
+    env = CounterEnv(app=app)
+
+    async def begin():
+        await env.reset()
+        await env.step(ONE)
+
+    async def go_on():
+        with pytest.raises(ConnectionFailed):
+            await env.step(ONE)
+        await env.reset()
+        assert (await env.step(ONE)).reward == 1.0
+        await env.close()
+
+    asyncio.run(begin())
+    asyncio.run(go_on())
+    assert app.state.openenv.active_sessions == 0
