@@ -53,7 +53,7 @@ def main() -> None:
 
     os.sched_setaffinity(0, load_core)
     costs: dict[str, dict[str, float]] = {}
-    for form in FORMS:
+    for form in options.forms:
         costs[form] = _alternate(
             systems,
             options.rounds,
@@ -193,6 +193,7 @@ def _free_port() -> int:
 def _options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Compares this package with the released one.")
     parser.add_argument("--peer-python", type=Path, default=SCRIPTS.parent / ".venv-peer" / "bin" / "python")
+    parser.add_argument("--forms", type=lambda text: text.split(","), default=FORMS, help="of sync, async, inline")
     parser.add_argument("--rounds", type=int, default=2, help="how often each is measured")
     parser.add_argument("--sessions", type=int, default=64, help="that step at the same time")
     parser.add_argument("--duration", type=float, default=4.0, help="seconds of each measurement")

@@ -54,6 +54,11 @@ class Witness:
         self.losses.append(error)
         self._heard.set()
 
+    @property
+    def errors(self) -> list[OpenEnvError]:
+        """Why there is no session, or none any more: by whichever way it was told."""
+        return [error for error in self.verdicts if error is not None] + self.losses
+
     async def heard(self) -> None:
         """Anything was heard since the last time."""
         await asyncio.wait_for(self._heard.wait(), PATIENCE_S)

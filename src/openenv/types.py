@@ -35,7 +35,9 @@ __all__ = [
 class Action(BaseModel):
     """What an agent does. Subclass it with the fields of your environment; unknown fields are refused."""
 
-    model_config = ConfigDict(extra="forbid", validate_assignment=True, arbitrary_types_allowed=True)
+    model_config = ConfigDict(
+        extra="forbid", validate_assignment=True, arbitrary_types_allowed=True, ser_json_inf_nan="constants"
+    )
 
     metadata: dict[str, Any] = Field(default_factory=dict, description="Facts about the action, not part of it")
 

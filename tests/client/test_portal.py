@@ -91,7 +91,7 @@ def interruptible():
 def test_ctrl_c_cancels_the_call(interruptible):
     """The interrupted call's reply is dropped, and the next call gets its own."""
     gate = Gate()
-    env = GenericEnvClient(app=plain_app(partial(Gated, stepping=gate)))
+    env = GenericEnvClient(app=plain_app(partial(Gated, stepping=gate)), message_timeout_s=PATIENCE_S)
     env.reset()
 
     def press():

@@ -226,26 +226,20 @@ async def test_a_call_awaited_from_another_loop_can_be_cancelled():
     await env.close()
 
 
-async def test_calls_prepared_on_two_loops_share_one_connection():
-    """Neither loop has the client's connection when the calls are made."""
+async def test_a_call_prepared_on_one_loop_and_a_call_on_another_share_one_connection():
+    """When each of them is made, the client has no connection yet."""
     app = app_of(ThreadCounter)
     env = CounterEnv(app=app)
-    prepared = threading.Event()
-    go = threading.Event()
 
     async def elsewhere():
-        call = env.reset()
-        prepared.set()
-        assert go.wait(3)
-        return await call
+        return await env.reset()
 
-    other = asyncio.create_task(asyncio.to_thread(lambda: asyncio.run(elsewhere())))
-    assert await asyncio.to_thread(prepared.wait, 3)
-    await env.reset()
-    go.set()
-    assert (await other).observation.total == 0
+    prepared = env.reset()
+    await asyncio.to_thread(lambda: asyncio.run(elsewhere()))
+    assert (await prepared).observation.total == 0
     assert app.state.openenv.active_sessions == 1
     await env.close()
+    assert app.state.openenv.active_sessions == 0
 
 
 async def test_a_synchronous_call_that_would_wait_for_itself_is_refused(app):

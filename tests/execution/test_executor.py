@@ -9,9 +9,8 @@ from functools import partial
 
 import pytest
 
-from openenv.execution import InlineExecutor, LoopExecutor, Mailbox, ThreadExecutor
-
 from ..asynchronous import outcome
+from .executors import executor_of
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 
@@ -35,14 +34,7 @@ def make() -> Iterator[object]:
     """Makes an executor of a kind, on the running loop."""
     helpers = ThreadPoolExecutor(2)
 
-    def executor(kind):
-        if kind == "inline":
-            return InlineExecutor()
-        if kind == "loop":
-            return LoopExecutor(helpers)
-        return ThreadExecutor(Mailbox(asyncio.get_running_loop()), "test-executor")
-
-    yield executor
+    yield partial(executor_of, helpers=helpers)
     helpers.shutdown()
 
 
@@ -142,6 +134,28 @@ class TestExecutor:
         executor.start(Machine, done)
         assert await heard is loop
         await outcome(executor.close)
+
+
+class TestKeyboardInterrupt:
+    """Where nobody can press Ctrl-C, it is raised by the environment: code that a model wrote, for one."""
+
+    async def test_in_an_operation_on_a_thread(self, make):
+        executor = make("thread")
+        await started(executor)
+        _, error = await submitted(executor, raising(KeyboardInterrupt()))
+        assert isinstance(error, KeyboardInterrupt)
+        assert await submitted(executor, lambda environment, argument: "still there") == ("still there", None)
+        await outcome(executor.close)
+
+    @pytest.mark.parametrize("kind", ["loop", "thread"])
+    async def test_in_a_constructor(self, make, kind):
+        def factory():
+            raise KeyboardInterrupt
+
+        executor = make(kind)
+        _, error = await outcome(partial(executor.start, factory))
+        assert isinstance(error, KeyboardInterrupt)
+        assert await outcome(executor.close) == (None, None)
 
 
 @pytest.mark.parametrize("kind", ["loop", "thread"])

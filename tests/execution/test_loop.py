@@ -9,11 +9,12 @@ from functools import partial
 
 import pytest
 
-from openenv.execution import LoopExecutor, profile_of
+from openenv.execution import profile_of
 from openenv.types import Action
 
 from ..asynchronous import PATIENCE_S, Gate, outcome, until
 from ..environments import AsyncPlain, Diary, Gated
+from .executors import loop_executor
 
 pytestmark = pytest.mark.usefixtures("no_threads_left", "loop_factory")
 
@@ -76,7 +77,7 @@ async def test_calls_run_on_the_loop_and_what_may_block_does_not(helpers, enter)
             return self.reset()
 
     notes: list[tuple[str, int]] = []
-    executor, profile = LoopExecutor(helpers), profile_of(AsyncDiary)
+    executor, profile = loop_executor(helpers), profile_of(AsyncDiary)
     await outcome(partial(executor.start, lambda: AsyncDiary(notes)))
     await outcome(enter(partial(executor.submit, profile.reset, {})))
     await outcome(enter(partial(executor.submit, profile.step, Action())))
@@ -88,7 +89,7 @@ async def test_calls_run_on_the_loop_and_what_may_block_does_not(helpers, enter)
 
 async def test_a_constructor_that_blocks_holds_up_nobody(helpers):
     gate = Gate()
-    slow, quick = LoopExecutor(helpers), LoopExecutor(helpers)
+    slow, quick = loop_executor(helpers), loop_executor(helpers)
     making = begin(partial(slow.start, lambda: Gated(making=gate)))
     await gate.reached()
     await outcome(partial(quick.start, AsyncPlain))
@@ -107,7 +108,7 @@ async def test_two_calls_of_two_environments_run_side_by_side(helpers, enter):
         await meeting.wait()
         return argument
 
-    executors = [LoopExecutor(helpers, AsyncPlain()) for _ in range(2)]
+    executors = [loop_executor(helpers, AsyncPlain()) for _ in range(2)]
     results = await asyncio.gather(*(outcome(enter(partial(e.submit, meet, n))) for n, e in enumerate(executors)))
     assert results == [(0, None), (1, None)]
     for executor in executors:
@@ -116,14 +117,14 @@ async def test_two_calls_of_two_environments_run_side_by_side(helpers, enter):
 
 async def test_an_environment_that_was_made_elsewhere(helpers):
     environment = AsyncPlain()
-    executor = LoopExecutor(helpers, environment)
+    executor = loop_executor(helpers, environment)
     assert await outcome(partial(executor.submit, lambda found, _: found, None)) == (environment, None)
     await outcome(executor.close)
     assert environment.closings == 1
 
 
 async def test_what_is_no_coroutine_is_answered_at_once(helpers):
-    executor, answers = LoopExecutor(helpers, AsyncPlain()), []
+    executor, answers = loop_executor(helpers, AsyncPlain()), []
     executor.submit(lambda environment, argument: argument, 5, lambda *answer: answers.append(answer))
     assert answers == [(5, None)]
     await outcome(executor.close)
@@ -135,7 +136,7 @@ async def test_an_awaitable_that_is_no_coroutine_is_awaited_too(helpers):
     async def work():
         return "worked"
 
-    executor = LoopExecutor(helpers, AsyncPlain())
+    executor = loop_executor(helpers, AsyncPlain())
     answer = await outcome(partial(executor.submit, lambda environment, _: asyncio.ensure_future(work()), None))
     assert answer == ("worked", None)
     await outcome(executor.close)
@@ -143,7 +144,7 @@ async def test_an_awaitable_that_is_no_coroutine_is_awaited_too(helpers):
 
 async def test_no_task_is_left_after_close(helpers, enter):
     before = asyncio.all_tasks()
-    executor = LoopExecutor(helpers)
+    executor = loop_executor(helpers)
     await outcome(partial(executor.start, AsyncPlain))
     await outcome(enter(partial(executor.submit, profile_of(AsyncPlain).step, Action())))
     await outcome(executor.close)
@@ -154,7 +155,7 @@ class TestCoroutinesAsInAnyTask:
     """Whatever asyncio gives to a coroutine in a task, it gives to an environment's."""
 
     async def run(self, helpers, enter, operation, argument=None):
-        executor = LoopExecutor(helpers, AsyncPlain())
+        executor = loop_executor(helpers, AsyncPlain())
         answer = await outcome(enter(partial(executor.submit, operation, argument)))
         await works(executor)
         return answer
@@ -277,7 +278,7 @@ class TestCoroutinesAsInAnyTask:
             variable.set(variable.get() + 1)
             return variable.get()
 
-        one, other = LoopExecutor(helpers, AsyncPlain()), LoopExecutor(helpers, AsyncPlain())
+        one, other = loop_executor(helpers, AsyncPlain()), loop_executor(helpers, AsyncPlain())
         for executor, expected in ((one, 2), (other, 2), (one, 4)):
             assert await outcome(enter(partial(executor.submit, count, None))) == (expected, None)
         assert variable.get() == 0
@@ -286,7 +287,7 @@ class TestCoroutinesAsInAnyTask:
 
     async def test_the_next_call_may_come_from_the_answer(self, helpers, enter):
         """A client that sends ahead: the next step begins where the one before ends."""
-        executor, answers, complete = LoopExecutor(helpers, AsyncPlain()), [], asyncio.Event()
+        executor, answers, complete = loop_executor(helpers, AsyncPlain()), [], asyncio.Event()
 
         async def operation(environment, argument):
             if argument % 2:
@@ -307,7 +308,7 @@ class TestCoroutinesAsInAnyTask:
 
     async def test_closing_from_the_answer(self, helpers, enter):
         environment = AsyncPlain()
-        executor, closed = LoopExecutor(helpers, environment), asyncio.Event()
+        executor, closed = loop_executor(helpers, environment), asyncio.Event()
 
         async def operation(environment, argument):
             await asyncio.sleep(0)
@@ -321,7 +322,7 @@ class TestCoroutinesAsInAnyTask:
 
 class TestCancel:
     async def test_the_call_ends_and_says_so(self, helpers, enter):
-        executor, sleeper = LoopExecutor(helpers, AsyncPlain()), Sleeper()
+        executor, sleeper = loop_executor(helpers, AsyncPlain()), Sleeper()
         call = begin(enter(partial(executor.submit, sleeper.operation, None)))
         await sleeper.began.wait()
         await asyncio.sleep(0)
@@ -333,7 +334,7 @@ class TestCancel:
         await works(executor)
 
     async def test_a_call_that_was_made_this_instant_ends_too(self, helpers, enter):
-        executor, sleeper, answers = LoopExecutor(helpers, AsyncPlain()), Sleeper(), []
+        executor, sleeper, answers = loop_executor(helpers, AsyncPlain()), Sleeper(), []
 
         def submit_and_cancel(done):
             executor.submit(sleeper.operation, None, done)
@@ -348,7 +349,7 @@ class TestCancel:
 
     @pytest.mark.parametrize("at_once", [True, False])
     async def test_it_takes_along_what_the_call_waits_for(self, helpers, enter, at_once):
-        executor, sleepers = LoopExecutor(helpers, AsyncPlain()), [Sleeper(), Sleeper()]
+        executor, sleepers = loop_executor(helpers, AsyncPlain()), [Sleeper(), Sleeper()]
 
         async def operation(environment, argument):
             await asyncio.gather(*(asyncio.ensure_future(sleeper.operation(None, None)) for sleeper in sleepers))
@@ -370,7 +371,7 @@ class TestCancel:
         await works(executor)
 
     async def test_it_does_not_reach_what_is_shielded(self, helpers, enter):
-        executor, inner = LoopExecutor(helpers, AsyncPlain()), asyncio.get_running_loop().create_future()
+        executor, inner = loop_executor(helpers, AsyncPlain()), asyncio.get_running_loop().create_future()
         began = asyncio.Event()
 
         async def operation(environment, argument):
@@ -395,7 +396,7 @@ class TestCancel:
                 await asyncio.sleep(0)
                 return "cleaned up"
 
-        executor = LoopExecutor(helpers, AsyncPlain())
+        executor = loop_executor(helpers, AsyncPlain())
         call = begin(enter(partial(executor.submit, stubborn, None)))
         await began.wait()
         await asyncio.sleep(0)
@@ -404,7 +405,7 @@ class TestCancel:
         await works(executor)
 
     async def test_twice_is_as_good_as_once(self, helpers, enter):
-        executor, sleeper = LoopExecutor(helpers, AsyncPlain()), Sleeper()
+        executor, sleeper = loop_executor(helpers, AsyncPlain()), Sleeper()
         call = begin(enter(partial(executor.submit, sleeper.operation, None)))
         await sleeper.began.wait()
         executor.cancel()
@@ -413,7 +414,7 @@ class TestCancel:
         await works(executor)
 
     async def test_it_is_forgotten_with_its_call(self, helpers, enter):
-        executor, sleeper = LoopExecutor(helpers, AsyncPlain()), Sleeper()
+        executor, sleeper = loop_executor(helpers, AsyncPlain()), Sleeper()
         call = begin(enter(partial(executor.submit, sleeper.operation, None)))
         await sleeper.began.wait()
         executor.cancel()
@@ -436,7 +437,7 @@ def test_a_program_can_end_while_a_call_runs(helpers):
 
     async def program():
         sleeper = Sleeper()
-        executor = LoopExecutor(helpers, AsyncPlain())
+        executor = loop_executor(helpers, AsyncPlain())
         executor.submit(sleeper.operation, None, lambda result, error: sleeper_ended.append(error))
         await sleeper.began.wait()
 

@@ -1,24 +1,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 import weakref
 from functools import partial
 
 import pytest
 
-from openenv.execution import Mailbox, ThreadExecutor, profile_of
+from openenv.execution import profile_of
 from openenv.types import Action
 
 from ..asynchronous import PATIENCE_S, Gate, forgotten, outcome
 from ..environments import Diary, Gated, MixedPlain, Plain
+from .executors import thread_executor
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
-
-
-def thread_executor(name="test-session"):
-    return ThreadExecutor(Mailbox(asyncio.get_running_loop()), name)
 
 
 async def opened(factory=Plain):
@@ -180,93 +176,3 @@ class TestTheEnd:
         executor, _ = await opened()
         assert threading.stack_size() == before
         await outcome(executor.close)
-
-
-class Bell:
-    """An event loop as a mailbox sees one: it can be rung from any thread."""
-
-    def __init__(self):
-        self.rings = []
-
-    def call_soon_threadsafe(self, callback):
-        self.rings.append(callback)
-
-    def answer(self):
-        self.rings.pop(0)()
-
-
-class TestMailbox:
-    def test_letters_that_wait_together_ring_once(self):
-        bell, heard = Bell(), []
-        mailbox = Mailbox(bell)
-        failure = ValueError("no")
-        mailbox.post(lambda *letter: heard.append(letter), 1, None)
-        mailbox.post(lambda *letter: heard.append(letter), None, failure)
-        mailbox.post(lambda *letter: heard.append(letter), 3, None)
-        assert len(bell.rings) == 1
-        assert heard == []
-        bell.answer()
-        assert heard == [(1, None), (None, failure), (3, None)]
-
-    def test_a_later_letter_rings_again(self):
-        bell, heard = Bell(), []
-        mailbox = Mailbox(bell)
-        for number in range(3):
-            mailbox.post(lambda result, _: heard.append(result), number, None)
-            bell.answer()
-        assert heard == [0, 1, 2]
-
-    def test_a_letter_posted_during_delivery_arrives(self):
-        bell, heard = Bell(), []
-        mailbox = Mailbox(bell)
-        mailbox.post(lambda *_: mailbox.post(lambda result, _: heard.append(result), "second", None), 1, None)
-        while bell.rings:
-            bell.answer()
-        assert heard == ["second"]
-
-    def test_a_reader_that_raises_does_not_keep_the_letters_of_others(self):
-        bell, heard = Bell(), []
-        mailbox = Mailbox(bell)
-
-        def broken(result, error):
-            raise LookupError("the reader's own fault")
-
-        mailbox.post(broken, 1, None)
-        mailbox.post(lambda result, _: heard.append(result), 2, None)
-        rounds = 0
-        while bell.rings and rounds < 5:
-            rounds += 1
-            with contextlib.suppress(LookupError):
-                bell.answer()
-        assert heard == [2]
-
-    def test_a_closed_loop_takes_no_letters_and_nobody_is_hurt(self):
-        loop = asyncio.new_event_loop()
-        loop.close()
-        mailbox, heard = Mailbox(loop), []
-        mailbox.post(lambda *letter: heard.append(letter), 1, None)
-        mailbox.post(lambda *letter: heard.append(letter), 2, None)
-        assert heard == []
-
-    async def test_letters_from_many_threads_all_arrive_once(self):
-        mailbox, heard = Mailbox(asyncio.get_running_loop()), []
-        complete = asyncio.Event()
-
-        def read(result, _):
-            heard.append(result)
-            if len(heard) == 8 * 200:
-                complete.set()
-
-        def write(writer):
-            for number in range(200):
-                mailbox.post(read, (writer, number), None)
-
-        threads = [threading.Thread(target=write, args=(writer,)) for writer in range(8)]
-        for thread in threads:
-            thread.start()
-        await asyncio.wait_for(complete.wait(), PATIENCE_S)
-        for thread in threads:
-            thread.join()
-        assert len(set(heard)) == len(heard) == 8 * 200
-        for writer in range(8):
-            assert [number for found, number in heard if found == writer] == list(range(200))

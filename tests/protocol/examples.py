@@ -7,7 +7,7 @@ from pydantic import field_validator
 
 from openenv.types import Action, Observation
 
-__all__ = ["Board", "Move", "json_objects", "json_values", "moves", "observations"]
+__all__ = ["Board", "Move", "finite_objects", "json_objects", "json_values", "moves", "observations"]
 
 
 class Move(Action):
@@ -34,13 +34,20 @@ class Board(Observation):
     title: str | None = None
 
 
-# What JSON can say and say again: no NaN, since it equals nothing.
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=6,
-)
+def trees(numbers):
+    """JSON values with such numbers."""
+    return st.recursive(
+        st.none() | st.booleans() | st.integers() | numbers | st.text(),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+        max_leaves=6,
+    )
+
+
+# What travels and comes back: no NaN, since it equals nothing.
+json_values = trees(st.floats(allow_nan=False))
 json_objects = st.dictionaries(st.text(), json_values, max_size=4)
+# The same in strict JSON, which knows no infinity either: what error frames are written in.
+finite_objects = st.dictionaries(st.text(), trees(st.floats(allow_nan=False, allow_infinity=False)), max_size=4)
 
 moves = st.builds(
     Move,

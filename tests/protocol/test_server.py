@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from openenv import errors
 from openenv.errors import InvalidAction, InvalidMessage, OpenEnvError, StepFailed, UnknownMessage
-from openenv.protocol import ServerProtocol
+from openenv.protocol import ClientProtocol, ServerProtocol
 from openenv.types import Action, Observation, State
 
 from .examples import Move, json_objects
@@ -307,11 +307,16 @@ class TestErrorFrames:
         assert json.loads(frame)["data"]["code"] == "EXECUTION_ERROR"
 
     @given(st.text() | st.text(alphabet=st.characters(categories=["Cs", "Ll"])))
-    def test_every_message_can_be_sent(self, message):
+    def test_every_message_can_be_sent_and_read(self, message):
         """An environment's exception may hold anything: a file name that is no Unicode, for one."""
-        reply = json.loads(ServerProtocol.error(StepFailed(message)))
-        assert isinstance(reply["data"]["message"], str)
+        received = ClientProtocol().receive(ServerProtocol.error(StepFailed(message))).error
+        assert type(received) is StepFailed
+        readable = message.encode(errors="replace").decode()
+        if readable == message:
+            assert received.message == message
 
-    @pytest.mark.parametrize("value", [object(), {1, 2}, b"\xff", math.nan, 3 + 4j])
-    def test_every_data_can_be_sent(self, value):
-        json.loads(ServerProtocol.error(StepFailed("it broke", data={"value": value})))
+    @pytest.mark.parametrize("value", [object(), {1, 2}, b"\xff", math.nan, 3 + 4j, "\udc80", {1: "\udc80"}])
+    def test_every_data_can_be_sent_and_read(self, value):
+        received = ClientProtocol().receive(ServerProtocol.error(StepFailed("it broke", data={"value": value}))).error
+        assert received.message == "it broke"
+        assert "value" in received.data

@@ -1,11 +1,17 @@
 """Processes that work together."""
 
+import asyncio
 import os
+import signal
+import sys
 
 import pytest
 
+from openenv.bench import crew
 from openenv.bench.crew import Counts, run_crew, run_loop
 from openenv.errors import LaunchFailed, ServerFull
+
+from .bench_processes import children_of
 
 pytestmark = pytest.mark.real
 
@@ -27,13 +33,18 @@ def die(member, share):
     os._exit(7)
 
 
-def loop_name(member, share):
-    async def name():
-        import asyncio
+async def loop_module():
+    return type(asyncio.get_running_loop()).__module__
 
-        return type(asyncio.get_running_loop()).__module__
 
-    return run_loop(name())
+def loop_of_a_member(member, share):
+    return run_loop(loop_module())
+
+
+def stay(member, share):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    member.meet()
+    member.meet()
 
 
 def test_results_come_in_the_order_of_the_shares_from_processes_of_their_own():
@@ -68,4 +79,23 @@ def test_an_error_at_a_meeting_ends_all():
 
 
 def test_the_loop_is_the_fast_one():
-    assert run_crew(loop_name, [1]) == ["uvloop"]
+    assert run_crew(loop_of_a_member, [1]) == ["uvloop"]
+
+
+def test_without_uvloop_it_is_the_one_of_asyncio(monkeypatch):
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+    assert run_loop(loop_module()).startswith("asyncio")
+
+
+def test_a_process_that_does_not_end_when_asked_is_killed(monkeypatch):
+    monkeypatch.setattr(crew, "JOIN_S", 0.1)
+    pids = []
+
+    def note_and_stop(number):
+        pids.extend(children_of(os.getpid()))
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        run_crew(stay, [1], at_meeting=note_and_stop)
+    # The tracker of shared resources, which multiprocessing starts once, stays with this process.
+    assert len([pid for pid in pids if pid in children_of(os.getpid())]) <= 1

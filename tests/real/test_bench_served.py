@@ -14,16 +14,10 @@ from openenv.bench.procfs import process_tree
 from openenv.bench.served import ServedProcess, ServedTarget, probe
 from openenv.errors import ConnectionFailed, LaunchFailed, NotReady, UsageError
 
+from .bench_processes import left_of
+
 pytestmark = pytest.mark.real
 HERE = Path(__file__).parent
-
-
-def alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def test_a_target_is_ready_on_entering_and_gone_on_leaving():
@@ -35,7 +29,7 @@ def test_a_target_is_ready_on_entering_and_gone_on_leaving():
         assert server.resident_bytes() > 50_000_000
         with urllib.request.urlopen(f"{server.url}/health") as answer:
             assert answer.status == 200
-    assert [pid for pid in pids if alive(pid)] == []
+    assert left_of(pids) == []
     with pytest.raises(ConnectionFailed):
         probe(server.url)
     server.close()
@@ -53,7 +47,7 @@ def test_an_exception_within_ends_the_server_too():
     with pytest.raises(KeyError), ServedTarget("echo") as server:
         pids = server.pids()
         raise KeyError
-    assert [pid for pid in pids if alive(pid)] == []
+    assert left_of(pids) == []
 
 
 def test_a_target_that_cannot_be_served_says_why():
@@ -85,7 +79,7 @@ def test_a_command_that_says_nothing_is_waited_for_and_ended(monkeypatch):
         process,
     ):
         pass
-    assert not alive(process._process.pid)
+    assert left_of([process._process.pid]) == []
 
 
 def test_an_address_where_nobody_listens_is_waited_for(monkeypatch):
@@ -111,9 +105,7 @@ def test_what_does_not_end_when_asked_is_killed_with_its_children(monkeypatch):
     with ServedProcess([sys.executable, "-c", code], workers=1) as server:
         pids = server.pids()
         assert len(pids) == 2
-    for pid in pids:
-        # The child of a killed process is waited for by init, whenever that comes to it.
-        assert not alive(pid) or Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    assert left_of(pids) == []
 
 
 def test_a_tree_that_is_gone_is_an_error():

@@ -74,8 +74,8 @@ def test_what_a_full_server_refuses_is_told(moody):
     done = storm(Batch(moody.url, Mode.WS, 12, 0.0, 10.0))
     refused = [row for row in done.rows if not row.success]
     assert len(done.rows) == 12
-    assert {row.error_type for row in refused} <= {"ServerFull"}
-    assert all("session_hash" not in reached(row) and row.step_latency is None for row in refused)
+    assert {row.error_type for row in refused} == {"ServerFull"}
+    assert all(reached(row) == ["connect"] for row in refused)
 
 
 @pytest.mark.parametrize("mode", list(Mode))

@@ -521,9 +521,10 @@ class TestAclose:
         await gate.reached()
         stopping = asyncio.create_task(manager.aclose())
         await witness.heard()
-        assert [type(reason) for reason in witness.losses] == [Draining]
         gate.open()
         await asyncio.wait_for(stopping, PATIENCE_S)
+        assert [type(error) for error in witness.errors] == [Draining]
+        assert None not in witness.verdicts
         assert session.state is SessionState.GONE
 
     async def test_who_waits_is_told(self):
@@ -532,8 +533,8 @@ class TestAclose:
         witness = Witness()
         session = witness.asks(manager)
         await manager.aclose()
-        assert [type(reason) for reason in witness.losses] == [Draining]
-        assert witness.verdicts == []
+        assert [type(error) for error in witness.errors] == [Draining]
+        assert None not in witness.verdicts
         assert session.state is SessionState.GONE
 
     async def test_a_newcomer_is_sent_elsewhere(self):
@@ -763,7 +764,7 @@ class House(RuleBasedStateMachine):
     def stop(self):
         self.runner.run(self.manager.aclose())
         for _, witness in [*self.live, *self.queue]:
-            assert [type(reason) for reason in witness.losses] == [Draining]
+            assert [type(error) for error in witness.errors] == [Draining]
         self.over += [*self.live, *self.queue]
         self.lived += self.live
         self.live, self.queue = [], []

@@ -207,10 +207,8 @@ def _show_workload(display: Display, workload: str, total: int, counts: Counts) 
     if workload == "benchmark":
         display.show(workload, _phases(total, counts), _failures(counts))
     else:
-        note = f"{counts.steps:,} steps, {counts.open} sessions open"
-        display.show(
-            workload, {"episodes": (counts.finished, total)}, ", ".join(filter(None, (note, _failures(counts))))
-        )
+        note = ", ".join(filter(None, (f"{counts.steps:,} steps", _failures(counts))))
+        display.show(workload, {"episodes": (counts.finished, total)}, note)
 
 
 def _phases(total: int, counts: Counts) -> dict[str, tuple[int, int]]:

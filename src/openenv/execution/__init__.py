@@ -1,10 +1,11 @@
 """Where one environment runs: on the event loop, or on a thread of its own."""
 
-from .executor import Done, Executor, Operation
+from .executor import Done, Executor, Operation, describe
 from .inline import InlineExecutor
 from .loop import LoopExecutor
+from .mailbox import Mailbox
 from .profile import EnvironmentProfile, Execution, class_of, profile_of
-from .thread import Mailbox, ThreadExecutor
+from .thread import ThreadExecutor
 
 __all__ = [
     "Done",
@@ -17,5 +18,6 @@ __all__ = [
     "Operation",
     "ThreadExecutor",
     "class_of",
+    "describe",
     "profile_of",
 ]

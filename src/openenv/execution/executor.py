@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-__all__ = ["Done", "Executor", "Operation", "attempt"]
+__all__ = ["Done", "Executor", "Operation", "attempt", "close", "construct", "describe"]
 
 Operation = Callable[[Any, Any], Any]
 """Does one thing with an environment: `operation(environment, argument)`."""
@@ -40,15 +40,27 @@ class Executor(Protocol):
 def attempt(operation: Operation, environment: Any, argument: Any) -> tuple[Any, BaseException | None]:
     """Runs foreign code and returns what came of it.
 
-    SystemExit counts as a failure of the environment: one session must not end the server.
+    Whatever it raises is a failure of the environment, `SystemExit` and the panics of extension modules too:
+    one session must not end the server. Only Ctrl-C goes on.
     """
     try:
         return operation(environment, argument), None
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the edge to foreign code
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - the edge to foreign code
         return None, error
 
 
-def construct(factory: Callable[[], Any], _: None) -> Any:
+def describe(error: BaseException) -> str:
+    """What a foreign exception says, in one line; its class where it says nothing or cannot even do that."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - foreign code again
+        text = ""
+    return text or type(error).__name__
+
+
+def construct(_: None, factory: Callable[[], Any]) -> Any:
     """The operation that makes an environment."""
     return factory()
 

@@ -20,89 +20,107 @@ from .executor import Done
 
 __all__ = ["Host"]
 
-_FAILURES = (Exception, asyncio.CancelledError, SystemExit)
-
 
 class _Suspended(NamedTuple):
-    """A coroutine that waits: for `awaited`, which it has yielded but no task has seen yet."""
+    """A coroutine that waits: for `awaited`, which it has yielded but no task has seen yet.
+
+    `error` is thrown into it when it goes on.
+    """
 
     coroutine: Coroutine[Any, Any, Any]
     awaited: Any
     done: Done
+    error: BaseException | None
 
 
 class Host:
     """One task and one context for all calls of a session, so that what they keep in either lasts.
 
-    Belongs to the running event loop.
+    A task that was cancelled is not used again: the next call gets a new one, in the same context. Belongs to
+    the running event loop.
     """
 
-    __slots__ = ("_context", "_loop", "_suspended", "_task", "_wake")
+    __slots__ = ("_context", "_loop", "_started", "_task", "_wake")
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()
-        self._suspended: _Suspended | None = None
-        self._wake: asyncio.Future[None] = self._loop.create_future()
-        self._task = self._loop.create_task(self._serve(), context=self._context)
+        self._begin()
 
     def run(self, coroutine: Coroutine[Any, Any, Any], done: Done) -> None:
         """Runs a coroutine; `done` gets its outcome, before this returns if it never waits."""
+        if self._task.cancelling() or self._task.done():
+            self._begin()
         if asyncio.current_task() is not None:
             # The caller is a task (an ASGI endpoint, a client in process): two cannot be entered at a time.
-            self._suspend(_Suspended(coroutine, None, done))
+            self._wake.set_result(_Suspended(coroutine, None, done, None))
             return
-        _enter_task(self._loop, self._task)
+        task = self._task
+        error: BaseException | None = None
+        result = awaited = None
+        waits = False
+        _enter_task(self._loop, task)
         try:
             awaited = self._context.run(coroutine.send, None)
+            waits = True
         except StopIteration as stop:
-            result, error = stop.value, None
-        except _FAILURES as failure:  # noqa: BLE001 - the edge to foreign code
-            result, error = None, failure
-        else:
-            self._suspend(_Suspended(coroutine, awaited, done))
-            return
+            result = stop.value
+        except KeyboardInterrupt:
+            raise
+        except BaseException as failure:  # noqa: BLE001 - the edge to foreign code
+            error = failure
         finally:
-            _leave_task(self._loop, self._task)
-        done(result, error)
+            _leave_task(self._loop, task)
+        if task.cancelling():  # it has cancelled the task that it runs in: itself
+            error = asyncio.CancelledError()
+            self._begin()
+        if waits:
+            self._wake.set_result(_Suspended(coroutine, awaited, done, error))
+        else:
+            done(None if error else result, error)
 
     def cancel(self) -> None:
         """Cancels the running coroutine; its `done` comes all the same."""
-        self._task.cancel()
+        if self._started:
+            self._task.cancel()
+        else:  # a task cancelled before its first step would never see the call it was given
+            self._loop.call_soon(self._task.cancel)
 
     def close(self) -> None:
         """Ends the task. Nothing may be running."""
         self._task.cancel()
 
-    def _suspend(self, suspended: _Suspended) -> None:
-        self._suspended = suspended
-        self._wake.set_result(None)
+    def _begin(self) -> None:
+        self._started = False
+        self._wake: asyncio.Future[_Suspended] = self._loop.create_future()
+        self._task = self._loop.create_task(self._serve(self._wake), context=self._context)
 
-    async def _serve(self) -> None:
+    async def _serve(self, wake: asyncio.Future[_Suspended]) -> None:
+        self._started = True
         while True:
-            cancelled: asyncio.CancelledError | None = None
+            error: BaseException | None = None
             try:
-                await self._wake
-            except asyncio.CancelledError as error:
-                if self._suspended is None:
+                await wake
+            except asyncio.CancelledError as cancelled:
+                if not wake.done() or wake.cancelled():
                     return
-                cancelled = error
-            assert self._suspended is not None
-            (coroutine, awaited, done), self._suspended = self._suspended, None
-            self._wake = self._loop.create_future()
+                error = cancelled
+            coroutine, awaited, done, thrown = wake.result()
+            # The wake-up of the next call: set before `done`, which may make it.
+            self._wake = wake = self._loop.create_future()
+            if error is not None and awaited is not None and awaited.cancel():
+                error = None  # it comes back from there, as it would in any task
             try:
-                result = await _rest(coroutine, awaited, cancelled)
-            except _FAILURES as failure:  # noqa: BLE001 - the edge to foreign code
-                self._forget_cancellation()
+                result = await _rest(coroutine, awaited, error or thrown)
+            except (KeyboardInterrupt, GeneratorExit):
+                raise
+            except BaseException as failure:  # noqa: BLE001 - the edge to foreign code
                 done(None, failure)
             else:
-                self._forget_cancellation()
                 done(result, None)
-
-    def _forget_cancellation(self) -> None:
-        """The call is over and with it every wish to cancel it; the next one starts afresh."""
-        while self._task.cancelling():
-            self._task.uncancel()
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                return
 
 
 @types.coroutine

@@ -23,14 +23,16 @@ class InlineExecutor:
         self._environment = environment
 
     def start(self, factory: Callable[[], Any], done: Done) -> None:
-        self._environment, error = attempt(construct, factory, None)
+        self._environment, error = attempt(construct, None, factory)
         done(self._environment, error)
 
     def submit(self, operation: Operation, argument: Any, done: Done) -> None:
         # `attempt`, written out: its call would be a tenth of what is added to a step.
         try:
             result = operation(self._environment, argument)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - the edge to foreign code
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the edge to foreign code
             done(None, error)
         else:
             done(result, None)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
+import inspect
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import CoroutineType
 from typing import Any
 
 from .executor import Done, Operation, attempt, close, construct
 from .host import Host
+from .mailbox import Mailbox
 
 __all__ = ["LoopExecutor"]
 
@@ -18,13 +19,15 @@ class LoopExecutor:
     """Runs an environment on the event loop; its constructor and `close`, which may block, on a helper thread.
 
     Args:
+        mailbox: The way back from the helpers.
         helpers: Threads for constructing and closing.
         environment: One that another executor made; `start` is then not called.
     """
 
-    __slots__ = ("_environment", "_helpers", "_host")
+    __slots__ = ("_environment", "_helpers", "_host", "_mailbox")
 
-    def __init__(self, helpers: ThreadPoolExecutor, environment: Any = None):
+    def __init__(self, mailbox: Mailbox, helpers: ThreadPoolExecutor, environment: Any = None):
+        self._mailbox = mailbox
         self._helpers = helpers
         self._environment = environment
         self._host = Host()
@@ -34,17 +37,21 @@ class LoopExecutor:
             self._environment = environment
             done(environment, error)
 
-        self._help(construct, factory, made)
+        self._helpers.submit(self._help, construct, None, factory, made)
 
     def submit(self, operation: Operation, argument: Any, done: Done) -> None:
         # `attempt`, written out: its call would be a good part of what is added to a step.
         try:
             result = operation(self._environment, argument)
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the edge to foreign code
             done(None, error)
             return
         if type(result) is CoroutineType:
             self._host.run(result, done)
+        elif inspect.isawaitable(result):
+            self._host.run(_awaited(result), done)
         else:
             done(result, None)
 
@@ -54,9 +61,11 @@ class LoopExecutor:
     def close(self, done: Done) -> None:
         self._host.close()
         environment, self._environment = self._environment, None
-        self._help(close, environment, done)
+        self._helpers.submit(self._help, close, environment, None, done)
 
-    def _help(self, operation: Operation, subject: Any, done: Done) -> None:
-        loop = asyncio.get_running_loop()
-        future = loop.run_in_executor(self._helpers, attempt, operation, subject, None)
-        future.add_done_callback(lambda finished: done(*finished.result()))
+    def _help(self, operation: Operation, environment: Any, argument: Any, done: Done) -> None:
+        self._mailbox.post(done, *attempt(operation, environment, argument))
+
+
+async def _awaited(result: Awaitable[Any]) -> Any:
+    return await result

@@ -74,7 +74,7 @@ def _read(cls: type[object]) -> EnvironmentProfile:
         execution=_execution(cls, asynchronous.values()),
         reset=_with_accepted(reset, _accepted(getattr(cls, reset))),
         step=_calling(step),
-        step_with=_step_with(step, _accepted(getattr(cls, step))),
+        step_with=_step_with(step, getattr(cls, step)),
         state=_read_state,
         concurrent=bool(getattr(cls, "SUPPORTS_CONCURRENT_SESSIONS", False)),
     )
@@ -139,12 +139,19 @@ def _calling(method: str) -> Operation:
     return lambda environment, action: environment.step_async(action)
 
 
-def _step_with(method: str, accepted: frozenset[str] | None) -> Operation:
+def _step_with(method: str, function: Callable[..., Any]) -> Operation:
+    accepted = _accepted(function)
+    # The action's own name, whatever the author calls it, is taken.
+    taken = set(list(inspect.signature(function).parameters)[1:2])
+
     def call(environment: Any, argument: tuple[Any, dict[str, Any]]) -> Any:
         action, arguments = argument
-        if accepted is not None:
-            arguments = {name: value for name, value in arguments.items() if name in accepted}
-        return getattr(environment, method)(action, **arguments)
+        fitting = {
+            name: value
+            for name, value in arguments.items()
+            if name not in taken and (accepted is None or name in accepted)
+        }
+        return getattr(environment, method)(action, **fitting)
 
     return call
 

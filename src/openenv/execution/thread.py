@@ -4,46 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 from types import CoroutineType
 from typing import Any
 
 from .executor import Done, Operation, attempt, close, construct
+from .mailbox import Mailbox
 
-__all__ = ["Mailbox", "ThreadExecutor"]
+__all__ = ["ThreadExecutor"]
 
 # Address space, not memory: only pages that are touched are resident (about 16 KiB for an idle thread).
 # Small enough for 16,384 of them, large enough for numpy, regular expressions and C parsers.
 STACK_BYTES = 512 * 1024
-
-
-class Mailbox:
-    """Carries results from any thread to one event loop, with one wake-up for all that wait together."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop):
-        self._loop = loop
-        self._letters: deque[tuple[Done, Any, BaseException | None]] = deque()
-        self._ringing = False
-
-    def post(self, done: Done, result: Any, error: BaseException | None) -> None:
-        """Has `done` called on the loop. Safe from every thread; a closed loop drops the letter."""
-        self._letters.append((done, result, error))
-        if not self._ringing:
-            self._ringing = True
-            try:
-                self._loop.call_soon_threadsafe(self._deliver)
-            except RuntimeError:  # the loop is closed: nobody is left to tell
-                self._letters.clear()
-
-    def _deliver(self) -> None:
-        # Lowered first: a letter posted from here on either is seen below or rings again.
-        self._ringing = False
-        letters = self._letters
-        while letters:
-            done, result, error = letters.popleft()
-            done(result, error)
 
 
 class ThreadExecutor:
@@ -106,7 +79,7 @@ class ThreadExecutor:
             del call, operation, argument, done, result, error
 
     def _construct(self, _: None, factory: Callable[[], Any]) -> Any:
-        self._environment = construct(factory, None)
+        self._environment = construct(None, factory)
         return self._environment
 
     def _close(self, environment: Any, _: None) -> None:

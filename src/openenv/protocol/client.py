@@ -99,7 +99,10 @@ class ClientProtocol:
         if kind == "error" and isinstance(payload, dict):
             return Reply(request, {}, from_wire(payload))
         if request is None or kind != _REPLY_TYPES[request.kind] or not isinstance(payload, dict):
-            asked = request.kind if request else "nothing"
+            asked = "nothing"
+            if request is not None:
+                asked = request.kind
+                self._requests.appendleft(request)  # not answered: `abandon_all` must find it
             raise ProtocolViolation(f"the server answered {asked} with a message of type {kind!r}")
         return Reply(request, payload, None)
 

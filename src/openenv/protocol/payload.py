@@ -7,18 +7,20 @@ here wrote forbid unknown fields inside `observation`, so nothing is ever added 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel
-from pydantic_core import PydanticSerializationError, to_json
+from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from ..errors import StepFailed
 
 __all__ = ["encode_observation", "encode_state"]
 
 _BESIDE = {"reward", "done"}
+_METADATA = {"metadata"}
 _UNWRITABLE = (PydanticSerializationError, TypeError, ValueError, RecursionError)
 
 
@@ -65,8 +67,9 @@ def encode_observation(observation: Any, before: bytes = b"", after: bytes = b""
     reward = observation.reward
     number = b"null" if reward is None else _number(reward)
     closing = b',"done":true' if observation.done else b',"done":false'
-    if has_metadata and (metadata := observation.metadata):
-        closing += b',"metadata":' + _json(metadata)
+    if has_metadata and observation.metadata:
+        # Out of the model's own hands, since it may write it its own way: `{"metadata":...}` without the braces.
+        closing += b"," + to_json(observation, include=_METADATA, warnings=False)[1:-1]
     if has_truncated and observation.truncated is True:
         closing += b',"truncated":true'
     return b"".join((before, b'{"observation":', fields, b',"reward":', number, closing, b"}", after))
@@ -107,28 +110,37 @@ def _json(value: Any) -> bytes:
 
 
 def _number(reward: Any) -> bytes:
-    if type(reward) is not float:
+    if type(reward) is float and isfinite(reward):
+        return repr(reward).encode()
+    if isinstance(reward, bool):
+        return b"true" if reward else b"false"
+    try:
         if isinstance(reward, int):
-            return (b"true" if reward else b"false") if isinstance(reward, bool) else b"%d" % reward
-        try:
-            # Also for subclasses, such as numpy.float64, which print more than the number.
-            reward = float(reward)
-        except (TypeError, ValueError) as error:
-            raise StepFailed(
-                f"the reward is a {type(reward).__name__}: it must be a finite number or None"
-            ) from error
-    if not isfinite(reward):
-        raise StepFailed(f"the reward is {reward}: it must be a finite number or None")
-    return repr(reward).encode()
+            return b"%d" % reward
+        # Also for subclasses, such as numpy.float64, which print more than the number.
+        number = float(reward)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise StepFailed(
+            f"the reward is a {type(reward).__name__} that cannot be sent: it must be a finite number or None"
+        ) from error
+    if not isfinite(number):
+        raise StepFailed(f"the reward is {number}: it must be a finite number or None")
+    return repr(number).encode()
 
 
 def _mapping(value: Any) -> dict[str, Any]:
-    if isinstance(value, dict):
-        return value
-    fields: dict[str, Any] | None = getattr(value, "__dict__", None)
-    if fields is not None:
+    """The fields of what is no `Observation`."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, BaseModel):  # by its own serializers, as they are declared
+        fields: dict[str, Any] = from_json(value.__pydantic_serializer__.to_json(value, warnings=False))
         return fields
-    raise TypeError(f"{type(value).__name__} is no Observation, mapping or object with fields")
+    if dataclasses.is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    attributes: dict[str, Any] | None = getattr(value, "__dict__", None)
+    if attributes is None:
+        raise TypeError(f"{type(value).__name__} is no Observation, mapping or object with fields")
+    return attributes
 
 
 def _explain(value: Any, error: Exception) -> str:

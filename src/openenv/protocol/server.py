@@ -10,7 +10,7 @@ import json
 from typing import Annotated, Any, Generic, Literal, NotRequired, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError, with_config
-from pydantic_core import from_json, to_json
+from pydantic_core import PydanticSerializationError, from_json, to_json
 from typing_extensions import TypedDict  # typing's own cannot be read by pydantic before Python 3.12
 
 from ..errors import InvalidAction, InvalidMessage, OpenEnvError, UnknownMessage
@@ -109,7 +109,11 @@ class ServerProtocol:
     def error(error: OpenEnvError) -> bytes:
         """An error frame: the v1 code and message, with this package's further facts beside them."""
         data = {**error.data, **error.facts()}
-        return b'{"type":"error","data":%b}' % to_json(data, fallback=str)
+        try:
+            encoded = to_json(data, fallback=repr, inf_nan_mode="strings")
+        except PydanticSerializationError:  # what is no UTF-8: the standard library escapes it
+            encoded = json.dumps(data, default=repr).encode()
+        return b'{"type":"error","data":%b}' % encoded
 
 
 def _classify(frame: bytes | str, error: ValidationError) -> OpenEnvError:

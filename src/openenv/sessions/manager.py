@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import secrets
 import time
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from ..execution import (
     Mailbox,
     ThreadExecutor,
     class_of,
+    describe,
     profile_of,
 )
 from . import lease
@@ -55,7 +57,8 @@ class SessionManager:
         cls = class_of(factory)
         self._profile: EnvironmentProfile | None = None if cls is None else profile_of(cls)
         self._sessions: dict[str, Session] = {}
-        self._waiting: dict[str, Session] = {}
+        self._waiting: dict[str, tuple[Session, asyncio.TimerHandle]] = {}
+        self._admitting = False
         self._closing = 0
         self._draining = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -77,7 +80,10 @@ class SessionManager:
     @property
     def factory_name(self) -> str:
         """The environment's name, for messages."""
-        return str(getattr(self.factory, "__name__", type(self.factory).__name__))
+        factory = self.factory
+        while isinstance(factory, functools.partial):
+            factory = factory.func
+        return str(getattr(factory, "__name__", type(factory).__name__))
 
     def create(self, opened: Opened, on_lost: Lost | None = None) -> Session:
         """Makes the record of a session, which holds nothing before it is passed to `open`.
@@ -103,8 +109,8 @@ class SessionManager:
         elif decision is Decision.ADMIT:
             self._admit(session)
         elif decision is Decision.WAIT:
-            self._waiting[session.id] = session
-            loop.call_later(patience(self.limits), self._give_up, session)
+            timer = loop.call_later(patience(self.limits), self._give_up, session)
+            self._waiting[session.id] = session, timer
         else:
             session.fail(ServerFull(len(self._sessions), self.limits.max_sessions))
 
@@ -113,10 +119,10 @@ class SessionManager:
         self._draining = True
         try:
             ending = Draining("the server is stopping")
-            for session in [*self._waiting.values(), *self._sessions.values()]:
+            for session in [*(waiting for waiting, _ in self._waiting.values()), *self._sessions.values()]:
                 session.end(ending)
             if self._sessions:
-                self._emptied = asyncio.Event()
+                self._emptied = self._emptied or asyncio.Event()
                 await self._emptied.wait()
         finally:
             self._draining = False
@@ -125,18 +131,17 @@ class SessionManager:
     # What sessions tell their owner.
 
     def made(self, session: Session, environment: Any, error: BaseException | None) -> None:
+        if error is not None:
+            name = self.factory_name
+            reason = f"{type(error).__name__}: {describe(error)}"
+            failure = FactoryFailed(name, f"{name} could not create an environment: {reason}")
+            failure.__cause__ = error
+            session.fail(failure)
+            return
         try:
-            if error is not None:
-                raise error
             profile = self._checked_profile(environment)
         except UsageError as usage:
             session.fail(usage)
-            return
-        except BaseException as cause:  # noqa: BLE001 - whatever the environment's constructor raised
-            name = self.factory_name
-            failure = FactoryFailed(name, f"{name} could not create an environment: {_describe(cause)}")
-            failure.__cause__ = cause
-            session.fail(failure)
             return
         executor = session.executor
         if isinstance(executor, ThreadExecutor) and profile.execution is not Execution.THREAD:
@@ -146,31 +151,44 @@ class SessionManager:
         session.live(executor, profile)
 
     def closing(self, session: Session) -> None:
-        self._waiting.pop(session.id, None)
+        self._leave_queue(session)
         if session.id in self._sessions:
             self._closing += 1
 
     def gone(self, session: Session) -> None:
         if self._sessions.pop(session.id, None) is not None:
             self._closing -= 1
-        while self._waiting and len(self._sessions) < self.limits.max_sessions:
-            self._admit(self._waiting.pop(next(iter(self._waiting))))
+        # A loop and not a recursion: one that is admitted may fail, and be gone, before `_admit` returns.
+        if not self._admitting:
+            self._admitting = True
+            while self._waiting and len(self._sessions) < self.limits.max_sessions:
+                first, _ = next(iter(self._waiting.values()))
+                self._leave_queue(first)
+                self._admit(first)
+            self._admitting = False
         if not self._sessions:
             self._rest()
+
+    def _leave_queue(self, session: Session) -> bool:
+        place = self._waiting.pop(session.id, None)
+        if place is not None:
+            place[1].cancel()
+        return place is not None
 
     def _bind(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._loop is loop:
             return
-        if self._loop is not None and self._sessions:
-            if not self._loop.is_closed():
-                raise UsageError(
-                    "this app has sessions on another event loop: use one loop, or make one app for each"
-                )
-            self._sessions.clear()
-            self._waiting.clear()
-            self._closing = 0
+        if self._loop is not None and self._sessions and not self._loop.is_closed():
+            raise UsageError("this app has sessions on another event loop: use one loop, or make one app for each")
         self._loop = loop
-        self._mailbox = Mailbox(loop)
+        self._sweeper = self._emptied = None
+        if self._mailbox is None:
+            self._mailbox = Mailbox(loop)
+        else:
+            self._mailbox.move(loop)
+        # What a loop that ended left behind is closed by the next one.
+        for session in [*(waiting for waiting, _ in self._waiting.values()), *self._sessions.values()]:
+            session.close()
 
     def _admit(self, session: Session) -> None:
         self._sessions[session.id] = session
@@ -189,14 +207,17 @@ class SessionManager:
         if execution is Execution.INLINE:
             return InlineExecutor()
         if execution is Execution.LOOP:
-            return LoopExecutor(self._helper_threads())
-        assert self._mailbox is not None
-        return ThreadExecutor(self._mailbox, f"openenv-{session.id[:8]}")
+            return LoopExecutor(self._mail(), self._helper_threads())
+        return ThreadExecutor(self._mail(), f"openenv-{session.id[:8]}")
 
     def _adopt(self, profile: EnvironmentProfile, environment: Any) -> Executor:
         if profile.execution is Execution.INLINE:
             return InlineExecutor(environment)
-        return LoopExecutor(self._helper_threads(), environment)
+        return LoopExecutor(self._mail(), self._helper_threads(), environment)
+
+    def _mail(self) -> Mailbox:
+        assert self._mailbox is not None  # made by `_bind`, before anything is opened
+        return self._mailbox
 
     def _helper_threads(self) -> ThreadPoolExecutor:
         if self._helpers is None:
@@ -204,7 +225,7 @@ class SessionManager:
         return self._helpers
 
     def _give_up(self, session: Session) -> None:
-        if self._waiting.pop(session.id, None) is not None:
+        if self._leave_queue(session):
             held, most, waited = len(self._sessions), self.limits.max_sessions, patience(self.limits)
             session.fail(
                 QueueTimeout(
@@ -232,7 +253,3 @@ class SessionManager:
             self._helpers = None
         if self._emptied is not None:
             self._emptied.set()
-
-
-def _describe(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
 from enum import Enum
 from typing import Any, Protocol
 
-from ..errors import OpenEnvError, SessionLost, StepFailed
-from ..execution import Done, EnvironmentProfile, Executor, Operation
+from ..errors import EnvironmentFailed, InvalidAction, OpenEnvError, ResetRequired, SessionLost, StepFailed
+from ..execution import Done, EnvironmentProfile, Executor, Operation, describe
 
 __all__ = ["Lost", "Opened", "Owner", "Session", "SessionState"]
 
@@ -66,7 +67,7 @@ class Session:
         executor: Where its environment runs; None while it waits for a slot and when it is GONE.
         created_at, used_at: Monotonic seconds.
         steps: Steps begun.
-        on_gone: Called when nothing of the session is left; None until somebody waits for that.
+        gone: Set when nothing of the session is left; None until somebody waits for that.
     """
 
     __slots__ = (
@@ -76,8 +77,8 @@ class Session:
         "_owner",
         "created_at",
         "executor",
+        "gone",
         "id",
-        "on_gone",
         "profile",
         "state",
         "steps",
@@ -93,7 +94,7 @@ class Session:
         self.created_at = self.used_at = time.monotonic()
         self.steps = 0
         self.executor = None
-        self.on_gone: Callable[[], None] | None = None
+        self.gone: asyncio.Event | None = None
         self._owner = owner
         self._opened = opened
         self._on_lost = on_lost
@@ -108,31 +109,35 @@ class Session:
 
     def reset(self, arguments: dict[str, Any], done: Done) -> None:
         """Starts an episode; `done` gets the observation."""
-        self._submit(self.profile.reset, arguments, done)
+        if self._takes_calls(done):
+            self._submit(self.profile.reset, arguments, done)
 
     def step(self, action: Any, done: Done) -> None:
         """Does one action; `done` gets the observation."""
-        self.steps += 1
-        # `_submit`, written out: this is the path of every step.
         if self.state is _LIVE and self.executor is not None:
+            # `_submit`, written out: this is the path of every step.
+            self.steps += 1
             self.state = _EXECUTING
             self._done = done
             self.executor.submit(self.profile.step, action, self._finished)
         else:
-            self._submit(self.profile.step, action, done)
+            self._takes_calls(done)
 
     def step_with(self, action: Any, arguments: dict[str, Any], done: Done) -> None:
         """The same with further arguments for the environment's `step`, of which it gets those it takes."""
-        self.steps += 1
-        self._submit(self.profile.step_with, (action, arguments), done)
+        if self._takes_calls(done):
+            self.steps += 1
+            self._submit(self.profile.step_with, (action, arguments), done)
 
     def read_state(self, done: Done) -> None:
         """Reads the environment's state."""
-        self._submit(self.profile.state, None, done)
+        if self._takes_calls(done):
+            self._submit(self.profile.state, None, done)
 
     def call(self, operation: Operation, argument: Any, done: Done) -> None:
         """Does anything else with the environment, where and when it may be touched."""
-        self._submit(operation, argument, done)
+        if self._takes_calls(done):
+            self._submit(operation, argument, done)
 
     def close(self) -> None:
         """Ends the session, after the call in flight if there is one. May be called at any time, repeatedly."""
@@ -151,9 +156,15 @@ class Session:
 
     def end(self, error: OpenEnvError) -> None:
         """Ends the session and tells its user why."""
-        if self._on_lost is not None and self.state is not _CLOSING and self.state is not _GONE:
-            self._on_lost(error)
-        self.close()
+        if self.state is _STARTING and self.executor is None:
+            self.fail(error)
+        elif self.state is _STARTING:
+            self.close()
+            self._opened(error)
+        else:
+            if self._on_lost is not None and self.state is not _CLOSING and self.state is not _GONE:
+                self._on_lost(error)
+            self.close()
 
     # What the owner does.
 
@@ -178,16 +189,20 @@ class Session:
         if wanted:
             self.state = _CLOSING
             self._owner.closing(self)
-            self._opened(error)
         if self.executor is not None:
             self.executor.close(self._closed)
         elif wanted:
             self._closed(None, None)
+        if wanted:
+            self._opened(error)
+
+    def _takes_calls(self, done: Done) -> bool:
+        if self.state is _LIVE:
+            return True
+        done(None, SessionLost(f"session {self.id} takes no call: it is {self.state.value}"))
+        return False
 
     def _submit(self, operation: Operation, argument: Any, done: Done) -> None:
-        if self.state is not _LIVE:
-            done(None, SessionLost(f"session {self.id} takes no call: it is {self.state.value}"))
-            return
         self.state = _EXECUTING
         self._done = done
         assert self.executor is not None
@@ -201,8 +216,10 @@ class Session:
             self.state = _LIVE
         elif self.executor is not None:  # closed during the call
             self.executor.close(self._closed)
-        if error is not None and not isinstance(error, OpenEnvError):
-            failed = StepFailed(str(error) or type(error).__name__)
+        # Errors of other kinds that an environment raises are about its own affairs: a lost connection of its own
+        # is not the loss of this session.
+        if error is not None and not isinstance(error, (EnvironmentFailed, InvalidAction, ResetRequired)):
+            failed = StepFailed(describe(error))
             failed.__cause__ = error
             error = failed
         done(result, error)
@@ -213,5 +230,5 @@ class Session:
         if error is not None:
             logger.warning("session %s: close() of its environment failed", self.id, exc_info=error)
         self._owner.gone(self)
-        if self.on_gone is not None:
-            self.on_gone()
+        if self.gone is not None:
+            self.gone.set()

@@ -36,9 +36,8 @@ async def close_session(session: Session) -> None:
     """Closes a session and waits until nothing of it is left."""
     session.close()
     if session.state is not SessionState.GONE:
-        gone = asyncio.Event()
-        session.on_gone = gone.set
-        await gone.wait()
+        session.gone = session.gone or asyncio.Event()
+        await session.gone.wait()
 
 
 async def result_of(call: Callable[[Done], None]) -> Any:

@@ -1,0 +1,153 @@
+"""What becomes of synchronous clients when their process forks, is interrupted, or simply ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from ..client.environments import ThreadCounter, app_of
+from ..server.wires import served
+
+pytestmark = [pytest.mark.real, pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")]
+
+# Starting an interpreter on a busy machine.
+LIMIT_S = 30
+
+
+@pytest.fixture
+def address():
+    with served(app_of(ThreadCounter, sessions=8), ws="openenv.server.fastpath:FastPath") as address:
+        yield address
+
+
+def run(script, address):
+    """Runs a script in a process of its own; it must end well, and have nothing to complain about."""
+    program = textwrap.dedent(script)
+    result = subprocess.run(
+        [sys.executable, "-W", "error", "-X", "dev", "-c", program, address],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert (result.returncode, result.stderr) == (0, ""), result.stderr
+    return result.stdout.split()
+
+
+def test_a_process_that_never_closes_its_clients_ends_at_once_and_in_silence(address):
+    output = run(
+        """
+        import sys
+        from openenv import GenericEnvClient
+        clients = [GenericEnvClient(sys.argv[1]) for _ in range(3)]
+        for client in clients:
+            client.reset()
+            print(client.step({"by": 2}).reward)
+        """,
+        address,
+    )
+    assert output == ["1.0"] * 3
+
+
+def test_a_client_made_after_a_fork_works_in_both_processes(address):
+    output = run(
+        """
+        import os, sys
+        from openenv import GenericEnvClient
+
+        def play():
+            with GenericEnvClient(sys.argv[1]) as env:
+                env.reset()
+                return env.step({"by": 2}).reward
+
+        play()
+        child = os.fork()
+        reward = play()
+        if child == 0:
+            os._exit(int(reward))
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), reward)
+        """,
+        address,
+    )
+    assert output == ["1", "1.0"]
+
+
+@pytest.mark.parametrize("loop", ["plain", "asyncio"])
+def test_a_client_made_before_a_fork_has_lost_its_session_in_the_child(address, loop):
+    """The parent goes on with it; the child must neither hang nor write into the parent's connection."""
+    output = run(
+        f"""
+        import asyncio, os, signal, sys
+        from openenv import GenericEnvClient
+        from openenv.errors import SessionLost
+
+        env = GenericEnvClient(sys.argv[1])
+
+        def in_the_child():
+            signal.alarm(10)
+            try:
+                env.step({{"by": 1}})
+            except SessionLost:
+                env.reset(start=100)
+                return env.step({{"by": 1}}).observation["total"]
+            return 1
+
+        def fork():
+            child = os.fork()
+            if child == 0:
+                os._exit(in_the_child())
+            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+        async def asynchronously():
+            await env.reset()
+            await env.step({{"by": 1}})
+            code = await asyncio.to_thread(fork)
+            print(code, (await env.step({{"by": 1}})).reward)
+            await env.close()
+
+        def plainly():
+            env.reset()
+            env.step({{"by": 1}})
+            print(fork(), env.step({{"by": 1}}).reward)
+            env.close()
+
+        plainly() if {loop!r} == "plain" else asyncio.run(asynchronously())
+        """,
+        address,
+    )
+    assert output == ["101", "2.0"]
+
+
+def test_ctrl_c_ends_a_process_that_waits_for_a_step(address):
+    program = textwrap.dedent(
+        """
+        import sys
+        from openenv import GenericEnvClient
+        env = GenericEnvClient(sys.argv[1], message_timeout_s=None)
+        env.reset()
+        print("ready", flush=True)
+        try:
+            while True:
+                env.step({"by": 1})
+        except KeyboardInterrupt:
+            print(env.state()["step_count"] > 0)
+        """
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, address], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        output, complaints = process.communicate(timeout=LIMIT_S)
+    finally:
+        process.kill()
+    assert (process.returncode, output.strip(), complaints) == (0, "True", "")
