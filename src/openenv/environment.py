@@ -7,9 +7,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Generic
 
+from .signatures import accepted
 from .types import ActT, EnvironmentMetadata, ObsT, StateT
 
-__all__ = ["Environment", "Transform"]
+__all__ = ["Environment", "Transform", "metadata_of"]
 
 
 class Transform(ABC, Generic[ObsT]):
@@ -73,19 +74,18 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
 
     async def reset_async(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> ObsT:
         """Asynchronous `reset`; override it to run on the event loop."""
-        return self.reset(seed=seed, episode_id=episode_id, **kwargs)
+        return self.reset(**accepted(self.reset).of({"seed": seed, "episode_id": episode_id, **kwargs}))
 
     async def step_async(self, action: ActT, timeout_s: float | None = None, **kwargs: Any) -> ObsT:
         """Asynchronous `step`; override it to run on the event loop."""
-        return self.step(action, timeout_s=timeout_s, **kwargs)
+        return self.step(action, **accepted(self.step, positional=1).of({"timeout_s": timeout_s, **kwargs}))
 
     def close(self) -> None:
         """Gives back what the environment holds. Called once, after the last call."""
 
     def get_metadata(self) -> EnvironmentMetadata:
         """What `GET /metadata` answers."""
-        name = type(self).__name__
-        return EnvironmentMetadata(name=name, description=inspect.getdoc(type(self)) or f"{name} environment")
+        return metadata_of(type(self))
 
     def render_web(self, obs: Any) -> str | None:
         """HTML that shows an observation in the web UI, or None for the default view."""
@@ -120,3 +120,9 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
             outcome = reset()
             if inspect.isawaitable(outcome):
                 await outcome
+
+
+def metadata_of(cls: type[Any]) -> EnvironmentMetadata:
+    """What a class says about itself: its name and its own docstring."""
+    text = inspect.cleandoc(cls.__doc__) if cls.__doc__ else f"{cls.__name__} environment"
+    return EnvironmentMetadata(name=cls.__name__, description=text, version="1.0.0")

@@ -105,9 +105,17 @@ class InvalidAction(UsageError):
     code = "VALIDATION_ERROR"
 
     def __str__(self) -> str:
-        faults = [fault for fault in self.data.get("errors", ()) if isinstance(fault, dict)]
-        places = [f"{'.'.join(map(str, fault.get('loc', ()))) or '-'}: {fault.get('msg')}" for fault in faults]
-        return "; ".join([self.message, *places])
+        faults = self.data.get("errors")
+        return "; ".join([self.message, *map(_fault, faults if isinstance(faults, list) else ())])
+
+
+def _fault(fault: Any) -> str:
+    """One fault of a validation in words; foreign servers may send anything."""
+    if not isinstance(fault, Mapping):
+        return str(fault)
+    place = fault.get("loc")
+    where = ".".join(map(str, place)) if isinstance(place, (list, tuple)) else str(place or "")
+    return f"{where or '-'}: {fault.get('msg', fault)}"
 
 
 class InvalidMessage(UsageError):
@@ -153,12 +161,16 @@ class MessageTooLarge(UsageError):
 class ConcurrencyConfigurationError(UsageError):
     """More than one session was asked for an environment that does not support it."""
 
+    environment_name: str = ""
+    max_concurrent_envs: int = 0
+
     def __init__(self, environment_name: str, max_concurrent_envs: int, message: str | None = None):
         super().__init__(
             message
             or f"{environment_name} does not support concurrent sessions, but {max_concurrent_envs} were asked for: "
             "set SUPPORTS_CONCURRENT_SESSIONS = True on the class if its instances share nothing, "
-            "or serve it with a limit of 1"
+            "or serve it with a limit of 1",
+            data={"environment_name": environment_name, "max_concurrent_envs": max_concurrent_envs},
         )
         self.environment_name = environment_name
         self.max_concurrent_envs = max_concurrent_envs
@@ -323,18 +335,32 @@ def from_wire(data: Mapping[str, Any]) -> OpenEnvError:
         cls = _BY_CODE.get(str(data.get("code")), OpenEnvError)
     # The sender's message stands: a constructor that derives one of its own is not called.
     extras = {key: value for key, value in data.items() if key not in _FRAME_KEYS}
-    error = cls.__new__(cls)
+    error = _blank(cls)
     OpenEnvError.__init__(error, str(data.get("message", "")), retry_after_s=data.get("retry_after_s"), data=extras)
     error.__dict__.update({key: value for key, value in extras.items() if key in _ATTRIBUTES})
     return error
 
 
+def _blank(cls: type[OpenEnvError]) -> OpenEnvError:
+    """An error whose own constructor has not run. The builtin base that holds the most must make it."""
+    return OSError.__new__(cls) if issubclass(cls, OSError) else Exception.__new__(cls)
+
+
 def _rebuild(cls: type[OpenEnvError], attributes: dict[str, Any]) -> OpenEnvError:
-    error = cls.__new__(cls)
+    error = _blank(cls)
     OpenEnvError.__init__(error, attributes.get("message", ""))
     error.__dict__.update(attributes)
     return error
 
 
 _FRAME_KEYS = frozenset({"message", "code", "error", "blame", "retryable", "retry_after_s"})
-_ATTRIBUTES = frozenset({"active_sessions", "max_sessions", "factory_name", "session_id"})
+_ATTRIBUTES = frozenset(
+    {
+        "active_sessions",
+        "environment_name",
+        "factory_name",
+        "max_concurrent_envs",
+        "max_sessions",
+        "session_id",
+    }
+)

@@ -59,9 +59,11 @@ class _Settings(BaseModel):
             raise UsageError(cls._explain(error)) from None
 
     def export(self) -> None:
-        """Writes what differs from the defaults into `os.environ`, for apps and processes made from here on."""
+        """Makes `os.environ` say what these settings say, for apps and processes made from here on."""
         for setting in self.table():
             value = getattr(self, setting.name)
+            for variable in setting.variables:
+                os.environ.pop(variable, None)
             if value != setting.default:
                 os.environ[setting.variables[0]] = str(value)
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from openenv.bench.closed_loop import StepCost
 from openenv.bench.summary import Summary

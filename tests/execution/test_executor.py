@@ -147,6 +147,15 @@ class TestKeyboardInterrupt:
         assert await submitted(executor, lambda environment, argument: "still there") == ("still there", None)
         await outcome(executor.close)
 
+    @pytest.mark.parametrize("kind", ["inline", "loop"])
+    async def test_in_an_operation_on_the_loop_it_is_the_users_own(self, make, kind):
+        executor, answers = make(kind), []
+        await started(executor)
+        with pytest.raises(KeyboardInterrupt):
+            executor.submit(raising(KeyboardInterrupt()), None, lambda *answer: answers.append(answer))
+        assert answers == []
+        await outcome(executor.close)
+
     @pytest.mark.parametrize("kind", ["loop", "thread"])
     async def test_in_a_constructor(self, make, kind):
         def factory():

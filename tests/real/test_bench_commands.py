@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from openenv.bench.row import Row
 from openenv.bench.served import ServedTarget

@@ -351,7 +351,7 @@ class TestFactories:
         with pytest.raises(UsageError, match="fibre"):
             SessionManager(Strange, Limits(1))
         manager = SessionManager(lambda: Strange(), Limits(1))
-        with pytest.raises(UsageError, match="fibre"):
+        with pytest.raises(OpenEnvError, match="fibre"):
             await open_session(manager)
         await until(lambda: manager.active == 0)
 
@@ -570,6 +570,20 @@ class TestAclose:
         gate.open()
         await until(lambda: manager.active == 0)
 
+    async def test_who_gives_up_waiting_for_it_does_not_harm_another_who_waits(self):
+        gate = Gate()
+        manager = SessionManager(partial(Gated, closing=gate), Limits(4))
+        await open_session(manager)
+        first, second = asyncio.create_task(manager.aclose()), asyncio.create_task(manager.aclose())
+        await gate.reached()
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        with pytest.raises(Draining):
+            await open_session(manager)
+        gate.open()
+        await asyncio.wait_for(second, PATIENCE_S)
+
     async def test_it_can_be_used_again(self):
         manager = SessionManager(Plain, Limits(1))
         for _ in range(2):
@@ -685,7 +699,7 @@ class House(RuleBasedStateMachine):
 
     async def finish(self):
         if hasattr(self, "manager"):
-            await self.manager.aclose()
+            await asyncio.wait_for(self.manager.aclose(), PATIENCE_S)
 
     def run(self, function, *arguments):
         async def call():
@@ -762,7 +776,7 @@ class House(RuleBasedStateMachine):
     @precondition(lambda self: self.live or self.queue)
     @rule()
     def stop(self):
-        self.runner.run(self.manager.aclose())
+        self.runner.run(self.finish())
         for _, witness in [*self.live, *self.queue]:
             assert [type(error) for error in witness.errors] == [Draining]
         self.over += [*self.live, *self.queue]

@@ -1,31 +1,14 @@
-"""Open files: a session is one, at both of its ends."""
+"""How many sessions one process of the load can hold."""
 
 from __future__ import annotations
 
-import resource
-
 from ..errors import UsageError
+from ..file_limit import raise_file_limit
 
 __all__ = ["check_share", "raise_file_limit"]
 
-# Where the system sets none, what the kernel allows a process by default.
-UNLIMITED = 1_048_576
 # The rest is for modules being imported, pipes, and sockets still in their last handshake.
 USABLE = 0.9
-
-
-def raise_file_limit() -> int:
-    """Raises this process's limit as far as it may, for itself and what it starts.
-
-    Returns:
-        How many files it may have open.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard == resource.RLIM_INFINITY:
-        return UNLIMITED if soft == resource.RLIM_INFINITY else soft
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard
 
 
 def check_share(sessions: int, processes: int, limit: int) -> None:

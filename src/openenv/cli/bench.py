@@ -12,62 +12,84 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import typer
+import click
 
-from ..bench.row import Mode
-from ..errors import UsageError
-from .bench_display import Display, demo_table, scale_table, stdout, step_table
+from ..errors import MissingExtra, UsageError
 
 if TYPE_CHECKING:
     from ..bench.crew import Counts
     from ..bench.episode import Batch
     from ..bench.served import ServedTarget
+    from .bench_display import Display
 
-__all__ = ["app", "demo", "scale", "steps"]
-
-app = typer.Typer(help="Measure an environment server.", no_args_is_help=True)
+__all__ = ["bench"]
 
 T = TypeVar("T")
-
-_URL = typer.Option(help="Address of a running server.", show_default=False)
-_SERVE = typer.Option(help="Serve this, as `openenv serve` would, for the measurement.", show_default=False)
-_WORKERS = typer.Option(min=1, help="Worker processes, with --serve.")
-_PROCESSES = typer.Option(min=1, help="Processes of the load, each with its share of the sessions.")
+_COUNT = click.IntRange(min=1)
+_FOLDER = click.Path(file_okay=False, path_type=Path)
 # Room for sessions whose close is still under way.
 SPARE_SESSIONS = 64
 
 
-@app.command()
-def scale(
-    url: Annotated[str | None, _URL] = None,
-    serve: Annotated[str | None, _SERVE] = None,
-    requests_grid: Annotated[str, typer.Option(help="Sessions at once, as 32,128,512.")] = "32,128,512",
-    wait_grid: Annotated[str, typer.Option(help="Seconds a step shall take, as 0.1,1.0.")] = "1.0",
-    reps: Annotated[int, typer.Option(min=1, help="Repetitions of each batch.")] = 3,
-    mode: Annotated[
-        Mode, typer.Option(help="A session over WebSocket, or one POST /reset and one POST /step.")
-    ] = Mode.WS,
-    output_dir: Annotated[Path, typer.Option(help="Where the results are written.")] = Path("out/scale"),
-    workers: Annotated[int, _WORKERS] = 1,
-    processes: Annotated[int, _PROCESSES] = 1,
-    timeout: Annotated[float, typer.Option(help="Seconds for each of connect, reset and step.")] = 120.0,
-    server_cores: Annotated[
-        int | None,
-        typer.Option(min=1, help="Cores of the server's machine, if it is another one.", show_default=False),
-    ] = None,
-) -> None:
-    """How many sessions at once a server carries.
+@click.group(short_help="Measure an environment server.")
+def bench() -> None:
+    """Measure an environment server."""
 
-    Each session connects, resets, steps once (the action is {"wait_seconds": W}) and closes; all of a batch begin
+
+_url = click.option("--url", help="Address of a running server.")
+_serve = click.option("--serve", metavar="TARGET", help="Serve this for the measurement, as `openenv serve` would.")
+_workers = click.option(
+    "--workers", type=_COUNT, default=1, show_default=True, help="Worker processes, with --serve."
+)
+_processes = click.option(
+    "--processes", type=_COUNT, default=1, show_default=True, help="Processes of the load, each with its share."
+)
+
+
+@bench.command(short_help="How many sessions at once a server carries.")
+@_url
+@_serve
+@click.option("--requests-grid", default="32,128,512", show_default=True, help="Sessions at once.")
+@click.option("--wait-grid", default="1.0", show_default=True, help="Seconds a step shall take, as 0.1,1.0.")
+@click.option("--reps", type=_COUNT, default=3, show_default=True, help="Repetitions of each batch.")
+@click.option(
+    "--mode",
+    type=click.Choice(["ws", "http"]),
+    default="ws",
+    show_default=True,
+    help="A session over WebSocket, or one POST /reset and one POST /step.",
+)
+@click.option("--output-dir", type=_FOLDER, default="out/scale", show_default=True, help="Where the results go.")
+@_workers
+@_processes
+@click.option("--timeout", default=120.0, show_default=True, help="Seconds for each of connect, reset and step.")
+@click.option("--server-cores", type=_COUNT, help="Cores of the server's machine, if it is another one.")
+def scale(
+    url: str | None,
+    serve: str | None,
+    requests_grid: str,
+    wait_grid: str,
+    reps: int,
+    mode: str,
+    output_dir: Path,
+    workers: int,
+    processes: int,
+    timeout: float,
+    server_cores: int | None,
+) -> None:
+    """Each session connects, resets, steps once (the action is {"wait_seconds": W}) and closes; all of a batch begin
     together. Writes raw.jsonl, summary.csv, pictures and report.html. Requests that fail are part of the result; the
     exit code is 1 if none succeeded.
 
-    [bold]Example[/bold]
-
-        openenv bench scale --serve benchmark --workers 2 --requests-grid 256,1024,4096 --processes 2
+    \b
+    Example:
+      openenv bench scale --serve benchmark --workers 2 --requests-grid 256,1024,4096 --processes 2
     """
+    shown = _display()
+    from ..bench.row import Mode
     from ..bench.scale import Grid, check_grid, measure_scale
     from ..bench.served import probe
 
@@ -75,7 +97,7 @@ def scale(
         requests=_numbers(requests_grid, int, "--requests-grid"),
         waits=_numbers(wait_grid, float, "--wait-grid"),
         reps=reps,
-        mode=mode,
+        mode=Mode(mode),
         timeout_s=timeout,
         processes=processes,
     )
@@ -83,7 +105,7 @@ def scale(
     check_grid(grid)
     with ExitStack() as stack:
         stack.enter_context(_ended_in_order())
-        display = stack.enter_context(Display())
+        display = stack.enter_context(shown.Display())
         settle: Callable[[], None] = lambda: None  # noqa: E731
         if serve is not None:
             server = _served(stack, display, serve, workers, max(grid.requests))
@@ -99,40 +121,47 @@ def scale(
             settle=settle,
             progress=partial(_show_batch, display),
         )
-    console = stdout()
-    console.print(scale_table(result.summaries))
+    console = shown.stdout()
+    console.print(shown.scale_table(result.summaries))
     console.print("\n".join(result.verdicts()))
     for (kind, message), count in result.errors.most_common(5):
         console.print(f"{count:,} x {kind}: {message}", style="red", markup=False)
     console.print(f"written: {output_dir}/report.html, summary.csv, raw.jsonl", markup=False)
     if not any(summary.successful for summary in result.summaries):
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
-@app.command()
+@bench.command(short_help="What a step costs, in time and in CPU of both sides.")
+@_url
+@_serve
+@click.option("--sessions", type=_COUNT, default=64, show_default=True, help="Sessions that step at the same time.")
+@click.option(
+    "--duration", type=click.FloatRange(min=0.1), default=5.0, show_default=True, help="Seconds to measure for."
+)
+@click.option("--action", default="{}", show_default=True, help="What each step does, as JSON.")
+@click.option("--server-pid", type=int, multiple=True, help="With --url: process of the server, for its CPU time.")
+@_workers
+@_processes
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def steps(
-    url: Annotated[str | None, _URL] = None,
-    serve: Annotated[str | None, _SERVE] = None,
-    sessions: Annotated[int, typer.Option(min=1, help="Sessions that step at the same time.")] = 64,
-    duration: Annotated[float, typer.Option(min=0.1, help="Seconds to measure for.")] = 5.0,
-    action: Annotated[str, typer.Option(help="What each step does, as JSON.")] = "{}",
-    server_pid: Annotated[
-        list[int] | None,
-        typer.Option(help="With --url: process of the server, for its CPU time.", show_default=False),
-    ] = None,
-    workers: Annotated[int, _WORKERS] = 1,
-    processes: Annotated[int, _PROCESSES] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    url: str | None,
+    serve: str | None,
+    sessions: int,
+    duration: float,
+    action: str,
+    server_pid: tuple[int, ...],
+    workers: int,
+    processes: int,
+    as_json: bool,
 ) -> None:
-    """What a step costs, in time and in CPU of both sides.
-
-    Every session steps again as soon as it is answered. CPU time is read from the operating system, so it means
+    """Every session steps again as soon as it is answered. CPU time is read from the operating system, so it means
     the same whatever else the machine does.
 
-    [bold]Example[/bold]
-
-        openenv bench steps --serve gymnasium:CartPole-v1 --action '{"action": 1}'
+    \b
+    Example:
+      openenv bench steps --serve gymnasium:CartPole-v1 --action '{"action": 1}'
     """
+    shown = _display()
     from ..bench.closed_loop import Loop, measure_steps
     from ..bench.procfs import cpu_seconds, process_tree
     from ..bench.served import probe
@@ -141,7 +170,7 @@ def steps(
     _one_server(url, serve)
     with ExitStack() as stack:
         stack.enter_context(_ended_in_order())
-        display = stack.enter_context(Display())
+        display = stack.enter_context(shown.Display())
         server_cpu: Callable[[], float] | None = None
         if serve is not None:
             server = _served(stack, display, serve, workers, sessions)
@@ -156,30 +185,30 @@ def steps(
     if as_json:
         print(json.dumps(asdict(cost)))
     else:
-        stdout().print(step_table(cost))
+        shown.stdout().print(shown.step_table(cost))
     for error, count in cost.errors.items():
         print(f"{count} session(s) failed: {error}", file=sys.stderr)
     if cost.failed:
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
-@app.command()
-def demo(
-    output_dir: Annotated[Path, typer.Option(help="Where the results are written.")] = Path("out/demo"),
-    sessions: Annotated[int, typer.Option(min=1, help="Sessions of the benchmark environment at once.")] = 1024,
-    episodes: Annotated[int, typer.Option(min=1, help="Episodes of each game.")] = 200,
-    concurrency: Annotated[int, typer.Option(min=1, help="Sessions that play at the same time.")] = 64,
-) -> None:
-    """Serves the benchmark environment and two games, drives them, and tells what it saw. Under a minute."""
+@bench.command(short_help="Serve, drive and measure on this machine, in under a minute.")
+@click.option("--output-dir", type=_FOLDER, default="out/demo", show_default=True, help="Where the results go.")
+@click.option("--sessions", type=_COUNT, default=1024, show_default=True, help="Benchmark sessions at once.")
+@click.option("--episodes", type=_COUNT, default=200, show_default=True, help="Episodes of each game.")
+@click.option("--concurrency", type=_COUNT, default=64, show_default=True, help="Sessions that play at once.")
+def demo(output_dir: Path, sessions: int, episodes: int, concurrency: int) -> None:
+    """Serves the benchmark environment and two games, drives them, and tells what it saw."""
+    shown = _display()
     from ..bench.demo import Demo, check_demo, run_demo
 
     plan = Demo(sessions, episodes, concurrency, output_dir)
     check_demo(plan)
     began = time.monotonic()
-    with _ended_in_order(), Display() as display:
+    with _ended_in_order(), shown.Display() as display:
         workloads = run_demo(plan, display.say, partial(_show_workload, display))
-    console = stdout()
-    console.print(demo_table(workloads))
+    console = shown.stdout()
+    console.print(shown.demo_table(workloads))
     console.print(
         f"{os.cpu_count()} cores, {time.monotonic() - began:.0f} s; "
         f"written: {output_dir}/report.html, summary.csv, raw.jsonl",
@@ -188,7 +217,15 @@ def demo(
     failed = sum(workload.failed for workload in workloads)
     if failed:
         console.print(f"{failed:,} failed: {output_dir}/raw.jsonl says why", style="red", markup=False)
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
+
+
+def _display() -> ModuleType:
+    try:
+        from . import bench_display
+    except ModuleNotFoundError as error:
+        raise MissingExtra(error.name or "rich", "bench") from None
+    return bench_display
 
 
 def _served(stack: ExitStack, display: Display, target: str, workers: int, sessions: int) -> ServedTarget:

@@ -3,49 +3,37 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
 
-import typer
-from rich.console import Console
+import click
 
 from .. import __version__
 from ..errors import OpenEnvError
-from . import bench, serve
+from .bench import bench
+from .serve import serve
 
 __all__ = ["app", "main"]
 
-app = typer.Typer(
-    name="openenv",
-    help="Serve typed reinforcement-learning environments, and measure them.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-)
-app.command("serve")(serve.serve)
-app.add_typer(bench.app, name="bench")
 
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        print(f"openenv {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
-    ] = False,
-) -> None:
+@click.group(name="openenv", context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="openenv", message="%(prog)s %(version)s")
+def app() -> None:
     """Serve typed reinforcement-learning environments, and measure them."""
+
+
+app.add_command(serve)
+app.add_command(bench)
 
 
 def main() -> None:
     """Runs a command; an error that we know is one line and exit code 1, Ctrl-C is exit code 130."""
     try:
-        app()
+        # Not standalone, click returns the exit code of a command that ends early.
+        sys.exit(app(prog_name="openenv", standalone_mode=False) or 0)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
     except OpenEnvError as error:
-        Console(stderr=True, highlight=False).print(f"[red]error:[/red] {error.message}", soft_wrap=True)
+        click.echo(f"{click.style('error:', fg='red')} {error.message}", err=True)
         sys.exit(1)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, click.Abort):
         sys.exit(130)

@@ -5,17 +5,19 @@ from __future__ import annotations
 import signal
 import socket
 import sys
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
-import typer
-from rich.console import Console
+import click
 
 from ..errors import UsageError
+from ..file_limit import raise_file_limit
 from ..settings import ServerSettings, Setting
 from . import target as targets
 
 __all__ = ["serve", "worker_app"]
 
+Command = TypeVar("Command", bound=Callable[..., Any])
 _SETTINGS: dict[str, Setting] = {setting.name: setting for setting in ServerSettings.table()}
 # The kernel cuts it to its own limit (net.core.somaxconn).
 BACKLOG = 65_535
@@ -25,63 +27,49 @@ SHUTDOWN_S = 5
 WORKER_SILENCE_S = 60
 
 
-def _option(name: str) -> Any:
+def _option(name: str, kind: Any = str) -> Callable[[Command], Command]:
     """An option for a setting, with the help text that the settings table has."""
     setting = _SETTINGS[name]
     default = "" if setting.default is None else f"; default {setting.default}"
-    return typer.Option(
+    return click.option(
         f"--{name.removesuffix('_s').replace('_', '-')}",
-        help=f"{setting.description} [dim]({', '.join(setting.variables)}{default})[/dim]",
-        show_default=False,
+        name,
+        type=kind,
+        help=f"{setting.description} [{', '.join(setting.variables)}{default}]",
     )
 
 
-def serve(
-    target: Annotated[
-        str,
-        typer.Argument(
-            help="module:attribute (an app or an Environment class), a folder with openenv.yaml, "
-            f"gymnasium:ENV_ID, or a bundled environment: {', '.join(targets.bundled())}.",
-            show_default=False,
-        ),
-    ],
-    host: Annotated[str | None, _option("host")] = None,
-    port: Annotated[int | None, _option("port")] = None,
-    workers: Annotated[int | None, _option("workers")] = None,
-    max_sessions: Annotated[int | None, _option("max_sessions")] = None,
-    queue_timeout: Annotated[float | None, _option("queue_timeout_s")] = None,
-    idle_timeout: Annotated[float | None, _option("idle_timeout_s")] = None,
-    max_message_mb: Annotated[float | None, _option("max_message_mb")] = None,
-    max_in_flight: Annotated[int | None, _option("max_in_flight")] = None,
-    ping_interval: Annotated[float | None, _option("ping_interval_s")] = None,
-    log_level: Annotated[str | None, _option("log_level")] = None,
-    reload: Annotated[bool, typer.Option("--reload", help="Start anew when a Python file changes.")] = False,
-) -> None:
-    """Serves an environment over WebSocket and HTTP.
+@click.command(
+    short_help="Serve an environment over WebSocket and HTTP.",
+    help=f"""Serves TARGET over WebSocket and HTTP.
 
-    Every option can be set by the environment variable that stands behind it.
+    TARGET is module:attribute (an app or an Environment class), a folder with openenv.yaml, gymnasium:ENV_ID, or a
+    bundled environment: {", ".join(targets.bundled())}.
 
-    [bold]Examples[/bold]
+    Most options can also be set by the environment variable that stands behind them.
 
-        openenv serve echo
-
-        openenv serve my_package.server.app:app --workers 4 --max-sessions 1000
-
-        openenv serve gymnasium:CartPole-v1 --port 8001
-    """
-    settings = ServerSettings.read(
-        host=host,
-        port=port,
-        workers=workers,
-        max_sessions=max_sessions,
-        queue_timeout_s=queue_timeout,
-        idle_timeout_s=idle_timeout,
-        max_message_mb=max_message_mb,
-        max_in_flight=max_in_flight,
-        ping_interval_s=ping_interval,
-        log_level=log_level,
-        target=target,
-    )
+    \b
+    Examples:
+      openenv serve echo
+      openenv serve my_package.server.app:app --workers 4 --max-sessions 1000
+      openenv serve gymnasium:CartPole-v1 --port 8001
+    """,
+)
+@click.argument("target")
+@_option("host")
+@_option("port", int)
+@_option("workers", int)
+@_option("max_sessions", int)
+@_option("queue_timeout_s", float)
+@_option("idle_timeout_s", float)
+@_option("max_message_mb", float)
+@_option("max_in_flight", int)
+@_option("ping_interval_s", float)
+@_option("log_level")
+@click.option("--reload", is_flag=True, help="Start anew when a Python file changes.")
+def serve(target: str, reload: bool, **options: Any) -> None:
+    settings = ServerSettings.read(target=target, **options)
+    raise_file_limit()
     # Apps read their settings where they are made: here, or in the worker processes.
     settings.export()
     app = targets.load(target)
@@ -119,7 +107,7 @@ def _announce(app: Any, settings: ServerSettings, listener: socket.socket, reloa
     limit = getattr(server, "max_concurrent_envs", None)
     address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     parts = [
-        f"[bold]{name}[/bold] on {address}",
+        f"{click.style(name, bold=True)} on {address}",
         f"{settings.workers} worker" + ("s" if settings.workers > 1 else ""),
     ]
     if limit is not None:
@@ -129,7 +117,7 @@ def _announce(app: Any, settings: ServerSettings, listener: socket.socket, reloa
     parts.append("fast path" + (", uvloop" if _has_uvloop() else ""))
     if reload:
         parts.append("reloading")
-    Console(stderr=True, highlight=False).print(" · ".join(parts), soft_wrap=True)
+    click.echo(" · ".join(parts), err=True)
 
 
 def _has_uvloop() -> bool:

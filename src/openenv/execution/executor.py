@@ -41,12 +41,10 @@ def attempt(operation: Operation, environment: Any, argument: Any) -> tuple[Any,
     """Runs foreign code and returns what came of it.
 
     Whatever it raises is a failure of the environment, `SystemExit` and the panics of extension modules too:
-    one session must not end the server. Only Ctrl-C goes on.
+    one session must not end the server. For threads other than the main one, where no Ctrl-C arrives.
     """
     try:
         return operation(environment, argument), None
-    except KeyboardInterrupt:
-        raise
     except BaseException as error:  # noqa: BLE001 - the edge to foreign code
         return None, error
 

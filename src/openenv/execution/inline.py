@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .executor import Done, Operation, attempt, close, construct
+from .executor import Done, Operation, close, construct
 
 __all__ = ["InlineExecutor"]
 
@@ -23,11 +23,13 @@ class InlineExecutor:
         self._environment = environment
 
     def start(self, factory: Callable[[], Any], done: Done) -> None:
-        self._environment, error = attempt(construct, None, factory)
-        done(self._environment, error)
+        def made(environment: Any, error: BaseException | None) -> None:
+            self._environment = environment
+            done(environment, error)
+
+        self.submit(construct, factory, made)
 
     def submit(self, operation: Operation, argument: Any, done: Done) -> None:
-        # `attempt`, written out: its call would be a tenth of what is added to a step.
         try:
             result = operation(self._environment, argument)
         except KeyboardInterrupt:
@@ -41,5 +43,5 @@ class InlineExecutor:
         """Nothing is ever running when this can be called."""
 
     def close(self, done: Done) -> None:
-        environment, self._environment = self._environment, None
-        done(*attempt(close, environment, None))
+        self.submit(close, None, done)
+        self._environment = None

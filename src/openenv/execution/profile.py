@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 from ..environment import Environment
 from ..errors import UsageError
+from ..signatures import accepted
 from .executor import Operation
 
 __all__ = ["EnvironmentProfile", "Execution", "class_of", "profile_of"]
@@ -72,9 +73,9 @@ def _read(cls: type[object]) -> EnvironmentProfile:
     return EnvironmentProfile(
         name=cls.__name__,
         execution=_execution(cls, asynchronous.values()),
-        reset=_with_accepted(reset, _accepted(getattr(cls, reset))),
+        reset=_with_accepted(cls, reset),
         step=_calling(step),
-        step_with=_step_with(step, getattr(cls, step)),
+        step_with=_step_with(cls, step),
         state=_read_state,
         concurrent=bool(getattr(cls, "SUPPORTS_CONCURRENT_SESSIONS", False)),
     )
@@ -110,26 +111,9 @@ def _execution(cls: type[Any], asynchronous: Collection[bool]) -> Execution:
     return Execution.LOOP if all(asynchronous) and declared is None else Execution.THREAD
 
 
-def _accepted(function: Callable[..., Any]) -> frozenset[str] | None:
-    """Names of the keyword arguments a method takes; None if it takes any."""
-    parameters = list(inspect.signature(function).parameters.values())[1:]
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        return None
-    return frozenset(
-        parameter.name
-        for parameter in parameters
-        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-    )
-
-
-def _with_accepted(method: str, accepted: frozenset[str] | None) -> Operation:
-    if accepted is None:
-        return lambda environment, arguments: getattr(environment, method)(**arguments)
-
-    def call(environment: Any, arguments: dict[str, Any]) -> Any:
-        return getattr(environment, method)(**{k: v for k, v in arguments.items() if k in accepted})
-
-    return call
+def _with_accepted(cls: type[Any], method: str) -> Operation:
+    takes = accepted(getattr(cls, method), positional=1)  # self
+    return lambda environment, arguments: getattr(environment, method)(**takes.of(arguments))
 
 
 def _calling(method: str) -> Operation:
@@ -139,19 +123,12 @@ def _calling(method: str) -> Operation:
     return lambda environment, action: environment.step_async(action)
 
 
-def _step_with(method: str, function: Callable[..., Any]) -> Operation:
-    accepted = _accepted(function)
-    # The action's own name, whatever the author calls it, is taken.
-    taken = set(list(inspect.signature(function).parameters)[1:2])
+def _step_with(cls: type[Any], method: str) -> Operation:
+    takes = accepted(getattr(cls, method), positional=2)  # self and the action
 
     def call(environment: Any, argument: tuple[Any, dict[str, Any]]) -> Any:
         action, arguments = argument
-        fitting = {
-            name: value
-            for name, value in arguments.items()
-            if name not in taken and (accepted is None or name in accepted)
-        }
-        return getattr(environment, method)(action, **fitting)
+        return getattr(environment, method)(action, **takes.of(arguments))
 
     return call
 

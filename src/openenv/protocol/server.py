@@ -111,8 +111,8 @@ class ServerProtocol:
         data = {**error.data, **error.facts()}
         try:
             encoded = to_json(data, fallback=repr, inf_nan_mode="strings")
-        except PydanticSerializationError:  # what is no UTF-8: the standard library escapes it
-            encoded = json.dumps(data, default=repr).encode()
+        except PydanticSerializationError:  # text that is no UTF-8: what cannot be said is left out
+            encoded = json.dumps(data, default=repr, ensure_ascii=False).encode("utf-8", "replace")
         return b'{"type":"error","data":%b}' % encoded
 
 

@@ -6,7 +6,7 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-from ..environment import Environment
+from ..environment import Environment, metadata_of
 from ..execution import class_of
 from ..sessions.waiting import opened_session, result_of
 from ..types import EnvironmentMetadata
@@ -27,11 +27,7 @@ async def environment_metadata(server: HTTPEnvServer) -> EnvironmentMetadata:
     """
     cls = class_of(server.env_factory)
     if cls is not None and getattr(cls, "get_metadata", None) in (None, Environment.get_metadata):
-        metadata = EnvironmentMetadata(
-            name=cls.__name__,
-            description=inspect.getdoc(cls) or f"{cls.__name__} environment",
-            version="1.0.0",
-        )
+        metadata = metadata_of(cls)
     else:
         async with opened_session(server.manager) as session:
             metadata = await result_of(lambda done: session.call(_ask, None, done))

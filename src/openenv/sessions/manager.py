@@ -14,6 +14,7 @@ from ..errors import (
     ConcurrencyConfigurationError,
     Draining,
     FactoryFailed,
+    OpenEnvError,
     QueueTimeout,
     ServerFull,
     SessionLost,
@@ -140,7 +141,7 @@ class SessionManager:
             return
         try:
             profile = self._checked_profile(environment)
-        except UsageError as usage:
+        except OpenEnvError as usage:
             session.fail(usage)
             return
         executor = session.executor
@@ -198,7 +199,11 @@ class SessionManager:
         session.start(self._executor(execution, session), self.factory)
 
     def _checked_profile(self, environment: object) -> EnvironmentProfile:
-        profile = profile_of(type(environment))
+        cls = type(environment)
+        if not (callable(getattr(cls, "reset", None)) and callable(getattr(cls, "step", None))):
+            made = f"{self.factory_name} made a {cls.__name__}, which has no reset and step"
+            raise FactoryFailed(self.factory_name, made)
+        profile = profile_of(cls)
         if self.limits.max_sessions > 1 and not profile.concurrent:
             raise ConcurrencyConfigurationError(profile.name, self.limits.max_sessions)
         return profile
