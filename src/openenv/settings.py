@@ -20,6 +20,8 @@ __all__ = ["ServerSettings", "Setting", "proxy_for"]
 
 def _setting(default: Any, variables: str, description: str, **bounds: Any) -> Any:
     names: list[Any] = list(variables.split())
+    if isinstance(default, float) or bounds.get("gt") == 0:
+        bounds["allow_inf_nan"] = False
     return Field(default=default, description=description, json_schema_extra={"variables": names}, **bounds)
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 
 import pytest
@@ -48,6 +47,16 @@ def at(request):
             yield address
 
     return serve
+
+
+@asynccontextmanager
+async def beside(server):
+    """A server that is stopped while the event loop of its clients goes on."""
+    address = server.__enter__()
+    try:
+        yield address
+    finally:
+        await asyncio.to_thread(server.__exit__, None, None, None)
 
 
 class Unmakeable(Plain):
@@ -150,11 +159,11 @@ async def test_messages_over_the_limits_of_either_side(at):
 
 
 async def test_a_server_that_stops_takes_the_session_along(at):
-    env = None
-    with at(app_of()) as address:
+    async with beside(at(app_of())) as address:
         env = CounterEnv(address)
         await env.reset()
         await env.step(ONE)
+    await until(lambda: env._conversation.error)
     with pytest.raises(SessionLost):
         await env.step(ONE)
     with pytest.raises(ConnectionFailed):
@@ -164,15 +173,12 @@ async def test_a_server_that_stops_takes_the_session_along(at):
 
 async def test_a_server_that_stops_during_a_step(at):
     gate = Gate()
-    env = None
-    with at(plain_app(partial(Gated, stepping=gate))) as address:
+    async with beside(at(plain_app(partial(Gated, stepping=gate)))) as address:
         env = GenericEnvClient(address)
         await env.reset()
         step = asyncio.create_task(env.step({}))
         await gate.reached()
-        stopping = threading.Timer(0.2, gate.open)
-        stopping.start()
-    stopping.join()
+        asyncio.get_running_loop().call_later(0.2, gate.open)
     with pytest.raises(OpenEnvError) as caught:
         await step
     assert caught.value.retryable  # a new episode may succeed elsewhere

@@ -51,15 +51,16 @@ class Host:
         """Runs a coroutine; `done` gets its outcome, before this returns if it never waits."""
         if self._task.cancelling() or self._task.done():
             self._begin()
-        if asyncio.current_task() is not None:
+        task = self._task
+        try:
+            _enter_task(self._loop, task)
+        except RuntimeError:
             # The caller is a task (an ASGI endpoint, a client in process): two cannot be entered at a time.
             self._wake.set_result(_Suspended(coroutine, None, done, None))
             return
-        task = self._task
         error: BaseException | None = None
         result = awaited = None
         waits = False
-        _enter_task(self._loop, task)
         try:
             awaited = self._context.run(coroutine.send, None)
             waits = True

@@ -61,7 +61,7 @@ class SessionManager:
         self._waiting: dict[str, tuple[Session, asyncio.TimerHandle]] = {}
         self._admitting = False
         self._closing = 0
-        self._draining = False
+        self._drains = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._mailbox: Mailbox | None = None
         self._helpers: ThreadPoolExecutor | None = None
@@ -105,7 +105,7 @@ class SessionManager:
         loop = asyncio.get_running_loop()
         self._bind(loop)
         decision = decide(Counts(len(self._sessions), self._closing, len(self._waiting)), self.limits)
-        if self._draining:
+        if self._drains:
             session.fail(Draining("the server is stopping: connect to another one"))
         elif decision is Decision.ADMIT:
             self._admit(session)
@@ -117,7 +117,7 @@ class SessionManager:
 
     async def aclose(self) -> None:
         """Closes every session and waits until their environments are closed."""
-        self._draining = True
+        self._drains += 1
         try:
             ending = Draining("the server is stopping")
             for session in [*(waiting for waiting, _ in self._waiting.values()), *self._sessions.values()]:
@@ -126,8 +126,9 @@ class SessionManager:
                 self._emptied = self._emptied or asyncio.Event()
                 await self._emptied.wait()
         finally:
-            self._draining = False
-            self._emptied = None
+            self._drains -= 1
+            if not self._drains:
+                self._emptied = None
 
     # What sessions tell their owner.
 
@@ -162,11 +163,13 @@ class SessionManager:
         # A loop and not a recursion: one that is admitted may fail, and be gone, before `_admit` returns.
         if not self._admitting:
             self._admitting = True
-            while self._waiting and len(self._sessions) < self.limits.max_sessions:
-                first, _ = next(iter(self._waiting.values()))
-                self._leave_queue(first)
-                self._admit(first)
-            self._admitting = False
+            try:
+                while self._waiting and len(self._sessions) < self.limits.max_sessions:
+                    first, _ = next(iter(self._waiting.values()))
+                    self._leave_queue(first)
+                    self._admit(first)
+            finally:
+                self._admitting = False
         if not self._sessions:
             self._rest()
 
