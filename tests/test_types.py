@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from pydantic import ValidationError
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from openenv import types
 from openenv.types import (
@@ -194,3 +194,54 @@ def test_http_responses(response):
 def test_schema_response_needs_all_four():
     with pytest.raises(ValidationError):
         SchemaResponse(action={}, observation={}, state={})
+
+
+class TestStateCount:
+    """Counting steps is made cheap; it must not be made lax."""
+
+    @pytest.mark.parametrize("bad", [-1, "many", 1.5, None])
+    def test_a_count_that_is_none_is_refused(self, bad):
+        class Further(State):
+            score: float = 0.0
+
+        for state in (State(), Further()):
+            with pytest.raises(ValidationError):
+                state.step_count = bad
+            assert state.step_count == 0
+
+    def test_a_count_is_set_and_known_to_be(self):
+        class Further(State):
+            score: float = 0.0
+
+        state = Further()
+        state.step_count += 1
+        assert (state.step_count, state.model_fields_set) == (1, {"step_count"})
+        assert state.model_dump()["step_count"] == 1
+
+    def test_rules_of_a_subclass_are_heard(self):
+        class Short(State):
+            step_count: int = Field(default=0, ge=0, le=3)
+
+        class Even(State):
+            @field_validator("step_count")
+            @classmethod
+            def _even(cls, count):
+                if count % 2:
+                    raise ValueError("odd")
+                return count
+
+        class Whole(State):
+            limit: int = 3
+
+            @model_validator(mode="after")
+            def _within(self):
+                if self.step_count > self.limit:
+                    raise ValueError("beyond the limit")
+                return self
+
+        with pytest.raises(ValidationError):
+            Short().step_count = 4
+        with pytest.raises(ValidationError):
+            Even().step_count = 1
+        with pytest.raises(ValidationError):
+            Whole().step_count = 4

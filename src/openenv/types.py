@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -73,6 +73,27 @@ class State(BaseModel):
 
     episode_id: str | None = Field(default=None, description="Name of the episode")
     step_count: int = Field(default=0, ge=0, description="Steps taken since the last reset")
+
+    _plain_count: ClassVar[bool] = True
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        decorators = cls.__pydantic_decorators__
+        cls._plain_count = (
+            cls.model_fields["step_count"] == State.model_fields["step_count"]
+            and not decorators.field_validators
+            and not decorators.model_validators
+        )
+
+    # Every environment counts its steps, and validating that number took a tenth of a whole step (1.7 us of 14,
+    # `state.step_count += 1` under timeit): a count that is plainly one is set without. All else is pydantic's.
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "step_count" and type(value) is int and value >= 0 and self._plain_count:
+            self.__dict__[name] = value
+            self.__pydantic_fields_set__.add(name)
+        else:
+            super().__setattr__(name, value)
 
 
 ActT = TypeVar("ActT", bound=Action)

@@ -40,7 +40,9 @@ def nothing_is_left():
 
 
 def client(place, **options):
-    return GenericEnvClient(place.url, **{"connect_timeout_s": PATIENCE_S, "message_timeout_s": PATIENCE_S, **options})
+    return GenericEnvClient(
+        place.url, **{"connect_timeout_s": PATIENCE_S, "message_timeout_s": PATIENCE_S, **options}
+    )
 
 
 async def conversation(peer: Peer):
@@ -274,7 +276,9 @@ async def closes_with(peer, code, reason=""):
     await peer.ended()
 
 
-@pytest.mark.parametrize(("code", "reason"), [(1000, ""), (1001, "going away"), (1011, "a fault"), (1012, ""), (4001, "ours")])
+@pytest.mark.parametrize(
+    ("code", "reason"), [(1000, ""), (1001, "going away"), (1011, "a fault"), (1012, ""), (4001, "ours")]
+)
 async def test_the_server_says_goodbye(code, reason):
     async with serving(then(lambda peer: closes_with(peer, code, reason), conversation)) as place:
         env = client(place)
@@ -541,7 +545,9 @@ async def test_a_message_that_is_too_large_names_sizes_and_setting(pieces):
 
     async with serving(then(verbose, conversation)) as place:
         env = client(place, max_message_size_mb=1000 / MIB)
-        with pytest.raises(MessageTooLarge, match=r"limit of 1000 bytes \(max_message_size_mb\).*\b(1500|2250|3000)\b"):
+        with pytest.raises(
+            MessageTooLarge, match=r"limit of 1000 bytes \(max_message_size_mb\).*\b(1500|2250|3000)\b"
+        ):
             await env.reset()
         with pytest.raises(SessionLost):
             await env.step({})
@@ -693,7 +699,9 @@ async def test_pings_can_be_turned_off(interval):
 
 
 async def test_a_v1_server_that_is_full():
-    full = '{"type":"error","data":{"message":"no room","code":"CAPACITY_REACHED","active_sessions":3,"max_sessions":3}}'
+    full = (
+        '{"type":"error","data":{"message":"no room","code":"CAPACITY_REACHED","active_sessions":3,"max_sessions":3}}'
+    )
 
     async def handler(connection):
         await connection.send(full)
@@ -717,7 +725,9 @@ async def test_a_v1_server_whose_replies_say_no_more_than_v1_does():
             if '"bad"' in frame:
                 await connection.send('{"type":"error","data":{"message":"boom","code":"EXECUTION_ERROR"}}')
             else:
-                await connection.send(iter(['{"type":"observation","data":{"observation":', '{},"reward":true,"done":false}}']))
+                await connection.send(
+                    iter(['{"type":"observation","data":{"observation":', '{},"reward":true,"done":false}}'])
+                )
 
     async with serve(handler, "127.0.0.1", 0, ping_interval=None) as server:
         port = server.sockets[0].getsockname()[1]

@@ -1,0 +1,106 @@
+"""`openenv serve` as a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Serving", "serving"]
+
+# Starting an interpreter, and ending it, on a busy machine.
+LIMIT_S = 30.0
+
+
+class Serving:
+    """A server that runs.
+
+    Attributes:
+        announcement: The first line that it printed.
+        url: Its address, as it says itself.
+    """
+
+    def __init__(self, process: subprocess.Popen[str]):
+        self._process = process
+        guard = threading.Timer(LIMIT_S, process.kill)
+        guard.start()
+        self.announcement = process.stderr.readline()
+        guard.cancel()
+        found = re.search(r"http://\S+", self.announcement)
+        if found is None:
+            process.kill()
+            raise AssertionError(self.announcement + process.communicate()[1])
+        self.url = found[0]
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def get(self, path: str) -> Any:
+        """What a route answers."""
+        with urllib.request.urlopen(self.url + path, timeout=LIMIT_S) as answer:
+            return json.load(answer)
+
+    def end(self, number: int, group: bool = False) -> tuple[int, str]:
+        """Sends a signal, to the whole process group as a terminal does if asked to.
+
+        Returns:
+            The exit code, and what else was printed.
+        """
+        if group:
+            os.killpg(self.pid, number)
+        else:
+            self._process.send_signal(number)
+        _, complaints = self._process.communicate(timeout=LIMIT_S)
+        return self._process.returncode, complaints
+
+    def group(self) -> list[int]:
+        """Processes of its group that live; what was told to end has a moment to do so."""
+        limit = time.monotonic() + LIMIT_S / 3
+        while self._process.returncode is not None and time.monotonic() < limit and _members(self.pid):
+            time.sleep(0.02)
+        return _members(self.pid)
+
+
+def _members(group: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                state, _, leader = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if state != "Z" and int(leader) == group:
+                found.append(int(entry.name))
+    return found
+
+
+@contextmanager
+def serving(*arguments: str, cwd: Path | None = None, **variables: str) -> Iterator[Serving]:
+    """Runs `openenv serve ARGUMENTS --port 0`, and kills what is left of it in the end."""
+    port = [] if "PORT" in variables or "--port" in arguments else ["--port", "0"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "openenv", "serve", *arguments, *port],
+        cwd=cwd,
+        env={**os.environ, **variables},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield Serving(process)
+    finally:
+        for pid in _members(process.pid):
+            os.kill(pid, signal.SIGKILL)
+        process.communicate()

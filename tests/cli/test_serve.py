@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import os
+import socket
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from openenv.cli.main import app
+from openenv.cli.serve import serve, worker_app
+from openenv.errors import UsageError
+from openenv.settings import ServerSettings
+
+TABLE = list(ServerSettings.table())
+# The argument, and what is for deployments that nobody starts by hand.
+NO_OPTION = {"target", "max_concurrent_envs", "readme_path"}
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch):
+    """No setting is set, and what the command exports is forgotten."""
+    for setting in TABLE:
+        for variable in setting.variables:
+            # Set first: only what the test changed is put back, and `export` changes it unseen.
+            monkeypatch.setenv(variable, "")
+            monkeypatch.delenv(variable)
+
+
+def run(*arguments, **variables):
+    """Runs `openenv serve` as far as it gets; returns the error that stopped it."""
+    result = CliRunner(env=variables).invoke(app, ["serve", *arguments], standalone_mode=False)
+    assert result.exception is not None
+    return result.exception
+
+
+@pytest.fixture(scope="module")
+def help_text():
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["serve", "--help"])
+    assert result.exit_code == 0
+    return " ".join(result.output.split())
+
+
+@pytest.mark.parametrize("setting", TABLE, ids=lambda setting: setting.name)
+def test_the_help_explains_every_setting(help_text, setting):
+    for variable in setting.variables:
+        assert variable in help_text
+    assert setting.description in help_text
+    if setting.default is not None:
+        assert f"default {setting.default}" in help_text
+
+
+@pytest.mark.parametrize("setting", TABLE, ids=lambda setting: setting.name)
+def test_what_is_decided_at_the_command_line_has_an_option(setting):
+    options = {parameter.name for parameter in serve.params if isinstance(parameter, click.Option)}
+    assert (setting.name in options) is (setting.name not in NO_OPTION)
+
+
+def test_the_help_says_what_a_target_is(help_text):
+    for word in ("module:attribute", "openenv.yaml", "gymnasium:", "benchmark", "echo", "--reload"):
+        assert word in help_text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "setting"),
+    [
+        (["--port", "70000"], "port (PORT)"),
+        (["--port", "-1"], "port (PORT)"),
+        (["--workers", "0"], "workers (WORKERS)"),
+        (["--max-sessions", "0"], "max_sessions (OPENENV_MAX_SESSIONS)"),
+        (["--queue-timeout", "-1"], "queue_timeout_s (OPENENV_QUEUE_TIMEOUT_S)"),
+        (["--idle-timeout", "0"], "idle_timeout_s (OPENENV_IDLE_TIMEOUT_S)"),
+        (["--max-message-mb", "0"], "max_message_mb (OPENENV_MAX_MESSAGE_MB)"),
+        (["--max-in-flight", "0"], "max_in_flight (OPENENV_MAX_IN_FLIGHT)"),
+        (["--ping-interval", "-1"], "ping_interval_s (OPENENV_PING_INTERVAL_S)"),
+        (["--log-level", "loud"], "log_level (OPENENV_LOG_LEVEL)"),
+    ],
+)
+def test_a_value_that_is_not_valid_names_its_setting(arguments, setting):
+    error = run("echo", *arguments)
+    assert type(error) is UsageError
+    assert setting in error.message
+    assert arguments[1] in error.message
+
+
+@pytest.mark.parametrize("variable", ["PORT", "WORKERS", "MAX_CONCURRENT_ENVS"])
+def test_a_variable_that_is_not_valid_is_named(variable):
+    error = run("echo", **{variable: "plenty"})
+    assert type(error) is UsageError
+    assert variable in error.message
+    assert "'plenty'" in error.message
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_port_in_use_names_the_ways_out(host):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        error = run("echo", "--host", host, "--port", str(port))
+    assert type(error) is UsageError
+    assert f"cannot listen on {host}:{port}: Address already in use" in error.message
+    assert "--port (0 takes a free port)" in error.message
+
+
+@pytest.mark.parametrize("host", ["nowhere.invalid", "192.0.2.1", "::ffff:0:0:1"])
+def test_an_address_that_is_not_ours(host):
+    error = run("echo", "--host", host, "--port", "0")
+    assert type(error) is UsageError
+    assert f"cannot listen on {host}:0" in error.message
+    assert "--host" in error.message
+
+
+def test_the_target_is_looked_at_before_the_port():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        error = run("nothing", "--port", str(taken.getsockname()[1]))
+    assert "nothing to serve" in error.message
+
+
+def test_host_and_port_may_be_variables():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        error = run("echo", HOST="127.0.0.1", PORT=str(port))
+        assert f"cannot listen on 127.0.0.1:{port}" in error.message
+        error = run("echo", "--port", str(port), HOST="127.0.0.1", PORT="1")
+        assert f"cannot listen on 127.0.0.1:{port}" in error.message
+
+
+def test_a_worker_makes_what_the_command_was_given(monkeypatch):
+    monkeypatch.setenv("OPENENV_TARGET", "openenv.envs.echo.server.echo_environment:EchoEnvironment")
+    monkeypatch.setenv("OPENENV_MAX_SESSIONS", "5")
+    server = worker_app().state.openenv
+    assert (server.env_name, server.max_concurrent_envs) == ("EchoEnvironment", 5)
+
+
+def test_a_worker_that_nobody_told_what_to_serve():
+    assert "OPENENV_TARGET" not in os.environ
+    with pytest.raises(UsageError, match="openenv serve"):
+        worker_app()
