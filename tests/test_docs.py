@@ -19,7 +19,7 @@ def test_the_settings_page_is_what_the_code_says():
 def test_the_tour_of_the_readme_runs(tmp_path):
     """The Python blocks of the README are one program, which prints what the README says."""
     text = (ROOT / "README.md").read_text()
-    program = "\n".join(re.findall(r"```python\n(.*?)```", text, re.S))
+    program = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
     (tmp_path / "tour.py").write_text(program)
     done = subprocess.run([sys.executable, "tour.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

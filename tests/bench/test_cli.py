@@ -4,8 +4,8 @@ import io
 import re
 
 import pytest
-from rich.console import Console
 from click.testing import CliRunner
+from rich.console import Console
 
 from openenv.bench.closed_loop import StepCost
 from openenv.bench.summary import Summary

@@ -107,9 +107,8 @@ async def test_every_form_of_an_address_leads_there(form):
 async def test_this_machine_is_reached_without_a_proxy(monkeypatch, variable):
     monkeypatch.setenv(variable, "http://127.0.0.1:1")
     monkeypatch.delenv("no_proxy", raising=False)
-    async with serving(conversation) as place:
-        async with client(place) as env:
-            assert (await env.reset()).reward == 1.0
+    async with serving(conversation) as place, client(place) as env:
+        assert (await env.reset()).reward == 1.0
 
 
 async def test_another_machine_is_reached_through_the_proxy(monkeypatch):
@@ -564,14 +563,13 @@ async def test_a_message_at_the_limit_is_not_too_large():
 
 
 async def test_a_message_over_the_limit_is_not_sent_and_the_next_reply_is_its_own():
-    async with serving(conversation) as place:
-        async with client(place, max_message_size_mb=1000 / MIB) as env:
-            await env.reset()
-            for _ in range(2):
-                with pytest.raises(MessageTooLarge, match=r"2034 bytes.*1000.*max_message_size_mb"):
-                    await env.step({"text": "x" * 2000})
-            assert (await env.step({})).reward == 2.0
-            assert await env.state() == {"step_count": 3.0}
+    async with serving(conversation) as place, client(place, max_message_size_mb=1000 / MIB) as env:
+        await env.reset()
+        for _ in range(2):
+            with pytest.raises(MessageTooLarge, match=r"2034 bytes.*1000.*max_message_size_mb"):
+                await env.step({"text": "x" * 2000})
+        assert (await env.step({})).reward == 2.0
+        assert await env.state() == {"step_count": 3.0}
 
 
 async def test_a_large_message_each_way():

@@ -167,10 +167,9 @@ def test_a_session_waits_for_a_slot_as_long_as_it_is_told(tmp_path):
 )
 def test_a_project_in_the_working_directory(tmp_path, target, workers):
     write_project(tmp_path / "guess_env", package=True)
-    with serving(target, "--workers", workers, cwd=tmp_path) as server:
-        with GenericEnvClient(server.url) as env:
-            env.reset()
-            assert env.step({"number": 4}).reward == 4.0
+    with serving(target, "--workers", workers, cwd=tmp_path) as server, GenericEnvClient(server.url) as env:
+        env.reset()
+        assert env.step({"number": 4}).reward == 4.0
 
 
 def test_a_gymnasium_environment():
