@@ -10,13 +10,19 @@ __all__ = ["type_arguments"]
 def type_arguments(cls: type[Any], base: type[Any]) -> tuple[Any, ...]:
     """The arguments with which a class fills in a generic base: `EnvClient[A, O, S]` gives (A, O, S).
 
-    A bare base, or one that is filled in with type variables, gives `()`.
+    Through generic classes in between, in whatever order they take their parameters. A base that is not
+    filled in completely gives `()`.
     """
-    for parent in cls.__mro__:
-        for declared in parent.__dict__.get("__orig_bases__", ()):
-            origin = get_origin(declared)
-            if isinstance(origin, type) and issubclass(origin, base):
-                arguments = get_args(declared)
-                if not any(isinstance(argument, TypeVar) for argument in arguments):
-                    return arguments
+    arguments = _filled(cls, base, ())
+    return () if any(isinstance(argument, TypeVar) for argument in arguments) else arguments
+
+
+def _filled(cls: type[Any], base: type[Any], given: tuple[Any, ...]) -> tuple[Any, ...]:
+    if cls is base:
+        return given
+    values = dict(zip(getattr(cls, "__parameters__", ()), given, strict=False))
+    for declared in cls.__dict__.get("__orig_bases__", cls.__bases__):
+        parent = get_origin(declared) or declared
+        if isinstance(parent, type) and issubclass(parent, base):
+            return _filled(parent, base, tuple(values.get(part, part) for part in get_args(declared)))
     return ()

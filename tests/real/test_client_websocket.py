@@ -98,9 +98,11 @@ async def test_the_handshake_carries_the_path_the_query_and_the_headers():
 
 @pytest.mark.parametrize("form", ["ws://{}", "http://{}/", "{}", "{}/ws", "http://{}/ws/"])
 async def test_every_form_of_an_address_leads_there(form):
-    async with serving(conversation) as place:
-        async with GenericEnvClient(form.format(place.url.removeprefix("http://"))) as env:
-            assert (await env.reset()).reward == 1.0
+    async with (
+        serving(conversation) as place,
+        GenericEnvClient(form.format(place.url.removeprefix("http://"))) as env,
+    ):
+        assert (await env.reset()).reward == 1.0
 
 
 @pytest.mark.parametrize("variable", ["http_proxy", "all_proxy"])
@@ -141,7 +143,7 @@ async def test_nobody_listens():
 
 
 async def test_a_name_that_nobody_has():
-    with pytest.raises(ConnectionFailed, match="nowhere.invalid"):
+    with pytest.raises(ConnectionFailed, match=r"nowhere\.invalid"):
         await GenericEnvClient("http://nowhere.invalid:8000").reset()
 
 
@@ -155,9 +157,11 @@ async def test_the_handshake_is_refused(status):
 async def test_a_redirect_is_followed():
     async with serving(conversation) as goal:
         elsewhere = goal.url.replace("http", "ws") + "/elsewhere"
-        async with serving(lambda peer: peer.refuse("307 Temporary Redirect", f"Location: {elsewhere}")) as place:
-            async with client(place) as env:
-                assert (await env.reset()).reward == 1.0
+        async with (
+            serving(lambda peer: peer.refuse("307 Temporary Redirect", f"Location: {elsewhere}")) as place,
+            client(place) as env,
+        ):
+            assert (await env.reset()).reward == 1.0
         assert goal.peers[0].request.startswith(b"GET /elsewhere ")
 
 
@@ -181,7 +185,7 @@ async def test_the_handshake_is_answered_for_somebody_else():
         await peer.ended()
 
     async with serving(impostor) as place:
-        with pytest.raises(ConnectionFailed, match="(?i)accept"):
+        with pytest.raises(ConnectionFailed, match=r"(?i)accept"):
             await client(place).reset()
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..bench.served import ServedTarget
     from .bench_display import Display
 
-__all__ = ["bench"]
+__all__ = ["app"]
 
 T = TypeVar("T")
 _COUNT = click.IntRange(min=1)
@@ -34,8 +34,8 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 SPARE_SESSIONS = 64
 
 
-@click.group(short_help="Measure an environment server.")
-def bench() -> None:
+@click.group("bench", short_help="Measure an environment server.")
+def app() -> None:
     """Measure an environment server."""
 
 
@@ -49,7 +49,7 @@ _processes = click.option(
 )
 
 
-@bench.command(short_help="How many sessions at once a server carries.")
+@app.command(short_help="How many sessions at once a server carries.")
 @_url
 @_serve
 @click.option("--requests-grid", default="32,128,512", show_default=True, help="Sessions at once.")
@@ -131,7 +131,7 @@ def scale(
         raise click.exceptions.Exit(1)
 
 
-@bench.command(short_help="What a step costs, in time and in CPU of both sides.")
+@app.command(short_help="What a step costs, in time and in CPU of both sides.")
 @_url
 @_serve
 @click.option("--sessions", type=_COUNT, default=64, show_default=True, help="Sessions that step at the same time.")
@@ -192,7 +192,7 @@ def steps(
         raise click.exceptions.Exit(1)
 
 
-@bench.command(short_help="Serve, drive and measure on this machine, in under a minute.")
+@app.command(short_help="Serve, drive and measure on this machine, in under a minute.")
 @click.option("--output-dir", type=_FOLDER, default="out/demo", show_default=True, help="Where the results go.")
 @click.option("--sessions", type=_COUNT, default=1024, show_default=True, help="Benchmark sessions at once.")
 @click.option("--episodes", type=_COUNT, default=200, show_default=True, help="Episodes of each game.")

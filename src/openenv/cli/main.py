@@ -8,7 +8,7 @@ import click
 
 from .. import __version__
 from ..errors import OpenEnvError
-from .bench import bench
+from .bench import app as bench
 from .serve import serve
 
 __all__ = ["app", "main"]

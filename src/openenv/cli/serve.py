@@ -39,6 +39,12 @@ def _option(name: str, kind: Any = str) -> Callable[[Command], Command]:
     )
 
 
+def _without_option() -> list[str]:
+    """The settings that are no option: for the app's author, or for worker processes."""
+    names = ("max_concurrent_envs", "readme_path", "target")
+    return [f"{_SETTINGS[name].variables[0]} ({_SETTINGS[name].description})" for name in names]
+
+
 @click.command(
     short_help="Serve an environment over WebSocket and HTTP.",
     help=f"""Serves TARGET over WebSocket and HTTP.
@@ -54,6 +60,7 @@ def _option(name: str, kind: Any = str) -> Callable[[Command], Command]:
       openenv serve my_package.server.app:app --workers 4 --max-sessions 1000
       openenv serve gymnasium:CartPole-v1 --port 8001
     """,
+    epilog="Further variables: " + "; ".join(_without_option()) + ".",
 )
 @click.argument("target")
 @_option("host")

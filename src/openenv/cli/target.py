@@ -78,6 +78,8 @@ def _search(folder: Path) -> None:
 
 
 def _import(module: str, target: str) -> ModuleType:
+    if not all(module.split(".")):
+        raise UsageError(f"{target}: {module!r} is no name of a module")
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -103,7 +105,7 @@ def _app_of(value: Any, target: str) -> Any:
 
         action, observation, state = _types_of(value, target)
         return create_app(value, action, observation, state_cls=state)
-    if not callable(value):
+    if not callable(value) or inspect.isclass(value):
         raise UsageError(f"{target} is a {type(value).__name__}: an app or an Environment class can be served")
     return value
 

@@ -6,7 +6,15 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ..errors import OpenEnvError, ProtocolViolation, SessionLost, StepTimeout
+from ..errors import (
+    CapacityError,
+    FactoryFailed,
+    MessageTooLarge,
+    OpenEnvError,
+    ProtocolViolation,
+    SessionLost,
+    StepTimeout,
+)
 from ..protocol import ClientProtocol
 from .transport import Receiver, Transport
 
@@ -14,19 +22,25 @@ __all__ = ["Conversation"]
 
 
 class Conversation:
-    """A v1 conversation: one connection, one session. Belongs to the event loop that opened it."""
+    """A v1 conversation: one connection, one session. Belongs to the event loop that opened it.
 
-    def __init__(self) -> None:
+    Args:
+        max_message_bytes: Largest message that is sent.
+    """
+
+    def __init__(self, max_message_bytes: int) -> None:
         self._protocol = ClientProtocol()
+        self._max_bytes = max_message_bytes
+        self._served = False
         self._transport: Transport | None = None
         self._loop = asyncio.get_running_loop()
         self.error: OpenEnvError | None = None
         """Why there is no session any more; None while there is one."""
 
     @classmethod
-    async def open(cls, connect: Callable[[Receiver], Awaitable[Transport]]) -> Conversation:
+    async def open(cls, connect: Callable[[Receiver], Awaitable[Transport]], max_message_bytes: int) -> Conversation:
         """Connects. Raises what `connect` raises."""
-        conversation = cls()
+        conversation = cls(max_message_bytes)
         conversation._transport = await connect(conversation)
         return conversation
 
@@ -42,14 +56,20 @@ class Conversation:
             The reply's `data`.
 
         Raises:
+            MessageTooLarge: The request is over the limit, and was not sent.
             StepTimeout: No reply in time. The reply is dropped when it comes, and later calls get their own.
             OpenEnvError: Whatever the server reported, or `SessionLost` when the connection has ended.
         """
         if self.error is not None:
-            raise _again(self.error)
+            raise self._again(self.error)
         assert self._transport is not None
         waiter: asyncio.Future[dict[str, Any]] = self._loop.create_future()
         frame, request = self._protocol.send(kind, data, waiter)
+        if len(frame) > self._max_bytes:
+            self._protocol.withdraw(request)
+            raise MessageTooLarge(
+                f"a message of {len(frame)} bytes is over the limit of {self._max_bytes} (max_message_size_mb)"
+            )
         try:
             self._transport.send(frame)
             async with asyncio.timeout(timeout_s):
@@ -82,12 +102,13 @@ class Conversation:
         if reply.request is None:
             # Unasked: the server refuses the session, and will close.
             self.error = reply.error
-        elif not reply.request.abandoned:
-            waiter = reply.request.waiter
+        elif not reply.request.waiter.done():  # done: its caller was cancelled, or gave up
             if reply.error is None:
-                waiter.set_result(reply.payload)
+                reply.request.waiter.set_result(reply.payload)
             else:
-                waiter.set_exception(reply.error)
+                reply.request.waiter.set_exception(self._lost_or(reply.error))
+        if reply.error is None:
+            self._served = True
         if reply.error is not None and reply.error.code in _FINAL:
             self.error = reply.error
 
@@ -100,15 +121,21 @@ class Conversation:
             if not request.waiter.done():
                 request.waiter.set_exception(error)
 
+    def _lost_or(self, error: OpenEnvError) -> OpenEnvError:
+        """The error of a reply; `SessionLost` if it refuses a session that was there and had its episode."""
+        return _lost(error) if self._served and isinstance(error, CapacityError) else error
+
+    def _again(self, error: OpenEnvError) -> OpenEnvError:
+        """What a call gets on a connection that ended before it was made."""
+        refused = isinstance(error, (CapacityError, FactoryFailed)) and not self._served
+        return error if refused else _lost(error)
+
 
 # After these the server closes, as protocol v1 says.
 _FINAL = frozenset({"CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR"})
 
 
-def _again(error: OpenEnvError) -> OpenEnvError:
-    """What a call gets on a connection that ended before it was made."""
-    if error.code in _FINAL and not isinstance(error, ConnectionError):
-        return error
+def _lost(error: OpenEnvError) -> SessionLost:
     lost = SessionLost(f"the session is gone, call reset() for a new one: {error.message}")
     lost.__cause__ = error
     return lost

@@ -8,13 +8,13 @@ from typing import Any, Generic, Self, TypeVar, cast, get_origin
 
 from pydantic import TypeAdapter
 
-from ..errors import UsageError
+from ..errors import ConnectionLost, UsageError
 from ..generics import type_arguments
 from ..types import ObsT, StateT, StepResult
 from . import memory, websocket
 from .conversation import Conversation
 from .models import dump_action, parse_observation, parse_state
-from .portal import portal, run_on
+from .portal import portal, run_on, submit_to
 from .sync_client import SyncEnvClient
 from .transport import Receiver, Transport
 from .url import websocket_url
@@ -115,7 +115,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         """
         return self._call(self._reset(kwargs))
 
-    def step(self, action: ActT, **kwargs: Any) -> Awaitable[StepResult[ObsT]]:
+    def step(self, action: ActT) -> Awaitable[StepResult[ObsT]]:
         """Does one action.
 
         Raises:
@@ -139,7 +139,12 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
 
     def blocking(self, call: Coroutine[Any, Any, T]) -> T:
         """Runs one of this client's coroutines to its end, from a thread that may wait."""
-        return run_on(self._home_loop() or portal().loop, call)
+        home = self._home_loop()
+        if home is None:
+            own = portal()
+            own.clients.add(self)
+            home = own.loop
+        return run_on(home, call)
 
     async def __aenter__(self) -> Self:
         await self._connect()
@@ -149,13 +154,13 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         await self._close()
 
     def __enter__(self) -> Self:
-        self._blocking = True
         self.blocking(self._connect())
+        self._blocking = True
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self.blocking(self._close())
         self._blocking = False
+        self.blocking(self._close())
 
     # What a subclass may override.
 
@@ -207,7 +212,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         assert self._connecting is not None
         async with self._connecting:
             if self._conversation is conversation:
-                self._conversation = await Conversation.open(self._transport)
+                self._conversation = await Conversation.open(self._transport, self._options.max_message_bytes)
             assert self._conversation is not None
             return self._conversation
 
@@ -219,20 +224,34 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
     def _call(self, call: Coroutine[Any, Any, T]) -> Awaitable[T]:
         """A coroutine for a caller who can await, its result for one who cannot."""
         try:
-            running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+            asyncio.get_running_loop()
+            blocking = self._blocking
         except RuntimeError:
-            running = None
-        if running is None or self._blocking:
+            blocking = True
+        if blocking:
             return cast("Awaitable[T]", self.blocking(call))
+        return self._routed(call)
+
+    async def _routed(self, call: Coroutine[Any, Any, T]) -> T:
+        """Runs a call on the event loop that the connection lives on, when it is awaited."""
         home = self._home_loop()
-        if home is None or home is running:
-            return call
-        # The connection lives on another loop, perhaps the portal's: it is driven there.
-        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, home))
+        if home is None or home is asyncio.get_running_loop():
+            return await call
+        return await asyncio.wrap_future(submit_to(home, call))
+
+    def _orphan(self) -> None:
+        """In the child of a fork: the connection, and the thread that served it, are the parent's."""
+        self._home = None
+        if self._conversation is not None:
+            self._conversation.error = ConnectionLost(
+                "the connection is that of the process this one was forked from"
+            )
 
     def _home_loop(self) -> asyncio.AbstractEventLoop | None:
         if self._home is not None and self._home.is_closed():
-            self._conversation, self._home = None, None
+            self._home = None
+            if self._conversation is not None:
+                self._conversation.lost(ConnectionLost("the event loop of its connection was closed"))
         return self._home
 
 

@@ -41,23 +41,17 @@ class MemoryTransport:
 
     def __init__(self, server: _Server, receiver: Receiver):
         self._receiver: Receiver | None = receiver
-        self._conversation: _Conversation | None = None
-        conversation = server.connect(_ServerEnd(self))
-        if self._receiver is not None:
-            self._conversation = conversation
+        self._conversation = server.connect(_ServerEnd(self))
 
     def send(self, frame: bytes) -> None:
         """Hands a frame to the server, whose answer may arrive before this returns."""
-        if self._conversation is not None:
-            self._conversation.receive(frame)
+        self._conversation.receive(frame)
 
     async def aclose(self) -> None:
         """Ends the session and waits until its environment is closed, two seconds at most."""
-        conversation, self._conversation = self._conversation, None
-        if conversation is not None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                    await conversation.aclose()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._conversation.aclose()
         self.end(ConnectionLost("the client has closed"))
 
     def deliver(self, frame: bytes) -> None:
@@ -66,7 +60,6 @@ class MemoryTransport:
 
     def end(self, error: OpenEnvError) -> None:
         receiver, self._receiver = self._receiver, None
-        self._conversation = None
         if receiver is not None:
             receiver.lost(error)
 

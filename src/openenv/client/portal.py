@@ -4,31 +4,56 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import os
 import threading
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from concurrent.futures import Future
+from typing import Any, Protocol, TypeVar
+from weakref import WeakSet
 
 from ..errors import UsageError
 
-__all__ = ["Portal", "portal", "run_on"]
+__all__ = ["Portal", "portal", "run_on", "submit_to"]
 
 T = TypeVar("T")
+# Seconds for clients that were left open when the process ends.
+FAREWELL_S = 3.0
+
+
+class Client(Protocol):
+    """What a portal closes when it is closed."""
+
+    async def _close(self) -> None: ...
+
+    def _orphan(self) -> None: ...
 
 
 class Portal:
-    """An event loop on a thread of its own."""
+    """An event loop on a thread of its own.
+
+    Attributes:
+        loop: The event loop.
+        clients: Clients whose connections may live here; they are closed with the portal.
+    """
 
     def __init__(self) -> None:
         self.loop = _new_loop()
+        self.clients: WeakSet[Client] = WeakSet()
         self._thread = threading.Thread(target=self._run, name="openenv-portal", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Stops the loop and waits for its thread."""
+        """Closes the clients, stops the loop and waits for its thread."""
+        farewell = asyncio.run_coroutine_threadsafe(self._farewell(), self.loop)
+        with contextlib.suppress(TimeoutError):
+            farewell.result(FAREWELL_S)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self.loop.close()
+
+    async def _farewell(self) -> None:
+        await asyncio.gather(*(client._close() for client in list(self.clients)), return_exceptions=True)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
@@ -65,12 +90,24 @@ def run_on(loop: asyncio.AbstractEventLoop, call: Coroutine[Any, Any, T]) -> T:
     if own:
         call.close()
         raise UsageError("a synchronous call on the event loop it needs: await the asynchronous client there")
-    future = asyncio.run_coroutine_threadsafe(call, loop)
+    future = submit_to(loop, call)
     try:
         return future.result()
     except BaseException:
         future.cancel()
         raise
+
+
+def submit_to(loop: asyncio.AbstractEventLoop, call: Coroutine[Any, Any, T]) -> Future[T]:
+    """Has a coroutine run on a loop of another thread.
+
+    Raises:
+        UsageError: The loop does not run, so nobody would ever execute the call.
+    """
+    if not loop.is_running():
+        call.close()
+        raise UsageError("the event loop that holds this client's connection does not run: close the client there")
+    return asyncio.run_coroutine_threadsafe(call, loop)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
@@ -85,7 +122,10 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 def _forget() -> None:
     """After a fork: the thread stayed in the parent, and the lock may have been held."""
     _Process.lock = threading.Lock()
-    _Process.portal = None
+    left, _Process.portal = _Process.portal, None
+    if left is not None:
+        for client in list(left.clients):
+            client._orphan()
 
 
 @atexit.register

@@ -22,9 +22,14 @@ def websocket_url(base_url: str) -> str:
         UsageError: None of those.
     """
     text = base_url if "://" in base_url else f"http://{base_url}"
-    parts = urlsplit(text)
+    wrong = UsageError(f"base_url {base_url!r} is no address of a server: write http://host:port or host:port")
+    try:
+        parts = urlsplit(text)
+        _ = parts.port  # read from the text, and checked, only now
+    except ValueError:
+        raise wrong from None
     if parts.scheme not in _SCHEMES or not parts.hostname:
-        raise UsageError(f"base_url {base_url!r} is no address of a server: write http://host:port or host:port")
+        raise wrong
     path = parts.path.rstrip("/")
     if not path.endswith("/ws"):
         path += "/ws"

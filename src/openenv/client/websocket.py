@@ -48,7 +48,7 @@ class Options:
 
     Attributes:
         connect_timeout_s: Seconds for TCP, TLS and WebSocket handshake together.
-        max_message_bytes: Largest message accepted or sent.
+        max_message_bytes: Largest message accepted.
         ping_interval_s: Seconds of silence before a ping; None sends none.
         ping_timeout_s: Seconds without an answer to a ping before the connection counts as lost.
         headers: Further HTTP headers of the handshake.
@@ -121,15 +121,7 @@ class WebSocketTransport(WSListener):
         self._end: asyncio.Task[None] | None = None
 
     def send(self, frame: bytes) -> None:
-        """Sends one text frame.
-
-        Raises:
-            MessageTooLarge: It is over the limit; the connection goes on.
-        """
-        if len(frame) > self._max_bytes:
-            raise MessageTooLarge(
-                f"a message of {len(frame)} bytes is over the limit of {self._max_bytes} (max_message_size_mb)"
-            )
+        """Sends one text frame."""
         self._ws.send(_TEXT, frame)
 
     async def aclose(self) -> None:

@@ -78,6 +78,11 @@ class ClientProtocol:
         self._requests.append(request)
         return frame, request
 
+    def withdraw(self, request: Request) -> None:
+        """Forgets the newest request, which was not sent after all."""
+        newest = self._requests.pop()
+        assert newest is request
+
     @staticmethod
     def close() -> bytes:
         """The frame that ends the session; it has no reply."""

@@ -1,0 +1,258 @@
+"""What the package shows to the world, and what it must not do behind its back."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import subprocess
+import sys
+from importlib import metadata
+from importlib.util import resolve_name
+from pathlib import Path
+
+import pytest
+
+import openenv
+
+SOURCE = Path(openenv.__file__).parent
+
+
+def name_of(path: Path) -> str:
+    """The module that a file is."""
+    parts = ["openenv", *path.relative_to(SOURCE).with_suffix("").parts]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+FILES = {name_of(path): path for path in sorted(SOURCE.rglob("*.py"))}
+TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FILES.items()}
+CORE = sorted(name for name in FILES if name.startswith("openenv.core"))
+
+
+def listed(tree: ast.Module) -> list[str] | None:
+    """The `__all__` of a module, as written."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["__all__"]:
+            return ast.literal_eval(node.value)
+    return None
+
+
+# Names
+
+
+def test_the_names_of_the_package():
+    assert openenv.__all__ == [
+        "Action",
+        "EnvClient",
+        "Environment",
+        "GenericAction",
+        "GenericEnvClient",
+        "Observation",
+        "OpenEnvError",
+        "State",
+        "StepResult",
+        "SyncEnvClient",
+        "Transform",
+        "__version__",
+        "core",
+    ]
+    assert dir(openenv) == openenv.__all__
+
+
+@pytest.mark.parametrize("name", openenv.__all__)
+def test_every_name_of_the_package_resolves(name):
+    value = getattr(openenv, name)
+    assert getattr(openenv, name) is value
+    scope: dict = {}
+    exec(f"from openenv import {name} as found", scope)
+    assert scope["found"] is value
+
+
+def test_a_name_that_is_not_there():
+    with pytest.raises(AttributeError, match="module 'openenv' has no attribute 'nothing'"):
+        openenv.nothing  # noqa: B018
+    with pytest.raises(ImportError, match="nothing"):
+        exec("from openenv import nothing")
+
+
+def test_a_type_checker_and_a_program_see_the_same_names():
+    """The lazy table and the imports that only a type checker sees name the same homes."""
+    homes = {}
+    for node in ast.walk(TREES["openenv"]):
+        if isinstance(node, ast.ImportFrom) and node.level == 1:
+            homes.update({alias.name: node.module for alias in node.names})
+    assert homes == openenv._HOMES
+    assert set(homes) == set(openenv.__all__) - {"__version__", "core"}
+
+
+def test_the_version_is_that_of_the_distribution():
+    assert metadata.version("openenv") == openenv.__version__
+    assert int(openenv.__version__.split(".")[0]) >= 1
+
+
+@pytest.mark.parametrize("name", [name for name, tree in TREES.items() if listed(tree) is not None])
+def test_every_list_of_names_is_sorted_and_true(name):
+    if name.startswith("openenv.adapters.gymnasium"):
+        pytest.importorskip("gymnasium")
+    names = listed(TREES[name])
+    assert names is not None
+    assert len(set(names)) == len(names)
+    assert names == sorted(names, key=lambda entry: (not entry.isupper(), not entry[0].isupper(), entry))
+    module = importlib.import_module(name)
+    assert [entry for entry in names if not hasattr(module, entry)] == []
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_module_says_what_it_is_for(name):
+    assert ast.get_docstring(TREES[name])
+
+
+# Weight
+
+
+def modules_after(program: str) -> set[str]:
+    """The modules that a fresh interpreter has after a program, and had not before it."""
+    script = (
+        f"import json, sys; before = set(sys.modules)\n{program}\nprint(json.dumps(list(set(sys.modules) - before)))"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    return set(json.loads(result.stdout))
+
+
+def tops(modules: set[str]) -> set[str]:
+    """The packages among them that are not Python's own."""
+    return {name.partition(".")[0] for name in modules} - set(sys.stdlib_module_names)
+
+
+def test_importing_the_package_imports_nothing_else():
+    modules = modules_after("import openenv")
+    assert {name for name in modules if name.startswith("openenv")} == {"openenv"}
+    assert tops(modules) == {"openenv"}
+    assert modules.isdisjoint({"asyncio", "ssl", "socket", "logging", "dataclasses"})
+
+
+HEAVY = {
+    "click",
+    "fastapi",
+    "gymnasium",
+    "httptools",
+    "httpx",
+    "matplotlib",
+    "numpy",
+    "rich",
+    "starlette",
+    "typer",
+    "uvicorn",
+    "websockets",
+    "yaml",
+}
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "from openenv import EnvClient",
+        "from openenv import GenericEnvClient, SyncEnvClient, Action, Observation, State, Environment",
+        "from openenv.envs.echo import EchoEnv, EchoAction",
+        "from openenv.envs.benchmark import BenchmarkEnv, BenchmarkAction",
+        "from openenv import EnvClient; env = EnvClient('localhost:8000')",
+    ],
+)
+def test_a_client_imports_no_server(program):
+    modules = modules_after(program)
+    assert "openenv.client" in modules
+    assert tops(modules).isdisjoint(HEAVY)
+    for package in ("adapters", "bench", "cli", "execution", "server", "sessions", "testing"):
+        assert not any(f"{name}.".startswith(f"openenv.{package}.") for name in modules)
+
+
+def test_a_server_imports_nothing_that_only_measuring_needs():
+    modules = modules_after("from openenv.server import create_app")
+    assert tops(modules).isdisjoint({"gymnasium", "httpx", "matplotlib", "numpy", "rich", "typer"})
+    assert not any(name.startswith(("openenv.client", "openenv.cli", "openenv.bench")) for name in modules)
+
+
+def test_the_command_line_imports_what_a_command_needs_when_it_runs():
+    modules = modules_after("import openenv.cli")
+    assert tops(modules).isdisjoint({"fastapi", "gymnasium", "httpx", "matplotlib", "numpy", "rich", "uvicorn"})
+
+
+# Import paths of existing code
+
+
+def is_docstring(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+@pytest.mark.parametrize("name", CORE)
+def test_core_holds_names_and_nothing_else(name):
+    docstring, *rest = TREES[name].body
+    assert is_docstring(docstring)
+    imported = []
+    for node in rest:
+        if isinstance(node, ast.ImportFrom):
+            imported += [alias.asname or alias.name for alias in node.names]
+        else:
+            assert isinstance(node, ast.Assign), ast.unparse(node)
+            assert ast.unparse(node.targets[0]) == "__all__", ast.unparse(node)
+    assert (listed(TREES[name]) or []) == sorted(imported)
+
+
+@pytest.mark.parametrize("name", CORE)
+def test_core_shows_the_same_objects(name):
+    module = importlib.import_module(name)
+    package = name if FILES[name].name == "__init__.py" else name.rpartition(".")[0]
+    for node in TREES[name].body:
+        if isinstance(node, ast.ImportFrom):
+            home = resolve_name("." * node.level + (node.module or ""), package)
+            assert home.startswith("openenv.")
+            for alias in node.names:
+                assert getattr(module, alias.asname or alias.name) is getattr(
+                    importlib.import_module(home), alias.name
+                )
+
+
+def test_nothing_imports_core():
+    for name, tree in TREES.items():
+        if name in CORE:
+            continue
+        package = name if FILES[name].name == "__init__.py" else name.rpartition(".")[0]
+        for node in ast.walk(tree):
+            found = []
+            if isinstance(node, ast.ImportFrom):
+                found = [resolve_name("." * node.level + (node.module or ""), package)]
+            elif isinstance(node, ast.Import):
+                found = [alias.name for alias in node.names]
+            assert not any(module.startswith("openenv.core") for module in found), name
+
+
+# The process's environment
+
+READERS = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
+
+
+def reads_the_environment(tree: ast.Module) -> list[int]:
+    """Lines that touch the environment variables of the process."""
+    lines = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in READERS and ast.unparse(node.value) in ("os", "posix"):
+            lines.append(node.lineno)
+        if (
+            isinstance(node, ast.ImportFrom)
+            and node.module == "os"
+            and READERS & {alias.name for alias in node.names}
+        ):
+            lines.append(node.lineno)
+    return lines
+
+
+@pytest.mark.parametrize("name", sorted(set(FILES) - {"openenv.settings"}))
+def test_settings_alone_read_the_environment_of_the_process(name):
+    assert reads_the_environment(TREES[name]) == []
+
+
+def test_the_check_above_finds_what_it_looks_for():
+    assert reads_the_environment(TREES["openenv.settings"])
+    for line in ("import os; os.getenv('X')", "from os import environ", "import os; os.environ['X'] = '1'"):
+        assert reads_the_environment(ast.parse(line))
+    assert not reads_the_environment(ast.parse("import os; os.getpid(); settings.environ"))
