@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Coroutine, Mapping
 from typing import Any, Generic, Self, TypeVar, cast, get_origin
 
@@ -88,6 +89,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         )
         self._conversation: Conversation | None = None
         self._home: asyncio.AbstractEventLoop | None = None
+        self._pid = os.getpid()
         self._connecting: asyncio.Lock | None = None
         self._blocking = False
 
@@ -208,7 +210,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         if conversation is not None and (conversation.error is None or not anew):
             return conversation
         if self._home is not (loop := asyncio.get_running_loop()):
-            self._home, self._connecting = loop, asyncio.Lock()
+            self._home, self._pid, self._connecting = loop, os.getpid(), asyncio.Lock()
         assert self._connecting is not None
         async with self._connecting:
             if self._conversation is conversation:
@@ -239,20 +241,18 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
             return await call
         return await asyncio.wrap_future(submit_to(home, call))
 
-    def _orphan(self) -> None:
-        """In the child of a fork: the connection, and the thread that served it, are the parent's."""
+    def _home_loop(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop that the connection lives on; where that is gone, so is the session."""
+        if self._home is not None and self._home.is_closed():
+            self._home_lost("the event loop of its connection was closed")
+        elif self._home is not None and self._pid != os.getpid():
+            self._home_lost("the connection is that of the process this one was forked from")
+        return self._home
+
+    def _home_lost(self, reason: str) -> None:
         self._home = None
         if self._conversation is not None:
-            self._conversation.error = ConnectionLost(
-                "the connection is that of the process this one was forked from"
-            )
-
-    def _home_loop(self) -> asyncio.AbstractEventLoop | None:
-        if self._home is not None and self._home.is_closed():
-            self._home = None
-            if self._conversation is not None:
-                self._conversation.lost(ConnectionLost("the event loop of its connection was closed"))
-        return self._home
+            self._conversation.error = ConnectionLost(reason)
 
 
 def _adapter(cls: Any) -> TypeAdapter[Any] | None:

@@ -26,8 +26,6 @@ class Client(Protocol):
 
     async def _close(self) -> None: ...
 
-    def _orphan(self) -> None: ...
-
 
 class Portal:
     """An event loop on a thread of its own.
@@ -122,10 +120,7 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 def _forget() -> None:
     """After a fork: the thread stayed in the parent, and the lock may have been held."""
     _Process.lock = threading.Lock()
-    left, _Process.portal = _Process.portal, None
-    if left is not None:
-        for client in list(left.clients):
-            client._orphan()
+    _Process.portal = None
 
 
 @atexit.register
