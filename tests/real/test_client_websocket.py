@@ -189,6 +189,16 @@ async def test_the_handshake_is_answered_for_somebody_else():
             await client(place).reset()
 
 
+async def test_a_server_that_does_not_encrypt():
+    async def plain(peer):
+        peer.writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await peer.ended()
+
+    async with serving(plain) as place:
+        with pytest.raises(ConnectionFailed, match="connect.* to wss://"):
+            await GenericEnvClient(place.url.replace("http", "https"), connect_timeout_s=SHORT_S).reset()
+
+
 async def closes_at_once(peer):
     """As a port that a container publishes does while nobody listens inside."""
 

@@ -23,8 +23,9 @@ _SETTINGS: dict[str, Setting] = {setting.name: setting for setting in ServerSett
 BACKLOG = 65_535
 # Seconds for connections to end after Ctrl-C or SIGTERM.
 SHUTDOWN_S = 5
-# Seconds a worker may be too busy to answer its parent before it is replaced, with all of its sessions.
-WORKER_SILENCE_S = 60
+# Seconds a worker may be too busy to answer its parent before it is replaced, with all of its sessions. As long
+# may it take to stop, if the workers were ended while the parent waited for their answer.
+WORKER_SILENCE_S = 20
 
 
 def _option(name: str, kind: Any = str) -> Callable[[Command], Command]:

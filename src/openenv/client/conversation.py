@@ -98,10 +98,10 @@ class Conversation:
             reply = self._protocol.receive(frame)
         except ProtocolViolation as violation:
             self._fail(violation)
+            self._drop()
             return
         if reply.request is None:
-            # Unasked: the server refuses the session, and will close.
-            self.error = reply.error
+            self.error = reply.error  # unasked: the server refuses the session
         elif not reply.request.waiter.done():  # done: its caller was cancelled, or gave up
             if reply.error is None:
                 reply.request.waiter.set_result(reply.payload)
@@ -111,9 +111,14 @@ class Conversation:
             self._served = True
         if reply.error is not None and reply.error.code in _FINAL:
             self.error = reply.error
+            self._drop()
 
     def lost(self, error: OpenEnvError) -> None:
         self._fail(self.error or error)
+
+    def _drop(self) -> None:
+        if self._transport is not None:  # else it is still being made, by a server that closes it itself
+            self._transport.drop()
 
     def _fail(self, error: OpenEnvError) -> None:
         self.error = error

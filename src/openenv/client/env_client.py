@@ -85,7 +85,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
             max_message_bytes=int(max_message_size_mb * 1024 * 1024),
             ping_interval_s=websocket_ping_interval_s,
             ping_timeout_s=websocket_ping_timeout_s,
-            headers=tuple((headers or {}).items()),
+            headers=tuple(_header(name, value) for name, value in (headers or {}).items()),
         )
         self._conversation: Conversation | None = None
         self._home: asyncio.AbstractEventLoop | None = None
@@ -253,6 +253,12 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         self._home = None
         if self._conversation is not None:
             self._conversation.error = ConnectionLost(reason)
+
+
+def _header(name: Any, value: Any) -> tuple[str, str]:
+    if not (isinstance(name, str) and isinstance(value, str)) or any(end in name + value for end in "\r\n"):
+        raise UsageError(f"header {name!r} cannot be sent: name and value must be text of one line")
+    return name, value
 
 
 def _adapter(cls: Any) -> TypeAdapter[Any] | None:

@@ -16,6 +16,7 @@ CLOSE_TIMEOUT_S = 2.0
 
 class _Conversation(Protocol):
     def receive(self, frame: bytes) -> None: ...
+    def disconnected(self) -> None: ...
     async def aclose(self) -> None: ...
 
 
@@ -46,6 +47,10 @@ class MemoryTransport:
     def send(self, frame: bytes) -> None:
         """Hands a frame to the server, whose answer may arrive before this returns."""
         self._conversation.receive(frame)
+
+    def drop(self) -> None:
+        self._conversation.disconnected()
+        self.end(ConnectionLost("the client has closed"))
 
     async def aclose(self) -> None:
         """Ends the session and waits until its environment is closed, two seconds at most."""

@@ -25,5 +25,8 @@ class Transport(Protocol):
     def send(self, frame: bytes) -> None:
         """Sends one text frame. On a connection that has ended, nothing happens: the receiver knows."""
 
+    def drop(self) -> None:
+        """Closes without waiting for anything: this connection is of no further use."""
+
     async def aclose(self) -> None:
         """Closes in good order, within a bounded time. May be called repeatedly."""

@@ -19,6 +19,7 @@ from picows import (
     WSTransport,
     ws_connect,
 )
+from python_socks import ProxyError
 
 from ..errors import (
     ConnectionFailed,
@@ -72,13 +73,22 @@ async def connect(url: str, receiver: Receiver, options: Options) -> WebSocketTr
     host = parts.hostname or ""
     proxy = None if is_loopback(host) else proxy_for("https" if parts.scheme == "wss" else "http", host)
     interval = options.ping_interval_s or 0.0
+    made: list[WebSocketTransport] = []
+
+    unwanted = asyncio.Event()
+
+    def transport() -> WebSocketTransport:
+        made.append(WebSocketTransport(url, receiver, options, unwanted))
+        return made[0]
+
     try:
         async with asyncio.timeout(options.connect_timeout_s):
-            _, listener = await ws_connect(
-                lambda: WebSocketTransport(url, receiver, options),
+            await ws_connect(
+                transport,
                 url,
                 ssl_context=ssl.create_default_context() if parts.scheme == "wss" else None,
-                websocket_handshake_timeout=None,
+                # Also ends what was left in the middle, by a caller who was cancelled.
+                websocket_handshake_timeout=options.connect_timeout_s,
                 enable_auto_ping=interval > 0,
                 auto_ping_idle_timeout=interval,
                 auto_ping_reply_timeout=min(options.ping_timeout_s or interval, interval),
@@ -97,10 +107,16 @@ async def connect(url: str, receiver: Receiver, options: Options) -> WebSocketTr
         raise ConnectionFailed(
             f"{url} does not speak WebSocket{status}: is this the address of an openenv server? {error}"
         ) from error
-    except (OSError, WSError) as error:
+    except (OSError, WSError, ProxyError) as error:
         raise ConnectionFailed(f"cannot connect to {url}: {error}; is the server up?") from error
-    assert isinstance(listener, WebSocketTransport)
-    return listener
+    except asyncio.CancelledError:
+        unwanted.set()
+        for transport_made in made:
+            transport_made.drop()
+        raise
+    if not made:
+        raise ConnectionFailed(f"{url} closed the connection during the handshake: is it an openenv server?")
+    return made[0]
 
 
 class WebSocketTransport(WSListener):
@@ -110,12 +126,14 @@ class WebSocketTransport(WSListener):
         url: Where it leads, for messages.
         receiver: Gets the frames, and the reason when the connection ends.
         options: Its limits.
+        unwanted: Set when its maker was cancelled, perhaps before the handshake is done.
     """
 
-    def __init__(self, url: str, receiver: Receiver, options: Options):
+    def __init__(self, url: str, receiver: Receiver, options: Options, unwanted: asyncio.Event):
         self._url = url
         self._receiver = receiver
         self._max_bytes = options.max_message_bytes
+        self._unwanted = unwanted
         self._parts = bytearray()
         self._ended = asyncio.Event()
         self._end: asyncio.Task[None] | None = None
@@ -123,6 +141,10 @@ class WebSocketTransport(WSListener):
     def send(self, frame: bytes) -> None:
         """Sends one text frame."""
         self._ws.send(_TEXT, frame)
+
+    def drop(self) -> None:
+        self._ws.send_close(WSCloseCode.OK)
+        self._ws.disconnect()
 
     async def aclose(self) -> None:
         """Says goodbye and waits for the server to do so, two seconds at most."""
@@ -138,6 +160,8 @@ class WebSocketTransport(WSListener):
 
     def on_ws_connected(self, transport: WSTransport) -> None:
         self._ws = transport
+        if self._unwanted.is_set():
+            self.drop()
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         kind = frame.msg_type
