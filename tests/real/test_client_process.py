@@ -79,36 +79,45 @@ def test_a_client_made_after_a_fork_works_in_both_processes(address):
     assert output == ["1", "1.0"]
 
 
+@pytest.mark.parametrize("close", [True, False])
+@pytest.mark.parametrize("thread", ["asyncio.to_thread", "at_once"])
 @pytest.mark.parametrize("loop", ["plain", "asyncio"])
-def test_a_client_made_before_a_fork_has_lost_its_session_in_the_child(address, loop):
+def test_a_client_made_before_a_fork_has_lost_its_session_in_the_child(address, loop, thread, close):
     """The parent goes on with it; the child must neither hang nor write into the parent's connection."""
     output = run(
         f"""
-        import asyncio, os, signal, sys
+        import asyncio, os, signal, sys, traceback
         from openenv import GenericEnvClient
         from openenv.errors import SessionLost
+
+        async def at_once(function):
+            return function()
 
         env = GenericEnvClient(sys.argv[1])
 
         def in_the_child():
             signal.alarm(10)
             try:
-                env.step({{"by": 1}})
+                env.close() if {close} else env.step({{"by": 1}})
             except SessionLost:
-                env.reset(start=100)
-                return env.step({{"by": 1}}).observation["total"]
-            return 1
+                assert not {close}
+            env.reset(start=100)
+            return env.step({{"by": 1}}).observation["total"]
 
         def fork():
             child = os.fork()
             if child == 0:
-                os._exit(in_the_child())
+                try:
+                    os._exit(in_the_child())
+                except BaseException:
+                    traceback.print_exc()
+                    os._exit(1)
             return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
         async def asynchronously():
             await env.reset()
             await env.step({{"by": 1}})
-            code = await asyncio.to_thread(fork)
+            code = await {thread}(fork)
             print(code, (await env.step({{"by": 1}})).reward)
             await env.close()
 

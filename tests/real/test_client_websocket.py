@@ -248,6 +248,26 @@ async def test_a_server_that_never_accepts():
             await GenericEnvClient(f"127.0.0.1:{port}", connect_timeout_s=SHORT_S).reset()
 
 
+async def test_a_handshake_that_is_answered_too_late_is_hung_up():
+    """The redirect takes most of the time there is; the second server answers when it is over."""
+
+    async def late(peer):
+        await asyncio.sleep(0.2)
+        await peer.accept()
+        await peer.ended()
+
+    async with serving(late) as goal:
+
+        async def slow(peer):
+            await asyncio.sleep(0.3)
+            await peer.refuse("307 Temporary Redirect", f"Location: {goal.url.replace('http', 'ws')}/ws")
+
+        async with serving(slow) as place:
+            with pytest.raises(ConnectTimeout):
+                await client(place, connect_timeout_s=0.4).reset()
+            await goal.finish()
+
+
 async def test_connecting_is_cancelled():
     async with serving(Peer.ended) as place:
         reset = asyncio.create_task(client(place, connect_timeout_s=0.3).reset())
@@ -465,6 +485,22 @@ async def test_an_answer_that_nobody_asked_for_ends_the_connection():
         assert (await env.reset()).reward == 1.0
         with pytest.raises(ConnectionFailed, match="answered nothing"):
             await env.step({})
+        assert (await env.reset()).reward == 1.0
+        await env.close()
+
+
+async def test_a_server_that_talks_before_it_is_asked_is_left():
+    """Its words arrive together with its answer to the handshake."""
+
+    async def talkative(peer):
+        await peer.accept()
+        peer.send(TEXT, b"welcome")
+        await peer.ended()
+
+    async with serving(then(talkative, conversation)) as place:
+        env = client(place)
+        with pytest.raises(ConnectionFailed, match="welcome"):
+            await env.reset()
         assert (await env.reset()).reward == 1.0
         await env.close()
 
