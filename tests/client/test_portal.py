@@ -71,22 +71,6 @@ def test_closing_ends_the_thread_and_the_loop(no_threads_left):
     assert own.loop.is_closed()
 
 
-class Late(Portal):
-    """Its thread gets its first turn when the machine is less busy."""
-
-    def _run(self):
-        threading.Event().wait(0.05)
-        super()._run()
-
-
-def test_a_portal_takes_calls_as_soon_as_it_is_there(no_threads_left):
-    own = Late()
-    try:
-        assert run_on(own.loop, answer(3)) == 3
-    finally:
-        own.close()
-
-
 def test_without_uvloop_the_loop_is_asyncio_s(monkeypatch, no_threads_left):
     monkeypatch.setitem(sys.modules, "uvloop", None)
     own = Portal()

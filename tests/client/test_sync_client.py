@@ -11,7 +11,6 @@ from functools import partial
 import pytest
 
 from openenv.client import GenericEnvClient, SyncEnvClient
-from openenv.client.portal import portal, run_on
 from openenv.errors import ConnectionFailed, InvalidAction, StepTimeout, UsageError
 from openenv.types import StepResult
 
@@ -241,29 +240,6 @@ async def test_a_call_prepared_on_one_loop_and_a_call_on_another_share_one_conne
     assert app.state.openenv.active_sessions == 1
     await env.close()
     assert app.state.openenv.active_sessions == 0
-
-
-async def test_a_synchronous_call_that_is_on_its_way_and_an_awaited_one_share_one_connection():
-    """The portal is busy when both are made, so neither has a connection yet."""
-    app = app_of(ThreadCounter)
-    env = CounterEnv(app=app)
-    gate = Gate()
-
-    async def hold():
-        gate.wait()
-
-    busy = asyncio.create_task(asyncio.to_thread(run_on, portal().loop, hold()))
-    await gate.reached()
-    synchronous = asyncio.create_task(asyncio.to_thread(env.sync().reset))
-    await asyncio.sleep(0.05)
-    awaited = asyncio.ensure_future(env.reset())
-    await asyncio.sleep(0.05)
-    gate.open()
-    await busy
-    assert (await synchronous).observation.total == 0
-    assert (await awaited).observation.total == 0
-    assert app.state.openenv.active_sessions == 1
-    await env.close()
 
 
 async def test_a_synchronous_call_that_would_wait_for_itself_is_refused(app):

@@ -42,6 +42,8 @@ class Conversation:
         """Connects. Raises what `connect` raises."""
         conversation = cls(max_message_bytes)
         conversation._transport = await connect(conversation)
+        if conversation.error is not None:  # it came together with the answer to the handshake
+            conversation._drop()
         return conversation
 
     async def call(self, kind: str, data: Any, timeout_s: float | None) -> dict[str, Any]:
@@ -86,7 +88,8 @@ class Conversation:
     async def aclose(self) -> None:
         """Ends the session and the connection."""
         transport = self._transport
-        if transport is None:
+        # On another loop, its own is gone, and what can be said about that connection is in `error`.
+        if transport is None or self._loop is not asyncio.get_running_loop():
             return
         # Behind a call that is still running, a close message would have to wait for it.
         if self.error is None and not self._protocol.outstanding:

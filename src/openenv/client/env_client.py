@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Awaitable, Coroutine, Mapping
 from typing import Any, Generic, Self, TypeVar, cast, get_origin
 
@@ -90,7 +91,8 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         self._conversation: Conversation | None = None
         self._home: asyncio.AbstractEventLoop | None = None
         self._pid = os.getpid()
-        self._connecting: asyncio.Lock | None = None
+        self._connecting = asyncio.Lock()
+        self._claiming = threading.Lock()
         self._blocking = False
 
     # Each of these awaits in a running event loop, and blocks without one or inside `with`.
@@ -141,19 +143,17 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
 
     def blocking(self, call: Coroutine[Any, Any, T]) -> T:
         """Runs one of this client's coroutines to its end, from a thread that may wait."""
-        home = self._home_loop()
-        if home is None:
-            own = portal()
+        own = portal()
+        home = self._claim(own.loop)
+        if home is own.loop:
             own.clients.add(self)
-            home = own.loop
         return run_on(home, call)
 
     async def __aenter__(self) -> Self:
-        await self._connect()
-        return self
+        return await self._routed(self._connect())
 
     async def __aexit__(self, *exc_info: object) -> None:
-        await self._close()
+        await self._routed(self._close())
 
     def __enter__(self) -> Self:
         self.blocking(self._connect())
@@ -209,9 +209,6 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         conversation = self._conversation
         if conversation is not None and (conversation.error is None or not anew):
             return conversation
-        if self._home is not (loop := asyncio.get_running_loop()):
-            self._home, self._pid, self._connecting = loop, os.getpid(), asyncio.Lock()
-        assert self._connecting is not None
         async with self._connecting:
             if self._conversation is conversation:
                 self._conversation = await Conversation.open(self._transport, self._options.max_message_bytes)
@@ -236,10 +233,18 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
 
     async def _routed(self, call: Coroutine[Any, Any, T]) -> T:
         """Runs a call on the event loop that the connection lives on, when it is awaited."""
-        home = self._home_loop()
-        if home is None or home is asyncio.get_running_loop():
-            return await call
-        return await asyncio.wrap_future(submit_to(home, call))
+        running = asyncio.get_running_loop()
+        home = self._claim(running)
+        return await (call if home is running else asyncio.wrap_future(submit_to(home, call)))
+
+    def _claim(self, loop: asyncio.AbstractEventLoop) -> asyncio.AbstractEventLoop:
+        """The event loop that the connection lives on, or shall live on: the first that asks."""
+        with self._claiming:
+            home = self._home_loop()
+            if home is None:
+                home = self._home = loop
+                self._pid, self._connecting = os.getpid(), asyncio.Lock()
+            return home
 
     def _home_loop(self) -> asyncio.AbstractEventLoop | None:
         """The event loop that the connection lives on; where that is gone, so is the session."""

@@ -39,7 +39,10 @@ class Portal:
         self.loop = _new_loop()
         self.clients: WeakSet[Client] = WeakSet()
         self._thread = threading.Thread(target=self._run, name="openenv-portal", daemon=True)
+        started = threading.Event()
+        self.loop.call_soon(started.set)
         self._thread.start()
+        started.wait()
 
     def close(self) -> None:
         """Closes the clients, stops the loop and waits for its thread."""

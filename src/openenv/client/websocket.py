@@ -81,6 +81,11 @@ async def connect(url: str, receiver: Receiver, options: Options) -> WebSocketTr
         made.append(WebSocketTransport(url, receiver, options, unwanted))
         return made[0]
 
+    def leave() -> None:
+        unwanted.set()
+        for transport_made in made:
+            transport_made.drop()
+
     try:
         async with asyncio.timeout(options.connect_timeout_s):
             await ws_connect(
@@ -99,6 +104,7 @@ async def connect(url: str, receiver: Receiver, options: Options) -> WebSocketTr
                 read_buffer_init_size=4096,
             )
     except TimeoutError as error:
+        leave()
         raise ConnectTimeout(
             f"no connection to {url} within {options.connect_timeout_s:g} s (connect_timeout_s): is the server up?"
         ) from error
@@ -110,9 +116,7 @@ async def connect(url: str, receiver: Receiver, options: Options) -> WebSocketTr
     except (OSError, WSError, ProxyError) as error:
         raise ConnectionFailed(f"cannot connect to {url}: {error}; is the server up?") from error
     except asyncio.CancelledError:
-        unwanted.set()
-        for transport_made in made:
-            transport_made.drop()
+        leave()
         raise
     if not made:
         raise ConnectionFailed(f"{url} closed the connection during the handshake: is it an openenv server?")
