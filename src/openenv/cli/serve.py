@@ -25,7 +25,7 @@ BACKLOG = 65_535
 SHUTDOWN_S = 5
 # Seconds a worker may be too busy to answer its parent before it is replaced, with all of its sessions. As long
 # may it take to stop, if the workers were ended while the parent waited for their answer.
-WORKER_SILENCE_S = 20
+WORKER_SILENCE_S = 8
 
 
 def _option(name: str, kind: Any = str) -> Callable[[Command], Command]:
