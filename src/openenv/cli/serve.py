@@ -23,9 +23,8 @@ _SETTINGS: dict[str, Setting] = {setting.name: setting for setting in ServerSett
 BACKLOG = 65_535
 # Seconds for connections to end after Ctrl-C or SIGTERM.
 SHUTDOWN_S = 5
-# Seconds a worker may be too busy to answer its parent before it is replaced, with all of its sessions. As long
-# may it take to stop, if the workers were ended while the parent waited for their answer.
-WORKER_SILENCE_S = 8
+# Seconds a worker may be too busy to answer its parent before it is replaced, with all of its sessions.
+WORKER_SILENCE_S = 20
 
 
 def _option(name: str, kind: Any = str) -> Callable[[Command], Command]:
@@ -169,8 +168,15 @@ def _run_processes(settings: ServerSettings, listener: socket.socket, reload: bo
     import uvicorn
     from uvicorn.supervisors import ChangeReload, Multiprocess
 
+    class Workers(Multiprocess):
+        def keep_subprocess_alive(self) -> None:
+            # Only the worker may hold its end of the pipe, else the parent waits for the answer of a dead one.
+            for process in self.processes:
+                process.child_conn.close()
+            super().keep_subprocess_alive()
+
     config = _config("openenv.cli.serve:worker_app", settings, factory=True, workers=settings.workers, reload=reload)
     if reload:
         ChangeReload(config, target=uvicorn.Server(config).run, sockets=[listener]).run()
     else:
-        Multiprocess(config, sockets=[listener]).run()
+        Workers(config, sockets=[listener]).run()

@@ -10,7 +10,7 @@ from typing import Any, Generic, Self, TypeVar, cast, get_origin
 
 from pydantic import TypeAdapter
 
-from ..errors import ConnectionLost, UsageError
+from ..errors import ConnectionLost, SessionLost, UsageError
 from ..generics import type_arguments
 from ..types import ObsT, StateT, StepResult
 from . import memory, websocket
@@ -91,6 +91,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         self._conversation: Conversation | None = None
         self._home: asyncio.AbstractEventLoop | None = None
         self._pid = os.getpid()
+        self._closed = False
         self._connecting = asyncio.Lock()
         self._claiming = threading.Lock()
         self._blocking = False
@@ -201,6 +202,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
 
     async def _close(self) -> None:
         conversation, self._conversation, self._home = self._conversation, None, None
+        self._closed = True
         if conversation is not None:
             await conversation.aclose()
 
@@ -209,6 +211,9 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         conversation = self._conversation
         if conversation is not None and (conversation.error is None or not anew):
             return conversation
+        if self._closed and not anew:
+            raise SessionLost("this client was closed, and its session with it: call reset() for a new one")
+        self._closed = False
         async with self._connecting:
             if self._conversation is conversation:
                 self._conversation = await Conversation.open(self._transport, self._options.max_message_bytes)
