@@ -202,8 +202,6 @@ class WebSocketTransport(WSListener):
                 )
             else:
                 error = ProtocolViolation(f"{self._url}: {cause}")
-        except OpenEnvError as cause:
-            error = cause
         else:
             error = ConnectionLost(f"the connection to {self._url} has ended{_farewell(transport)}")
         self._receiver.lost(error)

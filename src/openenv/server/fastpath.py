@@ -155,7 +155,8 @@ class _Site:
 
     def take(self, transport: asyncio.Transport, upgrade: Upgrade) -> None:
         """Serves a connection from here on."""
-        connection = _Connection(self)
+        lingering = LingeringTransport(transport)
+        connection = _Connection(self, lingering)
         protocol = picows.WSProtocol(  # type: ignore[attr-defined]  # not in picows' stubs
             None,  # host and port: client only
             None,  # path: client only
@@ -174,7 +175,7 @@ class _Site:
             READ_BUFFER_BYTES,
         )
         transport.set_protocol(protocol)
-        protocol.connection_made(LingeringTransport(transport))
+        protocol.connection_made(lingering)
         request = upgrade.canonical()
         protocol.get_buffer(-1)[: len(request)] = request
         protocol.buffer_updated(len(request))
@@ -183,8 +184,9 @@ class _Site:
 class _Connection(WSListener):
     """One connection on the fast path: the channel of a `Connection`, under the watch of a `Heartbeat`."""
 
-    def __init__(self, site: _Site):
+    def __init__(self, site: _Site, lingering: LingeringTransport):
         self._site = site
+        self._lingering = lingering
         self._connection: Connection | None = None
         self._parts = bytearray()
         self._part_type = WSMsgType.TEXT
@@ -220,7 +222,7 @@ class _Connection(WSListener):
             self._site.turn.finish()
             self._connection.disconnected()
             transport.send_close(WSCloseCode.OK)
-            transport.underlying_transport.finish()  # type: ignore[attr-defined]  # a LingeringTransport
+            self._lingering.finish()
         else:
             self._assemble(kind, frame)
 

@@ -14,7 +14,7 @@ __all__ = ["LingeringTransport"]
 LINGER_S = 2.0
 
 
-class LingeringTransport(asyncio.Transport):
+class LingeringTransport:
     """A transport whose `close` lingers; everything else goes to the transport it wraps.
 
     Args:
@@ -22,18 +22,17 @@ class LingeringTransport(asyncio.Transport):
     """
 
     def __init__(self, transport: asyncio.Transport):
-        super().__init__()
         self._transport = transport
         self._lingering = False
         # Bound here so that a write costs no detour.
-        self.write = transport.write  # type: ignore[method-assign]
-        self.writelines = transport.writelines  # type: ignore[method-assign]
-        self.get_write_buffer_size = transport.get_write_buffer_size  # type: ignore[method-assign]
-        self.get_extra_info = transport.get_extra_info  # type: ignore[method-assign]
-        self.is_closing = transport.is_closing  # type: ignore[method-assign]
-        self.pause_reading = transport.pause_reading  # type: ignore[method-assign]
-        self.resume_reading = transport.resume_reading  # type: ignore[method-assign]
-        self.abort = transport.abort  # type: ignore[method-assign]
+        self.write = transport.write
+        self.writelines = transport.writelines
+        self.get_write_buffer_size = transport.get_write_buffer_size
+        self.get_extra_info = transport.get_extra_info
+        self.is_closing = transport.is_closing
+        self.pause_reading = transport.pause_reading
+        self.resume_reading = transport.resume_reading
+        self.abort = transport.abort
 
     def close(self) -> None:
         """Closes after the peer has, or after two seconds. May be called repeatedly."""
