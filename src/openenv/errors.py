@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 __all__ = [
+    "Cancelled",
     "CapacityError",
     "ConcurrencyConfigurationError",
     "ConnectTimeout",
@@ -39,8 +40,10 @@ __all__ = [
     "SessionCreationError",
     "SessionLost",
     "SessionNotFoundError",
+    "SlowReader",
     "StepFailed",
     "StepTimeout",
+    "TooManyCalls",
     "Unauthorized",
     "UnknownMessage",
     "UnknownSession",
@@ -158,6 +161,16 @@ class MessageTooLarge(UsageError):
     """A frame over the limit; the message names its size, the limit and the setting."""
 
 
+class Cancelled(UsageError):
+    """The call was cancelled by its caller, and did not run or did not finish."""
+
+    code = "EXECUTION_ERROR"  # the session lives on
+
+
+class SlowReader(UsageError):
+    """The client does not read its replies, so its connection was closed."""
+
+
 class ConcurrencyConfigurationError(UsageError):
     """More than one session was asked for an environment that does not support it."""
 
@@ -214,6 +227,12 @@ class QueueTimeout(ServerFull):
 
 class Draining(CapacityError):
     """The server is stopping and opens no new session."""
+
+
+class TooManyCalls(CapacityError):
+    """More calls wait for their turn than a session or connection may have; take replies before sending more."""
+
+    code = "EXECUTION_ERROR"  # the session lives on: v1 clients take CAPACITY_REACHED for its end
 
 
 class EnvironmentFailed(OpenEnvError, RuntimeError):

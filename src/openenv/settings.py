@@ -97,7 +97,7 @@ class ServerSettings(_Settings):
     max_sessions: int | None = _setting(
         None,
         "OPENENV_MAX_SESSIONS",
-        "Most sessions open at one time in a worker, whatever the app was built with",
+        "Most sessions open at one time, by all workers together, whatever the app was built with",
         ge=1,
     )
     max_concurrent_envs: int | None = _setting(
@@ -119,13 +119,32 @@ class ServerSettings(_Settings):
         16.0, "OPENENV_MAX_MESSAGE_MB", "Largest message accepted from a client, in MiB", gt=0, le=2048
     )
     max_in_flight: int = _setting(
-        64, "OPENENV_MAX_IN_FLIGHT", "Requests of one connection read ahead before it has to wait", ge=1
+        64, "OPENENV_MAX_IN_FLIGHT", "Requests of one session (v1: connection) that may wait for their turn", ge=1
     )
+    max_batch: int = _setting(1024, "OPENENV_MAX_BATCH", "Most calls in one batch (protocol v2)", ge=1)
     ping_interval_s: float = _setting(
         20.0,
         "OPENENV_PING_INTERVAL_S",
         "Seconds between WebSocket pings; two without an answer cut the connection, 0 turns them off",
         ge=0,
+    )
+    grace_s: float = _setting(
+        30.0,
+        "OPENENV_GRACE_S",
+        "Seconds that open sessions are given to end when the server stops or a worker is replaced",
+        ge=0,
+    )
+    worker_start_s: float = _setting(
+        60.0, "OPENENV_WORKER_START_S", "Seconds a worker process has to become ready", gt=0
+    )
+    worker_silence_s: float = _setting(
+        20.0,
+        "OPENENV_WORKER_SILENCE_S",
+        "Seconds a worker process may be silent before it is replaced, with all of its sessions",
+        gt=0,
+    )
+    worker_restarts: int = _setting(
+        10, "OPENENV_WORKER_RESTARTS", "Worker deaths within a minute after which the server gives up", ge=0
     )
     log_level: Literal["critical", "error", "warning", "info", "debug"] = _setting(
         "warning", "OPENENV_LOG_LEVEL", "critical, error, warning, info or debug"

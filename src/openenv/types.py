@@ -8,6 +8,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from .errors import OpenEnvError
+
 __all__ = [
     "ActT",
     "Action",
@@ -111,6 +113,8 @@ class StepResult(Generic[ObsT]):
         done: The episode is over, for whichever reason.
         metadata: Facts beside the observation, None if there were none.
         truncated: The episode was cut short (a time limit) rather than finished.
+        error: Why there is no result, where many sessions are stepped at once and one of them failed;
+            observation and reward are then None.
     """
 
     observation: ObsT
@@ -118,6 +122,7 @@ class StepResult(Generic[ObsT]):
     done: bool = False
     metadata: dict[str, Any] | None = None
     truncated: bool = False
+    error: OpenEnvError | None = None
 
     @property
     def terminated(self) -> bool:

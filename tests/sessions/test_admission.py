@@ -84,3 +84,11 @@ def test_a_day_at_the_door(limits, events):
         if limits.queue_timeout_s == 0:
             assert len(queue) <= len(closing)
     assert admitted == sorted(admitted)
+
+
+def test_a_newcomer_says_how_long_it_waits():
+    queue, none = Limits(max_sessions=2, queue_timeout_s=5), Limits(max_sessions=2)
+    assert decide(Counts(2, 0, 0), none, wait_s=1) is WAIT
+    assert decide(Counts(2, 0, 0), queue, wait_s=0) is REFUSE
+    assert patience(queue, 1) == 1
+    assert patience(none, 0) == patience(none)

@@ -3,15 +3,18 @@
 from .admission import Counts, Decision, Limits, decide
 from .manager import SessionManager
 from .session import Lost, Opened, Session, SessionState
+from .slots import LocalSlots, Slots
 
 __all__ = [
     "Counts",
     "Decision",
     "Limits",
+    "LocalSlots",
     "Lost",
     "Opened",
     "Session",
     "SessionManager",
     "SessionState",
+    "Slots",
     "decide",
 ]

@@ -35,6 +35,7 @@ from ..execution import (
 from . import lease
 from .admission import Counts, Decision, Limits, decide, patience
 from .session import Lost, Opened, Session
+from .slots import LocalSlots, Slots
 
 __all__ = ["SessionManager"]
 
@@ -55,12 +56,12 @@ class SessionManager:
     def __init__(self, factory: Callable[[], Any], limits: Limits):
         self.factory = factory
         self.limits = limits
+        self._slots: Slots = LocalSlots(limits.max_sessions)
         cls = class_of(factory)
         self._profile: EnvironmentProfile | None = None if cls is None else profile_of(cls)
         self._sessions: dict[str, Session] = {}
         self._waiting: dict[str, tuple[Session, asyncio.TimerHandle]] = {}
         self._admitting = False
-        self._closing = 0
         self._drains = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._mailbox: Mailbox | None = None
@@ -70,8 +71,13 @@ class SessionManager:
 
     @property
     def active(self) -> int:
-        """Slots in use: sessions whose environment exists, is being made or being closed."""
+        """Sessions of this process that hold a slot: their environment exists, is being made or being closed."""
         return len(self._sessions)
+
+    @property
+    def held(self) -> int:
+        """Slots in use in the whole server."""
+        return self._slots.held
 
     @property
     def sessions(self) -> list[Session]:
@@ -86,34 +92,80 @@ class SessionManager:
             factory = factory.func
         return str(getattr(factory, "__name__", type(factory).__name__))
 
-    def create(self, opened: Opened, on_lost: Lost | None = None) -> Session:
+    def share(self, slots: Slots) -> None:
+        """Counts sessions in slots that other processes have a part in. To be called before any is open."""
+        assert not self._sessions
+        self._slots = slots
+        slots.on_free = self.admit_waiting
+
+    def create(self, opened: Opened, on_lost: Lost | None = None, session_id: str | None = None) -> Session:
         """Makes the record of a session, which holds nothing before it is passed to `open`.
 
         Args:
             opened: Hears once whether there is a session; not at all if it is closed first. Its error is
                 `ServerFull`, `QueueTimeout`, `Draining`, `FactoryFailed` or `ConcurrencyConfigurationError`.
             on_lost: Hears why, if the session is ended by somebody other than its user.
-        """
-        return Session(secrets.token_hex(16), self, opened, on_lost)
+            session_id: Its name; None makes one up.
 
-    def open(self, session: Session) -> None:
+        Raises:
+            UsageError: A session of that name is open.
+        """
+        if session_id is None:
+            session_id = secrets.token_hex(16)
+        elif self.find(session_id) is not None:
+            raise UsageError(f"session {session_id!r} is open already: choose another id")
+        return Session(session_id, self, opened, on_lost)
+
+    def find(self, session_id: str) -> Session | None:
+        """The session of that name, if it holds a slot or waits for one."""
+        session = self._sessions.get(session_id)
+        if session is None and session_id in self._waiting:
+            session = self._waiting[session_id][0]
+        return session
+
+    def open(self, session: Session, wait_s: float | None = None) -> None:
         """Opens a new session, now or when a slot is free; it hears the outcome, perhaps before this returns.
+
+        Args:
+            wait_s: Seconds that it may wait for a slot; None leaves that to the limits (`queue_timeout_s`).
 
         Raises:
             UsageError: The manager serves another event loop, which has sessions open.
         """
         loop = asyncio.get_running_loop()
         self._bind(loop)
-        decision = decide(Counts(len(self._sessions), self._closing, len(self._waiting)), self.limits)
         if self._drains:
-            session.fail(Draining("the server is stopping: connect to another one"))
-        elif decision is Decision.ADMIT:
+            session.fail(_stopping())
+            return
+        decision = self._decide(wait_s)
+        if decision is Decision.ADMIT:
             self._admit(session)
         elif decision is Decision.WAIT:
-            timer = loop.call_later(patience(self.limits), self._give_up, session)
+            timer = loop.call_later(patience(self.limits, wait_s), self._give_up, session, wait_s)
             self._waiting[session.id] = session, timer
+            self._slots.expect(len(self._waiting))
         else:
-            session.fail(ServerFull(len(self._sessions), self.limits.max_sessions))
+            session.fail(ServerFull(self._slots.held, self.limits.max_sessions))
+
+    def admit_waiting(self) -> None:
+        """Gives free slots to those who wait, first come first served."""
+        # A loop and not a recursion: one that is admitted may fail, and be gone, before `_admit` returns.
+        if self._admitting:
+            return
+        self._admitting = True
+        try:
+            while self._waiting and self._slots.take():
+                first, _ = next(iter(self._waiting.values()))
+                self._leave_queue(first)
+                self._admit(first)
+        finally:
+            self._admitting = False
+
+    def drain(self) -> None:
+        """Opens no further session; those that are open go on."""
+        self._drains += 1
+        for session, _ in list(self._waiting.values()):
+            session.fail(_stopping())
 
     async def aclose(self) -> None:
         """Closes every session and waits until their environments are closed."""
@@ -154,30 +206,34 @@ class SessionManager:
 
     def closing(self, session: Session) -> None:
         self._leave_queue(session)
-        if session.id in self._sessions:
-            self._closing += 1
+        if self._sessions.get(session.id) is session:
+            self._slots.leave()
 
     def gone(self, session: Session) -> None:
-        if self._sessions.pop(session.id, None) is not None:
-            self._closing -= 1
-        # A loop and not a recursion: one that is admitted may fail, and be gone, before `_admit` returns.
-        if not self._admitting:
-            self._admitting = True
-            try:
-                while self._waiting and len(self._sessions) < self.limits.max_sessions:
-                    first, _ = next(iter(self._waiting.values()))
-                    self._leave_queue(first)
-                    self._admit(first)
-            finally:
-                self._admitting = False
+        # By identity: one that never held a slot may bear the name of another.
+        if self._sessions.get(session.id) is session:
+            del self._sessions[session.id]
+            self._slots.give()
+        if self._waiting:
+            self.admit_waiting()
         if not self._sessions:
             self._rest()
 
+    def _decide(self, wait_s: float | None) -> Decision:
+        slots = self._slots
+        decision = decide(Counts(slots.held, slots.leaving, len(self._waiting)), self.limits, wait_s)
+        if decision is Decision.ADMIT and not slots.take():  # another process was faster
+            decision = decide(Counts(slots.limit, slots.leaving, len(self._waiting)), self.limits, wait_s)
+        return decision
+
     def _leave_queue(self, session: Session) -> bool:
-        place = self._waiting.pop(session.id, None)
-        if place is not None:
-            place[1].cancel()
-        return place is not None
+        place = self._waiting.get(session.id)
+        if place is None or place[0] is not session:
+            return False
+        place[1].cancel()
+        del self._waiting[session.id]
+        self._slots.expect(len(self._waiting))
+        return True
 
     def _bind(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._loop is loop:
@@ -195,6 +251,7 @@ class SessionManager:
             session.close()
 
     def _admit(self, session: Session) -> None:
+        """Starts a session whose slot was taken."""
         self._sessions[session.id] = session
         if self.limits.idle_timeout_s is not None and self._sweeper is None:
             self._sweep(self.limits.idle_timeout_s)
@@ -232,16 +289,12 @@ class SessionManager:
             self._helpers = ThreadPoolExecutor(HELPER_THREADS, thread_name_prefix="openenv-helper")
         return self._helpers
 
-    def _give_up(self, session: Session) -> None:
+    def _give_up(self, session: Session, wait_s: float | None) -> None:
         if self._leave_queue(session):
-            held, most, waited = len(self._sessions), self.limits.max_sessions, patience(self.limits)
-            session.fail(
-                QueueTimeout(
-                    held,
-                    most,
-                    f"no session slot came free within {waited:g} s (queue_timeout_s); {most} are in use",
-                )
-            )
+            waited, by = patience(self.limits, wait_s), "queue_timeout_s" if wait_s is None else "wait_s"
+            most = self.limits.max_sessions
+            reason = f"no session slot came free within {waited:g} s ({by}); {most} are in use: retry later"
+            session.fail(QueueTimeout(self._slots.held, most, f"{reason} or raise --max-sessions"))
 
     def _sweep(self, idle_timeout_s: float) -> None:
         for session in lease.expired(self._sessions.values(), idle_timeout_s, time.monotonic()):
@@ -261,3 +314,7 @@ class SessionManager:
             self._helpers = None
         if self._emptied is not None:
             self._emptied.set()
+
+
+def _stopping() -> Draining:
+    return Draining("the server is stopping: connect to another one")

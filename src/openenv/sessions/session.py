@@ -68,6 +68,7 @@ class Session:
         created_at, used_at: Monotonic seconds.
         steps: Steps begun.
         gone: Set when nothing of the session is left; None until somebody waits for that.
+        user: What whoever opened it keeps with it; nobody here looks at it.
     """
 
     __slots__ = (
@@ -83,6 +84,7 @@ class Session:
         "state",
         "steps",
         "used_at",
+        "user",
     )
 
     profile: EnvironmentProfile
@@ -95,6 +97,7 @@ class Session:
         self.steps = 0
         self.executor = None
         self.gone: asyncio.Event | None = None
+        self.user: Any = None
         self._owner = owner
         self._opened = opened
         self._on_lost = on_lost
@@ -138,6 +141,11 @@ class Session:
         """Does anything else with the environment, where and when it may be touched."""
         if self._takes_calls(done):
             self._submit(operation, argument, done)
+
+    def cancel(self) -> None:
+        """Stops the call in flight where its executor can do that; its `done` comes in any case."""
+        if self.state is _EXECUTING and self.executor is not None:
+            self.executor.cancel()
 
     def close(self) -> None:
         """Ends the session, after the call in flight if there is one. May be called at any time, repeatedly."""
