@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, Strict
 
 from .errors import OpenEnvError
 
@@ -31,6 +31,18 @@ __all__ = [
     "StepRequest",
     "StepResponse",
     "StepResult",
+]
+
+
+# What is accepted is what `bool | int | float | None` accepts. A value of exactly one of these types, which is what
+# environments give, is found without weighing it against the others: a fifth of the cost of an observation.
+Reward = Annotated[
+    Annotated[bool, Strict()]
+    | Annotated[int, Strict()]
+    | Annotated[float, Strict()]
+    | Annotated[bool | int | float, Field(union_mode="smart")]
+    | None,
+    Field(union_mode="left_to_right"),
 ]
 
 
@@ -62,7 +74,7 @@ class Observation(BaseModel):
     )
 
     done: bool = Field(default=False, description="Whether the episode is over")
-    reward: bool | int | float | None = Field(default=None, description="Reward of the last action, if there is one")
+    reward: Reward = Field(default=None, description="Reward of the last action, if there is one")
     metadata: dict[str, Any] = Field(default_factory=dict, description="Facts beside the observation")
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import weakref
 from functools import partial
@@ -78,6 +79,13 @@ class TestOneThread:
         name, _ = await outcome(partial(executor.submit, lambda *_: threading.current_thread().name, None))
         assert name == "openenv-abc"
         await outcome(executor.close)
+
+    @pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="a matter of Linux")
+    async def test_the_scheduling_of_other_threads_stays_as_it_was(self):
+        before = os.sched_getscheduler(0)
+        executor, _ = await opened()
+        await outcome(executor.close)
+        assert os.sched_getscheduler(0) == before
 
     async def test_it_does_not_keep_the_process_alive(self):
         executor, _ = await opened()

@@ -56,6 +56,30 @@ class TestMessages:
     def test_text_and_bytes_with_and_without_spaces(self, frame):
         assert protocol.receive(frame)["type"] == "state"
 
+    @pytest.mark.parametrize("beginning", [b'{"type":"step","data":', b'{"type": "step", "data": '])
+    @pytest.mark.parametrize("end", [b"}", b" }", b"}\n"])
+    def test_a_step_however_it_is_written(self, beginning, end):
+        assert protocol.receive(beginning + b'{"column":3}' + end)["data"] == Move(column=3)
+        assert protocol.receive((beginning + b'{"column":3}' + end).decode())["data"] == Move(column=3)
+
+    @pytest.mark.parametrize(
+        "rest",
+        [
+            b'{"column":3}]',  # ends with what is no brace
+            b'{"column":3}}}',
+            b'{"column":3},"extra":1}',
+            b'{"column":3}',
+            b"}",
+            b"",
+        ],
+    )
+    def test_what_only_begins_as_a_step_is_refused(self, rest):
+        refused(b'{"type":"step","data":' + rest)
+
+    def test_of_two_actions_the_last_counts_as_in_any_json(self):
+        frame = b'{"type":"step","data":{"column":1},"data":{"column":2}}'
+        assert protocol.receive(frame)["data"] == Move(column=2)
+
     def test_the_order_of_keys_does_not_matter(self):
         assert protocol.receive(b'{"data":{"column":1},"type":"step"}')["data"] == Move(column=1)
 

@@ -52,6 +52,10 @@ class CloseMessage(TypedDict):
 
 ClientMessage = ResetMessage | StepMessage[Any] | StateMessage | McpMessage | CloseMessage
 _TYPES = frozenset({"reset", "step", "state", "mcp", "close"})
+# How a step begins: as compact writers put it, and as `json.dumps` does.
+_STEP, _SPACED_STEP = b'{"type":"step","data":', b'{"type": "step", "data": '
+_STEP_LENGTH, _SPACED_LENGTH = len(_STEP), len(_SPACED_STEP)
+_BRACE = ord("}")
 
 
 class ServerProtocol:
@@ -66,6 +70,7 @@ class ServerProtocol:
         messages = ResetMessage | StepMessage[action_type] | StateMessage | McpMessage | CloseMessage
         adapter: TypeAdapter[ClientMessage] = TypeAdapter(Annotated[messages, Field(discriminator="type")])
         self._validate = adapter.validator.validate_json
+        self._validate_action = TypeAdapter(action_type).validator.validate_json
 
     def receive(self, frame: bytes | str) -> ClientMessage:
         """Reads one text frame.
@@ -75,6 +80,15 @@ class ServerProtocol:
             UnknownMessage: An object without a known `type`.
             InvalidAction: The message or its action does not validate; `data["errors"]` says where.
         """
+        try:
+            # Nearly every frame. What stands between is one whole JSON value or does not validate, so nothing
+            # else of the frame is overlooked; the general way costs nearly twice as much.
+            if frame[:_STEP_LENGTH] == _STEP and frame[-1] == _BRACE:
+                return {"type": "step", "data": self._validate_action(frame[_STEP_LENGTH:-1])}
+            if frame[:_SPACED_LENGTH] == _SPACED_STEP and frame[-1] == _BRACE:
+                return {"type": "step", "data": self._validate_action(frame[_SPACED_LENGTH:-1])}
+        except ValidationError:
+            pass  # the general way says what is wrong, and where
         try:
             message: ClientMessage = self._validate(frame)
         except ValidationError as error:
