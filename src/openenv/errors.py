@@ -122,7 +122,7 @@ def _fault(fault: Any) -> str:
 
 
 class InvalidMessage(UsageError):
-    """A frame that is not JSON."""
+    """A frame that cannot be read."""
 
     code = "INVALID_JSON"
 

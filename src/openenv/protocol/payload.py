@@ -7,8 +7,7 @@ here wrote forbid unknown fields inside `observation`, so nothing is ever added 
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -16,12 +15,14 @@ from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from ..errors import StepFailed
+from .portable import UNWRITABLE, mapping_of
+from .reward import finite_reward
 
 __all__ = ["encode_observation", "encode_state"]
 
 _BESIDE = {"reward", "done"}
 _METADATA = {"metadata"}
-_UNWRITABLE = (PydanticSerializationError, TypeError, ValueError, RecursionError)
+_UNWRITABLE = (PydanticSerializationError, *UNWRITABLE)
 
 
 class _Plan(NamedTuple):
@@ -112,35 +113,15 @@ def _json(value: Any) -> bytes:
 def _number(reward: Any) -> bytes:
     if type(reward) is float and isfinite(reward):
         return repr(reward).encode()
-    if isinstance(reward, bool):
-        return b"true" if reward else b"false"
-    try:
-        if isinstance(reward, int):
-            return b"%d" % reward
-        # Also for subclasses, such as numpy.float64, which print more than the number.
-        number = float(reward)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise StepFailed(
-            f"the reward is a {type(reward).__name__} that cannot be sent: it must be a finite number or None"
-        ) from error
-    if not isfinite(number):
-        raise StepFailed(f"the reward is {number}: it must be a finite number or None")
-    return repr(number).encode()
+    return _json(finite_reward(reward))
 
 
 def _mapping(value: Any) -> dict[str, Any]:
     """The fields of what is no `Observation`."""
-    if isinstance(value, Mapping):
-        return dict(value)
     if isinstance(value, BaseModel):  # by its own serializers, as they are declared
         fields: dict[str, Any] = from_json(value.__pydantic_serializer__.to_json(value, warnings=False))
         return fields
-    if dataclasses.is_dataclass(value):
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    attributes: dict[str, Any] | None = getattr(value, "__dict__", None)
-    if attributes is None:
-        raise TypeError(f"{type(value).__name__} is no Observation, mapping or object with fields")
-    return attributes
+    return dict(mapping_of(value))
 
 
 def _explain(value: Any, error: Exception) -> str:

@@ -1,0 +1,44 @@
+"""Importing the package loads what is used, and no more."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import openenv.protocol
+
+SERVER_SIDE = {"server", "payload", "server_v2", "action", "inspection", "outcome", "messages", "replies"}
+
+
+def loaded_by(program):
+    """Names of the modules of the package that a fresh interpreter has loaded after a program."""
+    told = "; import json, sys; print(json.dumps(list(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program + told], capture_output=True, text=True, check=True)
+    return {name.rpartition(".")[2] for name in json.loads(done.stdout) if name.startswith("openenv.protocol.")}
+
+
+def test_the_package_alone():
+    assert loaded_by("import openenv.protocol") == set()
+
+
+def test_a_client_does_not_load_the_server():
+    program = "from openenv.protocol import ClientProtocolV2, SUBPROTOCOLS, codec_of"
+    loaded = loaded_by(
+        f"{program}; [ClientProtocolV2(codec_of(name)).request('open', {{}}) for name in SUBPROTOCOLS]"
+    )
+    assert {"client_v2", "json_codec", "msgpack_codec"} <= loaded
+    assert not loaded & SERVER_SIDE
+
+
+@pytest.mark.parametrize("name", openenv.protocol.__all__)
+def test_every_name_resolves(name):
+    assert getattr(openenv.protocol, name) is not None
+    assert name in dir(openenv.protocol)
+
+
+def test_a_name_that_is_not_there():
+    with pytest.raises(AttributeError, match="nothing"):
+        openenv.protocol.nothing  # noqa: B018
