@@ -53,6 +53,7 @@ def test_the_names_of_the_package():
         "StepResult",
         "SyncEnvClient",
         "Transform",
+        "VectorEnvClient",
         "__version__",
         "core",
     ]

@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .client import EnvClient, GenericAction, GenericEnvClient, SyncEnvClient
+    from .client import EnvClient, GenericAction, GenericEnvClient, SyncEnvClient, VectorEnvClient
     from .environment import Environment, Transform
     from .errors import OpenEnvError
     from .types import Action, Observation, State, StepResult
@@ -28,6 +28,7 @@ __all__ = [
     "StepResult",
     "SyncEnvClient",
     "Transform",
+    "VectorEnvClient",
     "__version__",
     "core",
 ]
@@ -44,6 +45,7 @@ _HOMES = {
     "StepResult": "types",
     "SyncEnvClient": "client",
     "Transform": "environment",
+    "VectorEnvClient": "client",
 }
 
 

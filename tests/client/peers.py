@@ -40,15 +40,18 @@ class Peer:
                 return value.strip()
         return None
 
-    async def accept(self) -> None:
-        """Reads the request and agrees to speak WebSocket."""
+    async def accept(self, subprotocol: str | None = None) -> None:
+        """Reads the request and agrees to speak WebSocket, in the subprotocol if one is given."""
         await self.read_request()
         key = (self.header("Sec-WebSocket-Key") or "").encode()
         answer = base64.b64encode(hashlib.sha1(key + _GUID).digest())
         self.writer.write(
             b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-            b"Sec-WebSocket-Accept: " + answer + b"\r\n\r\n"
+            b"Sec-WebSocket-Accept: " + answer + b"\r\n"
         )
+        if subprotocol is not None:
+            self.writer.write(f"Sec-WebSocket-Protocol: {subprotocol}\r\n".encode())
+        self.writer.write(b"\r\n")
 
     async def refuse(self, status: str, *headers: str) -> None:
         """Reads the request and answers with another status."""

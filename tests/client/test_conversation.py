@@ -1,4 +1,4 @@
-"""Each call gets its own reply, whatever became of the calls before it."""
+"""Protocol v1: each call gets its own reply, whatever became of the calls before it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openenv.client import GenericEnvClient
+from openenv.client import GenericEnvClient, memory
 from openenv.errors import StepFailed, StepTimeout
 
 from ..asynchronous import Gate, until
@@ -18,6 +18,11 @@ from .environments import Bell, CounterAction, CounterEnv, RingingCounter, app_o
 
 ONE = CounterAction(by=1)
 SHORT_S = 0.02
+
+
+@pytest.fixture(autouse=True)
+def first_version(monkeypatch):
+    monkeypatch.setattr(memory, "SUBPROTOCOL", None)
 
 
 async def test_a_timed_out_call_says_how_long_it_waited():

@@ -9,7 +9,7 @@ from typing import Generic
 
 import pytest
 
-from openenv.client import EnvClient, GenericEnvClient, SyncEnvClient
+from openenv.client import EnvClient, GenericEnvClient, SyncEnvClient, memory
 from openenv.errors import (
     ConnectionFailed,
     Draining,
@@ -37,6 +37,13 @@ from .environments import (
 )
 
 ONE = CounterAction(by=1)
+
+
+@pytest.fixture(autouse=True, params=[None, "openenv.v2.json", "openenv.v2.msgpack"])
+def version(request, monkeypatch):
+    """What client and server speak."""
+    monkeypatch.setattr(memory, "SUBPROTOCOL", request.param)
+    return request.param
 
 
 def end_sessions(app, error):

@@ -9,6 +9,7 @@ import socket
 
 import pytest
 from websockets.asyncio.server import serve
+from websockets.exceptions import NegotiationError
 
 from openenv.client import GenericEnvClient, websocket
 from openenv.errors import (
@@ -22,9 +23,11 @@ from openenv.errors import (
     StepFailed,
     StepTimeout,
 )
+from openenv.protocol.codec import codec_of
 
 from ..asynchronous import PATIENCE_S, until
 from ..client.peers import BINARY, CLOSE, CONTINUATION, PING, PONG, TEXT, Peer, observation, serving
+from ..client.scripted import HELLO, outcome
 
 pytestmark = pytest.mark.real
 
@@ -299,6 +302,89 @@ async def test_a_header_that_cannot_be_sent_is_refused(headers):
             await client(place, headers=headers).connect()
 
 
+# Versions.
+
+OFFER = "openenv.v2.msgpack, openenv.v2.json"
+
+
+async def test_every_version_is_offered_and_the_first_one_is_what_a_silent_server_speaks():
+    async with serving(conversation) as place, client(place) as env:
+        assert (await env.reset()).reward == 1.0
+        assert place.peers[0].header("Sec-WebSocket-Protocol") == OFFER
+
+
+@pytest.mark.parametrize(("subprotocol", "kind"), [("openenv.v2.msgpack", BINARY), ("openenv.v2.json", TEXT)])
+async def test_the_version_that_the_server_chooses_is_spoken(subprotocol, kind):
+    codec = codec_of(subprotocol)
+    calls = []
+
+    async def second_version(peer):
+        await peer.accept(subprotocol)
+        peer.send(kind, codec.encode(HELLO))
+        for number, reply in ((1, {"ok": True, "token": "t", "seq": 0}), (2, outcome(3.0, x=b"\x00\xff"))):
+            found, payload = await peer.receive()
+            assert found == kind
+            calls.append(codec.decode(payload)["op"])
+            peer.send(kind, codec.encode({"id": number, **reply}))
+        await peer.ended()
+
+    async with serving(second_version) as place:
+        env = client(place)
+        result = await env.reset()
+        assert (result.reward, result.observation) == (3.0, {"x": b"\x00\xff"})
+        await env.close()
+    assert calls == ["open", "reset"]
+
+
+async def test_a_server_that_refuses_what_it_does_not_know_is_asked_without_an_offer():
+    async with serving(then(lambda peer: peer.refuse("400 Bad Request"), conversation)) as place:
+        async with client(place, headers={"X-Key": "k"}) as env:
+            assert (await env.reset()).reward == 1.0
+        first, second = place.peers
+        assert first.header("Sec-WebSocket-Protocol") == OFFER
+        assert second.header("Sec-WebSocket-Protocol") is None
+        assert second.header("X-Key") == "k"
+
+
+async def test_a_server_of_subprotocols_of_its_own_is_spoken_to_in_v1():
+    async def handler(connection):
+        async for frame in connection:
+            if '"close"' in frame:
+                break
+            await connection.send('{"type":"observation","data":{"observation":{},"reward":1.0,"done":false}}')
+
+    async with serve(handler, "127.0.0.1", 0, subprotocols=["chat"], select_subprotocol=refuse_without) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with GenericEnvClient(f"ws://127.0.0.1:{port}") as env:
+            assert (await env.reset()).reward == 1.0
+
+
+def refuse_without(connection, offered):
+    """As websockets does by itself when it has subprotocols and none of them is offered."""
+    if offered:
+        raise NegotiationError("no subprotocols supported")
+
+
+async def test_a_request_that_is_refused_for_another_reason_is_refused_again():
+    async def bad(peer):
+        await peer.refuse("400 Bad Request")
+
+    async with serving(bad) as place:
+        with pytest.raises(ConnectionFailed, match="HTTP 400"):
+            await client(place).reset()
+        assert len(place.peers) == 2
+
+
+async def test_a_subprotocol_that_was_not_offered_is_a_fault_of_the_server():
+    async def wrong(peer):
+        await peer.accept("chat")
+        await peer.ended()
+
+    async with serving(wrong) as place:
+        with pytest.raises(ProtocolViolation, match="'chat', which was not offered"):
+            await client(place).reset()
+
+
 # Ends.
 
 
@@ -377,7 +463,7 @@ async def test_the_connection_drops_between_calls():
     async with serving(then(one_reply, conversation)) as place:
         env = client(place)
         await env.reset()
-        await until(lambda: env._conversation.error)
+        await until(lambda: env._session.error)
         with pytest.raises(SessionLost) as caught:
             await env.step({})
         assert isinstance(caught.value.__cause__, ConnectionLost)
@@ -416,7 +502,7 @@ async def test_close_during_a_call_does_not_wait_for_it():
     async with serving(busy) as place:
         env = client(place)
         reset = asyncio.create_task(env.reset())
-        await until(lambda: env._conversation and env._conversation._protocol.outstanding)
+        await until(lambda: env._session and env._session._protocol.outstanding)
         await env.close()
         with pytest.raises(ConnectionFailed):
             await reset

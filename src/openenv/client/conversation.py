@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ..errors import (
-    CapacityError,
-    FactoryFailed,
-    MessageTooLarge,
-    OpenEnvError,
-    ProtocolViolation,
-    SessionLost,
-    StepTimeout,
-)
+from ..errors import CapacityError, MessageTooLarge, OpenEnvError, ProtocolViolation, StepTimeout
 from ..protocol import ClientProtocol
-from .transport import Receiver, Transport
+from .loss import again, lost
+from .session import Kind
+from .transport import Transport
 
 __all__ = ["Conversation"]
 
 
 class Conversation:
-    """A v1 conversation: one connection, one session. Belongs to the event loop that opened it.
+    """A v1 conversation: one connection, one session (`session.Session`). Belongs to the event loop that made it.
 
     Args:
         max_message_bytes: Largest message that is sent.
@@ -37,33 +30,16 @@ class Conversation:
         self.error: OpenEnvError | None = None
         """Why there is no session any more; None while there is one."""
 
-    @classmethod
-    async def open(cls, connect: Callable[[Receiver], Awaitable[Transport]], max_message_bytes: int) -> Conversation:
-        """Connects. Raises what `connect` raises."""
-        conversation = cls(max_message_bytes)
-        conversation._transport = await connect(conversation)
-        if conversation.error is not None:  # it came together with the answer to the handshake
-            conversation._drop()
-        return conversation
+    def begin(self, transport: Transport) -> None:
+        """Takes the connection, whose frames it may have received already."""
+        self._transport = transport
+        if self.error is not None:  # it came together with the answer to the handshake
+            self._drop()
 
-    async def call(self, kind: str, data: Any, timeout_s: float | None) -> dict[str, Any]:
-        """Sends a request and waits for its reply; calls made meanwhile queue up behind it.
-
-        Args:
-            kind: `reset`, `step`, `state` or `mcp`.
-            data: The message's `data`; None for none.
-            timeout_s: Seconds to wait; None waits for as long as the connection lasts.
-
-        Returns:
-            The reply's `data`.
-
-        Raises:
-            MessageTooLarge: The request is over the limit, and was not sent.
-            StepTimeout: No reply in time. The reply is dropped when it comes, and later calls get their own.
-            OpenEnvError: Whatever the server reported, or `SessionLost` when the connection has ended.
-        """
+    async def call(self, kind: Kind, data: Any, timeout_s: float | None) -> dict[str, Any]:
+        """See `session.Session.call`; calls made meanwhile queue up on the server."""
         if self.error is not None:
-            raise self._again(self.error)
+            raise again(self.error, self._served)
         assert self._transport is not None
         waiter: asyncio.Future[dict[str, Any]] = self._loop.create_future()
         frame, request = self._protocol.send(kind, data, waiter)
@@ -131,19 +107,8 @@ class Conversation:
 
     def _lost_or(self, error: OpenEnvError) -> OpenEnvError:
         """The error of a reply; `SessionLost` if it refuses a session that was there and had its episode."""
-        return _lost(error) if self._served and isinstance(error, CapacityError) else error
-
-    def _again(self, error: OpenEnvError) -> OpenEnvError:
-        """What a call gets on a connection that ended before it was made."""
-        refused = isinstance(error, (CapacityError, FactoryFailed)) and not self._served
-        return error if refused else _lost(error)
+        return lost(error) if self._served and isinstance(error, CapacityError) else error
 
 
 # After these the server closes, as protocol v1 says.
 _FINAL = frozenset({"CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR"})
-
-
-def _lost(error: OpenEnvError) -> SessionLost:
-    lost = SessionLost(f"the session is gone, call reset() for a new one: {error.message}")
-    lost.__cause__ = error
-    return lost

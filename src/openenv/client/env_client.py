@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Awaitable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Generic, Self, TypeVar, cast, get_origin
 
 from pydantic import TypeAdapter
@@ -15,8 +15,12 @@ from ..generics import type_arguments
 from ..types import ObsT, StateT, StepResult
 from . import memory, websocket
 from .conversation import Conversation
+from .dial import dial
+from .link import Link
+from .linked_session import LinkedSession
 from .models import dump_action, parse_observation, parse_state
 from .portal import portal, run_on, submit_to
+from .session import Session
 from .sync_client import SyncEnvClient
 from .transport import Receiver, Transport
 from .url import websocket_url
@@ -88,7 +92,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
             ping_timeout_s=websocket_ping_timeout_s,
             headers=tuple(_header(name, value) for name, value in (headers or {}).items()),
         )
-        self._conversation: Conversation | None = None
+        self._session: Session | None = None
         self._home: asyncio.AbstractEventLoop | None = None
         self._pid = os.getpid()
         self._closed = False
@@ -187,40 +191,43 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         return self
 
     async def _reset(self, arguments: dict[str, Any]) -> StepResult[ObsT]:
-        conversation = await self._open(anew=True)
-        return self._parse_result(await conversation.call("reset", arguments, self._message_timeout_s))
+        session = await self._open(anew=True)
+        return self._parse_result(await session.call("reset", arguments, self._message_timeout_s))
 
     async def _step(self, action: ActT) -> StepResult[ObsT]:
-        conversation = await self._open()
-        return self._parse_result(
-            await conversation.call("step", self._step_payload(action), self._message_timeout_s)
-        )
+        session = await self._open()
+        return self._parse_result(await session.call("step", self._step_payload(action), self._message_timeout_s))
 
     async def _state(self) -> StateT:
-        conversation = await self._open()
-        return self._parse_state(await conversation.call("state", None, self._message_timeout_s))
+        session = await self._open()
+        return self._parse_state(await session.call("state", None, self._message_timeout_s))
 
     async def _close(self) -> None:
-        conversation, self._conversation, self._home = self._conversation, None, None
+        session, self._session, self._home = self._session, None, None
         self._closed = True
-        if conversation is not None:
-            await conversation.aclose()
+        if session is not None:
+            await session.aclose()
 
-    async def _open(self, anew: bool = False) -> Conversation:
-        """The conversation of this client; with `anew`, a new one in place of one that has ended."""
-        conversation = self._conversation
-        if conversation is not None and (conversation.error is None or not anew):
-            return conversation
+    async def _open(self, anew: bool = False) -> Session:
+        """The session of this client; with `anew`, a new one in place of one that has ended."""
+        session = self._session
+        if session is not None and (session.error is None or not anew):
+            return session
         if self._closed and not anew:
             raise SessionLost("this client was closed, and its session with it: call reset() for a new one")
         self._closed = False
         async with self._connecting:
-            if self._conversation is conversation:
-                self._conversation = await Conversation.open(self._transport, self._options.max_message_bytes)
-            assert self._conversation is not None
-            return self._conversation
+            if self._session is session:
+                end = await self._dial()
+                self._session = LinkedSession(end) if isinstance(end, Link) else end
+            assert self._session is not None
+            return self._session
 
-    async def _transport(self, receiver: Receiver) -> Transport:
+    async def _dial(self) -> Link | Conversation:
+        """A connection to the server."""
+        return await dial(self._transport, self._options.max_message_bytes)
+
+    async def _transport(self, receiver: Callable[[str | None], Receiver]) -> Transport:
         if self._url is None:
             return await memory.connect(self._app, receiver)
         return await websocket.connect(self._url, receiver, self._options)
@@ -261,8 +268,8 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
 
     def _home_lost(self, reason: str) -> None:
         self._home = None
-        if self._conversation is not None:
-            self._conversation.error = ConnectionLost(reason)
+        if self._session is not None:
+            self._session.error = ConnectionLost(reason)
 
 
 def _header(name: Any, value: Any) -> tuple[str, str]:

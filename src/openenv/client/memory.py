@@ -4,28 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from ..errors import ConnectionLost, OpenEnvError
+from ..protocol.codec import codec_of
 from .transport import Receiver
 
 __all__ = ["MemoryTransport", "connect"]
 
 CLOSE_TIMEOUT_S = 2.0
+SUBPROTOCOL: str | None = "openenv.v2.msgpack"
+"""What both sides speak; None is protocol v1."""
 
 
 class _Conversation(Protocol):
     def receive(self, frame: bytes) -> None: ...
+    def receive_binary(self, frame: bytes) -> None: ...
     def disconnected(self) -> None: ...
     async def aclose(self) -> None: ...
 
 
 class _Server(Protocol):
-    def connect(self, channel: Any) -> _Conversation: ...
+    def connect(self, channel: Any, subprotocol: str | None) -> _Conversation: ...
 
 
-async def connect(app: Any, receiver: Receiver) -> MemoryTransport:
+async def connect(app: Any, receiver: Callable[[str | None], Receiver]) -> MemoryTransport:
     """Opens a conversation with an app made by `create_app`.
+
+    Args:
+        app: The app.
+        receiver: Makes the receiver of its frames, given the subprotocol.
 
     Raises:
         TypeError: The app serves no environment.
@@ -34,19 +43,22 @@ async def connect(app: Any, receiver: Receiver) -> MemoryTransport:
     server: _Server | None = getattr(getattr(app, "state", None), "openenv", None)
     if server is None:
         raise TypeError(f"app is {app!r}: pass what openenv.server.create_app returned")
-    return MemoryTransport(server, receiver)
+    return MemoryTransport(server, receiver(SUBPROTOCOL), SUBPROTOCOL)
 
 
 class MemoryTransport:
     """A transport to the client and a channel to the server: what one sends, the other receives."""
 
-    def __init__(self, server: _Server, receiver: Receiver):
+    def __init__(self, server: _Server, receiver: Receiver, subprotocol: str | None):
+        self.subprotocol = subprotocol
         self._receiver: Receiver | None = receiver
-        self._conversation = server.connect(_ServerEnd(self))
+        self._conversation = server.connect(_ServerEnd(self), subprotocol)
+        binary = subprotocol is not None and codec_of(subprotocol).binary
+        self._take = self._conversation.receive_binary if binary else self._conversation.receive
 
     def send(self, frame: bytes) -> None:
         """Hands a frame to the server, whose answer may arrive before this returns."""
-        self._conversation.receive(frame)
+        self._take(frame)
 
     def drop(self) -> None:
         self._conversation.disconnected()

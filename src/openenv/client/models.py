@@ -15,6 +15,8 @@ __all__ = ["dump_action", "parse_observation", "parse_state"]
 
 def dump_action(action: Any) -> dict[str, Any]:
     """An action as the `data` of a step."""
+    if type(action) is dict:
+        return action.copy()
     if isinstance(action, BaseModel):
         # An empty metadata says nothing, and most actions have one.
         empty = {"metadata"} if not getattr(action, "metadata", True) else None
@@ -35,19 +37,14 @@ def parse_observation(adapter: TypeAdapter[Any] | None, payload: Mapping[str, An
         ProtocolViolation: The payload is no such observation; the message says where.
     """
     fields = payload.get("observation")
-    if not isinstance(fields, Mapping):
+    if type(fields) is not dict and not isinstance(fields, Mapping):  # asking for a mapping is slow
         raise ProtocolViolation(f"a reply without an observation: {dict(payload)!r:.200}")
     reward, done = payload.get("reward"), bool(payload.get("done", False))
     observation: Any = fields
     if adapter is not None:
         observation = _validate(adapter, {**fields, "reward": reward, "done": done})
-    return StepResult(
-        observation=observation,
-        reward=reward,
-        done=done,
-        metadata=payload.get("metadata") or fields.get("metadata") or None,
-        truncated=bool(payload.get("truncated", False)),
-    )
+    metadata = payload.get("metadata") or fields.get("metadata") or None
+    return StepResult(observation, reward, done, metadata, bool(payload.get("truncated", False)))
 
 
 def parse_state(adapter: TypeAdapter[Any] | None, payload: Mapping[str, Any]) -> Any:

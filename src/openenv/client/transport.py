@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from ..errors import OpenEnvError
 
-__all__ = ["Receiver", "Transport"]
+__all__ = ["Connect", "Receiver", "Transport"]
 
 
 class Receiver(Protocol):
@@ -20,13 +21,27 @@ class Receiver(Protocol):
 
 
 class Transport(Protocol):
-    """An open connection to a server."""
+    """An open connection to a server.
+
+    Attributes:
+        subprotocol: What was agreed on in the handshake; None for protocol v1.
+    """
+
+    @property
+    def subprotocol(self) -> str | None: ...
 
     def send(self, frame: bytes) -> None:
-        """Sends one text frame. On a connection that has ended, nothing happens: the receiver knows."""
+        """Sends one frame, as the subprotocol has it: binary or text.
+
+        On a connection that has ended, nothing happens: the receiver knows.
+        """
 
     def drop(self) -> None:
         """Closes without waiting for anything: this connection is of no further use."""
 
     async def aclose(self) -> None:
         """Closes in good order, within a bounded time. May be called repeatedly."""
+
+
+Connect = Callable[[Callable[[str | None], Receiver]], Awaitable[Transport]]
+"""Opens a connection. The receiver is made when the subprotocol is known, before the first frame is read."""

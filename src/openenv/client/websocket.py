@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
+from http import HTTPStatus
 from urllib.parse import urlsplit
 
 from picows import (
@@ -17,6 +19,8 @@ from picows import (
     WSMsgType,
     WSProtocolError,
     WSTransport,
+    WSUpgradeRequest,
+    WSUpgradeResponse,
     ws_connect,
 )
 from python_socks import ProxyError
@@ -29,6 +33,8 @@ from ..errors import (
     OpenEnvError,
     ProtocolViolation,
 )
+from ..protocol.codec import codec_of
+from ..protocol.negotiation import SUBPROTOCOLS
 from ..settings import proxy_for
 from .transport import Receiver
 from .url import is_loopback
@@ -40,7 +46,8 @@ _picows_log = logging.LoggerAdapter(logging.getLogger("openenv.client.picows"))
 _picows_log.setLevel(logging.CRITICAL)
 # Seconds for the closing handshake; a server that does not answer is left.
 CLOSE_TIMEOUT_S = 2.0
-_TEXT, _PONG, _CLOSE = WSMsgType.TEXT, WSMsgType.PONG, WSMsgType.CLOSE
+_TEXT, _BINARY, _PONG, _CLOSE = WSMsgType.TEXT, WSMsgType.BINARY, WSMsgType.PONG, WSMsgType.CLOSE
+_SUBPROTOCOL = "Sec-WebSocket-Protocol"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,49 +69,27 @@ class Options:
     headers: tuple[tuple[str, str], ...] = ()
 
 
-async def connect(url: str, receiver: Receiver, options: Options) -> WebSocketTransport:
-    """Opens a connection.
+async def connect(url: str, receiver: Callable[[str | None], Receiver], options: Options) -> WebSocketTransport:
+    """Opens a connection, and offers every version of the protocol.
+
+    Args:
+        url: Where.
+        receiver: Makes the receiver of its frames when the handshake has shown the subprotocol.
+        options: How.
 
     Raises:
         ConnectTimeout: No connection within `connect_timeout_s`.
+        ProtocolViolation: The server chose a subprotocol that was not offered.
         ConnectionFailed: Refused, not reachable, or the server does not speak WebSocket there.
     """
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    proxy = None if is_loopback(host) else proxy_for("https" if parts.scheme == "wss" else "http", host)
-    interval = options.ping_interval_s or 0.0
-    made: list[WebSocketTransport] = []
-
-    unwanted = asyncio.Event()
-
-    def transport() -> WebSocketTransport:
-        made.append(WebSocketTransport(url, receiver, options, unwanted))
-        return made[0]
-
-    def leave() -> None:
-        unwanted.set()
-        for transport_made in made:
-            transport_made.drop()
-
+    attempt = _Attempt(url, receiver, options)
     try:
         async with asyncio.timeout(options.connect_timeout_s):
-            await ws_connect(
-                transport,
-                url,
-                ssl_context=ssl.create_default_context() if parts.scheme == "wss" else None,
-                # Also ends what was left in the middle, by a caller who was cancelled.
-                websocket_handshake_timeout=options.connect_timeout_s,
-                enable_auto_ping=interval > 0,
-                auto_ping_idle_timeout=interval,
-                auto_ping_reply_timeout=min(options.ping_timeout_s or interval, interval),
-                max_frame_size=options.max_message_bytes,
-                extra_headers=options.headers or None,
-                proxy=proxy,
-                logger_name=_picows_log,
-                read_buffer_init_size=4096,
-            )
+            await attempt.run()
+    except ProtocolViolation:
+        raise
     except TimeoutError as error:
-        leave()
+        attempt.leave()
         raise ConnectTimeout(
             f"no connection to {url} within {options.connect_timeout_s:g} s (connect_timeout_s): is the server up?"
         ) from error
@@ -116,11 +101,73 @@ async def connect(url: str, receiver: Receiver, options: Options) -> WebSocketTr
     except (OSError, WSError, ProxyError) as error:
         raise ConnectionFailed(f"cannot connect to {url}: {error}; is the server up?") from error
     except asyncio.CancelledError:
-        leave()
+        attempt.leave()
         raise
-    if not made:
+    if not attempt.made:
         raise ConnectionFailed(f"{url} closed the connection during the handshake: is it an openenv server?")
-    return made[0]
+    return attempt.made[0]
+
+
+class _Attempt:
+    """One attempt to connect, until a handshake is done.
+
+    Attributes:
+        made: The transport, when there is one.
+    """
+
+    def __init__(self, url: str, receiver: Callable[[str | None], Receiver], options: Options):
+        self.made: list[WebSocketTransport] = []
+        self._url = url
+        self._receiver = receiver
+        self._options = options
+        self._unwanted = asyncio.Event()
+
+    async def run(self) -> None:
+        try:
+            await self._connect((*self._options.headers, (_SUBPROTOCOL, ", ".join(SUBPROTOCOLS))))
+        except WSHandshakeError as error:
+            # Some servers of other subprotocols, or of none, refuse a request that offers what they do not know.
+            if error.response is None or error.response.status != HTTPStatus.BAD_REQUEST:
+                raise
+            await self._connect(self._options.headers)
+
+    def leave(self) -> None:
+        """Nobody waits for it any more."""
+        self._unwanted.set()
+        for transport in self.made:
+            transport.drop()
+
+    async def _connect(self, headers: tuple[tuple[str, str], ...]) -> None:
+        options = self._options
+        parts = urlsplit(self._url)
+        host = parts.hostname or ""
+        interval = options.ping_interval_s or 0.0
+        await ws_connect(
+            self._transport,
+            self._url,
+            ssl_context=ssl.create_default_context() if parts.scheme == "wss" else None,
+            # Also ends what was left in the middle, by a caller who was cancelled.
+            websocket_handshake_timeout=options.connect_timeout_s,
+            enable_auto_ping=interval > 0,
+            auto_ping_idle_timeout=interval,
+            auto_ping_reply_timeout=min(options.ping_timeout_s or interval, interval),
+            max_frame_size=options.max_message_bytes,
+            extra_headers=headers or None,
+            proxy=None if is_loopback(host) else proxy_for("https" if parts.scheme == "wss" else "http", host),
+            logger_name=_picows_log,
+            read_buffer_init_size=4096,
+        )
+
+    def _transport(self, _: WSUpgradeRequest, response: WSUpgradeResponse) -> WebSocketTransport:
+        """What picows calls when the server has agreed to speak WebSocket."""
+        subprotocol = response.headers.get(_SUBPROTOCOL)
+        if subprotocol is not None and subprotocol not in SUBPROTOCOLS:
+            raise ProtocolViolation(f"{self._url} chose the subprotocol {subprotocol!r}, which was not offered")
+        transport = WebSocketTransport(
+            self._url, self._receiver(subprotocol), self._options, self._unwanted, subprotocol
+        )
+        self.made.append(transport)
+        return transport
 
 
 class WebSocketTransport(WSListener):
@@ -131,20 +178,25 @@ class WebSocketTransport(WSListener):
         receiver: Gets the frames, and the reason when the connection ends.
         options: Its limits.
         unwanted: Set when its maker was cancelled, perhaps before the handshake is done.
+        subprotocol: What was agreed on; None for protocol v1.
     """
 
-    def __init__(self, url: str, receiver: Receiver, options: Options, unwanted: asyncio.Event):
+    def __init__(
+        self, url: str, receiver: Receiver, options: Options, unwanted: asyncio.Event, subprotocol: str | None
+    ):
+        self.subprotocol = subprotocol
         self._url = url
         self._receiver = receiver
         self._max_bytes = options.max_message_bytes
         self._unwanted = unwanted
+        self._kind = _BINARY if subprotocol is not None and codec_of(subprotocol).binary else _TEXT
         self._parts = bytearray()
         self._ended = asyncio.Event()
         self._end: asyncio.Task[None] | None = None
 
     def send(self, frame: bytes) -> None:
-        """Sends one text frame."""
-        self._ws.send(_TEXT, frame)
+        """Sends one frame."""
+        self._ws.send(self._kind, frame)
 
     def drop(self) -> None:
         self._ws.send_close(WSCloseCode.OK)
@@ -169,7 +221,7 @@ class WebSocketTransport(WSListener):
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         kind = frame.msg_type
-        if kind is _TEXT and frame.fin:
+        if kind is self._kind and frame.fin:
             self._receiver.received(frame.get_payload_as_bytes())
         elif kind is _CLOSE:
             transport.send_close(WSCloseCode.OK)

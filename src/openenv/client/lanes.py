@@ -1,0 +1,135 @@
+"""The v2 connections that the environments of a vector share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from ..errors import OpenEnvError, ProtocolViolation
+from .conversation import Conversation
+from .link import Link
+from .redial import redial
+from .road import Road
+from .seat import Seat
+from .wave import Owner, Wave
+
+__all__ = ["Lanes"]
+
+
+class Lanes:
+    """Several lanes (`wave.Carrier`); environment i takes lane i modulo their number.
+
+    Args:
+        dial: Opens a connection.
+        first: The first connection, which is there already.
+        connections: How many lanes there are.
+        owner: Hears of the replies.
+        patience_s: Seconds for connecting.
+    """
+
+    def __init__(
+        self,
+        dial: Callable[[], Awaitable[Link | Conversation]],
+        first: Link,
+        connections: int,
+        owner: Owner,
+        patience_s: float,
+    ):
+        self._lanes = [_Lane(dial, owner, patience_s) for _ in range(connections)]
+        self._first = first
+
+    async def open(self) -> None:
+        """Connects all lanes; if one cannot be, none is left."""
+        links = [self._first, *[None] * (len(self._lanes) - 1)]
+        try:
+            opening = [lane.open(link) for lane, link in zip(self._lanes, links, strict=True)]
+            for failure in await asyncio.gather(*opening, return_exceptions=True):
+                if failure is not None:
+                    raise failure
+        except BaseException:
+            await self.aclose()
+            raise
+
+    def carry(self, seats: Sequence[Seat], wave: Wave) -> None:
+        count = len(self._lanes)
+        if count == 1:
+            self._lanes[0].carry(seats, wave)
+            return
+        shares: list[list[Seat]] = [[] for _ in range(count)]
+        for seat in seats:
+            shares[seat.index % count].append(seat)
+        for lane, share in zip(self._lanes, shares, strict=True):
+            if share:
+                lane.carry(share, wave)
+
+    async def aclose(self) -> None:
+        await asyncio.gather(*(lane.aclose() for lane in self._lanes))
+
+
+class _Lane:
+    """One connection, and after its end the next one."""
+
+    def __init__(self, dial: Callable[[], Awaitable[Link | Conversation]], owner: Owner, patience_s: float):
+        self._dial = dial
+        self._owner = owner
+        self._patience_s = patience_s
+        self._road: Road | None = None
+        # Roads whose server opens no further session, but keeps those it has for a while.
+        self._former: list[Road] = []
+        self._connecting = asyncio.Lock()
+        self._refills: set[asyncio.Task[None]] = set()
+
+    async def open(self, link: Link | None) -> None:
+        self._road = await self._new_road(link)
+
+    def carry(self, seats: Sequence[Seat], wave: Wave) -> None:
+        road = self._road
+        fresh = road if road is not None and road.usable else None
+        shares: dict[Road | None, list[Seat]] = {}
+        for seat in seats:
+            way = seat.road or fresh
+            if way in shares:
+                shares[way].append(seat)
+            else:
+                shares[way] = [seat]
+        for way, share in shares.items():
+            if way is not None:
+                way.carry(share, wave)
+            else:
+                refill = asyncio.get_running_loop().create_task(self._refill(share, wave))
+                self._refills.add(refill)
+                refill.add_done_callback(self._refills.discard)
+
+    async def aclose(self) -> None:
+        for refill in list(self._refills):
+            refill.cancel()
+        roads = [road for road in (*self._former, self._road) if road is not None]
+        await asyncio.gather(*self._refills, *(road.aclose() for road in roads), return_exceptions=True)
+
+    async def _refill(self, seats: list[Seat], wave: Wave) -> None:
+        """Finds seats without a road a new one."""
+        try:
+            async with self._connecting:
+                if self._road is None or not self._road.usable:
+                    road = await redial(self._new_road, self._patience_s)
+                    self._former = [former for former in (*self._former, self._road) if former and former.draining]
+                    self._road = road
+        except OpenEnvError as error:
+            for seat in seats:
+                self._owner.settle(seat, wave, error)
+            self._owner.flush()
+        else:
+            # Some may have given up meanwhile, and have other calls by now.
+            self._road.carry([seat for seat in seats if seat.pending is wave], wave)
+
+    async def _new_road(self, link: Link | None = None) -> Road:
+        end = link or await self._dial()
+        if not isinstance(end, Link):
+            await end.aclose()
+            raise ProtocolViolation("the server spoke protocol v2 before and does so no more: close() and begin anew")
+        try:
+            await end.greeting(self._patience_s)
+        except BaseException:
+            await end.aclose()
+            raise
+        return Road(end, self._owner)

@@ -1,0 +1,246 @@
+"""One v2 connection: many sessions, and for each request its own reply, whatever the order they come in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..errors import MessageTooLarge, OpenEnvError, ProtocolViolation
+from ..protocol.client_v2 import ClientProtocolV2, Event, Request2
+from ..protocol.codec import Codec
+from .transport import Transport
+
+__all__ = ["Call", "Link"]
+
+Payload = dict[str, Any]
+
+
+class Call(asyncio.Future[Payload]):
+    """The reply of one request. To cancel it is to ask the server to stop the work."""
+
+    request: Request2
+
+    def __init__(self, link: Link):
+        super().__init__(loop=link.loop)
+        self._link = link
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        if not super().cancel(msg):
+            return False
+        self._link.cancel(self.request)
+        return True
+
+    def give_up(self, error: OpenEnvError) -> None:
+        """Ends the wait; the reply is dropped when it comes, and the work goes on."""
+        if not self.done():
+            self.request.abandoned = True
+            self.set_exception(error)
+
+    def answer(self, payload: Payload) -> None:
+        if not self.done():
+            self.set_result(payload)
+
+    def fail(self, error: OpenEnvError) -> None:
+        if not self.done():
+            self.set_exception(error)
+
+
+class _Stream:
+    """Who hears each frame of a reply."""
+
+    __slots__ = ("answer", "fail")
+
+    def __init__(self, on_frame: Callable[[Payload], None], on_error: Callable[[OpenEnvError], None]):
+        self.answer = on_frame
+        self.fail = on_error
+
+
+def _ignore(_: object) -> None:
+    """What nobody waits for."""
+
+
+_NOBODY = _Stream(_ignore, _ignore)
+
+
+class Link:
+    """The client's end of a v2 connection. Belongs to the event loop that made it.
+
+    Args:
+        codec: How its frames are written.
+        max_message_bytes: Largest message that is sent.
+
+    Attributes:
+        error: Why it has ended; None while it lasts.
+        hello: What the server said of itself and its limits; None before it came.
+        draining: The server has announced that it stops: it opens no further session.
+        on_event: Hears of events of sessions, as `(name, fields)`.
+        on_end: Hears why the link has ended, once, after all requests have.
+    """
+
+    def __init__(self, codec: Codec, max_message_bytes: int):
+        self.loop = asyncio.get_running_loop()
+        self.error: OpenEnvError | None = None
+        self.hello: Mapping[str, Any] | None = None
+        self.draining = False
+        self.on_event: Callable[[str, Payload], None] | None = None
+        self.on_end: Callable[[OpenEnvError], None] | None = None
+        self._protocol = ClientProtocolV2(codec)
+        self._max_bytes = max_message_bytes
+        self._limit = "max_message_size_mb"
+        self._transport: Transport | None = None
+        self._greeted = asyncio.Event()
+        self._spoken = False
+        self._beat: asyncio.TimerHandle | None = None
+
+    def limit(self, name: str) -> int | None:
+        """One of the limits that the server's hello names; None if it does not, or has not come."""
+        limits = (self.hello or {}).get("limits")
+        limit = limits.get(name) if isinstance(limits, Mapping) else None
+        return limit if isinstance(limit, int) and limit > 0 else None
+
+    def begin(self, transport: Transport) -> None:
+        """Takes the connection, whose frames it may have received already."""
+        self._transport = transport
+        if self.error is not None:  # it came together with the answer to the handshake
+            transport.drop()
+
+    async def greeting(self, timeout_s: float) -> Mapping[str, Any]:
+        """What the server says of itself. Raises why the link ended instead, or `ProtocolViolation` for silence."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._greeted.wait()
+        except TimeoutError:
+            self.end(ProtocolViolation(f"the server agreed to protocol v2 and said no hello within {timeout_s:g} s"))
+        if self.error is not None:
+            raise self.error
+        assert self.hello is not None
+        return self.hello
+
+    def request(self, op: str, fields: Mapping[str, Any]) -> Call:
+        """Sends a request.
+
+        Returns:
+            Its reply, or the error that the server answers with or that the link ends with.
+
+        Raises:
+            MessageTooLarge: It is over the limit, and was not sent.
+            OpenEnvError: The link has ended, or the fields cannot be written.
+        """
+        call = Call(self)
+        call.request = self._send(op, fields, call)
+        return call
+
+    def stream(
+        self,
+        op: str,
+        fields: Mapping[str, Any],
+        on_frame: Callable[[Payload], None],
+        on_error: Callable[[OpenEnvError], None],
+    ) -> Request2:
+        """Sends a request that is answered by one frame or several. Raises as `request` does.
+
+        Args:
+            op: What to do.
+            fields: The request's other fields.
+            on_frame: Gets each frame as it comes, perhaps before this returns.
+            on_error: Gets the error that is the answer, or that the link ends with.
+        """
+        return self._send(op, fields, _Stream(on_frame, on_error))
+
+    def post(self, op: str, fields: Mapping[str, Any]) -> None:
+        """Sends a request whose reply nobody waits for; nothing happens on a link that has ended."""
+        if self.error is None:
+            self._send(op, fields, _NOBODY)
+
+    def cancel(self, request: Request2) -> None:
+        """Drops the reply of a request, and asks the server to stop its work."""
+        request.abandoned = True
+        self.post("cancel", {"target": request.id})
+
+    def end(self, error: OpenEnvError) -> None:
+        """Closes at once: the connection is of no further use, for the reason that every request is told."""
+        if self.error is None:
+            self.lost(error)
+            if self._transport is not None:  # else it is still being made
+                self._transport.drop()
+
+    async def aclose(self) -> None:
+        """Closes the connection, and with it the sessions it has. What is still asked then fails."""
+        if self._transport is not None:
+            await self._transport.aclose()
+
+    # What the transport calls.
+
+    def received(self, frame: bytes) -> None:
+        if self.error is not None:
+            return
+        try:
+            message = self._protocol.receive(frame)
+        except ProtocolViolation as violation:
+            self.end(violation)
+            return
+        if isinstance(message, Event):
+            self._heard(message.name, message.fields)
+            return
+        request = message.request
+        if request is None:
+            # One of our frames could not be read, and nobody can say which: somebody would wait forever.
+            self.end(message.error or ProtocolViolation("the server answered what was never asked"))
+        elif request.abandoned:
+            return
+        elif message.error is None:
+            request.waiter.answer(message.payload)
+        else:
+            request.waiter.fail(message.error)
+
+    def lost(self, error: OpenEnvError) -> None:
+        if self.error is not None:
+            return
+        self.error = error
+        self._greeted.set()
+        if self._beat is not None:
+            self._beat.cancel()
+        for request in self._protocol.abandon_all():
+            request.waiter.fail(error)
+        if self.on_end is not None:
+            self.on_end(error)
+
+    def _send(self, op: str, fields: Mapping[str, Any], waiter: Call | _Stream) -> Request2:
+        if self.error is not None:
+            raise self.error
+        assert self._transport is not None
+        frame, request = self._protocol.request(op, fields, waiter)
+        if len(frame) > self._max_bytes:
+            self._protocol.withdraw(request)
+            raise MessageTooLarge(
+                f"a message of {len(frame)} bytes is over the limit of {self._max_bytes} ({self._limit})"
+            )
+        self._spoken = True
+        self._transport.send(frame)
+        return request
+
+    def _heard(self, name: str, fields: Payload) -> None:
+        if name == "hello":
+            self.hello = fields
+            limit = self.limit("max_message_bytes")
+            if limit is not None and limit < self._max_bytes:
+                self._max_bytes, self._limit = limit, "the server's max_message_mb, OPENENV_MAX_MESSAGE_MB"
+            self._greeted.set()
+            self._keep_alive()
+        elif name == "draining":
+            self.draining = True
+        elif self.on_event is not None:
+            self.on_event(name, fields)
+
+    def _keep_alive(self) -> None:
+        """Says something once in a period, since some tunnels drop pings and cut what seems idle."""
+        if self.error is not None:
+            return
+        period = (self.hello or {}).get("heartbeat_s")
+        if not isinstance(period, (int, float)) or period <= 0:
+            return
+        if self._beat is not None and not self._spoken:
+            self.post("heartbeat", {})
+        self._spoken = False
+        self._beat = self.loop.call_later(period, self._keep_alive)

@@ -1,0 +1,35 @@
+"""What a call is told when its session is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import CapacityError, FactoryFailed, OpenEnvError, SessionLost
+from ..protocol.client_v2 import error_of
+
+__all__ = ["again", "lost", "told"]
+
+
+def lost(error: OpenEnvError) -> SessionLost:
+    """The end of a session that was there, for whichever reason."""
+    gone = SessionLost(f"the session is gone, call reset() for a new one: {error.message}")
+    gone.__cause__ = error
+    return gone
+
+
+def again(error: OpenEnvError, served: bool) -> OpenEnvError:
+    """What a call gets that is made after its session ended.
+
+    Args:
+        error: Why it ended.
+        served: Whether there was a session; one that was refused is refused again.
+    """
+    refused = isinstance(error, (CapacityError, FactoryFailed)) and not served
+    return error if refused else lost(error)
+
+
+def told(fields: Mapping[str, Any]) -> OpenEnvError:
+    """Why a session ended, from the server's event `session_lost`."""
+    facts = fields.get("error")
+    return error_of(facts) if isinstance(facts, Mapping) else SessionLost(str(fields.get("reason", "")))

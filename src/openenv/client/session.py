@@ -1,0 +1,41 @@
+"""What a client has of its session, whichever version of the protocol carries it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Protocol
+
+from ..errors import OpenEnvError
+
+__all__ = ["Kind", "Session"]
+
+Kind = Literal["reset", "step", "state"]
+
+
+class Session(Protocol):
+    """One session of an environment, on the event loop that opened it.
+
+    Attributes:
+        error: Why there is no session any more; None while there is one.
+    """
+
+    error: OpenEnvError | None
+
+    async def call(self, kind: Kind, data: Any, timeout_s: float | None) -> dict[str, Any]:
+        """Sends a request and waits for its reply; calls made meanwhile are executed in their order.
+
+        Args:
+            kind: What to do.
+            data: Arguments of a reset, or the action of a step; None for state.
+            timeout_s: Seconds to wait; None waits for as long as the connection lasts.
+
+        Returns:
+            An observation with what goes beside it (`observation`, `reward`, `done`, ...), or the state's fields.
+
+        Raises:
+            MessageTooLarge: The request is over the limit, and was not sent.
+            StepTimeout: No reply in time. The reply is dropped when it comes, and later calls get their own.
+            OpenEnvError: Whatever the server reported, or `SessionLost` when the session has ended.
+        """
+
+    async def aclose(self) -> None:
+        """Ends the session and its connection, within a bounded time."""

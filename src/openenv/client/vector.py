@@ -1,0 +1,277 @@
+"""Many environments of one server, stepped together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Coroutine, Sequence
+from typing import Any, Generic, NamedTuple, Self, TypeVar, get_args
+
+from ..errors import ConnectionLost, UsageError
+from ..types import ObsT, StepResult
+from .ensemble import Ensemble
+from .env_client import EnvClient
+from .hooks import Hooks
+from .lanes import Lanes
+from .link import Link
+from .portal import portal, run_on
+from .seat import AutoresetMode, Seat
+from .solos import Solos
+from .sync_vector import SyncVectorEnvClient
+from .wave import Carrier, Wave
+
+__all__ = ["Finished", "VectorEnvClient"]
+
+logger = logging.getLogger("openenv.client")
+
+ActT = TypeVar("ActT")
+T = TypeVar("T")
+# Servers without v2 that were mentioned already.
+_mentioned: set[str] = set()
+
+
+class Finished(NamedTuple, Generic[ObsT]):
+    """One result of `recv`.
+
+    Attributes:
+        env_id: Number of the environment.
+        result: What came of its call.
+    """
+
+    env_id: int
+    result: StepResult[ObsT]
+
+
+class VectorEnvClient(Generic[ActT, ObsT]):
+    """Drives many environments of one server over few connections: a step is one message there and one back::
+
+        async with VectorEnvClient(GenericEnvClient, base_url="http://localhost:8000", num_envs=256) as envs:
+            results = await envs.reset()
+            results = await envs.step([{"move": "left"}] * 256)
+
+    What happens to one environment is told in its own result: `StepResult.error` is then set, and observation
+    and reward are None. An environment whose session is gone gets `SessionLost` once, and a new session with its
+    next reset. One that did not answer in time gets `StepTimeout`; its reply is dropped when it comes, and its next
+    call is executed after the one that is late.
+
+    Autoreset modes, with Gymnasium's meanings:
+
+    - `disabled`: a step of an environment whose episode is over gets `ResetRequired`; call `reset(env_ids=...)`.
+    - `next_step`: the step after the last one of an episode ignores its action and resets. Its reward is what the
+      reset gives, which is None as a rule (Gymnasium: 0).
+    - `same_step`: the last step of an episode resets too. Its observation is the first one of the new episode, its
+      reward that of the step; `metadata` has the last observation as `final_observation`, and the last metadata
+      as `final_metadata`. This takes a second trip to the server. If that reset fails, the result is that of the
+      step alone, and the failure is told by the next step.
+
+    In the last two modes an environment that has no episode for another reason (its session was lost, its reset
+    failed) is reset by its next step too. Resets that were not asked for take no arguments.
+
+    It lives on the event loop that it is first used on; `sync()` drives it without one.
+
+    Args:
+        env_cls: The client of the environment; its types and hooks are used.
+        base_url: As for `EnvClient`.
+        num_envs: How many environments.
+        connections: How many connections share them, evenly. A server with several workers puts each connection
+            on one of them.
+        autoreset_mode: See above.
+        options: Further arguments of `env_cls`: timeouts, limits, `headers`, `app`. `message_timeout_s` holds for
+            each step and reset of each environment.
+
+    Raises:
+        UsageError: A number or mode that makes no sense.
+    """
+
+    def __init__(
+        self,
+        env_cls: type[EnvClient[ActT, ObsT, Any]],
+        base_url: str | None = None,
+        num_envs: int = 256,
+        connections: int = 1,
+        autoreset_mode: AutoresetMode = "disabled",
+        **options: Any,
+    ):
+        if num_envs < 1 or not 1 <= connections <= num_envs:
+            raise UsageError(
+                f"num_envs={num_envs}, connections={connections}: at least one environment, "
+                "and at least one for each connection"
+            )
+        if autoreset_mode not in get_args(AutoresetMode):
+            raise UsageError(f"autoreset_mode={autoreset_mode!r}: one of {', '.join(get_args(AutoresetMode))}")
+        self.num_envs = num_envs
+        self.autoreset_mode = autoreset_mode
+        self._client = env_cls(base_url, **options)
+        self._hooks = Hooks(self._client)
+        self._connections = connections
+        self._ensemble = Ensemble(num_envs, autoreset_mode, self._client._message_timeout_s)
+        self._connecting = asyncio.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pid = os.getpid()
+
+    async def connect(self) -> Self:
+        """Connects now instead of with the first call. The sessions are opened by `reset`.
+
+        Raises:
+            ConnectionFailed: No server there, or none that answers in time (`ConnectTimeout`).
+            UsageError: It lives on another event loop.
+        """
+        self._claim()
+        if self._ensemble.carrier is None:
+            async with self._connecting:
+                if self._ensemble.carrier is None:
+                    self._ensemble.carrier = await self._new_carrier()
+        return self
+
+    async def reset(
+        self,
+        seeds: Sequence[int | None] | None = None,
+        env_ids: Sequence[int] | None = None,
+        **kwargs: Any,
+    ) -> list[StepResult[ObsT]]:
+        """Starts an episode in each environment.
+
+        Args:
+            seeds: One for each of them, in order.
+            env_ids: Which environments; None for all.
+            kwargs: What else the environment's `reset` takes; the same for all.
+
+        Returns:
+            Their results, in the order of `env_ids`.
+
+        Raises:
+            UsageError: Some of them have calls on their way, or results that nobody has taken.
+            ConnectionFailed: The first connection could not be made.
+        """
+        seats = self._pick(env_ids)
+        if seeds is not None and len(seeds) != len(seats):
+            raise UsageError(f"{len(seeds)} seeds for {len(seats)} environments: one for each")
+        arguments = [kwargs] * len(seats) if seeds is None else [{**kwargs, "seed": seed} for seed in seeds]
+        await self.connect()
+        return await self._results(self._ensemble.reset(seats, arguments), seats)
+
+    async def step(self, actions: Sequence[ActT]) -> list[StepResult[ObsT]]:
+        """Does one action in each environment. Returns and raises as `reset` does.
+
+        Args:
+            actions: One for each environment, in order.
+        """
+        seats = self._ensemble.seats
+        given = self._payloads(actions, seats)
+        await self.connect()
+        return await self._results(self._ensemble.step(seats, given, first_finished=False), seats)
+
+    async def send(self, actions: Sequence[ActT], env_ids: Sequence[int] | None = None) -> None:
+        """Begins a step in some environments, whose results `recv` gives. Raises as `reset` does.
+
+        Args:
+            actions: One for each of them, in order.
+            env_ids: Which environments; None for all.
+        """
+        seats = self._pick(env_ids)
+        given = self._payloads(actions, seats)
+        await self.connect()
+        self._ensemble.step(seats, given, first_finished=True)
+
+    async def recv(self, min_ready: int = 1, timeout_s: float | None = None) -> list[Finished[ObsT]]:
+        """Takes the results of steps that were begun with `send`, first finished first.
+
+        Args:
+            min_ready: How many to wait for; all that are ready are returned.
+            timeout_s: Seconds after which fewer, or none, are returned; None waits for as long as the calls may take.
+
+        Raises:
+            UsageError: Fewer are on their way, or another `recv` is being awaited.
+        """
+        self._claim()
+        await self._ensemble.received(min_ready, timeout_s)
+        ready = list(self._ensemble.ready.items())
+        self._ensemble.ready.clear()
+        return [Finished(index, self._hooks.result(outcome)) for index, outcome in ready]
+
+    async def close(self) -> None:
+        """Ends all sessions and connections. May be called repeatedly; a later `reset` connects anew."""
+        await self._close()
+
+    def sync(self) -> SyncVectorEnvClient[ActT, ObsT]:
+        """This client for code that cannot await."""
+        return SyncVectorEnvClient(self)
+
+    def blocking(self, call: Coroutine[Any, Any, T]) -> T:
+        """Runs one of this client's coroutines to its end, from a thread that may wait."""
+        own = portal()
+        home = own.loop if self._homeless() else self._loop
+        assert home is not None
+        if home is own.loop:
+            own.clients.add(self)
+        return run_on(home, call)
+
+    async def __aenter__(self) -> Self:
+        return await self.connect()
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._close()
+
+    async def _close(self) -> None:
+        self._claim()
+        carrier = self._ensemble.carrier
+        if carrier is not None:
+            await carrier.aclose()
+            # Also who waits for a connection that will not be made any more.
+            self._ensemble.scatter(ConnectionLost("this client was closed"))
+        self._ensemble.forget()
+        self._loop = None
+
+    async def _new_carrier(self) -> Carrier:
+        dial, patience_s = self._client._dial, self._client._options.connect_timeout_s
+        first = await dial()
+        if isinstance(first, Link):
+            lanes = Lanes(dial, first, self._connections, self._ensemble, patience_s)
+            await lanes.open()
+            return lanes
+        self._mention(self._client._url or "app")
+        return Solos(dial, first, self.num_envs, self._ensemble, patience_s)
+
+    def _mention(self, url: str) -> None:
+        if url not in _mentioned:
+            _mentioned.add(url)
+            logger.warning(
+                "%s does not speak protocol v2: %d environments take a connection each, one message a step each, "
+                "and the server must have as many slots; upgrade it to share %d",
+                url,
+                self.num_envs,
+                self._connections,
+            )
+
+    def _homeless(self) -> bool:
+        """Whether it lives nowhere, or where it lived is gone."""
+        return self._loop is None or self._loop.is_closed() or self._pid != os.getpid()
+
+    def _claim(self) -> None:
+        """Settles on the running event loop. Raises `UsageError` if it lives on another one."""
+        running = asyncio.get_running_loop()
+        if self._homeless():
+            if self._ensemble.carrier is not None:
+                self._ensemble.scatter(ConnectionLost("the event loop, or the process, of its connections is gone"))
+            self._loop, self._pid, self._connecting = running, os.getpid(), asyncio.Lock()
+        elif self._loop is not running:
+            raise UsageError("this VectorEnvClient lives on another event loop: use it there, or use its sync()")
+
+    def _pick(self, env_ids: Sequence[int] | None) -> Sequence[Seat]:
+        seats = self._ensemble.seats
+        if env_ids is None:
+            return seats
+        if len(set(env_ids)) != len(env_ids) or not all(0 <= index < self.num_envs for index in env_ids):
+            raise UsageError(f"env_ids={list(env_ids)}: each environment once, from 0 to {self.num_envs - 1}")
+        return [seats[index] for index in env_ids]
+
+    def _payloads(self, actions: Sequence[ActT], seats: Sequence[Seat]) -> list[dict[str, Any]]:
+        if len(actions) != len(seats):
+            raise UsageError(f"{len(actions)} actions for {len(seats)} environments: one for each")
+        return self._hooks.payloads(actions)
+
+    async def _results(self, wave: Wave, seats: Sequence[Seat]) -> list[StepResult[ObsT]]:
+        await self._ensemble.finished(wave)
+        result, outcomes = self._hooks.result, wave.outcomes
+        return [result(outcomes[seat.index]) for seat in seats]

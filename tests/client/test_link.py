@@ -1,0 +1,172 @@
+"""One connection, many requests: each gets its own reply, in whatever order they come."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from openenv.client import memory
+from openenv.client.conversation import Conversation
+from openenv.client.dial import dial
+from openenv.client.link import Link
+from openenv.errors import ConnectionLost, MessageTooLarge, OpenEnvError, ProtocolViolation, StepFailed
+
+from .environments import app_of
+from .scripted import HELLO, ScriptedApp, fault
+
+SHORT_S = 0.02
+
+
+async def linked(app=None, max_message_bytes=1 << 20):
+    """A link, and the server's end of it."""
+    app = app or ScriptedApp()
+    link = await dial(lambda receiver: memory.connect(app, receiver), max_message_bytes)
+    return link, app.peers[-1]
+
+
+@pytest.mark.parametrize(
+    ("subprotocol", "kind"), [(None, Conversation), ("openenv.v2.json", Link), ("openenv.v2.msgpack", Link)]
+)
+async def test_dialling_gives_what_both_sides_speak(monkeypatch, subprotocol, kind):
+    monkeypatch.setattr(memory, "SUBPROTOCOL", subprotocol)
+    app = app_of()
+    end = await dial(lambda receiver: memory.connect(app, receiver), 1 << 20)
+    assert type(end) is kind
+    await end.aclose()
+
+
+async def test_replies_find_their_requests_in_any_order():
+    link, peer = await linked()
+    calls = [link.request("state", {"session": str(number)}) for number in range(3)]
+    for number in (2, 0, 1):
+        peer.reply(peer.requests[number], {"ok": True, "state": number})
+    assert [(await call)["state"] for call in calls] == [0, 1, 2]
+    assert link._protocol.outstanding == 0
+    await link.aclose()
+
+
+async def test_a_stream_hears_every_frame_and_then_no_more():
+    link, peer = await linked()
+    frames, failures = [], []
+    link.stream("batch", {"calls": []}, frames.append, failures.append)
+    peer.say({"id": 1, "ok": True, "results": [1], "more": True})
+    assert link._protocol.outstanding == 1
+    peer.say({"id": 1, "ok": True, "results": [2], "more": False})
+    assert [frame["results"] for frame in frames] == [[1], [2]]
+    assert (link._protocol.outstanding, failures) == (0, [])
+    link.stream("batch", {"calls": []}, frames.append, failures.append)
+    peer.say({"id": 2, **fault()})
+    assert isinstance(failures[0], StepFailed)
+    await link.aclose()
+
+
+async def test_a_stream_that_is_cancelled_hears_nothing_more():
+    link, peer = await linked()
+    frames = []
+    request = link.stream("batch", {"calls": []}, frames.append, frames.append)
+    link.cancel(request)
+    peer.say({"id": 1, "ok": True, "results": [1], "more": True})
+    peer.say({"id": 1, **fault("Cancelled")})
+    peer.hang_up()
+    assert frames == []
+
+
+async def test_the_end_is_told_to_every_request_and_then_to_the_owner():
+    link, peer = await linked()
+    told: list[OpenEnvError] = []
+    link.on_end = told.append
+    call = link.request("state", {})
+    link.stream("batch", {}, told.append, lambda error: told.append(error))
+    cancelled = link.request("state", {})
+    cancelled.cancel()
+    peer.hang_up()
+    with pytest.raises(ConnectionLost, match="1001") as caught:
+        await call
+    assert told == [caught.value, caught.value]
+    assert link.error is caught.value
+    with pytest.raises(ConnectionLost):
+        link.request("state", {})
+    link.post("heartbeat", {})
+    assert len(peer.requests) == 4  # the last is the cancellation
+
+
+async def test_ending_it_closes_the_connection_for_the_reason_given():
+    link, peer = await linked()
+    call = link.request("state", {})
+    link.end(ProtocolViolation("enough"))
+    link.end(ProtocolViolation("again"))
+    with pytest.raises(ProtocolViolation, match="enough"):
+        await call
+    assert peer.closed
+    peer.say({"id": 1, "ok": True})
+
+
+async def test_a_cancelled_request_is_cancelled_on_the_server_once():
+    link, peer = await linked()
+    call = link.request("step", {"session": "s"})
+    call.cancel()
+    call.cancel()
+    assert peer.requests[1:] == [{"id": 2, "op": "cancel", "target": 1}]
+    peer.reply(peer.requests[0], {"ok": True})
+    peer.reply(peer.requests[1], {"ok": True, "cancelled": False})
+    assert link._protocol.outstanding == 0
+    await link.aclose()
+
+
+async def test_a_request_over_the_limit_is_not_sent():
+    link, peer = await linked(max_message_bytes=100)
+    with pytest.raises(MessageTooLarge, match=r"over the limit of 100 \(max_message_size_mb\)"):
+        link.request("step", {"text": "x" * 100})
+    assert (link._protocol.outstanding, peer.requests) == (0, [])
+    await link.aclose()
+
+
+async def test_the_greeting_names_the_limits():
+    link, _ = await linked()
+    assert link.limit("max_batch") is None
+    assert (await link.greeting(1))["environment"] == "scripted"
+    assert link.limit("max_batch") == 1024
+    assert link.limit("nothing") is None
+    await link.aclose()
+
+
+@pytest.mark.parametrize("limits", [None, 5, {"max_batch": "many"}, {"max_batch": 0}, {"max_batch": -1}])
+async def test_limits_that_are_none_are_unknown(limits):
+    app = ScriptedApp()
+    app.hello = {**HELLO, "limits": limits}
+    link, _ = await linked(app)
+    await link.greeting(1)
+    assert link.limit("max_batch") is None
+    await link.aclose()
+
+
+async def test_no_greeting_ends_the_link():
+    app = ScriptedApp()
+    app.hello = None
+    link, peer = await linked(app)
+    with pytest.raises(ProtocolViolation, match="no hello"):
+        await link.greeting(SHORT_S)
+    assert peer.closed
+
+
+async def test_who_waits_for_the_greeting_hears_of_the_end():
+    app = ScriptedApp()
+    app.hello = None
+    link, peer = await linked(app)
+    greeting = asyncio.create_task(link.greeting(10))
+    await asyncio.sleep(0)
+    peer.hang_up()
+    with pytest.raises(ConnectionLost):
+        await greeting
+
+
+async def test_draining_is_remembered_and_events_of_sessions_are_passed_on():
+    link, peer = await linked()
+    heard = []
+    link.on_event = lambda name, fields: heard.append((name, fields))
+    peer.say({"event": "draining", "grace_s": 3})
+    assert link.draining
+    peer.say({"event": "session_lost", "session": "s", "reason": "r"})
+    assert heard == [("session_lost", {"session": "s", "reason": "r"})]
+    await link.aclose()

@@ -1,0 +1,916 @@
+"""Many environments stepped together: order, failures as values, and what follows the end of an episode."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import logging
+from functools import partial
+
+import pytest
+
+from openenv.client import EnvClient, Finished, GenericEnvClient, SyncVectorEnvClient, VectorEnvClient, memory
+from openenv.client import vector as vector_module
+from openenv.errors import (
+    ConnectionFailed,
+    ConnectionLost,
+    InvalidAction,
+    MessageTooLarge,
+    ProtocolViolation,
+    ResetRequired,
+    ServerFull,
+    SessionLost,
+    StepFailed,
+    StepTimeout,
+    TooManyCalls,
+    UsageError,
+)
+from openenv.types import Observation, State, StepResult
+
+from ..asynchronous import until
+from .environments import (
+    Bell,
+    Counter,
+    CounterAction,
+    CounterEnv,
+    CounterObservation,
+    RingingCounter,
+    ThreadCounter,
+    app_of,
+)
+from .scripted import ScriptedApp, fault, outcome
+
+ONE = CounterAction(by=1)
+DONE = CounterAction(by=1, mood="done")
+BAD = CounterAction(by=1, mood="bad")
+SHORT_S = 0.2
+
+
+@pytest.fixture(params=[None, "openenv.v2.json", "openenv.v2.msgpack"])
+def version(request, monkeypatch):
+    """What client and server speak."""
+    monkeypatch.setattr(memory, "SUBPROTOCOL", request.param)
+    return request.param
+
+
+def vector(app, num_envs=3, env_cls=CounterEnv, **options):
+    return VectorEnvClient(env_cls, app=app, num_envs=num_envs, **options)
+
+
+def rewards(results):
+    return [result.reward for result in results]
+
+
+def errors(results):
+    """The class of each error."""
+    return [result.error and type(result.error) for result in results]
+
+
+def end_session(app, number, error):
+    """The server ends a session, by the order in which they were opened."""
+    list(app.state.openenv.manager.sessions)[number].end(error)
+
+
+# All at once.
+
+
+@pytest.mark.parametrize("connections", [1, 2, 3])
+@pytest.mark.parametrize("factory", [ThreadCounter, Counter])
+async def test_results_come_in_the_order_of_the_environments(version, factory, connections, no_threads_left):
+    app = app_of(factory, sessions=7)
+    async with vector(app, 7, connections=connections) as envs:
+        first = await envs.reset(seeds=range(1, 8), start=10)
+        assert [result.metadata for result in first] == [{"seed": seed} for seed in range(1, 8)]
+        assert [result.observation for result in first] == [
+            CounterObservation(total=10, metadata={"seed": seed}) for seed in range(1, 8)
+        ]
+        for number in range(1, 4):
+            results = await envs.step([CounterAction(by=by) for by in range(7)])
+            assert [result.observation.total for result in results] == [10 + number * by for by in range(7)]
+            assert rewards(results) == [float(number)] * 7
+        assert app.state.openenv.active_sessions == 7
+    assert app.state.openenv.active_sessions == 0
+
+
+async def test_a_client_without_types_gets_dicts(version):
+    async with vector(app_of(), env_cls=GenericEnvClient) as envs:
+        assert (await envs.reset(start=4))[2] == StepResult(observation={"total": 4, "metadata": {}})
+        results = await envs.step([{"by": 1}, {"by": 2}, CounterAction(by=3)])
+        assert [result.observation["total"] for result in results] == [5, 6, 7]
+
+
+class Handwritten(EnvClient[CounterAction, CounterObservation, State]):
+    def _step_payload(self, action):
+        return {"by": action.by * 10}
+
+    def _parse_result(self, payload):
+        seen = {"seen": payload["observation"]["total"]}
+        return StepResult(observation=Observation(metadata=seen), reward=payload["reward"], done=payload["done"])
+
+
+async def test_hooks_that_a_subclass_overrides_are_used(version):
+    async with vector(app_of(), env_cls=Handwritten) as envs:
+        await envs.reset()
+        assert (await envs.step([ONE] * 3))[0].observation.metadata == {"seen": 10}
+
+
+class Picky(EnvClient[CounterAction, CounterObservation, State]):
+    def _parse_result(self, payload):
+        if payload["observation"]["total"] == 2:
+            raise KeyError("two")
+        return StepResult(observation=payload["observation"]["total"])
+
+
+async def test_a_hook_that_fails_fails_for_one_environment():
+    async with vector(app_of(), env_cls=Picky) as envs:
+        await envs.reset()
+        results = await envs.step([CounterAction(by=by) for by in (1, 2, 3)])
+        assert [result.observation for result in results] == [1, None, 3]
+        assert errors(results) == [None, ProtocolViolation, None]
+        assert isinstance(results[1].error.__cause__, KeyError)
+
+
+async def test_some_environments_are_reset_and_the_others_go_on(version):
+    async with vector(app_of()) as envs:
+        await envs.reset()
+        await envs.step([ONE] * 3)
+        results = await envs.reset(env_ids=[2, 0], seeds=[5, 6])
+        assert [result.metadata for result in results] == [{"seed": 5}, {"seed": 6}]
+        assert rewards(await envs.step([ONE] * 3)) == [1.0, 2.0, 1.0]
+
+
+async def test_a_vector_larger_than_a_batch_is_sent_in_several():
+    async with vector(app_of(sessions=20, max_batch=6), 20) as envs:
+        await envs.reset()
+        results = await envs.step([CounterAction(by=by) for by in range(20)])
+        assert [result.observation.total for result in results] == list(range(20))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"num_envs": 0}, "num_envs=0"),
+        ({"num_envs": 2, "connections": 3}, "connections=3"),
+        ({"connections": 0}, "connections=0"),
+        ({"autoreset_mode": "sometimes"}, "disabled, next_step, same_step"),
+    ],
+)
+def test_numbers_and_modes_that_make_no_sense(options, said):
+    with pytest.raises(UsageError, match=said):
+        VectorEnvClient(CounterEnv, app=app_of(), **options)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda envs: envs.step([ONE]), "1 actions for 3"),
+        (lambda envs: envs.send([ONE, ONE], [0]), "2 actions for 1"),
+        (lambda envs: envs.reset(seeds=[1]), "1 seeds for 3"),
+        (lambda envs: envs.reset(env_ids=[0, 0]), "each environment once"),
+        (lambda envs: envs.send([ONE], [3]), "from 0 to 2"),
+        (lambda envs: envs.recv(), "send"),
+    ],
+)
+async def test_what_does_not_fit_is_refused_before_anything_is_sent(call, said):
+    async with vector(app_of()) as envs:
+        await envs.reset()
+        with pytest.raises(UsageError, match=said):
+            await call(envs)
+        assert rewards(await envs.step([ONE] * 3)) == [1.0] * 3
+
+
+async def test_what_is_no_action_is_a_mistake_of_the_caller():
+    async with vector(app_of()) as envs:
+        await envs.reset()
+        with pytest.raises(TypeError, match="a model or a mapping"):
+            await envs.step([ONE, "left", ONE])
+        assert rewards(await envs.step([ONE] * 3)) == [1.0] * 3
+
+
+# First finished.
+
+
+async def test_the_first_finished_are_taken_first(version):
+    bell = Bell()
+    async with vector(app_of(partial(RingingCounter, bell))) as envs:
+        await envs.reset()
+        await envs.send([ONE] * 3)
+        await until(lambda: len(bell.waiting) == 3)
+        bell.waiting[2].set_result(None)
+        assert [done.env_id for done in await envs.recv()] == [2]
+        await envs.send([ONE], env_ids=[2])
+        await until(lambda: len(bell.waiting) == 4)
+        both = asyncio.create_task(envs.recv(min_ready=2))
+        bell.waiting[3].set_result(None)
+        bell.waiting[0].set_result(None)
+        finished = await both
+        assert {(done.env_id, done.result.reward) for done in finished} == {(0, 1.0), (2, 2.0)}
+        bell.waiting[1].set_result(None)
+        (last,) = await envs.recv()
+        assert isinstance(last, Finished)
+        assert (last.env_id, last.result.observation.total) == (1, 1)
+
+
+async def test_a_receiver_does_not_wait_longer_than_it_likes():
+    bell = Bell()
+    async with vector(app_of(partial(RingingCounter, bell))) as envs:
+        await envs.reset()
+        await envs.send([ONE] * 3)
+        assert await envs.recv(timeout_s=SHORT_S) == []
+        bell.waiting[1].set_result(None)
+        (done,) = await envs.recv(min_ready=2, timeout_s=SHORT_S)
+        assert done.env_id == 1
+        for ring in (0, 2):
+            bell.waiting[ring].set_result(None)
+        assert len(await envs.recv(min_ready=2)) == 2
+
+
+async def test_a_call_on_its_way_keeps_its_environment_busy():
+    bell = Bell()
+    async with vector(app_of(partial(RingingCounter, bell))) as envs:
+        await envs.reset()
+        await envs.send([ONE], env_ids=[1])
+        for call in (envs.step([ONE] * 3), envs.reset(), envs.send([ONE], [1])):
+            with pytest.raises(UsageError, match=r"\[1\].*recv"):
+                await call
+        await until(lambda: len(bell.waiting) == 1)
+        bell.waiting[0].set_result(None)
+        with pytest.raises(UsageError, match=r"min_ready=2.*1 are on"):
+            await envs.recv(min_ready=2)
+        await until(lambda: envs._ensemble.ready)
+        with pytest.raises(UsageError, match="recv"):
+            await envs.step([ONE] * 3)
+        assert rewards([done.result for done in await envs.recv()]) == [1.0]
+
+
+async def test_one_receiver_at_a_time():
+    bell = Bell()
+    async with vector(app_of(partial(RingingCounter, bell))) as envs:
+        await envs.reset()
+        await envs.send([ONE] * 3)
+        first = asyncio.create_task(envs.recv())
+        await asyncio.sleep(0)
+        with pytest.raises(UsageError, match="one receiver"):
+            await envs.recv()
+        await until(lambda: len(bell.waiting) == 3)
+        bell.waiting[0].set_result(None)
+        assert len(await first) == 1
+
+
+# Failures.
+
+
+async def test_each_failure_is_told_to_its_own_environment(version):
+    async with vector(app_of(sessions=5), 5, env_cls=GenericEnvClient) as envs:
+        await envs.reset()
+        actions = [{"by": 1}, {"by": 1, "mood": "bad"}, {"by": "much"}, {"by": 1, "mood": "lost"}, {"by": object()}]
+        results = await envs.step(actions)
+        assert errors(results) == [None, StepFailed, InvalidAction, StepFailed, InvalidAction]
+        assert [(result.observation, result.reward) for result in results[1:]] == [(None, None)] * 4
+        assert results[2].error.data["errors"][0]["loc"] == ["by"]
+        assert rewards(await envs.step([{"by": 1}] * 5)) == [2.0, 1.0, 1.0, 2.0, 1.0]
+
+
+async def test_a_full_server_refuses_the_surplus_and_takes_it_later(version):
+    app = app_of(sessions=3)
+    async with CounterEnv(app=app) as other, vector(app) as envs:
+        await other.reset()
+        results = await envs.reset()
+        assert sorted(map(str, errors(results))) == sorted(map(str, [None, None, ServerFull]))
+        refused = errors(results).index(ServerFull)
+        results = await envs.step([ONE] * 3)
+        assert [index for index, result in enumerate(results) if result.error] == [refused]
+        assert isinstance(results[refused].error, ResetRequired)
+        await other.close()
+        assert errors(await envs.reset(env_ids=[refused])) == [None]
+        assert errors(await envs.step([ONE] * 3)) == [None] * 3
+
+
+async def test_without_an_episode_a_step_is_refused(version):
+    async with vector(app_of()) as envs:
+        results = await envs.step([ONE] * 3)
+        assert errors(results) == [ResetRequired] * 3
+        assert "reset(env_ids=[1])" in str(results[1].error)
+        await envs.reset(env_ids=[1])
+        assert errors(await envs.step([ONE] * 3)) == [ResetRequired, None, ResetRequired]
+
+
+async def test_a_lost_session_is_told_once_and_refilled_by_the_next_reset(version):
+    app = app_of()
+    async with vector(app) as envs:
+        await envs.reset()
+        await envs.step([ONE] * 3)
+        end_session(app, 1, SessionLost("idle for too long"))
+        results = await envs.step([ONE] * 3)
+        assert rewards(results) == [2.0, None, 2.0]
+        assert isinstance(results[1].error, SessionLost)
+        assert "idle for too long" in str(results[1].error)
+        results = await envs.step([ONE] * 3)
+        assert errors(results) == [None, ResetRequired, None]
+        assert errors(await envs.reset(env_ids=[1])) == [None]
+        assert rewards(await envs.step([ONE] * 3)) == [4.0, 1.0, 4.0]
+        assert app.state.openenv.active_sessions == 3
+
+
+async def test_a_session_lost_during_a_step(version):
+    bell = Bell()
+    app = app_of(partial(RingingCounter, bell))
+    async with vector(app) as envs:
+        await envs.reset()
+        step = asyncio.create_task(envs.step([ONE] * 3))
+        await until(lambda: len(bell.waiting) == 3)
+        end_session(app, 0, SessionLost("gone"))
+        for ring in bell.waiting[1:]:
+            ring.set_result(None)
+        results = await step
+        assert errors(results) == [SessionLost, None, None]
+
+
+async def test_a_reset_makes_old_losses_of_no_interest(version):
+    app = app_of()
+    async with vector(app) as envs:
+        await envs.reset()
+        end_session(app, 2, SessionLost("gone"))
+        assert errors(await envs.reset()) == [None] * 3
+        assert rewards(await envs.step([ONE] * 3)) == [1.0] * 3
+
+
+@pytest.mark.parametrize("mode", ["next_step", "same_step"])
+async def test_with_autoreset_a_lost_session_is_refilled_by_the_next_step(version, mode):
+    app = app_of()
+    async with vector(app, autoreset_mode=mode) as envs:
+        await envs.reset()
+        end_session(app, 0, SessionLost("gone"))
+        assert errors(await envs.step([ONE] * 3)) == [SessionLost, None, None]
+        results = await envs.step([ONE] * 3)
+        assert rewards(results) == [None, 2.0, 2.0]
+        assert results[0].observation.total == 0
+        assert rewards(await envs.step([ONE] * 3)) == [1.0, 3.0, 3.0]
+
+
+async def test_a_late_reply_is_dropped_and_the_next_step_gets_its_own(version):
+    bell = Bell()
+    async with vector(app_of(partial(RingingCounter, bell)), message_timeout_s=SHORT_S) as envs:
+        await envs.reset()
+        step = asyncio.create_task(envs.step([ONE] * 3))
+        await until(lambda: len(bell.waiting) == 3)
+        for ring in (0, 2):
+            bell.waiting[ring].set_result(None)
+        results = await step
+        assert errors(results) == [None, StepTimeout, None]
+        assert "environment 1: no reply to step within 0.2 s (message_timeout_s)" in str(results[1].error)
+        envs._ensemble._timeout_s = None
+        step = asyncio.create_task(envs.step([ONE] * 3))
+        await until(lambda: len(bell.waiting) == 5)
+        bell.waiting[1].set_result(None)
+        await until(lambda: len(bell.waiting) == 6)
+        for ring in bell.waiting[3:]:
+            ring.set_result(None)
+        assert rewards(await step) == [2.0, 2.0, 2.0]
+
+
+async def test_what_was_taken_is_no_longer_on_its_way():
+    async with vector(app_of()) as envs:
+        await envs.reset()
+        await envs.send([ONE] * 3)
+        assert len(await envs.recv(min_ready=3)) == 3
+        with pytest.raises(UsageError, match="0 results are ready and 0 are on"):
+            await envs.recv()
+
+
+async def test_a_late_reply_that_ends_the_episode_is_remembered(version):
+    bell = Bell()
+    async with vector(app_of(partial(RingingCounter, bell)), message_timeout_s=SHORT_S) as envs:
+        await envs.reset()
+        step = asyncio.create_task(envs.step([ONE, DONE, ONE]))
+        await until(lambda: len(bell.waiting) == 3)
+        assert errors(await step) == [StepTimeout] * 3
+        for ring in bell.waiting:
+            ring.set_result(None)
+        await until(lambda: not envs._ensemble.seats[1].playing)
+        envs._ensemble._timeout_s = None
+        step = asyncio.create_task(envs.step([ONE] * 3))
+        await until(lambda: len(bell.waiting) == 5)
+        for ring in bell.waiting[3:]:
+            ring.set_result(None)
+        results = await step
+        assert errors(results) == [None, ResetRequired, None]
+
+
+async def test_a_cancelled_step_leaves_nothing_behind():
+    bell = Bell()
+    async with vector(app_of(partial(RingingCounter, bell))) as envs:
+        await envs.reset()
+        step = asyncio.create_task(envs.step([ONE] * 3))
+        await until(lambda: len(bell.waiting) == 3)
+        bell.waiting[0].set_result(None)
+        step.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await step
+        await until(lambda: all(ring.done() for ring in bell.waiting))
+        step = asyncio.create_task(envs.step([ONE] * 3))
+        await until(lambda: len(bell.waiting) == 6)
+        for ring in bell.waiting[3:]:
+            ring.set_result(None)
+        assert errors(await step) == [None] * 3
+
+
+async def test_a_message_that_is_too_large_is_the_failure_of_who_sent_it():
+    async with vector(app_of(max_message_mb=0.002), env_cls=GenericEnvClient) as envs:
+        await envs.reset()
+        results = await envs.step([{"by": 1, "mood": "x" * size} for size in (900, 5000, 900)])
+        assert errors(results) == [None, MessageTooLarge, None]
+        assert "max_message_mb" in str(results[1].error)
+        assert rewards(await envs.step([{"by": 1}] * 3)) == [2.0, 1.0, 2.0]
+
+
+# Autoreset.
+
+
+async def test_disabled_a_finished_environment_waits_for_its_reset(version):
+    async with vector(app_of()) as envs:
+        await envs.reset()
+        assert [result.done for result in await envs.step([ONE, DONE, ONE])] == [False, True, False]
+        assert errors(await envs.step([ONE] * 3)) == [None, ResetRequired, None]
+        await envs.reset(env_ids=[1])
+        assert rewards(await envs.step([ONE] * 3)) == [3.0, 1.0, 3.0]
+
+
+async def test_next_step_the_step_after_the_last_one_resets(version):
+    async with vector(app_of(), autoreset_mode="next_step") as envs:
+        await envs.reset(start=5)
+        last = await envs.step([ONE, DONE, ONE])
+        assert (last[1].done, last[1].observation.total, last[1].reward) == (True, 6, 1.0)
+        results = await envs.step([ONE, BAD, ONE])
+        assert (results[1].done, results[1].observation.total, results[1].reward) == (False, 0, None)
+        assert rewards(results) == [2.0, None, 2.0]
+        assert rewards(await envs.step([ONE] * 3)) == [3.0, 1.0, 3.0]
+
+
+async def test_same_step_the_last_step_brings_the_next_episode(version):
+    async with vector(app_of(), autoreset_mode="same_step") as envs:
+        await envs.reset(start=5)
+        results = await envs.step([ONE, DONE, DONE])
+        assert [result.observation.total for result in results] == [6, 0, 0]
+        assert rewards(results) == [1.0, 1.0, 1.0]
+        assert [result.done for result in results] == [False, True, True]
+        assert results[0].metadata is None
+        assert results[1].metadata == {
+            "final_observation": CounterObservation(total=6, reward=1.0, done=True),
+            "final_metadata": None,
+        }
+        assert rewards(await envs.step([ONE] * 3)) == [2.0, 1.0, 1.0]
+
+
+async def test_same_step_with_send_and_recv(version):
+    async with vector(app_of(), autoreset_mode="same_step") as envs:
+        await envs.reset()
+        await envs.send([DONE, ONE], env_ids=[2, 0])
+        finished = dict(await envs.recv(min_ready=2))
+        assert (finished[2].done, finished[2].observation.total) == (True, 0)
+        assert (finished[0].done, finished[0].observation.total) == (False, 1)
+
+
+async def test_same_step_a_reset_that_fails_is_told_by_the_next_step():
+    """The last reward is not lost with it."""
+    app = ScriptedApp()
+    envs = vector(app, 1, env_cls=GenericEnvClient, autoreset_mode="same_step")
+    reset = asyncio.create_task(envs.reset())
+    peer = await app.peer()
+    peer.results(await peer.asked(1), {0: {"ok": True, "token": "t", "seq": 0}, 1: outcome()})
+    await reset
+    step = asyncio.create_task(envs.step([{}]))
+    peer.results(await peer.asked(2), {0: outcome(9.0, done=True, x=1)})
+    request = await peer.asked(3)
+    assert [(call["op"], call["seq"]) for call in request["calls"]] == [("reset", 3)]
+    peer.results(request, {0: fault("StepFailed", "no more levels")})
+    (result,) = await step
+    assert (result.reward, result.done, result.observation, result.error) == (9.0, True, {"x": 1}, None)
+    (result,) = await envs.step([{}])
+    assert isinstance(result.error, StepFailed)
+    step = asyncio.create_task(envs.step([{}]))
+    request = await peer.asked(4)
+    assert [call["op"] for call in request["calls"]] == ["reset"]
+    peer.results(request, {0: outcome(x=2)})
+    assert (await step)[0].observation == {"x": 2}
+    await envs.close()
+
+
+async def test_same_step_an_episode_that_is_over_at_once_is_told_as_it_is():
+    app = ScriptedApp()
+    envs = vector(app, 1, env_cls=GenericEnvClient, autoreset_mode="same_step")
+    reset = asyncio.create_task(envs.reset())
+    peer = await app.peer()
+    peer.results(await peer.asked(1), {0: {"ok": True, "token": "t", "seq": 0}, 1: outcome(done=True)})
+    assert [result.done for result in await reset] == [True]
+    assert len(peer.requests) == 1
+    await envs.close()
+
+
+# What goes over the connection.
+
+
+async def begun(app, num_envs=2, **options):
+    """A vector whose episodes have begun, and the server's end of its connection."""
+    envs = vector(app, num_envs, env_cls=GenericEnvClient, **options)
+    reset = asyncio.create_task(envs.reset())
+    peer = await app.peer()
+    batch = await peer.asked(1)
+    opened = {"ok": True, "token": "t", "seq": 0}
+    replies = {place: opened if call["op"] == "open" else outcome() for place, call in enumerate(batch["calls"])}
+    peer.results(batch, replies)
+    assert errors(await reset) == [None] * num_envs
+    return envs, peer
+
+
+async def test_a_session_is_opened_in_the_batch_that_resets_it():
+    envs, peer = await begun(ScriptedApp(), message_timeout_s=None)
+    (batch,) = peer.requests
+    first, second = batch["calls"][0]["session"], batch["calls"][2]["session"]
+    assert batch == {
+        "id": 1,
+        "op": "batch",
+        "calls": [
+            {"op": "open", "session": first},
+            {"op": "reset", "session": first, "seq": 1, "kwargs": {}},
+            {"op": "open", "session": second},
+            {"op": "reset", "session": second, "seq": 1, "kwargs": {}},
+        ],
+    }
+    step = asyncio.create_task(envs.step([{"a": 1}, {"a": 2}]))
+    batch = await peer.asked(2)
+    assert batch["calls"] == [
+        {"op": "step", "session": first, "seq": 2, "action": {"a": 1}},
+        {"op": "step", "session": second, "seq": 2, "action": {"a": 2}},
+    ]
+    peer.results(batch, {1: outcome(2.0)}, more=True)
+    peer.results(batch, {0: outcome(1.0)})
+    assert rewards(await step) == [1.0, 2.0]
+    await envs.close()
+
+
+async def test_the_first_finished_are_asked_for_and_timeouts_are_passed_on():
+    envs, peer = await begun(ScriptedApp(), message_timeout_s=60.0)
+    assert peer.requests[0]["wait_s"] == 59.5
+    await envs.send([{}, {}])
+    batch = await peer.asked(2)
+    assert batch["min_ready"] == 1
+    assert "wait_s" not in batch
+    await envs.close()
+
+
+async def test_a_batch_that_is_refused_whole_used_no_numbers():
+    envs, peer = await begun(ScriptedApp())
+    step = asyncio.create_task(envs.step([{}, {}]))
+    peer.reply(await peer.asked(2), fault("TooManyCalls", "no"))
+    assert errors(await step) == [TooManyCalls] * 2
+    step = asyncio.create_task(envs.step([{}, {}]))
+    batch = await peer.asked(3)
+    assert [call["seq"] for call in batch["calls"]] == [2, 2]
+    peer.results(batch, {0: outcome(1.0), 1: fault("TooManyCalls", "not now")})
+    assert errors(await step) == [None, TooManyCalls]
+    step = asyncio.create_task(envs.step([{}, {}]))
+    assert [call["seq"] for call in (await peer.asked(4))["calls"]] == [3, 2]
+    await envs.close()
+    assert errors(await step) == [SessionLost] * 2
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        None,
+        [5],
+        [{"call": 7, "session": "s", "ok": True}],
+        [{"session": "s", "ok": True}],
+        [{"call": 0, "session": "s", "error": 5}],
+    ],
+)
+async def test_a_batch_that_is_none_ends_the_connection(results):
+    app = ScriptedApp()
+    envs, peer = await begun(app)
+    step = asyncio.create_task(envs.step([{}, {}]))
+    peer.reply(await peer.asked(2), {"ok": True, "results": results, "more": False})
+    assert errors(await step) == [SessionLost] * 2
+    assert peer.closed
+    await envs.close()
+
+
+async def test_an_answer_of_a_session_that_is_gone_says_nothing_of_the_next_one():
+    envs, peer = await begun(ScriptedApp(), 1, message_timeout_s=SHORT_S)
+    session = peer.requests[0]["calls"][0]["session"]
+    assert errors(await envs.step([{}])) == [StepTimeout]
+    envs._ensemble._timeout_s = None
+    peer.say({"event": "session_lost", "session": session, "reason": "bye", **fault("SessionLost", "bye")})
+    reset = asyncio.create_task(envs.reset())
+    batch = await peer.asked(3)
+    peer.results(peer.requests[1], {0: fault("SessionLost", "bye")})
+    peer.results(batch, {0: {"ok": True}, 1: outcome()})
+    assert errors(await reset) == [None]
+    step = asyncio.create_task(envs.step([{}]))
+    (call,) = (await peer.asked(4))["calls"]
+    assert call["session"] == batch["calls"][0]["session"] != session
+    peer.results(peer.requests[3], {0: outcome(1.0)})
+    assert rewards(await step) == [1.0]
+    await envs.close()
+
+
+async def test_a_reply_that_is_none_is_the_failure_of_one():
+    envs, peer = await begun(ScriptedApp())
+    step = asyncio.create_task(envs.step([{}, {}]))
+    peer.results(await peer.asked(2), {0: {"ok": True}, 1: outcome(1.0)})
+    assert errors(await step) == [ProtocolViolation, None]
+    await envs.close()
+
+
+async def test_who_gave_up_before_there_was_a_connection_is_not_asked_for():
+    app = ScriptedApp()
+    envs, peer = await begun(app, message_timeout_s=SHORT_S)
+    hello, app.hello = app.hello, None
+    peer.hang_up()
+    assert errors(await envs.reset()) == [StepTimeout] * 2
+    envs._ensemble._timeout_s = None
+    reset = asyncio.create_task(envs.reset(env_ids=[1]))
+    second = await app.peer(1)
+    second.say(hello)
+    batch = await second.asked(1)
+    assert [call["op"] for call in batch["calls"]] == ["open", "reset"]
+    second.results(batch, {0: {"ok": True}, 1: outcome(x=1)})
+    assert (await reset)[0].observation == {"x": 1}
+    assert len(second.requests) == 1
+    await envs.close()
+
+
+async def test_a_dead_connection_loses_its_sessions_and_the_next_reset_makes_another():
+    app = ScriptedApp()
+    envs, peer = await begun(app)
+    step = asyncio.create_task(envs.step([{}, {}]))
+    await peer.asked(2)
+    peer.hang_up()
+    results = await step
+    assert errors(results) == [SessionLost] * 2
+    assert "1001" in str(results[0].error)
+    assert errors(await envs.step([{}, {}])) == [ResetRequired] * 2
+    reset = asyncio.create_task(envs.reset())
+    second = await app.peer(1)
+    batch = await second.asked(1)
+    assert [call["op"] for call in batch["calls"]] == ["open", "reset"] * 2
+    sessions = {call["session"] for call in (*batch["calls"], *peer.requests[0]["calls"])}
+    assert len(sessions) == 4
+    second.results(batch, {1: outcome(), 3: outcome()})
+    assert errors(await reset) == [None] * 2
+    await envs.close()
+
+
+async def test_a_connection_that_dies_between_calls_is_told_by_the_next_step():
+    app = ScriptedApp()
+    envs, peer = await begun(app)
+    peer.hang_up()
+    assert errors(await envs.step([{}, {}])) == [SessionLost] * 2
+    await envs.close()
+
+
+async def test_a_server_that_stops_keeps_its_sessions_and_new_ones_go_elsewhere():
+    app = ScriptedApp()
+    envs, peer = await begun(app)
+    first, second = peer.requests[0]["calls"][0]["session"], peer.requests[0]["calls"][2]["session"]
+    peer.say({"event": "draining", "grace_s": 30})
+    peer.say({"event": "session_lost", "session": first, "reason": "bye", **fault("SessionLost", "bye")})
+    step = asyncio.create_task(envs.step([{}, {}]))
+    batch = await peer.asked(2)
+    assert [call["session"] for call in batch["calls"]] == [second]
+    peer.results(batch, {0: outcome(1.0)})
+    assert errors(await step) == [SessionLost, None]
+    reset = asyncio.create_task(envs.reset(env_ids=[0]))
+    other = await app.peer(1)
+    other.results(await other.asked(1), {0: {"ok": True}, 1: outcome()})
+    await reset
+    assert not peer.closed
+    step = asyncio.create_task(envs.step([{}, {}]))
+    peer.results(await peer.asked(3), {0: outcome(3.0)})
+    other.results(await other.asked(2), {0: outcome(4.0)})
+    assert rewards(await step) == [4.0, 3.0]
+    await envs.close()
+    assert peer.closed
+    assert other.closed
+
+
+async def test_an_opening_that_is_answered_too_late_and_refused_is_remembered():
+    app = ScriptedApp()
+    envs = vector(app, 1, env_cls=GenericEnvClient, message_timeout_s=SHORT_S)
+    assert errors(await envs.reset()) == [StepTimeout]
+    peer = await app.peer()
+    full = fault("ServerFull", "no room", "CAPACITY_REACHED")
+    peer.results(peer.requests[0], {0: full, 1: full})
+    envs._ensemble._timeout_s = None
+    reset = asyncio.create_task(envs.reset())
+    batch = await peer.asked(2)
+    assert [call["op"] for call in batch["calls"]] == ["open", "reset"]
+    peer.results(batch, {0: {"ok": True}, 1: outcome(x=1)})
+    assert (await reset)[0].observation == {"x": 1}
+    await envs.close()
+
+
+async def test_a_server_that_says_no_hello_is_left():
+    app = ScriptedApp()
+    app.hello = None
+    with pytest.raises(ProtocolViolation, match=r"no hello within 0\.2 s"):
+        await vector(app, connect_timeout_s=SHORT_S).connect()
+    assert app.peers[0].closed
+
+
+async def test_a_connection_that_ends_while_a_step_is_being_sent():
+    app = ScriptedApp(max_batch=2)
+    envs = vector(app, 2, env_cls=GenericEnvClient)
+    reset = asyncio.create_task(envs.reset())
+    peer = await app.peer()
+    for number in (1, 2):
+        peer.results(await peer.asked(number), {0: {"ok": True, "token": "t", "seq": 0}, 1: outcome()})
+    await reset
+    peer.reflex = lambda request: peer.hang_up()
+    assert errors(await envs.step([{}, {}])) == [SessionLost] * 2
+    app.hello["limits"]["max_batch"] = 1
+    connect = app.connect
+
+    def hasty(channel, subprotocol):
+        peer = connect(channel, subprotocol)
+        peer.reflex = lambda request: peer.hang_up()
+        return peer
+
+    app.connect = hasty
+    assert errors(await envs.reset()) == [SessionLost] * 2
+    assert len(app.peers[1].requests) == 1
+    await envs.close()
+
+
+@pytest.mark.parametrize("versions", [("openenv.v2.json", None), (None, "openenv.v2.json")])
+async def test_a_server_that_changes_its_version_is_noticed(monkeypatch, versions):
+    before, after = versions
+    monkeypatch.setattr(memory, "SUBPROTOCOL", before)
+    app = app_of()
+    async with vector(app, 1) as envs:
+        await envs.reset()
+        for session in app.state.openenv.manager.sessions:
+            session.end(SessionLost("gone"))
+        if before is not None:
+            envs._ensemble.carrier._lanes[0]._road._link.end(ConnectionLost("cut"))
+        monkeypatch.setattr(memory, "SUBPROTOCOL", after)
+        (result,) = await envs.reset()
+        assert isinstance(result.error, ProtocolViolation)
+        assert "close() and begin anew" in str(result.error)
+        await envs.close()
+        assert errors(await envs.reset()) == [None]
+
+
+# Servers of protocol v1.
+
+
+async def test_a_server_without_v2_is_mentioned_once(monkeypatch, caplog):
+    monkeypatch.setattr(memory, "SUBPROTOCOL", None)
+    monkeypatch.setattr(vector_module, "_mentioned", set())
+    for _ in range(2):
+        async with vector(app_of()) as envs:
+            await envs.reset()
+    (record,) = [record for record in caplog.records if record.name == "openenv.client"]
+    assert record.levelno == logging.WARNING
+    assert "does not speak protocol v2: 3 environments take a connection each" in record.getMessage()
+
+
+# Its life.
+
+
+async def test_close_may_be_repeated_and_reset_begins_anew(version):
+    app = app_of()
+    envs = vector(app)
+    await envs.close()
+    await envs.reset()
+    await envs.step([ONE] * 3)
+    await envs.close()
+    await envs.close()
+    assert app.state.openenv.active_sessions == 0
+    assert errors(await envs.step([ONE] * 3)) == [ResetRequired] * 3
+    await envs.reset()
+    assert rewards(await envs.step([ONE] * 3)) == [1.0] * 3
+    await envs.close()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_closing_during_a_step_does_not_wait_for_it(version):
+    bell = Bell()
+    envs = vector(app_of(partial(RingingCounter, bell)))
+    await envs.reset()
+    step = asyncio.create_task(envs.step([ONE] * 3))
+    await until(lambda: len(bell.waiting) == 3)
+    await envs.close()
+    assert errors(await step) == [SessionLost] * 3
+
+
+async def test_closing_while_a_lost_connection_is_replaced():
+    app = ScriptedApp()
+    envs, peer = await begun(app)
+    app.hello = None
+    peer.hang_up()
+    reset = asyncio.create_task(envs.reset())
+    await app.peer(1)
+    await envs.close()
+    assert errors(await reset) == [SessionLost] * 2
+    assert app.peers[1].closed
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_one_connection_that_cannot_be_made_leaves_none():
+    app = ScriptedApp()
+    connect = app.connect
+
+    def once(channel, subprotocol):
+        if len(app.peers) == 2:
+            raise ConnectionFailed("enough")
+        return connect(channel, subprotocol)
+
+    app.connect = once
+    with pytest.raises(ConnectionFailed, match="enough"):
+        await vector(app, 3, connections=3).connect()
+    assert [peer.closed for peer in app.peers] == [True, True]
+
+
+async def test_connecting_is_cancelled():
+    app = ScriptedApp()
+    app.hello = None
+    connecting = asyncio.create_task(vector(app, 2, connections=2).connect())
+    await app.peer(1)
+    connecting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await connecting
+    assert [peer.closed for peer in app.peers] == [True, True]
+
+
+async def test_no_server_is_an_exception_for_who_connects_first():
+    with pytest.raises(ConnectionFailed):
+        await VectorEnvClient(GenericEnvClient, "127.0.0.1:1", num_envs=2).reset()
+
+
+def test_it_lives_on_one_event_loop(version):
+    app = app_of()
+    envs = vector(app)
+
+    async def elsewhere():
+        with pytest.raises(UsageError, match="another event loop"):
+            await envs.step([ONE] * 3)
+
+    async def use():
+        await envs.reset()
+        await asyncio.to_thread(lambda: asyncio.run(elsewhere()))
+        await envs.close()
+
+    asyncio.run(use())
+    asyncio.run(use())
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_event_loop_that_is_gone_takes_the_sessions_along(version):
+    app = app_of()
+    envs = vector(app, autoreset_mode="disabled")
+
+    async def begin():
+        await envs.reset()
+        await envs.step([ONE, DONE, ONE])
+
+    async def go_on():
+        assert errors(await envs.step([ONE] * 3)) == [SessionLost, ResetRequired, SessionLost]
+        await envs.reset()
+        assert rewards(await envs.step([ONE] * 3)) == [1.0] * 3
+        await envs.close()
+
+    asyncio.run(begin())
+    app.state.openenv = app_of().state.openenv  # that of before has sessions on the other loop
+    asyncio.run(go_on())
+    gc.collect()
+
+
+def test_the_sync_facade(version):
+    app = app_of(ThreadCounter)
+    with vector(app).sync() as envs:
+        assert envs.num_envs == 3
+        assert envs.async_client.sync().async_client is envs.async_client
+        assert [result.observation.total for result in envs.reset(seeds=[1, 2, 3], start=2)] == [2, 2, 2]
+        assert rewards(envs.step([ONE] * 3)) == [1.0] * 3
+        envs.send([ONE], env_ids=[1])
+        ((env_id, result),) = envs.recv(timeout_s=10)
+        assert (env_id, result.reward) == (1, 2.0)
+        assert errors(envs.reset(env_ids=[0])) == [None]
+    assert app.state.openenv.active_sessions == 0
+
+
+async def test_the_sync_facade_of_a_client_that_lives_on_another_loop():
+    async with vector(app_of()) as envs:
+        await envs.reset()
+        results = await asyncio.to_thread(envs.sync().step, [ONE] * 3)
+        assert rewards(results) == [1.0] * 3
+        with pytest.raises(UsageError, match="await the asynchronous client"):
+            envs.sync().step([ONE] * 3)
+
+
+@pytest.mark.parametrize("method", ["connect", "reset", "step", "send", "recv", "close"])
+def test_both_forms_take_the_same_arguments(method):
+    signatures = [inspect.signature(getattr(cls, method)) for cls in (VectorEnvClient, SyncVectorEnvClient)]
+    assert list(signatures[0].parameters.values()) == list(signatures[1].parameters.values())
