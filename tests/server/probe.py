@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import Any
 
+from fastapi import FastAPI
 from pydantic import field_validator
 
 from openenv.environment import Environment
+from openenv.server import create_app
+from openenv.settings import ServerSettings
 from openenv.types import Action, Observation, State
 
 
@@ -32,12 +36,19 @@ class ProbeObservation(Observation):
 
 
 class ProbeEnvironment(Environment[ProbeAction, ProbeObservation, State]):
-    """Steps as it is told; `gate` holds a step of kind "wait" until a test opens it."""
+    """Steps as it is told. A step of kind "wait" stays until a test opens the gate; "hang" waits to be cancelled."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
     gate = threading.Event()
     waiting = threading.Event()
     closed = threading.Event()
+    stopped = threading.Event()
+
+    @classmethod
+    def forget(cls) -> None:
+        """Closes the gate, and makes all else as if nothing had happened."""
+        for event in (cls.gate, cls.waiting, cls.closed, cls.stopped):
+            event.clear()
 
     def __init__(self) -> None:
         self._steps = 0
@@ -96,9 +107,29 @@ class AsyncProbe(ProbeEnvironment):
         return self.reset(seed, episode_id)
 
     async def step_async(self, action: ProbeAction) -> ProbeObservation:
+        if action.kind == "hang":
+            await self._hang()
         return self.step(action)
+
+    async def _hang(self) -> None:
+        type(self).waiting.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            type(self).stopped.set()
+            raise
 
 
 class BrokenProbe(ProbeEnvironment):
     def __init__(self) -> None:
         raise OSError("no such device")
+
+
+def app_of(environment: Any = ProbeEnvironment, max_sessions: int = 4, **settings: Any) -> FastAPI:
+    return create_app(
+        environment,
+        ProbeAction,
+        ProbeObservation,
+        max_concurrent_envs=max_sessions,
+        settings=ServerSettings.read({}, **settings),
+    )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import logging
-import os
+import shutil
 import socket
+import ssl
 import struct
+import subprocess
 import threading
 
+import msgspec
 import pytest
 from fastapi import Depends, FastAPI, WebSocket
 from starlette.middleware.cors import CORSMiddleware
@@ -17,11 +19,25 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from openenv.server import create_app
-from openenv.server.fastpath import FastPath, Upgrade
+from openenv.server.fastpath import FastPath
 from openenv.settings import ServerSettings
 
 from .probe import InlineProbe, ProbeAction, ProbeEnvironment, ProbeObservation
-from .wires import PATIENCE_S, SocketWire, served
+from .raw import (
+    BINARY,
+    CLOSE,
+    CONTINUATION,
+    PING,
+    TEXT,
+    close_frame,
+    frame,
+    read_frame,
+    read_until,
+    shake_hands,
+    slow_reader,
+)
+from .talk import Talk
+from .wires import PATIENCE_S, SocketWire, eventually, served
 
 
 def app_of(environment=ProbeEnvironment, **settings):
@@ -138,59 +154,6 @@ def test_an_endpoint_put_before_ours_wins():
     app.router.routes.insert(0, app.router.routes.pop())
     with fast(app) as address, connect(f"ws://{address}/ws", proxy=None) as client:
         assert client.recv(PATIENCE_S) == "mine"
-
-
-HANDSHAKE = (
-    "GET /ws HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: {connection}\r\n"
-    "Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: {version}\r\n{more}\r\n"
-)
-
-
-def shake_hands(address, connection="Upgrade", version="13", more="", key=None):
-    key = key or base64.b64encode(os.urandom(16)).decode()
-    host, port = address.split(":")
-    raw = socket.create_connection((host, int(port)), timeout=PATIENCE_S)
-    raw.sendall(HANDSHAKE.format(connection=connection, version=version, more=more, key=key).encode())
-    return raw
-
-
-def read_until(raw: socket.socket, end: bytes) -> bytes:
-    data = b""
-    while end not in data:
-        more = raw.recv(65536)
-        if not more:
-            break
-        data += more
-    return data
-
-
-def frame(opcode: int, payload: bytes, fin: bool = True) -> bytes:
-    """A masked client frame (the mask is zero)."""
-    first = (0x80 if fin else 0) | opcode
-    if len(payload) < 126:
-        head = struct.pack("!BB", first, 0x80 | len(payload))
-    else:
-        head = struct.pack("!BBH", first, 0x80 | 126, len(payload))
-    return head + b"\0\0\0\0" + payload
-
-
-TEXT, BINARY, CLOSE, PING, CONTINUATION = 1, 2, 8, 9, 0
-
-
-def read_frame(raw: socket.socket) -> tuple[int, bytes]:
-    def exactly(count: int) -> bytes:
-        data = b""
-        while len(data) < count:
-            more = raw.recv(count - len(data))
-            assert more, "closed"
-            data += more
-        return data
-
-    first, second = exactly(2)
-    size = second & 0x7F
-    if size == 126:
-        size = struct.unpack("!H", exactly(2))[0]
-    return first & 0x0F, exactly(size)
 
 
 @pytest.mark.parametrize("connection", ["Upgrade", "keep-alive, Upgrade", "upgrade"])
@@ -321,8 +284,167 @@ def test_a_reader_that_reads_nothing_is_not_asked_for_more():
             assert len(read_frame(raw)[1]) > 60_000
 
 
-def test_an_upgrade_is_read_as_a_client_may_write_it():
-    request = HANDSHAKE.format(connection="x", version="13", more="", key="dGhlIHNhbXBsZSBub25jZQ==")
-    assert Upgrade.parse(request.encode()) == Upgrade("/ws", b"dGhlIHNhbXBsZSBub25jZQ==")
-    assert Upgrade.parse(request.replace("/ws", "/a%20b?c=1").encode()).path == "/a b"
-    assert Upgrade.parse(request.replace("13", "12").encode()) is None
+@pytest.fixture(params=["asyncio", "uvloop"])
+def loop(request):
+    return request.param
+
+
+class Elsewhere:
+    """Stands for another worker process: takes connections that are handed on, and answers each in one line."""
+
+    def __init__(self, server, exists=True):
+        self.exists = exists
+        self.asked: list[tuple[str, bytes]] = []
+        server.worker_key, server.redirect = "here", self.take
+
+    def take(self, worker: str, connection: socket.socket, data: bytes) -> bool:
+        self.asked.append((worker, data))
+        if self.exists:
+            connection.setblocking(True)
+            threading.Thread(target=self._answer, args=(connection,)).start()
+        return self.exists
+
+    def _answer(self, connection: socket.socket) -> None:
+        with connection:
+            connection.sendall(b"elsewhere\r\n\r\n")
+            connection.sendall(b"heard " + connection.recv(100))
+
+
+def test_a_connection_for_another_worker_is_handed_on_with_what_was_read(loop):
+    app = app_of()
+    elsewhere = Elsewhere(app.state.openenv)
+    with fast(app, loop=loop) as address:
+        with shake_hands(address, path="/ws?worker=there") as raw:
+            assert read_until(raw, b"\r\n\r\n") == b"elsewhere\r\n\r\n"
+            raw.sendall(b"you")
+            assert read_until(raw, b"never") == b"heard you"
+        assert [worker for worker, _ in elsewhere.asked] == ["there"]
+        assert elsewhere.asked[0][1].startswith(b"GET /ws?worker=there HTTP/1.1\r\n")
+        assert elsewhere.asked[0][1].endswith(b"\r\n\r\n")
+        assert app.state.openenv.active_sessions == 0
+        assert takes_the_fast_path(address)
+
+
+@pytest.mark.parametrize("path", ["/ws?worker=here", "/ws?worker=gone"])
+def test_a_connection_for_this_worker_or_for_none_is_served(loop, path):
+    app = app_of()
+    elsewhere = Elsewhere(app.state.openenv, exists=False)
+    with fast(app, loop=loop) as address:
+        assert takes_the_fast_path(address, path)
+        talk = Talk(SocketWire(f"ws://{address}{path}", subprotocols=["openenv.v2.json"]))
+        assert talk.hello["worker"] == "here"
+        talk.wire.close()
+    assert {worker for worker, _ in elsewhere.asked} == ({"gone"} if "gone" in path else set())
+
+
+def test_a_tls_connection_for_another_worker_is_refused_with_the_reason(tmp_path):
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("needs openssl for a certificate")
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    subprocess.run(
+        [
+            openssl,
+            *["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"],
+            "-keyout",
+            key,
+            "-out",
+            certificate,
+        ],
+        check=True,
+        capture_output=True,
+    )
+    trusting = ssl.create_default_context(cafile=certificate)
+    trusting.check_hostname = False
+    app = app_of()
+    elsewhere = Elsewhere(app.state.openenv)
+    with fast(app, ssl_certfile=certificate, ssl_keyfile=key) as address:
+        wire = SocketWire(f"wss://{address}/ws?worker=here", ssl=trusting)
+        assert wire.step(number=2)["data"]["observation"]["value"] == 2
+        wire.close()
+        with pytest.raises(InvalidStatus) as refused:
+            SocketWire(f"wss://{address}/ws?worker=there", ssl=trusting)
+        assert refused.value.response.status_code == 421
+        assert b"TLS" in refused.value.response.body
+    assert elsewhere.asked == []
+
+
+def test_what_a_client_offers_first_is_spoken():
+    with fast(app_of()) as address:
+        for offers, chosen in [
+            (["openenv.v2.json", "openenv.v2.msgpack"], "openenv.v2.json"),
+            (["chat", "openenv.v2.msgpack"], "openenv.v2.msgpack"),
+        ]:
+            wire = SocketWire(f"ws://{address}/ws", subprotocols=offers)
+            assert wire.subprotocol == chosen
+            assert Talk(wire).hello["protocol"] == 2
+            wire.close()
+
+
+def test_a_client_that_offers_what_nobody_knows_speaks_v1():
+    more = "Sec-WebSocket-Protocol: chat, soap\r\n"
+    with fast(app_of()) as address, shake_hands(address, more=more) as raw:
+        assert b"sec-websocket-protocol" not in read_until(raw, b"\r\n\r\n").lower()
+        raw.sendall(frame(TEXT, b'{"type":"state"}'))
+        assert read_frame(raw)[1].startswith(b'{"type":"state"')
+
+
+def test_binary_messages_in_fragments():
+    more = "Sec-WebSocket-Protocol: openenv.v2.msgpack\r\n"
+    with fast(app_of()) as address, shake_hands(address, more=more) as raw:
+        read_until(raw, b"\r\n\r\n")
+        assert read_frame(raw)[0] == BINARY
+        raw.sendall(frame(BINARY, b"\x82\xa2id\x01", fin=False) + frame(CONTINUATION, b"\xa2op\xa9heartbeat"))
+        opcode, payload = read_frame(raw)
+        assert (opcode, msgspec.msgpack.decode(payload)) == (BINARY, {"id": 1, "ok": True})
+
+
+def test_a_client_that_never_reads_is_left_when_too_much_waits_for_it(caplog):
+    caplog.set_level(logging.WARNING, "openenv.server")
+    app = app_of(InlineProbe, max_message_mb=1)
+    with fast(app) as address, slow_reader(address, kind="large", number=1_000_000) as raw:
+        eventually(lambda: "SlowReader" in caplog.text)
+        assert app.state.openenv.active_sessions == 0
+        code = close_frame(raw)
+        assert code[:2] == struct.pack("!H", 1008)
+        assert b"SlowReader" in code
+        assert takes_the_fast_path(address)
+    assert "max_message_mb" in caplog.text
+
+
+def test_a_client_that_stops_reading_is_left_after_a_while(caplog):
+    caplog.set_level(logging.WARNING, "openenv.server")
+    app = app_of(InlineProbe)
+    with fast(app, ws_ping_interval=0.05) as address, slow_reader(address, kind="large", number=300_000) as raw:
+        eventually(lambda: "SlowReader" in caplog.text)
+        assert app.state.openenv.active_sessions == 0
+        assert close_frame(raw)[:2] == struct.pack("!H", 1008)
+    assert "ping_interval_s" in caplog.text
+
+
+def test_a_client_that_reads_slowly_but_reads_is_waited_for():
+    app = app_of(InlineProbe)
+    with fast(app, ws_ping_interval=0.2) as address, slow_reader(address, kind="large", number=300_000) as raw:
+        finished = threading.Event()
+        results = 0
+        while results < 101:
+            opcode, payload = read_frame(raw)
+            if opcode == TEXT:
+                results += len(json.loads(payload)["results"])
+                assert not finished.wait(0.02)
+        assert results == 101
+
+
+def test_a_client_that_has_sent_ahead_is_not_taken_for_dead():
+    """While its requests wait for their turn nothing of it is read, its pongs included."""
+    ProbeEnvironment.forget()
+    with fast(app_of(max_in_flight=2), ws_ping_interval=0.05) as address, shake_hands(address) as raw:
+        read_until(raw, b"\r\n\r\n")
+        raw.sendall(frame(TEXT, b'{"type":"step","data":{"kind":"wait"}}'))
+        assert ProbeEnvironment.waiting.wait(PATIENCE_S)
+        raw.sendall(frame(TEXT, b'{"type":"state"}') * 8)
+        assert not ProbeEnvironment.closed.wait(0.4)  # eight periods
+        ProbeEnvironment.gate.set()
+        kinds = [read_frame(raw)[0] for _ in range(9)]
+        while kinds.count(TEXT) < 9:
+            kinds.append(read_frame(raw)[0])

@@ -7,9 +7,13 @@ from openenv.server.heartbeat import Heartbeat
 
 class Patient:
     def __init__(self):
-        self.heard = False
+        self.heard = True
         self.pings = 0
         self.cuts = 0
+
+    def silent(self):
+        heard, self.heard = self.heard, False
+        return not heard
 
     def ping(self):
         self.pings += 1

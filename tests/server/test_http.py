@@ -14,6 +14,7 @@ from openenv.settings import ServerSettings
 from openenv.types import EnvironmentMetadata
 
 from .probe import AsyncProbe, BrokenProbe, InlineProbe, ProbeAction, ProbeEnvironment, ProbeObservation
+from .wires import eventually
 
 
 def client_of(environment=ProbeEnvironment, **options):
@@ -134,7 +135,7 @@ def test_metadata_comes_from_the_environment_where_it_has_some(tmp_path):
         assert (metadata["name"], metadata["author"]) == ("described", "me")
         assert metadata["readme_content"] == "# Read me"
         assert len(made) == 1
-        assert client.app.state.openenv.active_sessions == 0
+        eventually(lambda: client.app.state.openenv.active_sessions == 0)
 
 
 def test_metadata_of_a_factory_is_that_of_what_it_makes():

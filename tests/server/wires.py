@@ -1,4 +1,4 @@
-"""One v1 conversation over each transport, for tests that must hold on all of them."""
+"""One conversation over each transport, for tests that must hold on all of them."""
 
 from __future__ import annotations
 
@@ -7,20 +7,28 @@ import json
 import queue
 import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
 from starlette.testclient import TestClient
-from starlette.websockets import WebSocketDisconnect
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from openenv.server.fastpath import FastPath
 
 PATIENCE_S = 20
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    """Waits for what happens on another thread."""
+    limit = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < limit, "it does not happen"
+        time.sleep(0.005)
 
 
 class Closed(Exception):
@@ -32,19 +40,23 @@ class Closed(Exception):
 
 
 class Wire:
-    """A client's end. `receive` gives a reply as an object, or raises `Closed`."""
+    """A client's end. `receive` gives a v1 reply as an object, or raises `Closed`."""
+
+    subprotocol: str | None = None
 
     def send(self, frame: str | bytes) -> None:
         raise NotImplementedError
 
-    def receive_text(self) -> str:
+    def receive_frame(self) -> str | bytes:
         raise NotImplementedError
 
     def close(self) -> None:
         raise NotImplementedError
 
     def receive(self) -> Any:
-        return json.loads(self.receive_text())
+        text = self.receive_frame()
+        assert isinstance(text, str)
+        return json.loads(text)
 
     def ask(self, message: Any) -> Any:
         self.send(message if isinstance(message, str | bytes) else json.dumps(message))
@@ -55,20 +67,23 @@ class Wire:
 
 
 class _Memory(Wire):
-    def __init__(self, app: FastAPI, loop: asyncio.AbstractEventLoop):
+    def __init__(self, app: FastAPI, loop: asyncio.AbstractEventLoop, subprotocol: str | None):
         self._loop = loop
-        self._inbox: queue.SimpleQueue[str | int] = queue.SimpleQueue()
+        self.subprotocol = subprotocol
+        self._inbox: queue.SimpleQueue[str | bytes | int] = queue.SimpleQueue()
         self._connection = self._call(self._connect, app)
 
     async def _connect(self, app: FastAPI) -> Any:
-        return app.state.openenv.connect(self._Channel(self._inbox))
+        channel = self._Channel(self._inbox, binary=self.subprotocol == "openenv.v2.msgpack")
+        return app.state.openenv.connect(channel, self.subprotocol)
 
     class _Channel:
-        def __init__(self, inbox: queue.SimpleQueue[str | int]):
+        def __init__(self, inbox: queue.SimpleQueue[str | bytes | int], binary: bool):
             self._inbox = inbox
+            self._binary = binary
 
         def send(self, frame: bytes) -> None:
-            self._inbox.put(frame.decode())
+            self._inbox.put(frame if self._binary else frame.decode())
 
         def close(self, code: int) -> None:
             self._inbox.put(code)
@@ -89,7 +104,7 @@ class _Memory(Wire):
     def send(self, frame: str | bytes) -> None:
         self._call(self._receive, frame)
 
-    def receive_text(self) -> str:
+    def receive_frame(self) -> str | bytes:
         item = self._inbox.get(timeout=PATIENCE_S)
         if isinstance(item, int):
             raise Closed(item)
@@ -102,6 +117,7 @@ class _Memory(Wire):
 class _Asgi(Wire):
     def __init__(self, session: Any):
         self._session = session
+        self.subprotocol = session.accepted_subprotocol
 
     def send(self, frame: str | bytes) -> None:
         if isinstance(frame, bytes):
@@ -109,11 +125,12 @@ class _Asgi(Wire):
         else:
             self._session.send_text(frame)
 
-    def receive_text(self) -> str:
-        try:
-            return str(self._session.receive_text())
-        except WebSocketDisconnect as closed:
-            raise Closed(closed.code) from None
+    def receive_frame(self) -> str | bytes:
+        message = self._session.receive()
+        if message["type"] == "websocket.close":
+            raise Closed(message["code"])
+        frame: str | bytes | None = message.get("text")
+        return message["bytes"] if frame is None else frame
 
     def close(self) -> None:
         self._session.close()
@@ -125,17 +142,16 @@ class SocketWire(Wire):
     def __init__(self, url: str, **options: Any):
         self._stack = ExitStack()
         self.socket = self._stack.enter_context(connect(url, max_size=None, proxy=None, **options))
+        self.subprotocol = self.socket.subprotocol
 
     def send(self, frame: str | bytes) -> None:
         self.socket.send(frame)
 
-    def receive_text(self) -> str:
+    def receive_frame(self) -> str | bytes:
         try:
-            text = self.socket.recv(PATIENCE_S)
+            return self.socket.recv(PATIENCE_S)
         except ConnectionClosed as closed:
             raise Closed(closed.rcvd.code if closed.rcvd else 1006) from None
-        assert isinstance(text, str)
-        return text
 
     def close(self) -> None:
         self._stack.close()
@@ -147,7 +163,7 @@ def memory(app: FastAPI) -> Iterator[Any]:
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     try:
-        yield lambda: _Memory(app, loop)
+        yield lambda subprotocol=None: _Memory(app, loop, subprotocol)
         asyncio.run_coroutine_threadsafe(app.state.openenv.aclose(), loop).result(PATIENCE_S)
     finally:
         loop.call_soon_threadsafe(loop.stop)
@@ -160,8 +176,8 @@ def asgi(app: FastAPI) -> Iterator[Any]:
     with TestClient(app) as client:
         sessions: list[Any] = []
 
-        def open_wire() -> Wire:
-            session = client.websocket_connect("/ws")
+        def open_wire(subprotocol: str | None = None) -> Wire:
+            session = client.websocket_connect("/ws", subprotocols=_offer(subprotocol))
             session.__enter__()
             sessions.append(session)
             return _Asgi(session)
@@ -190,13 +206,17 @@ def served(app: Any, **options: Any) -> Iterator[str]:
 @contextmanager
 def stock(app: FastAPI) -> Iterator[Any]:
     with served(app, loop="asyncio", http="h11", ws="websockets-sansio") as address:
-        yield lambda: SocketWire(f"ws://{address}/ws")
+        yield lambda subprotocol=None: SocketWire(f"ws://{address}/ws", subprotocols=_offer(subprotocol))
 
 
 @contextmanager
 def fast(app: FastAPI) -> Iterator[Any]:
     with served(app, loop="uvloop", http="httptools", ws=FastPath) as address:
-        yield lambda: SocketWire(f"ws://{address}/ws")
+        yield lambda subprotocol=None: SocketWire(f"ws://{address}/ws", subprotocols=_offer(subprotocol))
+
+
+def _offer(subprotocol: str | None) -> Any:
+    return None if subprotocol is None else [subprotocol]
 
 
 WIRES = {"memory": memory, "asgi": asgi, "stock": stock, "fast": fast}

@@ -21,6 +21,7 @@ __all__ = ["Channel", "Connection"]
 logger = logging.getLogger("openenv.server")
 
 CLOSE_NORMAL = 1000
+CLOSE_SLOW_READER = 1008
 CLOSE_TOO_BIG = 1009
 CLOSE_INTERNAL_ERROR = 1011
 
@@ -29,7 +30,7 @@ class Channel(Protocol):
     """The way to one client. Nothing here waits and nothing fails: a client that is gone hears nothing."""
 
     def send(self, frame: bytes) -> None:
-        """Sends one text frame."""
+        """Sends one frame, of the kind that its protocol speaks: text, or binary for msgpack."""
 
     def close(self, code: int) -> None:
         """Closes after what was sent."""
@@ -145,6 +146,9 @@ class Connection:
     def failed(self) -> None:
         """Something of ours raised what nobody expected: the conversation cannot go on."""
         self._finish(CLOSE_INTERNAL_ERROR)
+
+    def announce(self, grace_s: float) -> None:
+        """The server stops; v1 has no words for that."""
 
     async def aclose(self) -> None:
         """Ends the conversation and waits until its environment is closed."""

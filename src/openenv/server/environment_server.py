@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
+from .. import __version__
 from ..environment import Environment
 from ..errors import ConcurrencyConfigurationError
 from ..execution import class_of, profile_of
 from ..protocol import ServerProtocol
+from ..protocol.codec import codec_of
+from ..protocol.server_v2 import ServerProtocolV2
 from ..sessions import Limits, SessionManager
 from ..settings import ServerSettings
 from ..types import ConcurrencyConfig, ServerCapacityStatus, State
 from .connection import Channel, Connection
+from .multi_connection import MultiConnection
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -24,6 +29,10 @@ __all__ = ["HTTPEnvServer"]
 
 # For an environment whose instances share nothing: enough for any trainer on one machine.
 DEFAULT_MAX_SESSIONS = 20_000
+# What may wait for a client that does not read: a batch of large observations passes, what never ends does not.
+UNSENT_MESSAGES = 16
+LEAST_UNSENT_BYTES = 64 * 1024 * 1024
+CAPABILITIES = ("attach", "batch", "cancel")
 
 
 class HTTPEnvServer:
@@ -46,7 +55,15 @@ class HTTPEnvServer:
         ValueError: Both `max_concurrent_envs` and `concurrency_config` were given.
         ConcurrencyConfigurationError: More than one session for a class that does not support it.
         UsageError: A setting, or the class's `execution`, is not valid.
+
+    Attributes:
+        worker_key: What this process is called by clients that must reach it again; set by the supervisor.
+        redirect: Hands a connection that names another process to that one, given its key, a duplicate of the
+            socket, and what was read from it; False if there is no such process. Set by the supervisor.
     """
+
+    worker_key: str | None = None
+    redirect: Callable[[str, socket.socket, bytes], bool] | None = None
 
     def __init__(
         self,
@@ -85,6 +102,8 @@ class HTTPEnvServer:
         )
         self.manager = SessionManager(env, limits)
         self.env_name = env_name or self.manager.factory_name
+        self._protocols: dict[str, ServerProtocolV2] = {}
+        self._connections: set[MultiConnection] = set()
 
     @property
     def env_factory(self) -> Callable[[], Any]:
@@ -127,14 +146,40 @@ class HTTPEnvServer:
         """How full the server is."""
         return ServerCapacityStatus(active_sessions=self.active_sessions, max_sessions=self.max_concurrent_envs)
 
-    def connect(self, channel: Channel) -> Connection:
-        """Opens a v1 conversation over any transport: WebSocket, fast path, in process.
+    @property
+    def max_unsent_bytes(self) -> int:
+        """Most bytes that wait for a client which does not read."""
+        return max(UNSENT_MESSAGES * self.settings.max_message_bytes, LEAST_UNSENT_BYTES)
+
+    def connect(self, channel: Channel, subprotocol: str | None = None) -> Connection | MultiConnection:
+        """Opens a conversation over any transport: WebSocket, fast path, in process.
+
+        Args:
+            channel: The way to the client.
+            subprotocol: What was negotiated (`openenv.protocol.negotiation`); None: v1.
 
         Raises:
             UsageError: The server has sessions on another event loop.
         """
         settings = self.settings
-        return Connection(self.manager, self.protocol, channel, settings.max_in_flight, settings.max_message_bytes)
+        if subprotocol is None:
+            return Connection(
+                self.manager, self.protocol, channel, settings.max_in_flight, settings.max_message_bytes
+            )
+        protocol = self._protocols.get(subprotocol)
+        if protocol is None:
+            protocol = ServerProtocolV2(self.action_cls, codec_of(subprotocol), settings.max_batch)
+            self._protocols[subprotocol] = protocol
+        ended = self._connections.discard
+        connection = MultiConnection(self.manager, protocol, channel, settings, self._hello(), ended)
+        self._connections.add(connection)
+        return connection
+
+    def drain(self, grace_s: float) -> None:
+        """Opens no further session, and tells the clients that those they have end after `grace_s` seconds."""
+        self.manager.drain()
+        for connection in list(self._connections):
+            connection.announce(grace_s)
 
     def register_routes(self, app: FastAPI) -> None:
         """Adds this server's routes to an app, which then serves this environment and no other."""
@@ -146,6 +191,24 @@ class HTTPEnvServer:
     async def aclose(self) -> None:
         """Closes every session and waits until their environments are closed."""
         await self.manager.aclose()
+
+    def _hello(self) -> dict[str, Any]:
+        settings = self.settings
+        return {
+            "protocol": 2,
+            "server": __version__,
+            "environment": self.env_name,
+            "limits": {
+                "max_message_bytes": settings.max_message_bytes,
+                "max_sessions": self.max_concurrent_envs,
+                "max_in_flight": settings.max_in_flight,
+                "max_batch": settings.max_batch,
+            },
+            "heartbeat_s": settings.ping_interval_s or None,
+            "resume_window_s": 0,
+            "capabilities": CAPABILITIES,
+            "worker": self.worker_key,
+        }
 
     def _max_sessions(self, given: int | None) -> int:
         cls = class_of(self._env_factory)

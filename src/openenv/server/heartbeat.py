@@ -9,13 +9,10 @@ __all__ = ["Heartbeat", "Pulse"]
 
 
 class Pulse(Protocol):
-    """A connection under watch.
+    """A connection under watch."""
 
-    Attributes:
-        heard: Set by the connection whenever anything arrives, lowered by the heartbeat.
-    """
-
-    heard: bool
+    def silent(self) -> bool:
+        """Whether its other end gave no sign of life since the last time this was asked."""
 
     def ping(self) -> None:
         """Asks the other end for a sign of life."""
@@ -44,7 +41,6 @@ class Heartbeat:
     def watch(self, pulse: Pulse) -> None:
         """Adds a connection. Runs on the event loop."""
         if self._interval:
-            pulse.heard = True
             self._watched.add(pulse)
             if self._timer is None:
                 self._arm()
@@ -59,12 +55,11 @@ class Heartbeat:
     def beat(self) -> None:
         """One period has passed: cuts what stayed silent through it, and pings the rest."""
         for pulse in list(self._watched):
-            if pulse.heard:
-                pulse.heard = False
-                pulse.ping()
-            else:
+            if pulse.silent():
                 self._watched.discard(pulse)
                 pulse.cut()
+            else:
+                pulse.ping()
 
     def _arm(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self._interval, self._fire)

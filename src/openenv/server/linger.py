@@ -8,6 +8,7 @@ thrown away until the peer closes too (RFC 6455, section 7.1.1; RFC 9112, sectio
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 __all__ = ["LingeringTransport"]
 
@@ -26,13 +27,18 @@ class LingeringTransport:
         self._lingering = False
         # Bound here so that a write costs no detour.
         self.write = transport.write
-        self.writelines = transport.writelines
         self.get_write_buffer_size = transport.get_write_buffer_size
         self.get_extra_info = transport.get_extra_info
         self.is_closing = transport.is_closing
         self.pause_reading = transport.pause_reading
         self.resume_reading = transport.resume_reading
         self.abort = transport.abort
+
+    def writelines(self, parts: Iterable[bytes | memoryview]) -> None:
+        """Writes a frame in parts."""
+        # picows lends the header out of a buffer that it uses again for the next frame, which may be long before a
+        # slow reader makes room for this one.
+        self._transport.writelines([bytes(part) for part in parts])
 
     def close(self) -> None:
         """Closes after the peer has, or after two seconds. May be called repeatedly."""

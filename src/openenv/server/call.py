@@ -1,0 +1,75 @@
+"""One call of a session: who waits for its reply."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ..protocol.codec import Body
+from ..protocol.messages import Reset, State, Step
+
+__all__ = ["Asker", "Call"]
+
+
+class Asker(Protocol):
+    """Where replies go: a connection, or a batch on it."""
+
+    def answer(self, key: int, session: str | None, body: Body) -> None:
+        """Takes the reply to what was asked under `key`: the id of a request, or the place in a batch."""
+
+
+class _Nobody:
+    """Hears the replies to calls whose asker has had an answer."""
+
+    __slots__ = ()
+
+    def answer(self, key: int, session: str | None, body: Body) -> None:
+        pass
+
+
+NOBODY: Asker = _Nobody()
+
+
+class Call:
+    """One call that is running or waits for its turn.
+
+    Args:
+        message: What to do; None: the opening, behind which calls wait as behind any other.
+        seq: Its number in the session; 0 for one that is not counted.
+        asker: Who asked first, under `key`.
+
+    Attributes:
+        others: Who asked for the same call again.
+        cancelled: Its asker has given it up.
+    """
+
+    __slots__ = ("asker", "cancelled", "key", "message", "others", "seq")
+
+    def __init__(self, message: Reset | Step | State | None, seq: int, asker: Asker, key: int):
+        self.message = message
+        self.seq = seq
+        self.asker = asker
+        self.key = key
+        self.others: list[tuple[Asker, int]] = _NONE
+        self.cancelled = False
+
+    def join(self, asker: Asker, key: int) -> None:
+        """One more waits for the reply."""
+        self.others = [*self.others, (asker, key)]
+
+    def answer(self, session: str, body: Body) -> None:
+        """Gives everybody the reply; nobody waits from then on."""
+        asker, self.asker = self.asker, NOBODY
+        asker.answer(self.key, session, body)
+        if self.others:
+            others, self.others = self.others, _NONE
+            for other, key in others:
+                other.answer(key, session, body)
+
+    def concerns(self, asker: Asker, key: int | None) -> bool:
+        """Whether an asker waits for it, under a certain key or any."""
+        waiting = ((self.asker, self.key), *self.others)
+        return any(who is asker and key in (None, what) for who, what in waiting)
+
+
+# Shared, never changed: a list for each call would be a good part of its cost.
+_NONE: list[tuple[Asker, int]] = []

@@ -1,0 +1,198 @@
+"""One v2 conversation: many sessions on one connection, each reply when its call has ended.
+
+Driven by callbacks as `Connection` is, and by the same transports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import InvalidMessage, MessageTooLarge, OpenEnvError, SessionLost
+from ..protocol import messages
+from ..protocol.codec import Body
+from ..protocol.report import error_facts
+from ..protocol.server_v2 import ServerProtocolV2
+from ..sessions import SessionManager
+from ..sessions.waiting import close_session
+from ..settings import ServerSettings
+from .batch import FRAME_BYTES, Batch
+from .connection import CLOSE_INTERNAL_ERROR, CLOSE_TOO_BIG, Channel
+from .seating import SESSION_REQUESTS, Seating
+
+__all__ = ["MultiConnection"]
+
+
+class MultiConnection:
+    """The server's end of one v2 connection, from its acceptance.
+
+    Args:
+        manager: Where sessions are opened.
+        protocol: Reads and writes frames.
+        channel: The way to the client.
+        settings: The limits.
+        hello: What the server says of itself, first of all.
+        on_end: Told once, when the connection has ended.
+    """
+
+    __slots__ = (
+        "_batches",
+        "_channel",
+        "_ended",
+        "_last_id",
+        "_max_bytes",
+        "_on_end",
+        "_seating",
+        "max_frame_bytes",
+        "protocol",
+    )
+
+    def __init__(
+        self,
+        manager: SessionManager,
+        protocol: ServerProtocolV2,
+        channel: Channel,
+        settings: ServerSettings,
+        hello: dict[str, Any],
+        on_end: Callable[[MultiConnection], None],
+    ):
+        self.protocol = protocol
+        self._channel = channel
+        self._max_bytes = settings.max_message_bytes
+        self.max_frame_bytes = min(FRAME_BYTES, settings.max_message_bytes)
+        self._on_end = on_end
+        self._ended = False
+        self._last_id = 0
+        self._seating = Seating(manager, protocol, settings, self._tell_loss)
+        self._batches: dict[int, Batch] = {}
+        channel.send(protocol.event("hello", hello))
+
+    @property
+    def session_id(self) -> str:
+        """For the log: the session, or how many there are."""
+        sessions = self._seating.sessions
+        return sessions[0].id if len(sessions) == 1 else f"({len(sessions)} of one connection)"
+
+    # What a transport calls.
+
+    def receive(self, frame: bytes) -> None:
+        """Takes one text frame."""
+        if self.protocol.codec.binary:
+            self._refuse(self.protocol.receive_other(frame).error)
+        else:
+            self._take(frame)
+
+    def receive_binary(self, frame: bytes) -> None:
+        """Takes one binary frame."""
+        if self.protocol.codec.binary:
+            self._take(frame)
+        else:
+            self._refuse(self.protocol.receive_other(frame).error)
+
+    def oversized(self, size: int | None) -> None:
+        """The client sent a frame over the limit; the conversation ends here."""
+        found = "a message" if size is None else f"a message of {size} bytes"
+        limit = f"{self._max_bytes} bytes (max_message_mb, OPENENV_MAX_MESSAGE_MB)"
+        self._refuse(MessageTooLarge(f"{found} is over the limit of {limit}: send less in one message"))
+        self._finish(CLOSE_TOO_BIG)
+
+    def disconnected(self) -> None:
+        """The client is gone, or has closed. May be called repeatedly."""
+        if self._ended:
+            return
+        self._ended = True
+        for batch in self._batches.values():
+            batch.drop()
+        self._batches.clear()
+        self._seating.abandon()
+        self._on_end(self)
+
+    def failed(self) -> None:
+        """Something of ours raised what nobody expected: the conversation cannot go on."""
+        self._finish(CLOSE_INTERNAL_ERROR)
+
+    def announce(self, grace_s: float) -> None:
+        """Tells the client that the server stops."""
+        self.send(self.protocol.event("draining", {"grace_s": grace_s}))
+
+    async def aclose(self) -> None:
+        """Ends the conversation and waits until its environments are closed."""
+        sessions = self._seating.sessions
+        self.disconnected()
+        for session in sessions:
+            await close_session(session)
+
+    # Where replies go.
+
+    def send(self, frame: bytes) -> None:
+        """Sends a frame, if the client is still there."""
+        if not self._ended:
+            self._channel.send(frame)
+
+    def answer(self, key: int, session: str | None, body: Body) -> None:
+        """Sends the reply to the request of id `key`."""
+        if not self._ended:
+            self._channel.send(self.protocol.reply(key, body))
+
+    def completed(self, batch: Batch) -> None:
+        """Everything of a batch was sent."""
+        self._batches.pop(batch.id, None)
+
+    def _take(self, frame: bytes) -> None:
+        if self._ended:
+            return
+        if len(frame) > self._max_bytes:
+            self.oversized(len(frame))
+            return
+        message = self.protocol.receive(frame)
+        number = message.id
+        if number is None:
+            assert isinstance(message, messages.Refused)
+            self._refuse(message.error)
+        elif number <= self._last_id:
+            # Under that id it could be taken for the reply to the earlier request.
+            last = self._last_id
+            self._refuse(InvalidMessage(f"id {number} is not larger than the last one, {last}: count ids upwards"))
+        else:
+            self._last_id = number
+            handle = SESSION_REQUESTS.get(type(message))
+            if handle is not None:
+                handle(self._seating, message, self, number)
+            else:
+                _REQUESTS[type(message)](self, message)
+
+    def _batch(self, message: messages.Batch) -> None:
+        batch = self._batches[message.id] = Batch(self, message)
+        for place, call in enumerate(message.calls):
+            if self._ended:
+                return
+            SESSION_REQUESTS[type(call)](self._seating, call, batch, place)
+
+    def _cancel(self, message: messages.Cancel) -> None:
+        batch = self._batches.get(message.target)
+        asker, key = (self, message.target) if batch is None else (batch, None)
+        self.answer(message.id, None, self.protocol.ok({"cancelled": self._seating.cancel(asker, key)}))
+
+    def _heartbeat(self, message: messages.Heartbeat) -> None:
+        self.answer(message.id, None, self.protocol.ok({}))
+
+    def _refuse(self, error: OpenEnvError) -> None:
+        """Answers what cannot be answered under an id."""
+        if not self._ended:
+            self._channel.send(self.protocol.reply(None, self._seating.refusal(None, error)))
+
+    def _tell_loss(self, session: str, error: OpenEnvError) -> None:
+        facts = error_facts(error if isinstance(error, SessionLost) else SessionLost(error.message))
+        self.send(self.protocol.event("session_lost", {"session": session, "reason": error.message, "error": facts}))
+
+    def _finish(self, code: int) -> None:
+        if not self._ended:
+            self.disconnected()
+            self._channel.close(code)
+
+
+_REQUESTS: dict[type[Any], Callable[[MultiConnection, Any], None]] = {
+    messages.Batch: MultiConnection._batch,
+    messages.Cancel: MultiConnection._cancel,
+    messages.Heartbeat: MultiConnection._heartbeat,
+}

@@ -1,0 +1,268 @@
+"""One connection on the fast path: frames between picows and a conversation, with nothing in between."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable
+from functools import partial
+
+from picows import (
+    WSAutoPingStrategy,
+    WSCloseCode,
+    WSFrame,
+    WSListener,
+    WSMsgType,
+    WSTransport,
+    WSUpgradeRequest,
+    WSUpgradeResponse,
+    WSUpgradeResponseWithListener,
+    picows,
+)
+
+from ..errors import SlowReader, UsageError
+from ..protocol.codec import codec_of
+from .connection import CLOSE_INTERNAL_ERROR, CLOSE_SLOW_READER, Connection
+from .linger import LingeringTransport
+from .multi_connection import MultiConnection
+from .picows_log import PicowsLog
+from .site import Site
+from .turn import Taker
+from .upgrade import Upgrade
+
+__all__ = ["PicowsChannel", "serve"]
+
+logger = logging.getLogger("openenv.server")
+
+# The least that picows takes; it grows with the messages.
+READ_BUFFER_BYTES = 2048
+CLOSE_GOING_AWAY = 1012
+# Looking a member up on its Enum class costs as much as sending a byte string.
+_TEXT, _BINARY, _PONG, _CLOSE = WSMsgType.TEXT, WSMsgType.BINARY, WSMsgType.PONG, WSMsgType.CLOSE
+_SIZE = re.compile(r"(\d+) > \d+")
+
+
+def serve(site: Site, transport: asyncio.Transport, upgrade: Upgrade) -> None:
+    """Serves a connection from its upgrade request on."""
+    lingering = LingeringTransport(transport)
+    channel = PicowsChannel(site, lingering, upgrade.subprotocol)
+    protocol = picows.WSProtocol(  # type: ignore[attr-defined]  # not in picows' stubs
+        None,  # host and port: client only
+        None,  # path: client only
+        False,  # is_client_side
+        channel.accept,
+        PicowsLog(channel),
+        True,  # disconnect_on_exception
+        None,  # handshake timeout: the request is here
+        False,  # auto ping, with its idle and reply times: the heartbeat does it for all connections
+        20.0,
+        20.0,
+        WSAutoPingStrategy.PING_WHEN_IDLE,
+        True,  # auto pong
+        site.max_bytes,
+        None,  # extra headers
+        READ_BUFFER_BYTES,
+    )
+    transport.set_protocol(protocol)
+    protocol.connection_made(lingering)
+    request = upgrade.canonical()
+    protocol.get_buffer(-1)[: len(request)] = request
+    protocol.buffer_updated(len(request))
+
+
+class PicowsChannel(WSListener):
+    """The channel of a `Connection` or a `MultiConnection`, under the watch of a `Heartbeat`.
+
+    Args:
+        site: What it shares with the others of its server.
+        lingering: The connection below picows.
+        subprotocol: What was negotiated; None: v1.
+    """
+
+    def __init__(self, site: Site, lingering: LingeringTransport, subprotocol: str | None):
+        self._site = site
+        self._lingering = lingering
+        self._subprotocol = subprotocol
+        self._connection: Connection | MultiConnection | None = None
+        self._kind = _BINARY if subprotocol is not None and codec_of(subprotocol).binary else _TEXT
+        self._parts = bytearray()
+        self._part_type = _TEXT
+        self._holds: set[str] = set()
+        # Bytes given to a client that is behind, and how many of them it had taken at the last beat.
+        self._given = 0
+        self._taken: int | None = None
+        self.heard = True
+
+    @property
+    def session_id(self) -> str:
+        return self._connection.session_id if self._connection is not None else "-"
+
+    # What picows calls.
+
+    def accept(self, request: WSUpgradeRequest) -> WSListener | WSUpgradeResponseWithListener:
+        """Answers the upgrade request."""
+        if self._subprotocol is None:
+            return self
+        headers = {"Sec-WebSocket-Protocol": self._subprotocol}
+        return WSUpgradeResponseWithListener(WSUpgradeResponse.create_101_response(headers), self)
+
+    def on_ws_connected(self, transport: WSTransport) -> None:
+        self._ws = transport
+        self._site.connections.add(self)
+        self._site.heartbeat.watch(self)
+        try:
+            self._converse()
+        except UsageError as error:
+            logger.error("%s", error.message)
+            self.close(CLOSE_INTERNAL_ERROR)
+
+    def _converse(self) -> None:
+        server, reply = self._site.server, self._site.turn.reply
+        # Not methods: a frame more on the path of every step.
+        self._transmit: Callable[[bytes], None] = partial(self._ws.send, self._kind)
+        self._send: Callable[[bytes], None] = partial(reply, self._transmit)
+        self.send: Callable[[bytes], None] = self._send
+        connection = self._connection = server.connect(self, self._subprotocol)
+        self._taker: Taker = connection if self._kind is _TEXT else _BinaryTaker(connection)
+
+    def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+        self.heard = True
+        kind = frame.msg_type
+        if self._connection is None or kind is _PONG:
+            return
+        if kind is self._kind and frame.fin:
+            self._site.turn.request(self._taker, frame.get_payload_as_bytes())
+        elif kind is _CLOSE:
+            self._site.turn.finish()
+            self._connection.disconnected()
+            transport.send_close(WSCloseCode.OK)
+            self._lingering.finish()
+        else:
+            self._assemble(kind, frame)
+
+    def on_ws_disconnected(self, transport: WSTransport) -> None:
+        self._site.connections.discard(self)
+        self._site.heartbeat.forget(self)
+        if self._connection is not None:
+            self._connection.disconnected()
+
+    def pause_writing(self) -> None:
+        # A client that does not read its replies is not asked for more requests.
+        self._given, self._taken = 0, None
+        self.send = partial(self._site.turn.reply, self._transmit_slowly)
+        self._hold("client")
+
+    def resume_writing(self) -> None:
+        self.send = self._send
+        self._release("client")
+
+    # What the connection asks of its channel.
+
+    def close(self, code: int, reason: str = "") -> None:
+        self._site.turn.finish()
+        self._ws.send_close(WSCloseCode(code), reason)
+        self._ws.disconnect()
+
+    def pause(self) -> None:
+        self._hold("session")
+
+    def resume(self) -> None:
+        self._release("session")
+
+    # What the heartbeat asks for.
+
+    def silent(self) -> bool:
+        heard, self.heard = self.heard, False
+        if heard or not self._holds:
+            return not heard
+        # What it says is not read now. Only one that takes nothing of what it was sent is given up.
+        if "client" not in self._holds:
+            return False
+        before, self._taken = self._taken, self._given - self._lingering.get_write_buffer_size()
+        return before is not None and self._taken <= before
+
+    def ping(self) -> None:
+        if not self._holds:
+            self._ws.send_ping()
+
+    def cut(self) -> None:
+        if "client" in self._holds:
+            self._leave_behind("nothing was taken for two periods of ping_interval_s")
+        else:
+            logger.warning("session %s: no sign of life from its client (ping_interval_s): cut", self.session_id)
+            self._ws.disconnect(graceful=False)
+
+    def shutdown(self) -> None:
+        """What uvicorn calls on every connection when it stops."""
+        if self._connection is not None:
+            self._connection.disconnected()
+        self.close(CLOSE_GOING_AWAY)
+
+    def broken(self, code: WSCloseCode, explanation: str) -> None:
+        """picows found a frame that it will not read, and closes; before that, the client is told why."""
+        if self._connection is None:
+            return
+        if code == WSCloseCode.MESSAGE_TOO_BIG:
+            size = _SIZE.search(explanation)
+            self._connection.oversized(int(size[1]) if size else None)
+        else:
+            logger.warning("session %s: %s", self.session_id, explanation)
+
+    def _assemble(self, kind: WSMsgType, frame: WSFrame) -> None:
+        """Collects the fragments of a message, and takes whole ones of the other type."""
+        assert self._connection is not None
+        if kind != WSMsgType.CONTINUATION:
+            self._part_type = kind
+            self._parts.clear()
+        self._parts += frame.get_payload_as_memoryview()
+        if len(self._parts) > self._site.max_bytes:
+            self._connection.oversized(len(self._parts))
+        elif frame.fin:
+            message, self._parts = bytes(self._parts), bytearray()
+            self._site.turn.finish()
+            if self._part_type == WSMsgType.BINARY:
+                self._connection.receive_binary(message)
+            else:
+                self._connection.receive(message)
+
+    def _transmit_slowly(self, frame: bytes) -> None:
+        """Sends to a client that is behind with its reading, as long as that is within bounds."""
+        size = len(frame)
+        waiting = self._lingering.get_write_buffer_size() + size
+        if waiting > self._site.max_unsent:
+            limit = f"{self._site.max_unsent} bytes (max_message_mb, OPENENV_MAX_MESSAGE_MB: 16 of these)"
+            self._leave_behind(f"{waiting} bytes wait for it, over the limit of {limit}")
+        else:
+            self._given += size + (2 if size < 126 else 4 if size < 65536 else 10)
+            self._transmit(frame)
+
+    def _leave_behind(self, why: str) -> None:
+        """Ends the connection with a client that does not read."""
+        if self._connection is None:
+            return
+        error = SlowReader(f"the client does not read its replies: {why}; read while you wait, or ask for less")
+        logger.warning("session %s: %s: %s", self.session_id, type(error).__name__, error.message)
+        self._connection.disconnected()
+        self._connection = None
+        self.close(CLOSE_SLOW_READER, f"{type(error).__name__}: the client does not read its replies")
+
+    def _hold(self, reason: str) -> None:
+        self._holds.add(reason)
+        if not self._ws.underlying_transport.is_closing():
+            self._ws.underlying_transport.pause_reading()
+
+    def _release(self, reason: str) -> None:
+        self._holds.discard(reason)
+        if not self._holds and not self._ws.underlying_transport.is_closing():
+            self._ws.underlying_transport.resume_reading()
+
+
+class _BinaryTaker:
+    """A connection whose requests come in binary frames."""
+
+    __slots__ = ("failed", "receive")
+
+    def __init__(self, connection: Connection | MultiConnection):
+        self.receive = connection.receive_binary
+        self.failed = connection.failed
