@@ -4,10 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --quiet --quiet --disable-pip-version-check
 
-.PHONY: help install demo test check format cov bench bench-peer clean
+.PHONY: help install demo test check format cov bench bench-vector bench-scale bench-cartpole bench-peer clean
 
 help: ## List the verbs
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
 install: $(VENV)/.installed ## Make .venv with everything in it; quick when nothing changed
 
@@ -39,8 +39,17 @@ cov: install ## Branch coverage, at least 95 %
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report
 
-bench: install ## Steps per second and CPU per step of the benchmark environment
-	@$(BIN)/openenv bench steps --serve benchmark --sessions 64 --duration 5
+bench: install ## Steps per second and CPU per step of the benchmark environment, next to an empty server
+	@$(BIN)/openenv bench steps --serve benchmark --sessions 64 --duration 5 --floor
+
+bench-vector: install ## The same through one vector client of 256 environments
+	@$(BIN)/openenv bench steps --serve benchmark --vector 256 --duration 5
+
+bench-scale: install ## Up to 16,384 sessions at once; writes out/scale
+	@$(BIN)/openenv bench scale --serve benchmark --workers 2 --requests-grid 2048,4096,16384 --output-dir out/scale
+
+bench-cartpole: install ## CartPole-v1 by 256, next to Gymnasium's own vector environments
+	@$(BIN)/python scripts/bench_cartpole.py
 
 bench-peer: install ## The same environment under the released peer and here, in turns
 	@test -x .venv-peer/bin/python || $(PYTHON) -m venv .venv-peer

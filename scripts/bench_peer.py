@@ -2,9 +2,11 @@
 
     python scripts/bench_peer.py [--peer-python .venv-peer/bin/python] [--rounds 2] [--scale-grid 512,2048]
 
-The released package is installed in a virtual environment of its own and never imported here. Where there are two
-cores, server and load each get one for the cost of a step; for the storms both use all of them. CPU time and memory
-are read from the operating system. The last line of the output is JSON.
+The released package is installed in a virtual environment of its own and never imported here. It is served as its
+default install does (`peer`: asyncio and h11) and with uvloop and httptools (`tuned`). Where there are two cores,
+server and load each get one for the cost of a step; for the storms both use all of them. One load is put on all
+servers, but for `both sides`: there the peer is driven by its own client, and this package by its vector client.
+CPU time and memory are read from the operating system. The last line of the output is JSON.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import json
 import os
 import socket
 import statistics
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,6 +29,7 @@ from rich.table import Table
 from openenv import GenericEnvClient
 from openenv.bench.closed_loop import Loop, measure_steps
 from openenv.bench.episode import Batch
+from openenv.bench.machine import machine
 from openenv.bench.row import Mode
 from openenv.bench.served import ServedProcess, ServedTarget
 from openenv.bench.storm import storm
@@ -34,11 +38,14 @@ from openenv.bench.summary import summarize
 SCRIPTS = Path(__file__).resolve().parent
 FORMS = ("sync", "async", "inline")
 IDLE_SESSIONS = 1024
+VECTOR_SESSIONS = 256
 MAX_SESSIONS = 20_000
 WAIT_S = 1.0
 TIMEOUT_S = 120.0
 
 Start = Callable[..., ServedProcess]
+# By the name of a system, and the ratios of ours to the others.
+Medians = dict[str, float]
 
 
 def main() -> None:
@@ -46,27 +53,12 @@ def main() -> None:
     options = _options()
     console = Console(highlight=False)
     log = Console(stderr=True, highlight=False)
-    systems: dict[str, Start] = {"peer": _peer(options.peer_python), "ours": _ours}
-    cores = sorted(os.sched_getaffinity(0))
-    # Both sides of a step take turns: on one core each they cannot get into one another's way.
-    server_core, load_core = ({cores[0]}, {cores[1]}) if len(cores) > 1 else (set(cores), set(cores))
-
-    os.sched_setaffinity(0, load_core)
-    costs: dict[str, dict[str, float]] = {}
-    for form in options.forms:
-        costs[form] = _alternate(
-            systems,
-            options.rounds,
-            lambda start: _step_cost(start(form, cpus=server_core), options),  # noqa: B023  called at once
-            lambda name, value: log.print(f"{form}, {name}: {value:.1f} us of CPU a step"),  # noqa: B023
-        )
-    memory = _alternate(
-        systems,
-        1,
-        lambda start: _idle_memory(start("async", cpus=server_core)),
-        lambda name, value: log.print(f"async, {name}: {value:.1f} KB an idle session"),
-    )
-    os.sched_setaffinity(0, set(cores))
+    systems: dict[str, Start] = {
+        "peer": _peer(options.peer_python, "asyncio", "h11"),
+        "tuned": _peer(options.peer_python, "uvloop", "httptools"),
+        "ours": _ours,
+    }
+    costs, both, memory = _costs(systems, options, log)
     storms = {
         sessions: {
             name: _storm(start("sync", workers=options.workers), sessions, options, f"{name}, {sessions}", log)
@@ -74,22 +66,63 @@ def main() -> None:
         }
         for sessions in options.scale_grid
     }
-    console.print(_cost_table(costs, memory))
+    console.print(_cost_table(costs, both, memory))
     console.print(_storm_table(storms))
-    sys.stdout.write(json.dumps({"us_per_step": costs, "kb_per_idle_session": memory, "scale": storms}) + "\n")
+    document = {
+        "command": " ".join(sys.argv),
+        "machine": machine(),
+        "us_per_step": costs,
+        "us_per_step_both_sides": both,
+        "kb_per_idle_session": memory,
+        "scale": storms,
+    }
+    sys.stdout.write(json.dumps(document) + "\n")
+
+
+def _costs(
+    systems: dict[str, Start], options: argparse.Namespace, log: Console
+) -> tuple[dict[str, Medians], Medians, Medians]:
+    """What a step costs the server, by form; what it costs both sides; and the memory of a session."""
+    cores = sorted(os.sched_getaffinity(0))
+    # Both sides of a step take turns: on one core each they cannot get into one another's way.
+    server_core, load_core = ({cores[0]}, {cores[1]}) if len(cores) > 1 else (set(cores), set(cores))
+    os.sched_setaffinity(0, load_core)
+    costs = {}
+    for form in options.forms:
+        costs[form] = _alternate(
+            systems,
+            options.rounds,
+            lambda start: _step_cost(start(form, cpus=server_core), options),  # noqa: B023  called at once
+            lambda name, value: log.print(f"{form}, {name}: {value:.1f} us of CPU a step"),  # noqa: B023
+        )
+    both = _alternate(
+        systems,
+        options.rounds,
+        lambda start: _both_sides(start("inline", cpus=server_core), start is _ours, options),
+        lambda name, value: log.print(f"both sides, {name}: {value:.1f} us of CPU a step"),
+    )
+    memory = _alternate(
+        systems,
+        1,
+        lambda start: _idle_memory(start("async", cpus=server_core)),
+        lambda name, value: log.print(f"async, {name}: {value:.1f} KB an idle session"),
+    )
+    os.sched_setaffinity(0, set(cores))
+    return costs, both, memory
 
 
 def _ours(form: str, workers: int = 1, cpus: set[int] | None = None) -> ServedProcess:
     return ServedTarget(f"peer_env:app_{form}", workers, MAX_SESSIONS, cpus=cpus, cwd=SCRIPTS)
 
 
-def _peer(python: Path) -> Start:
+def _peer(python: Path, loop: str, http: str) -> Start:
     if not python.exists():
         raise SystemExit(f"there is no {python}: `make bench-peer` makes it, or give --peer-python")
 
     def start(form: str, workers: int = 1, cpus: set[int] | None = None) -> ServedProcess:
         port = _free_port()
         options = ["--host", "127.0.0.1", "--port", str(port), "--workers", str(workers), "--log-level", "error"]
+        options += ["--loop", loop, "--http", http]
         # Not resolved: the link's place is what makes it the Python of its virtual environment.
         command = [str(python.absolute()), "-m", "uvicorn", f"peer_env:app_{form}", *options]
         return ServedProcess(command, f"http://127.0.0.1:{port}", workers, cwd=SCRIPTS, cpus=cpus)
@@ -102,26 +135,50 @@ def _alternate(
     rounds: int,
     measure: Callable[[Start], float],
     tell: Callable[[str, float], None],
-) -> dict[str, float]:
-    """The median of each system, measured A B A B, and the ratio."""
+) -> Medians:
+    """The median of each system, measured A B C A B C, and the ratios of ours to the others."""
     values: dict[str, list[float]] = {name: [] for name in systems}
     for _ in range(rounds):
         for name, start in systems.items():
             values[name].append(measure(start))
             tell(name, values[name][-1])
     medians = {name: statistics.median(found) for name, found in values.items()}
-    return {**medians, "ratio": medians["ours"] / medians["peer"]}
+    ratios = {"ratio": medians["ours"] / medians["peer"], "ratio_tuned": medians["ours"] / medians["tuned"]}
+    return {**medians, **ratios}
 
 
 def _step_cost(process: ServedProcess, options: argparse.Namespace) -> float:
     """CPU microseconds of the server a step."""
     with process as server:
         loop = Loop(server.url, options.sessions, options.duration, {"wait_seconds": 0.0})
-        cost = measure_steps(loop, server_cpu=server.cpu_seconds)
+        cost = measure_steps(loop, server=server)
     if cost.failed:
         raise SystemExit(f"{cost.failed} sessions failed: {cost.errors}")
     assert cost.server_us_per_step is not None
     return cost.server_us_per_step
+
+
+def _both_sides(process: ServedProcess, ours: bool, options: argparse.Namespace) -> float:
+    """CPU microseconds of server and client a step."""
+    with process as server:
+        if ours:
+            loop = Loop(server.url, VECTOR_SESSIONS, options.duration, {"wait_seconds": 0.0}, vector=True)
+            cost = measure_steps(loop, server=server)
+            assert cost.us_per_step is not None
+            return cost.us_per_step
+        arguments = [server.url, str(VECTOR_SESSIONS), str(options.duration)]
+        command = [str(options.peer_python.absolute()), str(SCRIPTS / "peer_load.py"), *arguments]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as load:  # noqa: S603
+            assert load.stdin is not None
+            assert load.stdout is not None
+            if load.stdout.readline() != "ready\n":
+                raise SystemExit(f"the peer's client did not get ready: exit code {load.wait()}")
+            before = server.cpu_seconds()
+            load.stdin.write("\n")
+            load.stdin.flush()
+            found = json.loads(load.stdout.readline())
+            used = server.cpu_seconds() - before + found["cpu_s"]
+    return 1e6 * used / int(found["steps"])
 
 
 def _idle_memory(process: ServedProcess) -> float:
@@ -152,31 +209,29 @@ def _storm(
     return {"success": success, "p99_s": summary.total_p99, "wall_s": summary.total_wall_time}
 
 
-def _cost_table(costs: dict[str, dict[str, float]], memory: dict[str, float]) -> Table:
+def _cost_table(costs: dict[str, Medians], both: Medians, memory: Medians) -> Table:
     table = Table(title="cost to the server", title_justify="left")
-    for name in ("", "peer", "ours", "ours / peer"):
+    for name in ("", "peer", "tuned", "ours", "ours / peer", "ours / tuned"):
         table.add_column(name, justify="right" if name else "left")
     rows = [(f"CPU a step, {form} (us)", values) for form, values in costs.items()]
-    for name, values in [*rows, ("memory of an idle session, async (KB)", memory)]:
-        table.add_row(name, f"{values['peer']:.1f}", f"{values['ours']:.1f}", f"{values['ratio']:.3f}")
+    rows += [("CPU a step, both sides (us)", both), ("memory of an idle session, async (KB)", memory)]
+    for name, values in rows:
+        figures = [f"{values[system]:.1f}" for system in ("peer", "tuned", "ours")]
+        table.add_row(name, *figures, f"{values['ratio']:.3f}", f"{values['ratio_tuned']:.3f}")
     return table
 
 
 def _storm_table(storms: dict[int, dict[str, dict[str, Any]]]) -> Table:
     table = Table(title=f"sessions at once, sync, a step of {WAIT_S:g} s", title_justify="left")
-    for name in ("sessions", "peer: success", "P99", "ours: success", "P99", "ours / peer"):
+    for name in ("sessions", "", "success", "P99", "ours by it"):
         table.add_column(name, justify="right")
     for sessions, systems in storms.items():
-        peer, ours = systems["peer"], systems["ours"]
-        both = peer["p99_s"] is not None and ours["p99_s"] is not None
-        table.add_row(
-            f"{sessions:,}",
-            f"{100 * peer['success']:.1f} %",
-            _seconds(peer["p99_s"]),
-            f"{100 * ours['success']:.1f} %",
-            _seconds(ours["p99_s"]),
-            f"{ours['p99_s'] / peer['p99_s']:.3f}" if both else "-",
-        )
+        ours = systems["ours"]["p99_s"]
+        for name, found in systems.items():
+            known = ours is not None and found["p99_s"] is not None
+            ratio = f"{ours / found['p99_s']:.3f}" if known else "-"
+            success = f"{100 * found['success']:.1f} %"
+            table.add_row(f"{sessions:,}", name, success, _seconds(found["p99_s"]), ratio)
     return table
 
 

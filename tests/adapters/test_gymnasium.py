@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import threading
 
 import gymnasium
 import numpy as np
@@ -402,21 +401,39 @@ def test_a_step_over_http_has_no_episode(cartpole):
     assert (response.status_code, response.json()["error"]) == (400, "ResetRequired")
 
 
-async def test_many_sessions_play_side_by_side_and_leave_nothing(no_threads_left):
-    app = gymnasium_app("Blackjack-v1", sab=True)
+@pytest.mark.parametrize(("env_id", "action"), [("Blackjack-v1", {"action": 0}), (SCRIPTED, {"action": [1, 2]})])
+async def test_many_sessions_play_side_by_side_and_leave_nothing(no_threads_left, env_id, action):
+    app = gymnasium_app(env_id)
     clients = [GenericEnvClient(app=app) for _ in range(8)]
     for seed, client in enumerate(clients):
         result = await client.reset(seed=seed)
         while not result.done:
-            result = await client.step({"action": 0})
+            result = await client.step(action)
         assert result.reward in (-1.0, 0.0, 1.0, 1.5)
-        assert result.terminated
+        assert result.terminated or result.truncated
     assert app.state.openenv.active_sessions == 8
-    assert sum(thread.name.startswith("openenv-") for thread in threading.enumerate()) >= 8
     for client in clients:
         await client.close()
     await app.state.openenv.aclose()
     assert app.state.openenv.active_sessions == 0
+
+
+@pytest.mark.parametrize(
+    ("env_id", "kwargs", "execution"),
+    [
+        ("CartPole-v1", {}, "inline"),
+        ("FrozenLake-v1", {}, "inline"),
+        ("CartPole-v1", {"render_mode": "rgb_array"}, "inline"),
+        (SCRIPTED, {}, None),
+    ],
+)
+def test_only_what_is_quick_runs_on_the_event_loop(env_id, kwargs, execution):
+    assert gymnasium_environment(env_id, **kwargs).execution == execution
+
+
+def test_what_opens_a_window_keeps_its_thread(monkeypatch):
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    assert gymnasium_environment("CartPole-v1", render_mode="human").execution is None
 
 
 async def test_a_typed_client_can_be_made_of_the_types():

@@ -22,7 +22,7 @@ INTEGERS = st.sampled_from([np.int8, np.uint8, np.int32, np.int64, np.uint64])
 
 @st.composite
 def discretes(draw):
-    return spaces.Discrete(draw(st.integers(1, 50)), start=draw(st.integers(-50, 50)))
+    return spaces.Discrete(draw(st.integers(1, 100)), start=draw(st.integers(-50, 50)))
 
 
 @st.composite

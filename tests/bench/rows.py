@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from openenv.bench.games import Play
 from openenv.bench.row import Mode, Row
+from openenv.bench.step_cost import StepCost
 from openenv.bench.summary import summarize
 from openenv.bench.workload import Workload
 
-__all__ = ["failed", "good", "play", "summary", "workload"]
+__all__ = ["cost", "failed", "good", "play", "summary", "workload"]
 
 
 def good(number=0, total=0.6, wait=0.5, size=10):
@@ -68,3 +69,22 @@ def play(number=0, rewards=(1.0, 1.0, 1.0), workload="CartPole-v1"):
 def workload(name="CartPole-v1", rows=None):
     rows = [play(number, (1.0,) * (1 + number % 9), name) for number in range(20)] if rows is None else rows
     return Workload(name, 4, 0.5, 48 * 1024.0, rows, spans=[(float(n) / 10, 1.0 + n / 5) for n in range(4)])
+
+
+def cost(**figures):
+    """A trial of a closed loop."""
+    trial = {
+        "sessions": 64,
+        "failed": 0,
+        "errors": {},
+        "steps": 100_000,
+        "resets": 0,
+        "seconds": 5.0,
+        "steps_per_second": 20_000.0,
+        "p50": 0.0031,
+        "p99": 0.0124,
+        "server_us_per_step": 13.26,
+        "client_us_per_step": 22.0,
+        "kib_per_session": 14.5,
+    }
+    return StepCost(**trial | figures)

@@ -2,33 +2,22 @@
 
 import io
 import re
+from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from openenv.bench.closed_loop import StepCost
+from openenv.bench.compare import compare
+from openenv.bench.result import Result
 from openenv.bench.summary import Summary
 from openenv.cli import bench_display
 from openenv.cli.bench import app
-from openenv.cli.bench_display import Display, demo_table, milliseconds, scale_table, step_table
+from openenv.cli.bench_display import Display, compare_table, demo_table, milliseconds, scale_table, step_table
 from openenv.errors import UsageError
 
-from .rows import failed, play, summary, workload
-
-COST = StepCost(
-    sessions=64,
-    failed=0,
-    errors={},
-    steps=100_000,
-    resets=0,
-    seconds=5.0,
-    steps_per_second=20_000.0,
-    p50=0.0031,
-    p99=0.0124,
-    server_us_per_step=13.26,
-    client_us_per_step=22.0,
-)
+from .rows import cost, failed, play, summary, workload
 
 
 def shown(*parts, width=110):
@@ -70,6 +59,9 @@ def terminal(monkeypatch):
         (["steps", "--serve", "echo", "--action", "[1]"], "must be a JSON object"),
         (["steps", "--url", "localhost:1", "--server-pid", "99999999"], "no process 99999999"),
         (["demo", "--sessions", "9999999"], "too many"),
+        (["steps", "--serve", "echo", "--sessions", "9999999"], "--processes"),
+        (["steps", "--serve", "echo", "--vector", "9999999"], "--processes"),
+        (["compare", "/no/such.json", "/no/other.json"], "cannot read /no/such.json"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_starts(arguments, message):
@@ -113,15 +105,41 @@ def test_batches_are_a_line_each():
 
 
 def test_a_step_is_priced_on_both_sides():
-    text = shown(step_table(COST))
-    assert "20,000" in text
-    assert "12.4 ms" in text
-    assert "13.3 us" in text
+    text = shown(step_table(cost()))
+    for words in ("100,000", "12.4 ms", "13.3 us", "35.3 us", "14.5 KiB"):
+        assert words in text
+    assert "empty server" not in text
 
 
 def test_an_unknown_price_says_how_to_learn_it():
-    cost = StepCost(**{name: getattr(COST, name) for name in COST.__slots__} | {"server_us_per_step": None})
-    assert "--server-pid" in shown(step_table(cost))
+    text = shown(step_table(cost(server_us_per_step=None, kib_per_session=None)))
+    assert "--server-pid" in text
+    assert re.search(r"both together +│ +- ", text)
+    assert re.search(r"memory per session +│ +- ", text)
+
+
+def test_the_floor_stands_beside_with_the_ratio():
+    text = shown(step_table(cost(), cost(server_us_per_step=6.63, kib_per_session=None)))
+    assert re.search(r"server CPU per step +│ +13\.3 us +│ +6\.6 us +│ +2\.00", text)
+    assert re.search(r"memory per session +│ +14\.5 KiB +│ +- +│ +-", text)
+
+
+def result(figures, name="", cases=("",)):
+    trials = [asdict(cost(**{figure: value})) for figure, values in figures.items() for value in values]
+    return Result(Path(name), "steps", {}, dict.fromkeys(cases, trials))
+
+
+def test_a_comparison_says_it_plainly():
+    before, after = result({"p50": (0.010, 0.0101)}), result({"p50": (0.005, 0.00501)})
+    text = shown(compare_table(compare(before, after)))
+    assert re.search(r"latency P50 +│ +10\.\d ms +│ +5\.0\d ms +│ +0\.49\d +│ +0\.4\d+ to 0\.5\d+ +│ +faster", text)
+    assert re.search(r"latency P99 .* no difference shown", text)
+
+
+def test_cases_of_a_comparison_are_named_once():
+    several = result({"p50": (0.010, 0.0101)}, cases=("64 sessions", "128 sessions"))
+    text = shown(compare_table(compare(several, several)))
+    assert text.count("64 sessions") == text.count("128 sessions") == 1
 
 
 class TestDisplay:

@@ -4,7 +4,8 @@ import resource
 
 import pytest
 
-from openenv.bench.file_limit import check_share, raise_file_limit
+from openenv.bench import file_limit
+from openenv.bench.file_limit import check_share, enough_processes, raise_file_limit
 from openenv.errors import UsageError
 
 
@@ -47,3 +48,12 @@ def test_a_share_that_does_not_fit_names_the_option_and_the_number(sessions, pro
 def test_nothing_cannot_be_shared_out(sessions, processes):
     with pytest.raises(UsageError, match="at least one"):
         check_share(sessions, processes, 20_000)
+
+
+@pytest.mark.parametrize(
+    ("sessions", "cores", "processes"),
+    [(1, 8, 1), (1024, 8, 1), (1025, 8, 2), (16_384, 2, 2), (16_384, 64, 16), (40_000, 2, 3), (10_000_000, 2, 16)],
+)
+def test_processes_are_chosen_by_sessions_cores_and_files(monkeypatch, sessions, cores, processes):
+    monkeypatch.setattr(file_limit.os, "cpu_count", lambda: cores)
+    assert enough_processes(sessions, 20_000) == processes

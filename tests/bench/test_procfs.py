@@ -6,7 +6,7 @@ import time
 import pytest
 
 from openenv.bench import procfs
-from openenv.bench.procfs import cpu_seconds, process_tree, resident_bytes
+from openenv.bench.procfs import Processes, cpu_seconds, process_tree, resident_bytes
 from openenv.errors import UsageError
 
 
@@ -72,3 +72,14 @@ def test_this_process_uses_cpu_and_memory():
     assert cpu_seconds([os.getpid()]) > before
     assert resident_bytes([os.getpid()]) > 5_000_000
     assert os.getpid() in process_tree([os.getpid()])
+
+
+def test_what_others_have_started_is_read_with_all_below_it(processes):
+    processes(10, 1, user=100, pages=3)
+    processes(11, 10, user=50, pages=4)
+    started = Processes([10])
+    processes(12, 11, user=30)
+    assert started.cpu_seconds() == pytest.approx(180 / os.sysconf("SC_CLK_TCK"))
+    assert started.resident_bytes() == 7 * os.sysconf("SC_PAGE_SIZE")
+    with pytest.raises(UsageError, match="no process 99"):
+        Processes([10, 99])

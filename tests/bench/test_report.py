@@ -1,13 +1,12 @@
 """Reports in one file."""
 
 import base64
-import os
 import re
 from html.parser import HTMLParser
 
 import pytest
 
-from openenv.bench.report import Report, Table, machine
+from openenv.bench.report import Report, Table
 
 from .pictures import EXTERNAL
 
@@ -81,9 +80,3 @@ def test_an_empty_table_is_left_out(report):
 
 def test_little_is_enough():
     assert "How it was measured" not in Report("Title", "Lead").html()
-
-
-def test_the_machine_is_described():
-    facts = machine()
-    assert facts["cores"] == str(os.cpu_count())
-    assert set(facts) == {"openenv", "Python", "system", "cores"}

@@ -37,6 +37,14 @@ def test_a_good_grid_is_accepted():
     check_grid(replace(GRID, mode=Mode.HTTP))
 
 
+def test_each_batch_has_as_many_processes_as_it_needs():
+    assert replace(GRID, processes=3).processes_for(16_384) == 3
+    chosen = replace(GRID, processes=None)
+    assert chosen.processes_for(4) == 1
+    assert chosen.processes_for(16_384) >= 1
+    check_grid(replace(chosen, requests=[16_384]))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -2,19 +2,30 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 
 import click
 import pytest
 from click.testing import CliRunner
 
 from openenv.cli.main import app
-from openenv.cli.serve import serve, worker_app
+from openenv.cli.serve import serve
+from openenv.cli.worker import command as command_of_worker
+from openenv.cli.worker import worker_app
 from openenv.errors import UsageError
 from openenv.settings import ServerSettings
 
 TABLE = list(ServerSettings.table())
 # The argument, and what is for deployments that nobody starts by hand.
-NO_OPTION = {"target", "max_concurrent_envs", "readme_path"}
+NO_OPTION = {
+    "target",
+    "max_concurrent_envs",
+    "readme_path",
+    "max_batch",
+    "worker_start_s",
+    "worker_silence_s",
+    "worker_restarts",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -73,6 +84,7 @@ def test_the_help_says_what_a_target_is(help_text):
         (["--max-message-mb", "0"], "max_message_mb (OPENENV_MAX_MESSAGE_MB)"),
         (["--max-in-flight", "0"], "max_in_flight (OPENENV_MAX_IN_FLIGHT)"),
         (["--ping-interval", "-1"], "ping_interval_s (OPENENV_PING_INTERVAL_S)"),
+        (["--grace", "-1"], "grace_s (OPENENV_GRACE_S)"),
         (["--log-level", "loud"], "log_level (OPENENV_LOG_LEVEL)"),
     ],
 )
@@ -135,3 +147,28 @@ def test_a_worker_that_nobody_told_what_to_serve():
     assert "OPENENV_TARGET" not in os.environ
     with pytest.raises(UsageError, match="openenv serve"):
         worker_app()
+
+
+def test_a_worker_runs_as_the_server_was_started():
+    command = command_of_worker(3, 4, 0)
+    assert command[0] == sys.executable
+    assert command[-7:] == ["worker", "--pipe", "3", "--table", "4", "--row", "0"]
+
+
+@pytest.mark.parametrize(("path", "looks_there"), [([""], True), (["/somewhere"], False)])
+def test_a_worker_looks_for_modules_where_the_server_does(monkeypatch, path, looks_there):
+    monkeypatch.setattr(sys, "path", path)
+    assert ("-P" not in command_of_worker(3, 4, 0)) is looks_there
+
+
+def test_the_command_of_workers_is_not_for_people():
+    assert "worker " not in CliRunner().invoke(app, ["--help"]).output
+
+
+def test_where_connections_cannot_be_passed_there_is_one_worker(monkeypatch):
+    monkeypatch.delattr(socket, "send_fds")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        arguments = ["serve", "echo", "--workers", "4", "--port", str(taken.getsockname()[1])]
+        result = CliRunner().invoke(app, arguments, standalone_mode=False)
+    assert "cannot pass connections between processes: serving with 1 worker" in result.output
+    assert os.environ.get("WORKERS") is None

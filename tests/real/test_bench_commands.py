@@ -65,6 +65,9 @@ def test_scale_serves_measures_and_writes(tmp_path):
     assert pictures == ["latency.png", "max_batch.png", "p99_heatmap.png", "success_rate.png"]
     assert all(is_png((tmp_path / "out" / name).read_bytes()) for name in pictures)
     assert (tmp_path / "out" / "report.html").read_text().count("data:image/png;base64,") == 4
+    result_file = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert result_file["workload"] == {"target": "benchmark", "mode": "ws"}
+    assert [batch["num_requests"] for batch in result_file["batches"]] == [2, 4, 2, 4]
     assert "Max batch with a step of 0.05 s: 4 (the largest tried)" in result.output
     assert "repetition 1: connect 4/4, reset 4/4, step 4/4, close 4/4" in result.output
 
@@ -119,6 +122,46 @@ def test_steps_prints_json():
     assert cost["sessions"] == 2
     assert cost["steps"] > 10
     assert cost["server_us_per_step"] > 0
+    assert len(cost["trials"]) == 1
+    assert cost["command"].startswith("openenv ")
+    assert cost["server"] == "benchmark, 1 worker(s)"
+    assert cost["workload"] == {"target": "benchmark", "sessions": 2, "vector": False, "action": {}}
+
+
+def test_results_of_steps_can_be_compared(tmp_path, moody):
+    paths = [tmp_path / "a.json", tmp_path / "b.json"]
+    for path in paths:
+        result = run("steps", "--url", moody.url, "--vector", 3, "--duration", 0.1, "--trials", 2, "--json")
+        assert result.exit_code == 0, result.output
+        path.write_text(result.stdout)
+    table = run("compare", *paths)
+    assert table.exit_code == 0, table.output
+    assert "steps per second" in table.output
+    found = {line["figure"]: line for line in json.loads(run("compare", *paths, "--json").stdout)}
+    assert set(found) == {"steps_per_second", "p50", "p99", "client_us_per_step"}
+    for line in found.values():
+        assert line["low"] <= line["ratio"] <= line["high"]
+        assert line["verdict"] in {"faster", "slower", "no difference shown"}
+
+
+def test_batches_of_scale_can_be_compared(tmp_path, moody):
+    for name in "ab":
+        result = run(
+            *("scale", "--url", moody.url, "--requests-grid", 2, "--wait-grid", 0, "--reps", 1),
+            *("--output-dir", tmp_path / name),
+        )
+        assert result.exit_code == 0, result.output
+    result = run("compare", *(tmp_path / name / "result.json" for name in "ab"))
+    assert result.exit_code == 0, result.output
+    assert "2 sessions, 0 s wait" in result.output
+    assert "no difference shown" in result.output
+    assert "One trial says nothing about chance" in result.output
+
+
+def test_steps_measures_the_floor_too(moody):
+    result = run("steps", "--url", moody.url, "--sessions", 2, "--duration", 0.1, "--floor")
+    assert result.exit_code == 0, result.output
+    assert "empty server" in result.output
 
 
 def test_steps_fails_where_a_session_does():

@@ -25,10 +25,14 @@ def test_both_are_measured_by_the_same_rule():
     found = json.loads(result.stdout.splitlines()[-1])
     cost, memory, storms = found["us_per_step"], found["kb_per_idle_session"], found["scale"]
     assert list(cost) == ["inline"]
-    for values in (cost["inline"], memory):
+    for values in (cost["inline"], found["us_per_step_both_sides"], memory):
         assert values["ratio"] == pytest.approx(values["ours"] / values["peer"])
+        assert values["ratio_tuned"] == pytest.approx(values["ours"] / values["tuned"])
         assert values["peer"] > 0
-    assert {name: storm["success"] for name, storm in storms["8"].items()} == {"peer": 1.0, "ours": 1.0}
+    assert {name: storm["success"] for name, storm in storms["8"].items()} == dict.fromkeys(
+        ("peer", "tuned", "ours"), 1.0
+    )
+    assert found["machine"]["cores"]
     assert all(storm["p99_s"] >= 1.0 for storm in storms["8"].values())
     assert "inline, ours:" in result.stderr
 

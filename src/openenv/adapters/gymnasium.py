@@ -40,6 +40,12 @@ __all__ = [
 ]
 
 
+# Models forbid setting what is no field; their own methods go around that in this way.
+_set = object.__setattr__
+# Gymnasium's own environments whose step is a few microseconds of arithmetic, without a file, a window or a wait.
+_QUICK = ("gymnasium.envs.classic_control.", "gymnasium.envs.toy_text.")
+
+
 class GymnasiumObservation(Observation):
     """What `reset` and `step` of a Gymnasium environment return; subclasses type `observation` by the space."""
 
@@ -154,17 +160,14 @@ class GymnasiumEnvironment(Environment[Action, GymnasiumObservation, GymnasiumSt
             "terminated": terminated,
             "truncated": truncated,
         }
-        # Built as unpickling would: the encoder makes what the type says, and validating an image again
+        # Built as `model_construct` would: the encoder makes what the type says, and validating an image again
         # would cost more than many an environment's step.
-        built = self.observation_cls.__new__(self.observation_cls)
-        built.__setstate__(
-            {
-                "__dict__": values,
-                "__pydantic_fields_set__": self._observation_fields,
-                "__pydantic_extra__": None,
-                "__pydantic_private__": None,
-            }
-        )
+        cls = self.observation_cls
+        built = cls.__new__(cls)
+        _set(built, "__dict__", values)
+        _set(built, "__pydantic_fields_set__", self._observation_fields)
+        _set(built, "__pydantic_extra__", None)
+        _set(built, "__pydantic_private__", None)
         return built
 
 
@@ -202,6 +205,7 @@ def gymnasium_environment(env_id: str, **kwargs: Any) -> type[GymnasiumEnvironme
                 "_action_codec": actions,
                 "_observation_codec": observations,
                 "_observation_fields": set(observation_cls.model_fields),
+                "execution": _execution(env),
             },
         )
     finally:
@@ -275,6 +279,12 @@ def _observation_cls(name: str, space: gymnasium.Space[Any], codec: SpaceCodec) 
         __module__=__name__,
         observation=(codec.type, field),
     )
+
+
+def _execution(env: gymnasium.Env[Any, Any]) -> str | None:
+    """`inline` for what is quicker than the way to a thread and back; None leaves the environment its thread."""
+    draws = env.render_mode == "human"
+    return None if draws or not type(env.unwrapped).__module__.startswith(_QUICK) else "inline"
 
 
 def _describe(space: gymnasium.Space[Any]) -> str:

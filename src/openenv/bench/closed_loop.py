@@ -5,92 +5,63 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from array import array
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Protocol
 
-from ..client import GenericEnvClient
-from ..errors import LaunchFailed, OpenEnvError
+from ..errors import LaunchFailed
 from .crew import Counts, Member, deal, run_crew, run_loop
 from .file_limit import check_share, raise_file_limit
 from .quantiles import nearest_rank
+from .step_cost import StepCost
+from .stepper import Loop, Part, SessionStepper, Stepper
+from .vector_stepper import VectorStepper
 
-__all__ = ["Loop", "StepCost", "measure_steps"]
+__all__ = ["Loop", "Metered", "StepCost", "measure_steps"]
 
-# Steps of each session before the measurement: buffers and caches are then as large as they get.
-WARM_UP = 20
 # Connections opened at one time, so that none of them waits long enough to fail.
 CONNECTING = 64
+# Below so many sessions, what a server allocates once outweighs what it allocates for each.
+MEMORY_SESSIONS = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Loop:
-    """A closed loop.
+class Metered(Protocol):
+    """A server whose use of the machine can be read."""
 
-    Attributes:
-        url: Address of the server, in any form that `EnvClient` takes.
-        sessions: How many step at the same time.
-        duration_s: For how long.
-        action: What each step does.
-        timeout_s: Seconds for each call.
-    """
+    def cpu_seconds(self) -> float:
+        """CPU time used so far."""
 
-    url: str
-    sessions: int
-    duration_s: float
-    action: Mapping[str, Any]
-    timeout_s: float = 60.0
+    def resident_bytes(self) -> int:
+        """Resident memory now."""
 
 
-@dataclass(slots=True)
-class StepCost:
-    """What was measured. Latencies are seconds, by nearest rank.
+class _Meter:
+    """Reads a server at the meetings of the load: when all sessions are connected and idle, before and after."""
 
-    Attributes:
-        sessions: How many stepped to the end.
-        failed: How many did not.
-        errors: How often each error came, by type and message.
-        steps: Steps answered.
-        resets: Episodes that ended and were followed by a reset; its time and CPU count too.
-        seconds: Duration.
-        steps_per_second: `steps` by `seconds`.
-        p50, p99: Latency of a step.
-        server_us_per_step: CPU microseconds of the server's processes; None if they are not known.
-        client_us_per_step: CPU microseconds of the load's processes.
-    """
+    def __init__(self, server: Metered | None):
+        self._server = server
+        self._cpu: list[float] = []
+        self._bytes = [server.resident_bytes()] if server is not None else []
 
-    sessions: int
-    failed: int
-    errors: dict[str, int]
-    steps: int
-    resets: int
-    seconds: float
-    steps_per_second: float
-    p50: float | None
-    p99: float | None
-    server_us_per_step: float | None
-    client_us_per_step: float | None
+    def read(self, _: int) -> None:
+        if self._server is not None:
+            self._cpu.append(self._server.cpu_seconds())
+            self._bytes.append(self._server.resident_bytes())
 
+    def us_per_step(self, steps: int) -> float | None:
+        return 1e6 * (self._cpu[1] - self._cpu[0]) / steps if self._cpu else None
 
-@dataclass(slots=True)
-class _Part:
-    """What one process of the load has done."""
-
-    latencies: array[float] = field(default_factory=lambda: array("d"))
-    errors: Counter[str] = field(default_factory=Counter)
-    sessions: int = 0
-    resets: int = 0
-    seconds: float = 0.0
-    cpu_s: float = 0.0
+    def kib_per_session(self, sessions: int) -> float | None:
+        if not self._bytes or sessions < MEMORY_SESSIONS:
+            return None
+        return max(0, self._bytes[1] - self._bytes[0]) / 1024 / sessions
 
 
 def measure_steps(
     loop: Loop,
     processes: int = 1,
-    server_cpu: Callable[[], float] | None = None,
+    server: Metered | None = None,
     progress: Callable[[Counts], None] = lambda counts: None,
 ) -> StepCost:
     """Runs a closed loop.
@@ -98,8 +69,7 @@ def measure_steps(
     Args:
         loop: What to do.
         processes: Among which the sessions are shared out.
-        server_cpu: CPU seconds that the server has used so far; read when all sessions are connected and idle,
-            before and after.
+        server: What serves, for its CPU time and memory.
         progress: Called about ten times a second.
 
     Raises:
@@ -107,20 +77,15 @@ def measure_steps(
         LaunchFailed: No session could be opened, or none ended a step; the message says why.
     """
     check_share(loop.sessions, processes, raise_file_limit())
-    readings: list[float] = []
-
-    def read_cpu(_: int) -> None:
-        if server_cpu is not None:
-            readings.append(server_cpu())
-
+    meter = _Meter(server)
     shares = [len(numbers) for numbers in deal(loop.sessions, processes)]
-    parts = run_crew(partial(_step_along, loop), shares, at_meeting=read_cpu, progress=progress)
-    latencies = sorted(latency for part in parts for latency in part.latencies)
+    parts = run_crew(partial(_step_along, loop), shares, at_meeting=meter.read, progress=progress)
     errors = sum((part.errors for part in parts), Counter[str]())
-    if not latencies:
+    steps, sessions = sum(part.steps for part in parts), sum(part.sessions for part in parts)
+    if not steps:
         raise LaunchFailed(f"no step was answered: {'; '.join(errors) or f'not within {loop.duration_s:g} s'}")
+    latencies = sorted(latency for part in parts for latency in part.latencies)
     seconds = max(part.seconds for part in parts)
-    steps, sessions = len(latencies), sum(part.sessions for part in parts)
     return StepCost(
         sessions=sessions,
         failed=loop.sessions - sessions,
@@ -131,12 +96,13 @@ def measure_steps(
         steps_per_second=steps / seconds,
         p50=nearest_rank(latencies, 0.50),
         p99=nearest_rank(latencies, 0.99),
-        server_us_per_step=1e6 * (readings[1] - readings[0]) / steps if readings else None,
+        server_us_per_step=meter.us_per_step(steps),
         client_us_per_step=1e6 * sum(part.cpu_s for part in parts) / steps,
+        kib_per_session=meter.kib_per_session(loop.sessions),
     )
 
 
-def _step_along(loop: Loop, member: Member, sessions: int) -> _Part:
+def _step_along(loop: Loop, member: Member, sessions: int) -> Part:
     """In a process of the crew: its share of the sessions."""
     raise_file_limit()
     # Collections go on, as in a trainer, but have nothing to do with the modules of this process.
@@ -144,67 +110,21 @@ def _step_along(loop: Loop, member: Member, sessions: int) -> _Part:
     return run_loop(_measure(loop, member, sessions))
 
 
-async def _measure(loop: Loop, member: Member, sessions: int) -> _Part:
-    part = _Part()
+async def _measure(loop: Loop, member: Member, sessions: int) -> Part:
+    part = Part()
     places = asyncio.Semaphore(CONNECTING)
-    players = [_Session(loop, part, member) for _ in range(sessions)]
-    await asyncio.gather(*(player.prepare(places) for player in players))
-    part.latencies, part.resets = array("d"), 0
+    steppers: list[Stepper]
+    if loop.vector:
+        steppers = [VectorStepper(loop, part, member, sessions)]
+    else:
+        steppers = [SessionStepper(loop, part, member) for _ in range(sessions)]
+    await asyncio.gather(*(stepper.prepare(places) for stepper in steppers))
+    part.begin()
     member.meet()
     began, cpu = time.perf_counter(), time.process_time()
-    await asyncio.gather(*(player.step_until(began + loop.duration_s) for player in players))
+    await asyncio.gather(*(stepper.step_until(began + loop.duration_s) for stepper in steppers))
     part.seconds, part.cpu_s = time.perf_counter() - began, time.process_time() - cpu
     member.meet()
-    part.sessions = sum(player.alive for player in players)
-    await asyncio.gather(*(player.close() for player in players))
+    part.sessions = sum(stepper.alive for stepper in steppers)
+    await asyncio.gather(*(stepper.close() for stepper in steppers))
     return part
-
-
-class _Session:
-    """One session of a closed loop. A failure ends it and nothing else."""
-
-    def __init__(self, loop: Loop, part: _Part, member: Member):
-        self._loop = loop
-        self._part = part
-        self._member = member
-        self._client = GenericEnvClient(loop.url, connect_timeout_s=loop.timeout_s, message_timeout_s=loop.timeout_s)
-        self.alive = True
-
-    async def prepare(self, places: asyncio.Semaphore) -> None:
-        """Connects, resets and warms up."""
-        async with places:
-            try:
-                await self._client.reset()
-            except OpenEnvError as error:
-                self._fail(error)
-            else:
-                self._member.count("connected")
-                left = iter(range(WARM_UP))
-                await self._steps(lambda: next(left, None) is not None)
-
-    async def step_until(self, end: float) -> None:
-        """Steps until the clock has reached `end`, and waits for the last answer."""
-        await self._steps(lambda: time.perf_counter() < end)
-
-    async def close(self) -> None:
-        """Ends the session."""
-        await self._client.close()
-
-    async def _steps(self, more: Callable[[], bool]) -> None:
-        step, clock, note = self._client.step, time.perf_counter, self._part.latencies.append
-        action = dict(self._loop.action)
-        try:
-            while self.alive and more():
-                sent = clock()
-                result = await step(action)
-                note(clock() - sent)
-                if result.done:
-                    await self._client.reset()
-                    self._part.resets += 1
-        except OpenEnvError as error:
-            self._fail(error)
-
-    def _fail(self, error: OpenEnvError) -> None:
-        self.alive = False
-        self._part.errors[f"{type(error).__name__}: {error.message}"] += 1
-        self._member.count("failed")

@@ -8,8 +8,9 @@ from dataclasses import asdict, fields
 from pathlib import Path
 
 from .demo_figures import open_sessions, outcome_histograms, phase_curves
+from .machine import machine
 from .quantiles import Spread
-from .report import Report, Table, machine
+from .report import Report, Table
 from .row import write_rows
 from .summary import error_counts
 from .workload import PHASES, Line, Workload

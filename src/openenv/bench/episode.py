@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from ..client import GenericEnvClient
 from ..client.url import websocket_url
 from ..errors import MissingExtra, ProtocolViolation, from_wire
 from .crew import Member
+from .destination import destination_of
 from .row import Mode, Row
+from .thin_client import ThinClient
 
 if TYPE_CHECKING:
     import ssl
@@ -76,29 +77,21 @@ def require_httpx() -> None:
 
 
 async def _over_websocket(row: Row, batch: Batch, member: Member) -> None:
-    # A storm has deadlines of its own: pings would only add to the load.
-    client = GenericEnvClient(
-        batch.url,
-        connect_timeout_s=batch.timeout_s,
-        message_timeout_s=batch.timeout_s,
-        websocket_ping_interval_s=None,
-    )
     began = time.perf_counter()
+    client = await ThinClient.connect(destination_of(batch.url), row.request_id, batch.timeout_s)
     try:
-        await client.connect()
         connected = time.perf_counter()
         row.connect_latency = connected - began
         member.count("connected")
-        first = (await client.reset()).observation
+        first = await client.call("reset", {}, batch.timeout_s)
         reset = time.perf_counter()
         row.reset_latency = reset - connected
         member.count("reset")
-        second = (await client.step({"wait_seconds": batch.wait_seconds})).observation
+        second = await client.call("step", {"wait_seconds": batch.wait_seconds}, batch.timeout_s)
         _note_step(row, began, reset, second, member)
     finally:
         await client.close()
-        if row.connect_latency is not None:
-            member.count("closed")
+        member.count("closed")
     hashes = (first.get("session_hash"), second.get("session_hash"))
     if hashes[0] != hashes[1]:
         raise ProtocolViolation(f"reset was answered by session {hashes[0]}, step by session {hashes[1]}")

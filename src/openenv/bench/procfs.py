@@ -8,11 +8,31 @@ from pathlib import Path
 
 from ..errors import UsageError
 
-__all__ = ["cpu_seconds", "process_tree", "resident_bytes"]
+__all__ = ["Processes", "cpu_seconds", "process_tree", "resident_bytes"]
 
 PROC = Path("/proc")
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class Processes:
+    """Processes that somebody else has started, and all below them.
+
+    Raises:
+        UsageError: One of them is no process, at the beginning or at a reading.
+    """
+
+    def __init__(self, roots: Iterable[int]):
+        self._roots = list(roots)
+        process_tree(self._roots)
+
+    def cpu_seconds(self) -> float:
+        """CPU time that they have used so far."""
+        return cpu_seconds(process_tree(self._roots))
+
+    def resident_bytes(self) -> int:
+        """Resident memory of them."""
+        return resident_bytes(process_tree(self._roots))
 
 
 def process_tree(roots: Iterable[int]) -> list[int]:

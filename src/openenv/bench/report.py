@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import base64
-import os
-import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-from .. import __version__
-
-__all__ = ["Report", "Table", "machine"]
+__all__ = ["Report", "Table"]
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 72rem;
@@ -74,16 +70,6 @@ class Report:
             "</body></html>",
         ]
         return "\n".join(parts) + "\n"
-
-
-def machine() -> dict[str, str]:
-    """What the machine of this process is, for the facts of a report."""
-    return {
-        "openenv": __version__,
-        "Python": f"{platform.python_implementation()} {platform.python_version()}",
-        "system": f"{platform.system()} {platform.release()} ({platform.machine()})",
-        "cores": str(os.cpu_count()),
-    }
 
 
 def _table(table: Table) -> str:

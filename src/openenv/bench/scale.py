@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,8 +15,10 @@ from .canvas import require_matplotlib
 from .crew import Counts
 from .episode import Batch, require_httpx
 from .figures import scale_figures
-from .file_limit import check_share, raise_file_limit
-from .report import Report, Table, machine
+from .file_limit import check_share, enough_processes, raise_file_limit
+from .machine import machine
+from .report import Report, Table
+from .result import scale_document
 from .row import Mode, write_rows
 from .storm import storm
 from .summary import Summary, error_counts, max_batch, summarize, write_summaries
@@ -46,7 +49,7 @@ class Grid:
         reps: Repetitions of each batch.
         mode: `ws` or `http`.
         timeout_s: Seconds for each phase of a request; more than the longest wait.
-        processes: Among which each batch is shared out.
+        processes: Among which each batch is shared out; None chooses by its size.
     """
 
     requests: Sequence[int]
@@ -54,7 +57,7 @@ class Grid:
     reps: int
     mode: Mode
     timeout_s: float
-    processes: int
+    processes: int | None = None
 
     def batches(self, url: str) -> list[tuple[Batch, int]]:
         """What to do, each with the number of its repetition."""
@@ -64,6 +67,10 @@ class Grid:
             for sessions in self.requests
             for repetition in range(1, self.reps + 1)
         ]
+
+    def processes_for(self, sessions: int) -> int:
+        """Processes of the load for a batch of this size."""
+        return self.processes or enough_processes(sessions, raise_file_limit())
 
 
 @dataclass(slots=True)
@@ -115,7 +122,7 @@ def check_grid(grid: Grid) -> None:
     if min(grid.waits) < 0:
         raise UsageError(f"a step cannot take {min(grid.waits):g} s (--wait-grid)")
     for sessions in grid.requests:
-        check_share(sessions, grid.processes, raise_file_limit())
+        check_share(sessions, grid.processes_for(sessions), raise_file_limit())
     if grid.timeout_s <= max(grid.waits):
         raise UsageError(f"a wait of {max(grid.waits):g} s needs a longer --timeout than {grid.timeout_s:g} s")
 
@@ -126,19 +133,23 @@ def measure_scale(
     output_dir: Path,
     *,
     served_by: str,
+    command: str = "",
+    target: str | None = None,
     cores: int | None = None,
     settle: Callable[[], None] = lambda: None,
     progress: Callable[[Batch, int, Counts], None] = lambda batch, repetition, counts: None,
 ) -> ScaleResult:
     """Does all batches of a grid, one after the other.
 
-    Writes `raw.jsonl` and `summary.csv` as it goes, then the pictures and `report.html`.
+    Writes `raw.jsonl`, `summary.csv` and `result.json` as it goes, then the pictures and `report.html`.
 
     Args:
         grid: What to do; `check_grid` has accepted it.
         url: Address of the server.
         output_dir: Where to write; made if it is not there.
         served_by: What the server is, in words for the report.
+        command: What was typed to measure it.
+        target: What is served, as `openenv serve` takes it; None if it is not known.
         cores: Of the machine that serves; those of this one if None.
         settle: Called before each batch; returns when the server is idle again.
         progress: Called about ten times a second with the batch under way and its repetition.
@@ -148,13 +159,15 @@ def measure_scale(
     with (output_dir / "raw.jsonl").open("w", encoding="utf-8") as raw:
         for batch, repetition in grid.batches(url):
             settle()
-            done = storm(batch, grid.processes, partial(progress, batch, repetition))
+            done = storm(batch, grid.processes_for(batch.sessions), partial(progress, batch, repetition))
             write_rows(raw, done.rows)
             raw.flush()
             result.summaries.append(summarize(done.rows, done.wall_s, repetition))
             result.errors += error_counts(done.rows)
             with (output_dir / "summary.csv").open("w", encoding="utf-8", newline="") as table:
                 write_summaries(table, result.summaries)
+            document = scale_document(result.summaries, command, target, served_by)
+            (output_dir / "result.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     pictures = scale_figures(result.summaries, result.cores)
     for name, png in pictures.items():
         (output_dir / name).write_bytes(png)
@@ -171,7 +184,7 @@ def _report(result: ScaleResult, grid: Grid, served_by: str, pictures: dict[str,
             "server": served_by,
             "cores of the server": str(result.cores),
             "mode": grid.mode,
-            "load": f"{grid.processes} process(es), {grid.timeout_s:g} s for each phase",
+            "load": f"{max(map(grid.processes_for, grid.requests))} process(es), {grid.timeout_s:g} s for each phase",
             **{f"{name} (load)": value for name, value in machine().items()},
         },
         tables=[_table(result.summaries), _errors(result.errors)],

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Self
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from ..bench.closed_loop import StepCost
+    from ..bench.compare import Comparison
     from ..bench.quantiles import Spread
+    from ..bench.step_cost import StepCost
     from ..bench.summary import Summary
     from ..bench.workload import Workload
 
-__all__ = ["Display", "demo_table", "milliseconds", "scale_table", "stdout", "step_table"]
+__all__ = ["Display", "compare_table", "demo_table", "milliseconds", "scale_table", "stdout", "step_table"]
 
 # Seconds between two lines in a log.
 LOG_PERIOD_S = 2.0
@@ -163,23 +164,52 @@ def scale_table(summaries: Sequence[Summary]) -> Table:
     return table
 
 
-def step_table(cost: StepCost) -> Table:
-    """What a step costs, one number a line."""
-    table = Table(show_header=False)
+def step_table(cost: StepCost, floor: StepCost | None = None) -> Table:
+    """What a step costs, one number a line; with a floor, that of the empty server and the ratio beside it."""
+    table = Table(show_header=floor is not None)
     table.add_column()
-    table.add_column(justify="right")
-    for name, value in (
-        ("sessions", f"{cost.sessions:,}"),
-        ("steps", f"{cost.steps:,}"),
-        ("seconds", f"{cost.seconds:.2f}"),
-        ("steps per second", f"{cost.steps_per_second:,.0f}"),
-        ("latency P50", f"{milliseconds(cost.p50)} ms"),
-        ("latency P99", f"{milliseconds(cost.p99)} ms"),
-        ("server CPU per step", _microseconds(cost.server_us_per_step)),
-        ("client CPU per step", _microseconds(cost.client_us_per_step)),
-    ):
+    for name in ("", *(("empty server", "ratio") if floor else ())):
+        table.add_column(name, justify="right")
+    for name, value in _counts(cost).items():
         table.add_row(name, value)
+    for label, figure, form in _FIGURES:
+        value, least = getattr(cost, figure), getattr(floor, figure, None)
+        table.add_row(label, form(value), *((form(least), _ratio(value, least)) if floor else ()))
     return table
+
+
+def compare_table(comparisons: Iterable[Comparison]) -> Table:
+    """One line a figure, below the case that it belongs to where there are several."""
+    labels = {figure: (label, form) for label, figure, form in (*_FIGURES, *_BATCH_FIGURES)}
+    table = Table()
+    table.add_column(no_wrap=True)
+    for name in ("A", "B", "B / A", "95 % interval", "B is"):
+        table.add_column(name, justify="right")
+    case = ""
+    for found in comparisons:
+        if found.case != case:
+            case = found.case
+            table.add_section()
+            table.add_row(f"[bold]{case}[/bold]")
+        label, form = labels[found.figure]
+        interval = "-" if found.low is None else f"{found.low:.3f} to {found.high:.3f}"
+        colour = _COLOURS.get(found.verdict, "dim")
+        verdict = f"[{colour}]{found.verdict}[/{colour}]"
+        table.add_row(label, form(found.first), form(found.second), f"{found.ratio:.3f}", interval, verdict)
+    return table
+
+
+def _counts(cost: StepCost) -> dict[str, str]:
+    return {
+        "sessions": f"{cost.sessions:,}",
+        "steps": f"{cost.steps:,}",
+        "episodes": f"{cost.resets:,}",
+        "seconds": f"{cost.seconds:.2f}",
+    }
+
+
+def _ratio(value: float | None, least: float | None) -> str:
+    return f"{value / least:.2f}" if value is not None and least else "-"
 
 
 def _at_once(workload: Workload) -> int:
@@ -192,6 +222,30 @@ def _stacked(spread: Spread) -> str:
 
 def _microseconds(value: float | None) -> str:
     return "not known (--serve, or --server-pid)" if value is None else f"{value:.1f} us"
+
+
+def _memory(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f} KiB"
+
+
+# Label, figure of a `StepCost`, how to write it.
+_FIGURES: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+    ("steps per second", "steps_per_second", lambda value: f"{value:,.0f}"),
+    ("latency P50", "p50", lambda value: f"{milliseconds(value)} ms"),
+    ("latency P99", "p99", lambda value: f"{milliseconds(value)} ms"),
+    ("server CPU per step", "server_us_per_step", _microseconds),
+    ("client CPU per step", "client_us_per_step", _microseconds),
+    ("both together", "us_per_step", lambda value: "-" if value is None else _microseconds(value)),
+    ("memory per session", "kib_per_session", _memory),
+)
+
+
+_BATCH_FIGURES: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+    ("total P50", "total_p50", lambda value: f"{milliseconds(value)} ms"),
+    ("total P99", "total_p99", lambda value: f"{milliseconds(value)} ms"),
+    ("sessions per second", "requests_per_second", lambda value: f"{value:,.0f}"),
+)
+_COLOURS = {"faster": "green", "smaller": "green", "slower": "red", "larger": "red"}
 
 
 def _console(stderr: bool) -> Console:

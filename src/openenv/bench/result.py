@@ -1,0 +1,106 @@
+"""A measurement in a file: what was found, and all that must be known to find it again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import UsageError
+from .machine import machine
+from .step_cost import StepCost, mean_cost
+from .stepper import Loop
+from .summary import Summary
+
+__all__ = ["Result", "read_result", "scale_document", "steps_document"]
+
+STEPS, SCALE = "steps", "scale"
+
+
+def steps_document(
+    loop: Loop,
+    command: str,
+    target: str | None,
+    served_by: str,
+    trials: Sequence[StepCost],
+    floor: Sequence[StepCost] = (),
+) -> dict[str, Any]:
+    """What `openenv bench steps --json` prints: the means of all trials, then each of them.
+
+    Args:
+        loop: What was done.
+        command: What was typed to do it.
+        target: What was served, as `openenv serve` takes it; None if it is not known.
+        served_by: What the server was, in words.
+        trials: At least one.
+        floor: Of an empty server under the same load.
+    """
+    workload = {"target": target, "sessions": loop.sessions, "vector": loop.vector, "action": dict(loop.action)}
+    return {
+        **_head(STEPS, command, workload, served_by),
+        **asdict(mean_cost(trials)),
+        "trials": [asdict(trial) for trial in trials],
+        "floor": [asdict(trial) for trial in floor],
+    }
+
+
+def scale_document(summaries: Sequence[Summary], command: str, target: str | None, served_by: str) -> dict[str, Any]:
+    """What `openenv bench scale` writes to `result.json`; arguments as above."""
+    workload = {"target": target, "mode": summaries[0].mode}
+    batches = [asdict(summary) for summary in summaries]
+    return {**_head(SCALE, command, workload, served_by), "batches": batches}
+
+
+def _head(kind: str, command: str, workload: Mapping[str, Any], served_by: str) -> dict[str, Any]:
+    return {"bench": kind, "command": command, "machine": machine(), "server": served_by, "workload": workload}
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A result file, as far as it can be compared.
+
+    Attributes:
+        path: The file.
+        kind: `steps` or `scale`.
+        workload: What was done; figures of different workloads say nothing about one another.
+        cases: By name, the figures of each trial. `steps` has one case, without a name.
+    """
+
+    path: Path
+    kind: str
+    workload: Mapping[str, Any]
+    cases: Mapping[str, Sequence[Mapping[str, Any]]]
+
+
+def read_result(path: Path) -> Result:
+    """Reads what one of the two functions above has made.
+
+    Raises:
+        UsageError: The file cannot be read, or is none of those.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
+    except ValueError:
+        raise _not_a_result(path) from None
+    try:
+        kind, workload = document["bench"], document["workload"]
+        if kind == STEPS:
+            return Result(path, kind, workload, {"": document["trials"]})
+        cases: dict[str, list[Mapping[str, Any]]] = {}
+        for batch in document["batches"]:
+            name = f"{batch['num_requests']:,} sessions, {batch['wait_seconds']:g} s wait"
+            cases.setdefault(name, []).append(batch)
+    except (KeyError, TypeError, ValueError):
+        raise _not_a_result(path) from None
+    return Result(path, kind, workload, cases)
+
+
+def _not_a_result(path: Path) -> UsageError:
+    return UsageError(
+        f"{path} is no result of a measurement: give what `openenv bench steps --json` printed, or the result.json "
+        "that `openenv bench scale` wrote"
+    )
