@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import signal
+import importlib.util
 import socket
 import sys
 from collections.abc import Callable
@@ -15,16 +15,24 @@ from ..file_limit import raise_file_limit
 from ..settings import ServerSettings, Setting
 from . import target as targets
 
-__all__ = ["serve", "worker_app"]
+__all__ = ["serve", "server_options"]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _SETTINGS: dict[str, Setting] = {setting.name: setting for setting in ServerSettings.table()}
+# Settings for the app's author, for rare cases, or for worker processes.
+_NO_OPTION = (
+    "max_concurrent_envs",
+    "readme_path",
+    "target",
+    "max_batch",
+    "worker_start_s",
+    "worker_silence_s",
+    "worker_restarts",
+)
 # The kernel cuts it to its own limit (net.core.somaxconn).
 BACKLOG = 65_535
-# Seconds for connections to end after Ctrl-C or SIGTERM.
+# Seconds for connections to close when the sessions have ended.
 SHUTDOWN_S = 5
-# Seconds a worker may be too busy to answer its parent before it is replaced, with all of its sessions.
-WORKER_SILENCE_S = 20
 
 
 def _option(name: str, kind: Any = str) -> Callable[[Command], Command]:
@@ -40,9 +48,12 @@ def _option(name: str, kind: Any = str) -> Callable[[Command], Command]:
 
 
 def _without_option() -> list[str]:
-    """The settings that are no option: for the app's author, or for worker processes."""
-    names = ("max_concurrent_envs", "readme_path", "target")
-    return [f"{_SETTINGS[name].variables[0]} ({_SETTINGS[name].description})" for name in names]
+    """The settings that are no option, for the help."""
+    rows = (_SETTINGS[name] for name in _NO_OPTION)
+    return [
+        f"{row.variables[0]} ({row.description}{'' if row.default is None else f'; default {row.default}'})"
+        for row in rows
+    ]
 
 
 @click.command(
@@ -72,28 +83,46 @@ def _without_option() -> list[str]:
 @_option("max_message_mb", float)
 @_option("max_in_flight", int)
 @_option("ping_interval_s", float)
+@_option("grace_s", float)
 @_option("log_level")
 @click.option("--reload", is_flag=True, help="Start anew when a Python file changes.")
 def serve(target: str, reload: bool, **options: Any) -> None:
-    settings = ServerSettings.read(target=target, **options)
+    settings = _possible(ServerSettings.read(target=target, **options))
     raise_file_limit()
     # Apps read their settings where they are made: here, or in the worker processes.
     settings.export()
+    if settings.workers > 1 and not reload:
+        sys.exit(_run_workers(settings))
     app = targets.load(target)
     listener = _listen(settings)
-    _announce(app, settings, listener, reload)
-    if settings.workers > 1 or reload:
-        _run_processes(settings, listener, reload)
+    environment = getattr(getattr(app, "state", None), "openenv", None)
+    limit = getattr(environment, "max_concurrent_envs", None)
+    _announce(settings, listener, getattr(environment, "env_name", target), limit, reload)
+    if reload:
+        _run_reloading(settings, listener)
     else:
         _run_here(app, settings, listener)
 
 
-def worker_app() -> Any:
-    """Makes the app inside a worker process, from the settings that `openenv serve` exported."""
-    settings = ServerSettings.read()
-    if settings.target is None:
-        raise UsageError("OPENENV_TARGET is not set: start workers with `openenv serve`")
-    return targets.load(settings.target)
+def server_options(settings: ServerSettings) -> dict[str, Any]:
+    """What `uvicorn.Config` is told wherever an app is served."""
+    return {
+        "ws_max_size": settings.max_message_bytes,
+        "ws_ping_interval": settings.ping_interval_s or None,
+        "ws_ping_timeout": settings.ping_interval_s or None,
+        "log_level": settings.log_level,
+        "access_log": settings.log_level == "debug",
+        "timeout_graceful_shutdown": SHUTDOWN_S,
+    }
+
+
+def _possible(settings: ServerSettings) -> ServerSettings:
+    from ..supervisor import can_pass_sockets
+
+    if settings.workers == 1 or can_pass_sockets():
+        return settings
+    click.echo("this platform cannot pass connections between processes: serving with 1 worker", err=True)
+    return settings.model_copy(update={"workers": 1})
 
 
 def _listen(settings: ServerSettings) -> socket.socket:
@@ -107,20 +136,15 @@ def _listen(settings: ServerSettings) -> socket.socket:
         ) from None
 
 
-def _announce(app: Any, settings: ServerSettings, listener: socket.socket, reload: bool) -> None:
+def _announce(settings: ServerSettings, listener: socket.socket, name: str, limit: int | None, reload: bool) -> None:
     host, port = listener.getsockname()[:2]
-    server = getattr(getattr(app, "state", None), "openenv", None)
-    name = getattr(server, "env_name", settings.target)
-    limit = getattr(server, "max_concurrent_envs", None)
     address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     parts = [
         f"{click.style(name, bold=True)} on {address}",
         f"{settings.workers} worker" + ("s" if settings.workers > 1 else ""),
     ]
     if limit is not None:
-        parts.append(
-            f"up to {limit} session" + ("s" if limit > 1 else "") + (" each" if settings.workers > 1 else "")
-        )
+        parts.append(f"up to {limit} session" + ("s" if limit > 1 else ""))
     parts.append("fast path" + (", uvloop" if _has_uvloop() else ""))
     if reload:
         parts.append("reloading")
@@ -128,11 +152,39 @@ def _announce(app: Any, settings: ServerSettings, listener: socket.socket, reloa
 
 
 def _has_uvloop() -> bool:
-    try:
-        import uvloop  # noqa: F401
-    except ImportError:
-        return False
-    return True
+    return importlib.util.find_spec("uvloop") is not None
+
+
+def _run_workers(settings: ServerSettings) -> int:
+    from ..supervisor import Supervisor
+    from .worker import command
+
+    listener = _listen(settings)
+
+    def ready(serves: dict[str, Any]) -> None:
+        _announce(settings, listener, serves["name"], serves.get("limit"), reload=False)
+
+    return Supervisor(listener, settings, command, ready).run()
+
+
+def _run_here(app: Any, settings: ServerSettings, listener: socket.socket) -> None:
+    from ..server.tuning import tune_process
+    from ..supervisor.serving import DrainingServer
+
+    config = _config(app, settings)
+    tune_process()
+    server = DrainingServer(config, settings.grace_s)
+    server.run(sockets=[listener])
+    if server.interrupted:
+        raise KeyboardInterrupt
+
+
+def _run_reloading(settings: ServerSettings, listener: socket.socket) -> None:
+    import uvicorn
+    from uvicorn.supervisors import ChangeReload
+
+    config = _config("openenv.cli.worker:worker_app", settings, factory=True, reload=True)
+    ChangeReload(config, target=uvicorn.Server(config).run, sockets=[listener]).run()
 
 
 def _config(app: Any, settings: ServerSettings, **more: Any) -> Any:
@@ -140,43 +192,4 @@ def _config(app: Any, settings: ServerSettings, **more: Any) -> Any:
 
     from ..server.fastpath import FastPath
 
-    return uvicorn.Config(
-        app,
-        http="httptools",
-        ws=FastPath,
-        ws_max_size=settings.max_message_bytes,
-        ws_ping_interval=settings.ping_interval_s or None,
-        ws_ping_timeout=settings.ping_interval_s or None,
-        log_level=settings.log_level,
-        access_log=settings.log_level == "debug",
-        backlog=BACKLOG,
-        timeout_graceful_shutdown=SHUTDOWN_S,
-        timeout_worker_healthcheck=WORKER_SILENCE_S,
-        **more,
-    )
-
-
-def _run_here(app: Any, settings: ServerSettings, listener: socket.socket) -> None:
-    import uvicorn
-
-    # uvicorn raises the signal that stopped it once more when all is closed: asked to stop, and stopped, is success.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    uvicorn.Server(_config(app, settings)).run(sockets=[listener])
-
-
-def _run_processes(settings: ServerSettings, listener: socket.socket, reload: bool) -> None:
-    import uvicorn
-    from uvicorn.supervisors import ChangeReload, Multiprocess
-
-    class Workers(Multiprocess):
-        def keep_subprocess_alive(self) -> None:
-            # Only the worker may hold its end of the pipe, else the parent waits for the answer of a dead one.
-            for process in self.processes:
-                process.child_conn.close()
-            super().keep_subprocess_alive()
-
-    config = _config("openenv.cli.serve:worker_app", settings, factory=True, workers=settings.workers, reload=reload)
-    if reload:
-        ChangeReload(config, target=uvicorn.Server(config).run, sockets=[listener]).run()
-    else:
-        Workers(config, sockets=[listener]).run()
+    return uvicorn.Config(app, http="httptools", ws=FastPath, backlog=BACKLOG, **server_options(settings), **more)

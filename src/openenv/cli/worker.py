@@ -1,0 +1,53 @@
+"""`openenv worker`: a process of `openenv serve --workers N`, which starts it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..errors import OpenEnvError, UsageError
+from ..settings import ServerSettings
+from . import target as targets
+
+__all__ = ["command", "worker", "worker_app"]
+
+
+@click.command(hidden=True, help="Serves what OPENENV_TARGET names, on connections from `openenv serve`.")
+@click.option("--pipe", type=int, required=True, help="Descriptor of the road to the parent.")
+@click.option("--table", type=int, required=True, help="Descriptor of the shared table.")
+@click.option("--row", type=int, required=True, help="Row of the table that is this worker's.")
+def worker(pipe: int, table: int, row: int) -> None:
+    from ..server.tuning import tune_process
+    from ..supervisor.arrival import WorkerConfig
+    from ..supervisor.worker import Membership, Worker
+    from .serve import server_options
+
+    membership = Membership(pipe, table, row)
+    settings = ServerSettings.read()
+    try:
+        app = worker_app()
+    except OpenEnvError as error:
+        membership.fail(error.message)
+        sys.exit(1)
+    config = WorkerConfig(app, membership.load, **server_options(settings))
+    tune_process()
+    Worker(config, membership, str(settings.target), settings.worker_silence_s / 4).run()
+
+
+def worker_app() -> Any:
+    """Makes the app inside a worker process, from the settings that `openenv serve` exported."""
+    settings = ServerSettings.read()
+    if settings.target is None:
+        raise UsageError("OPENENV_TARGET is not set: start workers with `openenv serve`")
+    return targets.load(settings.target)
+
+
+def command(pipe: int, table: int, row: int) -> list[str]:
+    """The command line of a worker process."""
+    # A console script does not look for modules in the working directory; nor shall its workers.
+    alike = [] if str(Path.cwd()) in sys.path or "" in sys.path else ["-P"]
+    numbers = ["--pipe", str(pipe), "--table", str(table), "--row", str(row)]
+    return [sys.executable, *alike, "-m", "openenv", "worker", *numbers]

@@ -1,0 +1,63 @@
+"""Connections that a worker was handed, until it is known what they are."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from ..server.fastpath import FastPath
+from .load import Load
+
+__all__ = ["Arrival", "WorkerConfig"]
+
+
+class WorkerConfig(uvicorn.Config):
+    """A worker's configuration: its protocols count what becomes of connections.
+
+    Args:
+        app: The app.
+        load: Hears of it.
+        more: What `uvicorn.Config` takes.
+    """
+
+    def __init__(self, app: Any, load: Load, **more: Any):
+        super().__init__(app, http=Arrival, ws=_Upgrade, **more)
+        self.worker_load = load
+
+
+class Arrival(HttpToolsProtocol):
+    """A connection before its upgrade, or one that only speaks HTTP.
+
+    Args:
+        first: Bytes that another worker has read from it.
+        uvicorns: What uvicorn gives its protocols.
+    """
+
+    def __init__(self, *, first: bytes = b"", **uvicorns: Any):
+        super().__init__(**uvicorns)
+        self._first = first
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn does
+        super().connection_made(transport)
+        if self._first:
+            self.data_received(self._first)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        # Not called after an upgrade: then the connection has another protocol.
+        cast(WorkerConfig, self.config).worker_load.closed()
+        super().connection_lost(exc)
+
+
+class _Upgrade(FastPath):
+    """A connection that asks to speak WebSocket."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # Around what the fast path does in the next turn, where a v1 session is opened.
+        loop = asyncio.get_running_loop()
+        load = cast(WorkerConfig, self._config).worker_load
+        loop.call_soon(load.begin)
+        super().connection_made(transport)
+        loop.call_soon(load.end)

@@ -1,0 +1,234 @@
+"""The worker processes of a server: started, replaced, ended."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..errors import LaunchFailed, OpenEnvError, UsageError
+from ..settings import ServerSettings
+from .child import Child, Command, Life
+from .grace import END_S, RUNNING_S, SETTLE_S
+from .pipe import Kind
+from .policy import RestartPolicy
+from .table import Table
+
+__all__ = ["Fleet"]
+
+logger = logging.getLogger("openenv.supervisor")
+
+# Seconds that a worker has to end by itself, beside the time that its sessions are given.
+LEAVE_S = END_S + 2.0
+LOOK_S = 0.5
+
+
+@dataclass(eq=False)
+class Seat:
+    """A place for one worker.
+
+    Attributes:
+        child: Who has it; None between a death and a restart.
+        successor: Who will have it when it is ready.
+        restart_at: When the next one is started, after a death.
+    """
+
+    child: Child | None = None
+    successor: Child | None = None
+    restart_at: float | None = None
+
+
+class Fleet:
+    """Keeps as many workers as the settings say.
+
+    Args:
+        settings: Of the server.
+        command: Makes the command line of a worker.
+        started: Called with each worker process that was started.
+        ended: Called with each one that is gone, before its pipe is closed.
+
+    Attributes:
+        children: Every worker process there is.
+        complete: Whether all workers have been ready once.
+        failure: Why the server cannot go on.
+    """
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        command: Command,
+        started: Callable[[Child], None],
+        ended: Callable[[Child], None],
+    ):
+        self.children: list[Child] = []
+        self.complete = False
+        self.failure: OpenEnvError | None = None
+        self._settings = settings
+        self._command = command
+        self._started, self._ended = started, ended
+        self._seats = [Seat() for _ in range(settings.workers)]
+        # While workers are replaced, the old ones still have sessions; the dead are replaced in the meantime.
+        self._most = 2 * settings.workers
+        self._table = Table(3 * settings.workers)
+        self._free_rows = deque(self._table.row(index) for index in range(len(self._table)))
+        self._to_replace: deque[Seat] = deque()
+        self._policy = RestartPolicy(settings.worker_restarts)
+        self._ending = False
+        self._turn_at = time.monotonic()
+
+    @property
+    def taking(self) -> list[Child]:
+        """Workers that connections may be handed to."""
+        return [seat.child for seat in self._seats if seat.child is not None and seat.child.life is Life.READY]
+
+    def find(self, key: int) -> Child | None:
+        """The worker of a key, if it is one that serves."""
+        return next((child for child in self.children if child.key == key and child.life is not Life.STARTING), None)
+
+    def start(self) -> None:
+        """Starts all workers."""
+        for seat in self._seats:
+            self._fill(seat)
+
+    def ready(self, child: Child) -> None:
+        """A worker says that it can serve."""
+        if child.life is not Life.STARTING:
+            return
+        child.became_ready(time.monotonic())
+        seat = next((seat for seat in self._seats if seat.successor is child), None)
+        if seat is not None:
+            seat.successor = None
+            seat.restart_at = None
+            old, seat.child = seat.child, child
+            if old is not None:
+                self._leave(old, Kind.RETIRE, self._settings.grace_s)
+        self.complete = self.complete or len(self.taking) == len(self._seats)
+
+    def replace_all(self) -> None:
+        """Replaces every worker by a new one, one after the other."""
+        self._to_replace.extend(self._seats)
+
+    def leave(self, grace_s: float) -> None:
+        """Ends all workers; their sessions get that many seconds."""
+        self._ending = True
+        self._to_replace.clear()
+        for child in self.children:
+            self._leave(child, Kind.DRAIN, grace_s)
+
+    def kill(self) -> None:
+        """Ends all workers at once."""
+        self._ending = True
+        for child in self.children:
+            child.kill("had to end at once")
+
+    def wake(self, rows: bytes | None = None) -> None:
+        """Tells workers in which newcomers wait that a slot is free: those of some rows (2 bytes each), or all."""
+        wanted = None if rows is None else {rows[at : at + 2] for at in range(0, len(rows), 2)}
+        for child in self.children:
+            if child.life is not Life.STARTING and (wanted is None or child.row.index.to_bytes(2, "big") in wanted):
+                child.pipe.post(Kind.FREE)
+
+    def turn(self, now: float) -> None:
+        """Does what is due: kills the overdue, starts the missing, goes on with a replacement."""
+        for child in self.children:
+            reason = child.overdue(now)
+            if reason is not None:
+                child.kill(reason)
+        for seat in self._seats:
+            if seat.restart_at is not None and seat.restart_at <= now:
+                seat.restart_at = None
+                self._fill(seat)
+        if self._to_replace and len(self.children) < self._most and not any(seat.successor for seat in self._seats):
+            self._replace(self._to_replace.popleft())
+
+    def rest_s(self, now: float) -> float:
+        """Seconds until `turn` has something to do."""
+        times = [child.deadline for child in self.children if child.deadline is not None]
+        times += [seat.restart_at for seat in self._seats if seat.restart_at is not None]
+        return min([max(0.0, time - now) for time in times] + [min(LOOK_S, self._settings.worker_silence_s / 4)])
+
+    def reap(self) -> None:
+        """Takes notice of workers that have ended."""
+        gone = [child for child in self.children if child.exit_code is not None]
+        for child in gone:
+            self.children.remove(child)
+            self._ended(child)
+            child.row.clear()
+            self._free_rows.append(child.row)
+            self._bury(child)
+        if gone:
+            self.wake()
+
+    def close(self) -> None:
+        """Leaves nothing behind, neither process nor memory."""
+        self.kill()
+        for child in self.children:
+            child.bury()
+        self._table.close()
+
+    def _fill(self, seat: Seat) -> None:
+        if self._ending:
+            return
+        try:
+            seat.child = self._start()
+        except OSError as error:
+            self._again(seat, 0.0, f"could not be started: {error.strerror or error}")
+
+    def _replace(self, seat: Seat) -> None:
+        if seat.child is None:  # its restart brings a new one
+            return
+        try:
+            seat.successor = self._start()
+        except OSError as error:
+            self._to_replace.clear()
+            logger.error("no new worker could be started: %s: the old ones go on", error.strerror or error)
+
+    def _start(self) -> Child:
+        settings = self._settings
+        row = self._free_rows[0]
+        child = Child(self._command, self._table, row, settings.worker_start_s, settings.worker_silence_s)
+        self._free_rows.popleft()
+        self.children.append(child)
+        self._started(child)
+        return child
+
+    def _leave(self, child: Child, kind: Kind, grace_s: float) -> None:
+        spare = LEAVE_S + (SETTLE_S if kind is Kind.RETIRE else 0.0)
+        child.leave(kind, grace_s, time.monotonic() + max(grace_s, RUNNING_S) + spare)
+
+    def _bury(self, child: Child) -> None:
+        """Decides what follows from a death."""
+        seat = next((seat for seat in self._seats if child in (seat.child, seat.successor)), None)
+        if seat is None or self._ending:
+            return
+        if seat.successor is child:
+            seat.successor = None
+            self._to_replace.clear()
+            logger.error("the new worker %d %s: the old ones go on", child.pid, child.cause)
+            return
+        seat.child = None
+        if not self.complete and child.ready_at is None:
+            never = LaunchFailed(f"a worker process {child.cause} before it was ready: see what it printed")
+            self._fail(never if child.complaint is None else UsageError(child.complaint))
+            return
+        lived_s = 0.0 if child.ready_at is None else time.monotonic() - child.ready_at
+        self._again(seat, lived_s, f"{child.pid} {child.cause}, its sessions are lost")
+
+    def _again(self, seat: Seat, lived_s: float, what: str) -> None:
+        """A seat is empty: it is filled again, if the budget allows."""
+        now = time.monotonic()
+        pause = self._policy.died(now, lived_s)
+        if pause is None:
+            most = f"more than {self._settings.worker_restarts} times within a minute (worker_restarts)"
+            self._fail(
+                LaunchFailed(f"worker processes died {most}; the last one, worker {what}: see what it printed")
+            )
+            return
+        logger.warning("worker %s: another one starts in %g s", what, pause)
+        seat.restart_at = now + pause
+
+    def _fail(self, error: OpenEnvError) -> None:
+        self.failure = error
+        self.leave(0.0)

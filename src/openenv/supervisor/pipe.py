@@ -1,0 +1,125 @@
+"""The road between the parent and a worker: whole messages, with sockets attached."""
+
+from __future__ import annotations
+
+import os
+import socket
+from array import array
+from collections import deque
+from collections.abc import Iterable
+from enum import Enum
+from typing import NamedTuple, Self
+
+__all__ = ["Kind", "Message", "Pipe", "can_pass_sockets"]
+
+# Sockets in one message: what a worker takes in before it serves those it has. The kernel's limit is 253.
+MOST_SOCKETS = 32
+# Largest message: a request head that is handed on.
+MOST_BYTES = 65_536
+# How a worker is named in a message.
+KEY_BYTES = 8
+_ROOM = socket.CMSG_SPACE(MOST_SOCKETS * array("i").itemsize) if hasattr(socket, "CMSG_SPACE") else 0
+
+
+class Kind(Enum):
+    """What a message is about: its first byte."""
+
+    # From the parent.
+    CONNECTIONS = b"c"  # how many (1 byte) and sockets of new connections
+    DRAIN = b"d"  # open no session any more; seconds that sessions are given to end
+    RETIRE = b"l"  # the same for a worker that was replaced, whose last connections are still opening sessions
+    # From a worker.
+    READY = b"r"  # JSON: what it serves
+    FAILED = b"e"  # it cannot start: why
+    # Both ways.
+    ROUTED = b"h"  # key of the worker that is wanted (8 bytes), what was read already; one socket
+    FREE = b"f"  # a slot came free; from a worker: rows of those that wait for one (2 bytes each)
+    END = b""  # the other end is gone
+
+
+class Message(NamedTuple):
+    kind: Kind
+    payload: bytes
+    sockets: list[int]
+
+
+def can_pass_sockets() -> bool:
+    """Whether this platform has what a server of several workers is made of."""
+    needed = ((socket, "send_fds"), (socket, "SOCK_SEQPACKET"), (socket, "AF_UNIX"), (os, "memfd_create"))
+    return all(hasattr(module, name) for module, name in needed)
+
+
+class Pipe:
+    """One end of the road. Never waits."""
+
+    def __init__(self, end: socket.socket):
+        end.setblocking(False)
+        self._end = end
+        self._outbox: deque[tuple[bytes, list[int]]] = deque()
+
+    @classmethod
+    def pair(cls) -> tuple[Self, Self]:
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        return cls(here), cls(there)
+
+    @classmethod
+    def of(cls, descriptor: int) -> Self:
+        """The end that this process inherited."""
+        return cls(socket.socket(fileno=descriptor))
+
+    def fileno(self) -> int:
+        return self._end.fileno()
+
+    @property
+    def full(self) -> bool:
+        """Whether messages wait until the other end has read: call `flush` when the pipe can be written to."""
+        return bool(self._outbox)
+
+    def send(self, kind: Kind, payload: bytes = b"", sockets: Iterable[int] = ()) -> bool:
+        """Sends a message now. False: the pipe is full, or the other end is gone. The sockets stay the caller's."""
+        return not self._outbox and self._send(kind.value + payload, list(sockets))
+
+    def post(self, kind: Kind, payload: bytes = b"", sockets: Iterable[int] = ()) -> None:
+        """Sends a message now or later. The sockets belong to the pipe from here on."""
+        self._outbox.append((kind.value + payload, list(sockets)))
+        self.flush()
+
+    def flush(self) -> None:
+        """Sends what waits, as far as there is room."""
+        while self._outbox and self._send(*self._outbox[0]):
+            _, sockets = self._outbox.popleft()
+            for descriptor in sockets:
+                os.close(descriptor)
+
+    def receive(self) -> Message | None:
+        """The next message; None if there is none now. Its sockets belong to the caller."""
+        try:
+            # Not `socket.recv_fds`, which forgets its flags: processes that an environment starts would inherit them.
+            data, ancillary, _, _ = self._end.recvmsg(MOST_BYTES, _ROOM, socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            return None
+        except ConnectionError:
+            return Message(Kind.END, b"", [])
+        sockets = array("i")
+        for _, _, descriptors in ancillary:
+            sockets.frombytes(descriptors)
+        return Message(Kind(data[:1]), data[1:], sockets.tolist())
+
+    def close(self) -> None:
+        """Closes this end, and the sockets that were not sent."""
+        for _, sockets in self._outbox:
+            for descriptor in sockets:
+                os.close(descriptor)
+        self._outbox.clear()
+        self._end.close()
+
+    def _send(self, data: bytes, sockets: list[int]) -> bool:
+        try:
+            if sockets:
+                socket.send_fds(self._end, [data], sockets)
+            else:
+                self._end.send(data)
+        except OSError:
+            # No room; or too many sockets are on their way (ETOOMANYREFS), which a reader mends as well.
+            return False
+        return True

@@ -1,0 +1,98 @@
+"""A uvicorn server that ends without cutting anybody short."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from ..errors import SessionLost
+from ..server import HTTPEnvServer
+from ..sessions import SessionState
+from .grace import END_S, RUNNING_S
+
+__all__ = ["DrainingServer"]
+
+logger = logging.getLogger("openenv.supervisor")
+
+_BUSY = (SessionState.STARTING, SessionState.EXECUTING)
+
+
+class DrainingServer(uvicorn.Server):
+    """Serves an app; SIGTERM and Ctrl-C let its sessions end first. A second signal ends the process at once.
+
+    Args:
+        config: Of the app, which is loaded.
+        grace_s: Seconds that sessions have after SIGTERM. After Ctrl-C, only calls that run have time to finish.
+
+    Attributes:
+        environment: The server behind the app; None for an app that is not ours.
+    """
+
+    def __init__(self, config: uvicorn.Config, grace_s: float):
+        super().__init__(config)
+        self._grace_s = grace_s
+        self._signal: int | None = None
+        self._drained_at: float | None = None
+        found = getattr(getattr(config.app, "state", None), "openenv", None)
+        self.environment: HTTPEnvServer | None = found if isinstance(found, HTTPEnvServer) else None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether it was Ctrl-C that ended it."""
+        return self._signal == signal.SIGINT
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._signal is not None:
+            os._exit(128 + sig)
+        self._signal = sig
+
+    async def on_tick(self, counter: int) -> bool:
+        if self._signal is not None and self._drained_at is None:
+            self.drain(0.0 if self.interrupted else self._grace_s)
+        return await super().on_tick(counter) or self._over()
+
+    def drain(self, grace_s: float) -> None:
+        """Begins to end: no further connections and sessions. Asked again, it may only end earlier."""
+        if self._drained_at is not None:
+            self._grace_s = min(self._grace_s, time.monotonic() - self._drained_at + grace_s)
+            return
+        for listener in self.servers:
+            listener.close()
+        self._drained_at = time.monotonic()
+        self._grace_s = grace_s
+        deadline = threading.Timer(max(grace_s, RUNNING_S) + END_S, _end_by_force)
+        deadline.daemon = True
+        deadline.start()
+        if self.environment is not None:
+            self.environment.drain(grace_s)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self.environment is not None:
+            for session in self.environment.manager.sessions:
+                session.end(SessionLost("the server was stopped, and its time for sessions to end (grace_s) is over"))
+        await super().shutdown(sockets)
+
+    def _over(self) -> bool:
+        """Whether it has drained: no session is left, or their time is up."""
+        if self._drained_at is None:
+            return False
+        if self.environment is None:
+            return True
+        sessions: Any = self.environment.manager.sessions
+        passed = time.monotonic() - self._drained_at
+        if passed < self._grace_s:
+            return not sessions
+        return passed >= RUNNING_S or not any(session.state in _BUSY for session in sessions)
+
+
+def _end_by_force() -> None:
+    logger.warning("an environment does not return from its call: the process ends without it")
+    os._exit(0)

@@ -1,0 +1,195 @@
+"""Inside a worker process: serves the connections that its parent hands over."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import socket
+from types import FrameType
+from typing import Any
+
+from ..file_limit import raise_file_limit
+from .arrival import Arrival, WorkerConfig
+from .child import GROUP_SIGNALS
+from .grace import EXHAUSTED_S, SETTLE_S
+from .load import Load
+from .pipe import KEY_BYTES, MOST_BYTES, MOST_SOCKETS, Kind, Pipe
+from .serving import DrainingServer
+from .slots import SharedSlots
+from .table import BEAT, KEY, Table
+
+__all__ = ["Membership", "Worker"]
+
+logger = logging.getLogger("openenv.supervisor")
+
+
+class Membership:
+    """What a worker process has in common with its parent and the other workers.
+
+    Args:
+        pipe: Descriptor of its end of the road to the parent.
+        table: Descriptor of the shared table.
+        row: Its row.
+    """
+
+    def __init__(self, pipe: int, table: int, row: int):
+        for number in GROUP_SIGNALS:
+            signal.signal(number, _leave_it_to_the_parent)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, GROUP_SIGNALS)
+        for descriptor in (pipe, table):
+            os.set_inheritable(descriptor, False)
+        self.pipe = Pipe.of(pipe)
+        self.table = Table(descriptor=table)
+        self.row = self.table.row(row)
+        self.load = Load(self.row)
+
+    @property
+    def key(self) -> str:
+        """What the process is called in a URL."""
+        return format(self.row.get(KEY), "x")
+
+    def fail(self, reason: str) -> None:
+        """Tells the parent why this process cannot start."""
+        self.pipe.send(Kind.FAILED, reason.encode()[: MOST_BYTES - 1])
+
+
+class Worker(DrainingServer):
+    """Serves an app on connections that come over a pipe.
+
+    Args:
+        config: Of the app, which is loaded.
+        membership: The process's place among the workers.
+        name: What it serves, for the parent to say; by default the environment's name.
+        beat_s: Seconds between signs of life.
+    """
+
+    def __init__(self, config: WorkerConfig, membership: Membership, name: str, beat_s: float):
+        super().__init__(config, grace_s=0.0)
+        self._config = config
+        self._member = membership
+        self._pipe = membership.pipe
+        self._name = name
+        self._beat_s = beat_s
+        self._most_files = raise_file_limit()
+        self._opening: set[asyncio.Task[None]] = set()
+        self._slots: SharedSlots | None = None
+        if self.environment is not None:
+            limit = self.environment.max_concurrent_envs
+            self._slots = SharedSlots(membership.table, membership.row.index, limit, membership.load, self._freed)
+            self.environment.manager.share(self._slots)
+            self.environment.worker_key = membership.key
+            self.environment.redirect = self._redirect
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """A signal to the whole group: the parent has got it too, and says what to do."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=[])
+        self._loop = asyncio.get_running_loop()
+        self._beat()
+        ready: dict[str, Any] = {"name": self._name}
+        if self.environment is not None:
+            ready = {"name": self.environment.env_name, "limit": self.environment.max_concurrent_envs}
+        self._post(Kind.READY, json.dumps(ready).encode())
+        self._loop.add_reader(self._pipe.fileno(), self._read)
+
+    def _read(self) -> None:
+        """One message a turn of the loop, so that those who are served go on."""
+        if not self._has_room():
+            logger.warning("connections have to wait: this process may not open more files (ulimit -n)")
+            self._loop.remove_reader(self._pipe.fileno())
+            self._loop.call_later(EXHAUSTED_S, self._loop.add_reader, self._pipe.fileno(), self._read)
+            return
+        message = self._pipe.receive()
+        if message is None:
+            return
+        if message.kind is Kind.CONNECTIONS:
+            self._take_in(message.sockets, message.payload[0], b"")
+        elif message.kind is Kind.ROUTED:
+            self._take_in(message.sockets, 1, message.payload[KEY_BYTES:])
+        elif message.kind is Kind.FREE:
+            if self._slots is not None and self._slots.on_free is not None:
+                self._slots.on_free()
+        elif message.kind is Kind.RETIRE:
+            self._loop.call_later(SETTLE_S, self.drain, float(message.payload))
+        elif message.kind is Kind.DRAIN:
+            self.drain(float(message.payload))
+        else:
+            self._loop.remove_reader(self._pipe.fileno())
+            self._loop.remove_writer(self._pipe.fileno())
+            logger.warning("the parent process is gone: this worker ends as well")
+            self.drain(0.0)
+
+    def _has_room(self) -> bool:
+        """Whether a message full of sockets can be received: the kernel drops those for which there is no room."""
+        try:
+            free = os.dup(self._pipe.fileno())  # the lowest number that is free
+        except OSError:
+            return False
+        os.close(free)
+        return free + MOST_SOCKETS < self._most_files
+
+    def _take_in(self, sockets: list[int], count: int, first: bytes) -> None:
+        for descriptor in sockets:
+            task = self._loop.create_task(self._connect(socket.socket(fileno=descriptor), first))
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
+        missing = count - len(sockets)
+        if missing:
+            logger.error("%d connections were lost: this process may not open more files (ulimit -n)", missing)
+            for _ in range(missing):
+                self._member.load.closed()
+
+    async def _connect(self, connection: socket.socket, first: bytes) -> None:
+        try:
+            connection.setblocking(False)
+            await self._loop.connect_accepted_socket(lambda: self._protocol(first), connection)
+        except OSError:  # it went away on its way here
+            connection.close()
+            self._member.load.closed()
+
+    def _protocol(self, first: bytes) -> Arrival:
+        return Arrival(
+            config=self._config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+            _loop=self._loop,
+            first=first,
+        )
+
+    def _redirect(self, key: str, connection: socket.socket, read: bytes) -> bool:
+        """Hands a connection to the worker of a key. False: there is none."""
+        try:
+            number = int(key, 16)
+            wanted = number.to_bytes(KEY_BYTES, "big")
+        except (ValueError, OverflowError):
+            return False
+        if not (number and self._member.table.has(number)) or len(read) > MOST_BYTES - KEY_BYTES - 1:
+            return False
+        self._post(Kind.ROUTED, wanted + read, [connection.detach()])
+        return True
+
+    def _freed(self, rows: list[int]) -> None:
+        """A slot is free for workers in which newcomers wait."""
+        self._post(Kind.FREE, b"".join(row.to_bytes(2, "big") for row in rows))
+
+    def _post(self, kind: Kind, payload: bytes, sockets: tuple[int, ...] | list[int] = ()) -> None:
+        self._pipe.post(kind, payload, sockets)
+        if self._pipe.full:
+            self._loop.add_writer(self._pipe.fileno(), self._flush)
+
+    def _flush(self) -> None:
+        self._pipe.flush()
+        if not self._pipe.full:
+            self._loop.remove_writer(self._pipe.fileno())
+
+    def _beat(self) -> None:
+        self._member.row.add(BEAT, 1)
+        self._loop.call_later(self._beat_s, self._beat)
+
+
+def _leave_it_to_the_parent(number: int, frame: FrameType | None) -> None:
+    pass

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from openenv.supervisor.pipe import MOST_BYTES, MOST_SOCKETS, Kind, Message, Pipe, can_pass_sockets
+
+
+@pytest.fixture
+def ends():
+    here, there = Pipe.pair()
+    yield here, there
+    here.close()
+    there.close()
+
+
+@pytest.fixture
+def sockets():
+    made = [socket.socket() for _ in range(MOST_SOCKETS)]
+    yield [one.fileno() for one in made]
+    for one in made:
+        one.close()
+
+
+def inode(descriptor):
+    return os.fstat(descriptor).st_ino
+
+
+def open_files():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_messages_arrive_whole_and_in_order(ends):
+    here, there = ends
+    assert here.send(Kind.DRAIN, b"1.5")
+    assert here.send(Kind.FREE)
+    assert there.receive() == Message(Kind.DRAIN, b"1.5", [])
+    assert there.receive() == Message(Kind.FREE, b"", [])
+    assert there.receive() is None
+
+
+def test_the_largest_message_with_all_its_sockets(ends, sockets):
+    here, there = ends
+    assert here.send(Kind.ROUTED, b"x" * (MOST_BYTES - 1), sockets)
+    message = there.receive()
+    assert len(message.payload) == MOST_BYTES - 1
+    assert [inode(received) for received in message.sockets] == [inode(sent) for sent in sockets]
+    assert not any(os.get_inheritable(received) for received in message.sockets)
+    for received in message.sockets:
+        os.close(received)
+
+
+def fill(pipe):
+    """Sends until the pipe is full; how many messages that took."""
+    count = 0
+    while pipe.send(Kind.DRAIN, b"x" * 1000):
+        count += 1
+    return count
+
+
+def test_a_full_pipe_takes_nothing_more(ends):
+    here, there = ends
+    count = fill(here)
+    assert count > 0
+    assert not here.full
+    received = 0
+    while there.receive() is not None:
+        received += 1
+    assert received == count
+
+
+def test_what_is_posted_to_a_full_pipe_waits_for_its_turn(ends, sockets):
+    here, there = ends
+    count = fill(here)
+    before = open_files()
+    here.post(Kind.CONNECTIONS, sockets=[os.dup(sockets[0])])
+    here.post(Kind.FREE)
+    assert here.full
+    assert not here.send(Kind.FREE)
+    for _ in range(count):
+        assert there.receive().kind is Kind.DRAIN
+    assert there.receive() is None
+    here.flush()
+    assert not here.full
+    received = there.receive()
+    assert (received.kind, inode(received.sockets[0])) == (Kind.CONNECTIONS, inode(sockets[0]))
+    assert there.receive().kind is Kind.FREE
+    os.close(received.sockets[0])
+    assert open_files() == before
+
+
+def test_what_was_not_sent_is_closed_with_the_pipe(ends, sockets):
+    here, _ = ends
+    fill(here)
+    before = open_files()
+    here.post(Kind.CONNECTIONS, sockets=[os.dup(sockets[0])])
+    here.close()
+    assert open_files() == before - 1
+
+
+@pytest.mark.parametrize("unread", [True, False])
+def test_the_end_of_the_other_side(ends, unread):
+    here, there = ends
+    if unread:
+        there.send(Kind.FREE)
+        here.send(Kind.FREE)
+    there.close()
+    kinds = [message.kind for message in (here.receive(), here.receive()) if message is not None]
+    assert Kind.END in kinds
+    assert not here.send(Kind.FREE)
+
+
+def test_a_platform_without_the_means(monkeypatch):
+    assert can_pass_sockets()
+    monkeypatch.delattr(socket, "send_fds")
+    assert not can_pass_sockets()
