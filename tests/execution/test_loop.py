@@ -3,12 +3,11 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
 
+from openenv.environment import Environment
 from openenv.execution import profile_of
 from openenv.types import Action
 
@@ -19,12 +18,6 @@ from .executors import loop_executor
 pytestmark = pytest.mark.usefixtures("no_threads_left", "loop_factory")
 
 variable: contextvars.ContextVar[int] = contextvars.ContextVar("variable", default=0)
-
-
-@pytest.fixture
-def helpers() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(2, thread_name_prefix="test-helper") as pool:
-        yield pool
 
 
 @pytest.fixture(params=["task", "callback"])
@@ -447,3 +440,14 @@ def test_a_program_can_end_while_a_call_runs(helpers):
     assert not thread.is_alive(), "the program hangs"
     (error,) = sleeper_ended
     assert isinstance(error, asyncio.CancelledError)
+
+
+async def test_an_environment_without_a_close_of_its_own_needs_no_helper(helpers):
+    executor = loop_executor(helpers)
+    await outcome(partial(executor.start, AsyncWithoutClose))
+    helpers.shutdown()
+    assert await outcome(executor.close) == (None, None)
+
+
+class AsyncWithoutClose(AsyncPlain):
+    close = Environment.close

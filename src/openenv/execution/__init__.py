@@ -5,6 +5,7 @@ from .inline import InlineExecutor
 from .loop import LoopExecutor
 from .mailbox import Mailbox
 from .profile import EnvironmentProfile, Execution, class_of, profile_of
+from .scheduling import give_way
 from .thread import ThreadExecutor
 
 __all__ = [
@@ -19,5 +20,6 @@ __all__ = [
     "ThreadExecutor",
     "class_of",
     "describe",
+    "give_way",
     "profile_of",
 ]

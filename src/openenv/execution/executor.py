@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-__all__ = ["Done", "Executor", "Operation", "attempt", "close", "construct", "describe"]
+from ..environment import Environment
+
+__all__ = ["Done", "Executor", "Operation", "attempt", "close", "construct", "describe", "has_close"]
 
 Operation = Callable[[Any, Any], Any]
 """Does one thing with an environment: `operation(environment, argument)`."""
@@ -61,6 +63,12 @@ def describe(error: BaseException) -> str:
 def construct(_: None, factory: Callable[[], Any]) -> Any:
     """The operation that makes an environment."""
     return factory()
+
+
+def has_close(environment: Any) -> bool:
+    """Whether closing an environment does anything; most have only the `close` that `Environment` gives them."""
+    own = getattr(environment, "__dict__", ())
+    return "close" in own or getattr(type(environment), "close", None) not in (None, Environment.close)
 
 
 def close(environment: Any, _: None) -> None:

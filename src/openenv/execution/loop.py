@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import CoroutineType
 from typing import Any
 
-from .executor import Done, Operation, attempt, close, construct
+from .executor import Done, Operation, attempt, close, construct, has_close
 from .host import Host
 from .mailbox import Mailbox
 
@@ -37,7 +37,7 @@ class LoopExecutor:
             self._environment = environment
             done(environment, error)
 
-        self._helpers.submit(self._help, construct, None, factory, made)
+        self._have_helped(construct, None, factory, made)
 
     def submit(self, operation: Operation, argument: Any, done: Done) -> None:
         # `attempt`, written out: its call would be a good part of what is added to a step.
@@ -61,7 +61,14 @@ class LoopExecutor:
     def close(self, done: Done) -> None:
         self._host.close()
         environment, self._environment = self._environment, None
-        self._helpers.submit(self._help, close, environment, None, done)
+        if has_close(environment):
+            self._have_helped(close, environment, None, done)
+        else:
+            done(None, None)
+
+    def _have_helped(self, operation: Operation, environment: Any, argument: Any, done: Done) -> None:
+        self._mailbox.pace.begin()
+        self._helpers.submit(self._help, operation, environment, argument, done)
 
     def _help(self, operation: Operation, environment: Any, argument: Any, done: Done) -> None:
         self._mailbox.post(done, *attempt(operation, environment, argument))

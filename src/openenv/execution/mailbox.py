@@ -7,6 +7,7 @@ import contextlib
 from collections import deque
 from typing import Any
 
+from . import pace
 from .executor import Done
 
 __all__ = ["Mailbox"]
@@ -17,9 +18,13 @@ class Mailbox:
 
     Args:
         loop: Where results are delivered.
+
+    Attributes:
+        pace: To be told of every call that is given to a thread; it hears from here of each that has come back.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop):
+        self.pace = pace.PROCESS
         self._loop = loop
         self._letters: deque[tuple[Done, Any, BaseException | None]] = deque()
         self._ringing = False
@@ -45,11 +50,13 @@ class Mailbox:
     def _deliver(self) -> None:
         # Lowered first: a letter posted from here on either is seen below or rings again.
         self._ringing = False
-        letters = self._letters
+        letters, taken = self._letters, 0
         try:
             while letters:
                 done, result, error = letters.popleft()
+                taken += 1
                 done(result, error)
         finally:
+            self.pace.end(taken)
             if letters:  # a reader raised: the others still get theirs
                 self._ring()

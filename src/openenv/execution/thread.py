@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -13,6 +11,7 @@ from typing import Any
 
 from .executor import Done, Operation, attempt, close, construct
 from .mailbox import Mailbox
+from .scheduling import give_way
 
 __all__ = ["ThreadExecutor"]
 
@@ -48,9 +47,10 @@ class ThreadExecutor:
             return
         finally:
             threading.stack_size(before)
-        self._inbox.put((self._construct, factory, done))
+        self.submit(self._construct, factory, done)
 
     def submit(self, operation: Operation, argument: Any, done: Done) -> None:
+        self._mailbox.pace.begin()
         self._inbox.put((operation, argument, done))
 
     def cancel(self) -> None:
@@ -60,7 +60,7 @@ class ThreadExecutor:
         if self._thread.ident is None:  # it could not be started
             done(None, None)
             return
-        self._inbox.put((self._close, None, done))
+        self.submit(self._close, None, done)
         self._inbox.put(None)
 
     def release(self) -> Any:
@@ -70,7 +70,7 @@ class ThreadExecutor:
         return environment
 
     def _run(self) -> None:
-        _give_way()
+        give_way()
         post, take = self._mailbox.post, self._inbox.get
         while (call := take()) is not None:
             operation, argument, done = call
@@ -98,16 +98,3 @@ class ThreadExecutor:
         if self._runner is None:
             self._runner = asyncio.Runner()
         return self._runner.run(call)
-
-
-def _give_way() -> None:
-    """Has the kernel not interrupt a running thread when this one is woken.
-
-    A thread is woken while the event loop holds the interpreter: given the processor at once, it would only find that
-    out and go back to sleep. On one core, 64 sessions, that is two switches and a third to a half of the CPU of a
-    step (51 us without, 28 with; `openenv bench steps --serve` of a synchronous environment).
-    """
-    if hasattr(os, "SCHED_BATCH") and os.sched_getscheduler(0) == os.SCHED_OTHER:
-        # A sandbox may forbid it. What the environment starts inherits it: the same share, later by a moment.
-        with contextlib.suppress(OSError):
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))

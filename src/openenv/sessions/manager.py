@@ -30,6 +30,7 @@ from ..execution import (
     ThreadExecutor,
     class_of,
     describe,
+    give_way,
     profile_of,
 )
 from . import lease
@@ -186,16 +187,16 @@ class SessionManager:
 
     def made(self, session: Session, environment: Any, error: BaseException | None) -> None:
         if error is not None:
-            name = self.factory_name
-            reason = f"{type(error).__name__}: {describe(error)}"
-            failure = FactoryFailed(name, f"{name} could not create an environment: {reason}")
-            failure.__cause__ = error
-            session.fail(failure)
+            session.fail(self._failure("could not create an environment", error))
             return
         try:
             profile = self._checked_profile(environment)
         except OpenEnvError as usage:
             session.fail(usage)
+            return
+        except Exception as trouble:  # noqa: BLE001 - the edge to foreign code: a class that will not be looked at
+            made = f"made a {type(environment).__name__}, whose methods cannot be read"
+            session.fail(self._failure(made, trouble))
             return
         executor = session.executor
         if isinstance(executor, ThreadExecutor) and profile.execution is not Execution.THREAD:
@@ -258,6 +259,12 @@ class SessionManager:
         execution = Execution.THREAD if self._profile is None else self._profile.execution
         session.start(self._executor(execution, session), self.factory)
 
+    def _failure(self, what: str, error: BaseException) -> FactoryFailed:
+        name = self.factory_name
+        failure = FactoryFailed(name, f"{name} {what}: {type(error).__name__}: {describe(error)}")
+        failure.__cause__ = error
+        return failure
+
     def _checked_profile(self, environment: object) -> EnvironmentProfile:
         cls = type(environment)
         if not (callable(getattr(cls, "reset", None)) and callable(getattr(cls, "step", None))):
@@ -286,7 +293,7 @@ class SessionManager:
 
     def _helper_threads(self) -> ThreadPoolExecutor:
         if self._helpers is None:
-            self._helpers = ThreadPoolExecutor(HELPER_THREADS, thread_name_prefix="openenv-helper")
+            self._helpers = ThreadPoolExecutor(HELPER_THREADS, "openenv-helper", initializer=give_way)
         return self._helpers
 
     def _give_up(self, session: Session, wait_s: float | None) -> None:
