@@ -8,10 +8,11 @@ from functools import partial
 
 import pytest
 
+from openenv.environment import Environment
 from openenv.execution import profile_of
 from openenv.types import Action
 
-from ..asynchronous import PATIENCE_S, Gate, forgotten, outcome
+from ..asynchronous import PATIENCE_S, Gate, forgotten, outcome, until
 from ..environments import Diary, Gated, MixedPlain, Plain
 from .executors import thread_executor
 
@@ -125,6 +126,25 @@ class TestNobodyWaits:
 
 
 class TestTheEnd:
+    async def test_an_environment_without_a_close_is_destroyed_on_its_thread(self):
+        ends: list[tuple[int, int]] = []
+
+        class Silent(Plain):
+            close = Environment.close
+
+            def __init__(self):
+                super().__init__()
+                self.thread = threading.get_ident()
+
+            def __del__(self):
+                ends.append((self.thread, threading.get_ident()))
+
+        executor = thread_executor()
+        await outcome(lambda done: executor.start(Silent, lambda environment, error: done(None, error)))
+        assert await outcome(executor.close) == (None, None)
+        await until(lambda: bool(ends))
+        assert ends[0][0] == ends[0][1]
+
     async def test_close_ends_the_thread(self):
         executor, environment = await opened()
         thread, _ = await outcome(partial(executor.submit, lambda *_: threading.current_thread(), None))
