@@ -85,6 +85,12 @@ def test_a_figure_that_a_file_does_not_have_is_left_out():
     assert "kib_per_session" not in {comparison.figure for comparison in compare(none, none)}
 
 
+@pytest.mark.parametrize("nothing", ["fast", float("inf"), float("nan"), -1.0])
+def test_what_is_no_figure_is_left_out(nothing):
+    strange = steps("a", *server_us(nothing, nothing))
+    assert "server_us_per_step" not in {comparison.figure for comparison in compare(strange, strange)}
+
+
 def test_batches_are_compared_with_their_likes():
     before = scale("a", small=[summary(64, total=t) for t in (1.5, 1.51)], large=[summary(2048)] * 2)
     after = scale("b", small=[summary(64, total=t) for t in (1.2, 1.21)], larger=[summary(4096)] * 2)

@@ -58,7 +58,20 @@ def test_batches_of_one_kind_are_the_trials_of_a_case(write):
 
 @pytest.mark.parametrize(
     "document",
-    ["", "sessions,wait", "[]", "7", {}, {"bench": "steps"}, {"bench": "scale", "workload": {}, "batches": [1]}],
+    [
+        "",
+        "sessions,wait",
+        "[]",
+        "7",
+        {},
+        {"bench": "steps"},
+        {"bench": "steps", "workload": [], "trials": [{}]},
+        {"bench": "steps", "workload": {}, "trials": 5},
+        {"bench": "steps", "workload": {}, "trials": []},
+        {"bench": "steps", "workload": {}, "trials": ["a"]},
+        {"bench": "scale", "workload": {}, "batches": [1]},
+        {"bench": "storm", "workload": {}, "batches": []},
+    ],
 )
 def test_what_is_no_result_is_refused_with_a_way_to_get_one(write, document):
     with pytest.raises(UsageError, match=r"no result of a measurement: give what `openenv bench steps --json`"):

@@ -19,6 +19,7 @@ __all__ = [
     "CounterEnv",
     "CounterObservation",
     "CounterState",
+    "HesitantEnv",
     "RingingCounter",
     "ThreadCounter",
     "app_of",
@@ -105,6 +106,30 @@ class RingingCounter(Counter):
 
 class CounterEnv(EnvClient[CounterAction, CounterObservation, CounterState]):
     """The client of all of them."""
+
+
+class HesitantEnv(CounterEnv):
+    """A client whose connections are there when the test lets them.
+
+    Attributes:
+        ready: Set for connections to be there.
+        connecting: How many wait for that.
+    """
+
+    def __init__(self, *args: Any, **options: Any):
+        super().__init__(*args, **options)
+        self.ready = asyncio.Event()
+        self.connecting = 0
+
+    async def _dial(self) -> Any:
+        end = await super()._dial()
+        self.connecting += 1
+        try:
+            await self.ready.wait()
+        except asyncio.CancelledError:
+            await end.aclose()
+            raise
+        return end
 
 
 def app_of(factory: Any = Counter, sessions: int | None = None, **settings: Any) -> Any:

@@ -24,13 +24,14 @@ from openenv.errors import (
 )
 from openenv.types import ActT, Observation, ObsT, State, StateT, StepResult
 
-from ..asynchronous import Gate
+from ..asynchronous import Gate, until
 from ..environments import Gated, Plain
 from .environments import (
     CounterAction,
     CounterEnv,
     CounterObservation,
     CounterState,
+    HesitantEnv,
     ThreadCounter,
     app_of,
     plain_app,
@@ -373,6 +374,38 @@ async def test_close_ends_a_call_that_is_running(no_threads_left):
     await closing
     with pytest.raises(ConnectionFailed):
         await step
+
+
+async def test_closing_while_it_connects_leaves_no_session():
+    app = app_of()
+    env = HesitantEnv(app=app)
+    calls = [asyncio.create_task(env.reset()) for _ in range(2)]
+    await until(lambda: env.connecting)
+    await env.close()
+    env.ready.set()
+    for call in calls:
+        with pytest.raises(SessionLost, match=r"closed while it was connecting.*reset\(\)"):
+            await call
+    assert app.state.openenv.active_sessions == 0
+    assert (await env.reset(start=3)).observation.total == 3
+    await env.close()
+
+
+async def test_a_client_that_was_closed_while_it_connected_begins_anew():
+    app = app_of()
+    env = HesitantEnv(app=app)
+    first = asyncio.create_task(env.reset(start=1))
+    await until(lambda: env.connecting)
+    await env.close()
+    second = asyncio.create_task(env.reset(start=2))
+    await until(lambda: env.connecting == 2)
+    env.ready.set()
+    with pytest.raises(SessionLost):
+        await first
+    assert (await second).observation.total == 2
+    assert (await env.step(ONE)).observation.total == 3
+    assert app.state.openenv.active_sessions == 1
+    await env.close()
 
 
 # Calls made at the same time.

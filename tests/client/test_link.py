@@ -49,13 +49,13 @@ async def test_replies_find_their_requests_in_any_order():
 async def test_a_stream_hears_every_frame_and_then_no_more():
     link, peer = await linked()
     frames, failures = [], []
-    link.stream("batch", {"calls": []}, frames.append, failures.append)
+    link.stream("batch", {"calls": []}, lambda frame, more: frames.append((frame["results"], more)), failures.append)
     peer.say({"id": 1, "ok": True, "results": [1], "more": True})
     assert link._protocol.outstanding == 1
     peer.say({"id": 1, "ok": True, "results": [2], "more": False})
-    assert [frame["results"] for frame in frames] == [[1], [2]]
+    assert frames == [([1], True), ([2], False)]
     assert (link._protocol.outstanding, failures) == (0, [])
-    link.stream("batch", {"calls": []}, frames.append, failures.append)
+    link.stream("batch", {"calls": []}, lambda frame, more: None, failures.append)
     peer.say({"id": 2, **fault()})
     assert isinstance(failures[0], StepFailed)
     await link.aclose()
@@ -170,3 +170,41 @@ async def test_draining_is_remembered_and_events_of_sessions_are_passed_on():
     peer.say({"event": "session_lost", "session": "s", "reason": "r"})
     assert heard == [("session_lost", {"session": "s", "reason": "r"})]
     await link.aclose()
+
+
+@pytest.mark.parametrize("period", [float("inf"), float("nan"), -1.0, 0, "often", None])
+async def test_a_heartbeat_that_is_none_is_not_kept(period):
+    app = ScriptedApp()
+    app.hello = {**HELLO, "heartbeat_s": period}
+    link, _ = await linked(app)
+    await link.greeting(1)
+    assert link._beat is None
+    await link.aclose()
+
+
+async def test_a_second_greeting_adds_no_second_heartbeat():
+    app = ScriptedApp()
+    app.hello = {**HELLO, "heartbeat_s": 10.0}
+    link, peer = await linked(app)
+    await link.greeting(1)
+    beat = link._beat
+    peer.say(app.hello)
+    assert link._beat is beat
+    await link.aclose()
+    assert beat.cancelled()
+
+
+async def test_sessions_are_ended_before_the_connection_in_as_few_messages_as_can_be():
+    link, peer = await linked(ScriptedApp(max_batch=2))
+    await link.greeting(1)
+    await link.aclose(["a", "b", "c"])
+    closes = [{"op": "close", "session": session} for session in "ab"]
+    assert peer.requests == [{"id": 1, "op": "batch", "calls": closes}, {"id": 2, "op": "close", "session": "c"}]
+    assert peer.closed
+
+
+async def test_sessions_that_are_too_many_to_be_named_end_with_the_connection():
+    link, peer = await linked(max_message_bytes=100)
+    await link.greeting(1)
+    await link.aclose([str(number) for number in range(20)])
+    assert (peer.requests, peer.closed) == ([], True)

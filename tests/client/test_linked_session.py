@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 from functools import partial
 
@@ -304,12 +305,56 @@ async def test_an_action_that_cannot_be_written_uses_no_number():
     await env.close()
 
 
+@pytest.mark.parametrize("state", [{}, {"state": 5}])
+async def test_a_reply_without_a_state(state):
+    env, peer = await opened(ScriptedApp())
+    call = asyncio.create_task(env.state())
+    peer.reply(await peer.asked(2), {"ok": True, **state})
+    with pytest.raises(ProtocolViolation, match="without a state"):
+        await call
+    await env.close()
+
+
+async def test_a_refusal_that_is_told_again_and_again_does_not_grow():
+    env, peer = await opened(app := ScriptedApp())
+    await env.close()
+    reset = asyncio.create_task(env.reset())
+    peer = await app.peer(1)
+    await peer.asked(2)
+    peer.reply(peer.requests[0], fault("ServerFull", "no room", "CAPACITY_REACHED"))
+    with pytest.raises(ServerFull):
+        await reset
+    lengths = set()
+    for _ in range(3):
+        with pytest.raises(ServerFull) as caught:
+            await env.step({})
+        lengths.add(len(caught.traceback))
+    assert len(lengths) == 1
+
+
+async def test_a_step_leaves_nothing_for_the_garbage_collector():
+    async with GenericEnvClient(app=app_of()) as env:
+        await env.reset()
+        gc.collect()
+        for _ in range(10):
+            await env.step({"by": 1})
+        assert gc.collect() == 0
+
+
+async def test_closing_ends_the_session_and_then_the_connection():
+    env, peer = await opened(ScriptedApp())
+    await env.close()
+    assert peer.requests[1:] == [{"id": 2, "op": "close", "session": peer.requests[0]["session"]}]
+    assert peer.closed
+
+
 async def test_closing_ends_a_call_that_is_running():
     env, peer = await opened(ScriptedApp())
     step = asyncio.create_task(env.step({}))
     await peer.asked(2)
     await env.close()
     assert peer.closed
+    assert len(peer.requests) == 2
     with pytest.raises(ConnectionFailed):
         await step
     assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -90,7 +90,7 @@ def test_a_reward_is_kept_as_it_came(reward):
 
 
 def test_a_missing_reward_is_none_and_not_zero():
-    result = parse_observation(OBSERVATION, {"observation": {"total": 0}})
+    result = parse_observation(OBSERVATION, {"observation": {"total": 0}, "done": False})
     assert result.reward is None
     assert result.done is False
 
@@ -104,7 +104,13 @@ def test_a_missing_reward_is_none_and_not_zero():
     ],
 )
 def test_metadata_beside_the_observation_or_inside(payload):
-    assert parse_observation(OBSERVATION, payload).metadata == {"a": 1}
+    assert parse_observation(OBSERVATION, {**payload, "done": False}).metadata == {"a": 1}
+
+
+@pytest.mark.parametrize("missing", [{}, {"done": None}])
+def test_an_episode_of_which_nothing_is_said_is_not_taken_to_go_on(missing):
+    with pytest.raises(ProtocolViolation, match="whether the episode is done"):
+        parse_observation(OBSERVATION, {"observation": {"total": 0}, "reward": 1.0, **missing})
 
 
 def test_an_episode_cut_short():
@@ -122,7 +128,7 @@ def test_a_reply_without_an_observation(payload):
 @pytest.mark.parametrize("fields", [{}, {"total": "many"}, {"total": 1, "unheard_of": 2}])
 def test_an_observation_of_another_version_says_where_it_does_not_fit(fields):
     with pytest.raises(ProtocolViolation, match="one version") as caught:
-        parse_observation(OBSERVATION, {"observation": fields})
+        parse_observation(OBSERVATION, {"observation": fields, "done": False})
     assert ("unheard_of" if "unheard_of" in fields else "total") in str(caught.value)
 
 

@@ -35,11 +35,12 @@ from .environments import (
     CounterAction,
     CounterEnv,
     CounterObservation,
+    HesitantEnv,
     RingingCounter,
     ThreadCounter,
     app_of,
 )
-from .scripted import ScriptedApp, fault, outcome
+from .scripted import HELLO, ScriptedApp, fault, outcome
 
 ONE = CounterAction(by=1)
 DONE = CounterAction(by=1, mood="done")
@@ -147,6 +148,36 @@ async def test_a_vector_larger_than_a_batch_is_sent_in_several():
         assert [result.observation.total for result in results] == list(range(20))
 
 
+async def test_no_more_sessions_are_opened_at_a_time_than_the_server_opens():
+    async with vector(app_of(ThreadCounter, sessions=20, max_batch=6), 20) as envs:
+        assert errors(await envs.reset()) == [None] * 20
+        assert rewards(await envs.step([ONE] * 20)) == [1.0] * 20
+
+
+async def test_who_waits_for_its_opening_hears_of_the_end_of_the_connection():
+    app = ScriptedApp(max_batch=2)
+    envs = vector(app, 5, env_cls=GenericEnvClient, message_timeout_s=None)
+    reset = asyncio.create_task(envs.reset())
+    peer = await app.peer()
+    await peer.asked(2)
+    assert len(peer.requests) == 2
+    peer.results(peer.requests[0], {0: {"ok": True}, 1: outcome()})
+    await peer.asked(3)
+    peer.hang_up()
+    assert errors(await reset) == [None] + [SessionLost] * 4
+    await envs.close()
+
+
+async def test_seeds_may_be_numbers_of_another_kind(version):
+    class Number:
+        def __index__(self):
+            return 7
+
+    async with vector(app_of()) as envs:
+        results = await envs.reset(seeds=[Number(), None, 8])
+        assert [result.metadata for result in results] == [{"seed": 7}, None, {"seed": 8}]
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -242,6 +273,31 @@ async def test_a_call_on_its_way_keeps_its_environment_busy():
         with pytest.raises(UsageError, match="recv"):
             await envs.step([ONE] * 3)
         assert rewards([done.result for done in await envs.recv()]) == [1.0]
+
+
+async def test_a_receiver_hears_of_who_has_no_episode():
+    bell = Bell()
+    async with vector(app_of(partial(RingingCounter, bell)), message_timeout_s=None) as envs:
+        await envs.reset(env_ids=[0, 1])
+        await envs.send([ONE, ONE], env_ids=[0, 1])
+        receiver = asyncio.create_task(envs.recv())
+        await asyncio.sleep(0)
+        await envs.send([ONE], env_ids=[2])
+        ((env_id, result),) = await receiver
+        assert (env_id, type(result.error)) == (2, ResetRequired)
+
+
+async def test_who_receives_while_it_is_closed_hears_of_that(version):
+    bell = Bell()
+    envs = vector(app_of(partial(RingingCounter, bell)))
+    await envs.reset()
+    await envs.send([ONE] * 2, env_ids=[0, 2])
+    receiver = asyncio.create_task(envs.recv(min_ready=2))
+    await until(lambda: len(bell.waiting) == 2)
+    await envs.close()
+    finished = await receiver
+    assert [done.env_id for done in finished] == [0, 2]
+    assert errors([done.result for done in finished]) == [SessionLost] * 2
 
 
 async def test_one_receiver_at_a_time():
@@ -416,6 +472,29 @@ async def test_a_cancelled_step_leaves_nothing_behind():
         assert errors(await step) == [None] * 3
 
 
+async def test_a_reset_that_was_cancelled_during_the_opening_is_followed_by_another():
+    app = ScriptedApp()
+    envs = vector(app, 2, env_cls=GenericEnvClient)
+    first = asyncio.create_task(envs.reset())
+    peer = await app.peer()
+    opened = (await peer.asked(1))["calls"]
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert peer.requests[1] == {"id": 2, "op": "cancel", "target": 1}
+    second = asyncio.create_task(envs.reset())
+    batch = await peer.asked(3)
+    assert [call["op"] for call in batch["calls"]] == ["open", "reset"] * 2
+    assert not {call["session"] for call in batch["calls"]} & {call["session"] for call in opened}
+    cancelled = fault("Cancelled", "as asked")
+    peer.results(peer.requests[0], {0: cancelled, 1: cancelled, 2: {"ok": True}, 3: outcome()})
+    # What was opened all the same is of no use to anybody.
+    assert peer.requests[3:] == [{"id": 4, "op": "close", "session": opened[2]["session"]}]
+    peer.results(batch, {place: outcome(x=place) if place % 2 else {"ok": True} for place in range(4)})
+    assert [result.observation for result in await second] == [{"x": 1}, {"x": 3}]
+    await envs.close()
+
+
 async def test_a_message_that_is_too_large_is_the_failure_of_who_sent_it():
     async with vector(app_of(max_message_mb=0.002), env_cls=GenericEnvClient) as envs:
         await envs.reset()
@@ -552,11 +631,30 @@ async def test_a_session_is_opened_in_the_batch_that_resets_it():
 
 async def test_the_first_finished_are_asked_for_and_timeouts_are_passed_on():
     envs, peer = await begun(ScriptedApp(), message_timeout_s=60.0)
-    assert peer.requests[0]["wait_s"] == 59.5
+    assert peer.requests[0]["wait_s"] == pytest.approx(59.5, abs=0.5)
     await envs.send([{}, {}])
     batch = await peer.asked(2)
     assert batch["min_ready"] == 1
     assert "wait_s" not in batch
+    await envs.close()
+
+
+async def test_a_timeout_that_is_longer_than_the_protocol_allows_is_no_reason_to_refuse():
+    async with vector(app_of(), message_timeout_s=1e6) as envs:
+        assert errors(await envs.reset()) == [None] * 3
+
+
+async def test_the_reset_of_same_step_has_what_is_left_of_the_time():
+    envs, peer = await begun(ScriptedApp(), 1, autoreset_mode="same_step", message_timeout_s=60.0)
+    step = asyncio.create_task(envs.step([{}]))
+    batch = await peer.asked(2)
+    (wave,) = {seat.pending for seat in envs._ensemble.seats}
+    wave.send_by -= 40
+    peer.results(batch, {0: outcome(1.0, done=True)})
+    reset = await peer.asked(3)
+    assert batch["wait_s"] - reset["wait_s"] >= 40
+    peer.results(reset, {0: outcome()})
+    assert errors(await step) == [None]
     await envs.close()
 
 
@@ -582,6 +680,7 @@ async def test_a_batch_that_is_refused_whole_used_no_numbers():
         None,
         [5],
         [{"call": 7, "session": "s", "ok": True}],
+        [{"call": -1, "session": "s", **outcome(9.0)}],
         [{"session": "s", "ok": True}],
         [{"call": 0, "session": "s", "error": 5}],
     ],
@@ -592,6 +691,48 @@ async def test_a_batch_that_is_none_ends_the_connection(results):
     step = asyncio.create_task(envs.step([{}, {}]))
     peer.reply(await peer.asked(2), {"ok": True, "results": results, "more": False})
     assert errors(await step) == [SessionLost] * 2
+    assert peer.closed
+    await envs.close()
+
+
+async def test_a_call_that_a_batch_leaves_out_is_told_at_once():
+    """Nobody will ever answer it; it could only time out."""
+    app = ScriptedApp()
+    envs, peer = await begun(app, message_timeout_s=None)
+    step = asyncio.create_task(envs.step([{}, {}]))
+    batch = await peer.asked(2)
+    peer.results(batch, {0: outcome(1.0)}, more=True)
+    peer.results(batch, {})
+    results = await step
+    assert errors(results) == [None, ProtocolViolation]
+    assert "left out the replies to 1 of the 2 calls" in str(results[1].error)
+    assert peer.closed
+    assert errors(await envs.step([{}, {}])) == [SessionLost] * 2
+    await envs.close()
+
+
+async def test_an_opening_that_a_batch_leaves_out_ends_the_connection():
+    envs = vector(app := ScriptedApp(), 1, env_cls=GenericEnvClient)
+    reset = asyncio.create_task(envs.reset())
+    peer = await app.peer()
+    peer.results(await peer.asked(1), {1: outcome()})
+    assert errors(await reset) == [None]
+    assert peer.closed
+    assert errors(await envs.step([{}])) == [SessionLost]
+    await envs.close()
+
+
+async def test_a_reply_that_comes_twice_is_not_that_of_the_next_call():
+    """With `same_step` it would be taken for the reply to the reset."""
+    app = ScriptedApp()
+    envs, peer = await begun(app, 1, autoreset_mode="same_step")
+    step = asyncio.create_task(envs.step([{}]))
+    batch = await peer.asked(2)
+    peer.results(batch, {0: outcome(1.0, done=True, x=1)}, more=True)
+    peer.results(batch, {0: outcome(1.0, done=True, x=1)})
+    (result,) = await step
+    assert (result.reward, result.done, result.observation) == (1.0, True, {"x": 1})
+    assert errors(await envs.step([{}])) == [SessionLost]
     assert peer.closed
     await envs.close()
 
@@ -657,7 +798,7 @@ async def test_a_dead_connection_loses_its_sessions_and_the_next_reset_makes_ano
     assert [call["op"] for call in batch["calls"]] == ["open", "reset"] * 2
     sessions = {call["session"] for call in (*batch["calls"], *peer.requests[0]["calls"])}
     assert len(sessions) == 4
-    second.results(batch, {1: outcome(), 3: outcome()})
+    second.results(batch, {0: {"ok": True}, 1: outcome(), 2: {"ok": True}, 3: outcome()})
     assert errors(await reset) == [None] * 2
     await envs.close()
 
@@ -788,11 +929,105 @@ async def test_close_may_be_repeated_and_reset_begins_anew(version):
     await envs.close()
     await envs.close()
     assert app.state.openenv.active_sessions == 0
+    assert errors(await envs.step([ONE] * 3)) == [SessionLost] * 3
     assert errors(await envs.step([ONE] * 3)) == [ResetRequired] * 3
     await envs.reset()
     assert rewards(await envs.step([ONE] * 3)) == [1.0] * 3
     await envs.close()
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+@pytest.mark.parametrize("mode", ["next_step", "same_step"])
+async def test_an_episode_that_close_ended_is_not_replaced_in_silence(version, mode):
+    envs = vector(app_of(), autoreset_mode=mode)
+    await envs.reset()
+    await envs.close()
+    assert errors(await envs.step([ONE] * 3)) == [SessionLost] * 3
+    assert rewards(await envs.step([ONE] * 3)) == [None] * 3
+    assert rewards(await envs.step([ONE] * 3)) == [1.0] * 3
+    await envs.close()
+
+
+async def test_close_ends_its_sessions_before_the_connections():
+    envs, peer = await begun(ScriptedApp(), 3)
+    sessions = [call["session"] for request in peer.requests for call in request["calls"] if call["op"] == "open"]
+    await envs.close()
+    calls = [{"op": "close", "session": session} for session in sessions]
+    assert peer.requests[-1] == {"id": len(peer.requests), "op": "batch", "calls": calls}
+    assert peer.closed
+
+
+async def test_a_step_leaves_nothing_for_the_garbage_collector(version):
+    async with vector(app_of()) as envs:
+        await envs.reset()
+        gc.collect()
+        for _ in range(10):
+            await envs.step([ONE] * 3)
+        assert gc.collect() == 0
+
+
+async def test_close_does_not_wait_behind_a_call_that_is_running():
+    envs, peer = await begun(ScriptedApp(), 2)
+    await envs.send([{}], env_ids=[1])
+    await peer.asked(2)
+    await envs.close()
+    assert len(peer.requests) == 2
+    assert peer.closed
+
+
+async def test_closing_while_it_connects_leaves_no_connection():
+    app = ScriptedApp()
+    app.hello = None
+    envs = vector(app, 2, connections=2)
+    connecting = [asyncio.create_task(envs.connect()) for _ in range(2)]
+    peers = [await app.peer(number) for number in range(2)]
+    await envs.close()
+    app.hello = HELLO
+    for peer in peers:
+        peer.say(HELLO)
+    for task in connecting:
+        with pytest.raises(ConnectionLost, match=r"closed while it was connecting.*reset\(\)"):
+            await task
+    assert [peer.closed for peer in app.peers] == [True, True]
+    await envs.connect()
+    assert len(app.peers) == 4
+    await envs.close()
+
+
+async def test_closing_while_a_v1_connection_is_made_leaves_no_session(monkeypatch):
+    monkeypatch.setattr(memory, "SUBPROTOCOL", None)
+    app = app_of()
+    envs = vector(app, 2, env_cls=HesitantEnv)
+    envs._client.ready.set()
+    await envs.connect()
+    envs._client.ready.clear()
+    reset = asyncio.create_task(envs.reset(env_ids=[1]))
+    await until(lambda: envs._client.connecting == 2)
+    envs._client.ready.set()
+    await envs.close()
+    assert errors(await reset) == [SessionLost]
+    assert app.state.openenv.active_sessions == 0
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_a_call_made_while_it_is_closed_begins_anew():
+    app = ScriptedApp()
+    envs, peer = await begun(app, 1)
+    leave = asyncio.Event()
+    peer.aclose = leave.wait
+    closing = asyncio.create_task(envs.close())
+    await asyncio.sleep(0)
+    reset = asyncio.create_task(envs.reset())
+    other = await app.peer(1)
+    other.results(await other.asked(1), {0: {"ok": True}, 1: outcome(x=2)})
+    assert [result.observation for result in await reset] == [{"x": 2}]
+    leave.set()
+    await closing
+    step = asyncio.create_task(envs.step([{}]))
+    other.results(await other.asked(2), {0: outcome(1.0)})
+    assert rewards(await step) == [1.0]
+    await envs.close()
+    assert other.closed
 
 
 async def test_closing_during_a_step_does_not_wait_for_it(version):
@@ -844,6 +1079,16 @@ async def test_connecting_is_cancelled():
     assert [peer.closed for peer in app.peers] == [True, True]
 
 
+async def test_connecting_is_cancelled_before_its_lanes_have_begun():
+    app = ScriptedApp()
+    connecting = asyncio.create_task(vector(app, 2, connections=2).connect())
+    await asyncio.sleep(0)
+    connecting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await connecting
+    assert [peer.closed for peer in app.peers] == [True]
+
+
 async def test_no_server_is_an_exception_for_who_connects_first():
     with pytest.raises(ConnectionFailed):
         await VectorEnvClient(GenericEnvClient, "127.0.0.1:1", num_envs=2).reset()
@@ -885,6 +1130,37 @@ def test_an_event_loop_that_is_gone_takes_the_sessions_along(version):
     app.state.openenv = app_of().state.openenv  # that of before has sessions on the other loop
     asyncio.run(go_on())
     gc.collect()
+
+
+def test_an_event_loop_that_ended_in_the_middle_of_a_call():
+    app = ScriptedApp()
+    loop = asyncio.new_event_loop()
+    envs, _ = loop.run_until_complete(begun(app))
+    loop.run_until_complete(envs.send([{}], env_ids=[0]))
+    left = [loop.create_task(envs.recv())]
+    loop.run_until_complete(asyncio.sleep(0))
+    left[0]._log_destroy_pending = False
+    loop.close()
+
+    async def go_on():
+        await envs.connect()
+        assert errors([done.result for done in await envs.recv()]) == [SessionLost]
+        assert errors(await envs.step([{}, {}])) == [ResetRequired, SessionLost]
+        reset = asyncio.create_task(envs.reset(env_ids=[1]))
+        peer = await app.peer(1)
+        peer.results(await peer.asked(1), {0: {"ok": True}, 1: outcome()})
+        await reset
+        await envs.send([{}], env_ids=[1])
+        receiver = asyncio.create_task(envs.recv())
+        await asyncio.sleep(0)
+        batch = await peer.asked(2)
+        left.clear()
+        gc.collect()
+        peer.results(batch, {0: outcome(5.0)})
+        assert rewards([done.result for done in await receiver]) == [5.0]
+        await envs.close()
+
+    asyncio.run(go_on())
 
 
 def test_the_sync_facade(version):

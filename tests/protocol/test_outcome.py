@@ -311,6 +311,19 @@ class TestState:
     def test_the_field_that_cannot_be_written_is_named(self, server, state):
         assert ("'turn'" if isinstance(state, Mine) else "'engine'") in refused(server.state, state).message
 
+    def test_a_value_that_raises_when_it_is_read_fails_alone(self, server):
+        class Raw:
+            def __init__(self, error):
+                self.error = error
+
+            @property
+            def __dict__(self):
+                raise self.error
+
+        for error in (RuntimeError("the simulator is gone"), SystemExit(3)):
+            assert "Raw cannot be sent" in refused(server.state, Raw(error)).message
+            assert type(error).__name__ in refused(server.observation, Raw(error)).message
+
     @pytest.mark.parametrize("state", [None, 3, [1], RootModel[int](3)], ids=repr)
     def test_what_has_no_fields_is_refused(self, server, state):
         assert type(state).__name__ in refused(server.state, state).message

@@ -13,6 +13,7 @@ from pydantic_core import PydanticCustomError
 from openenv import errors
 from openenv.errors import InvalidAction, InvalidMessage, OpenEnvError, StepFailed, UnknownMessage
 from openenv.protocol import ClientProtocol, ServerProtocol
+from openenv.protocol.report import MOST_FAULTS
 from openenv.types import Action, Observation, State
 
 from .examples import Move, json_objects
@@ -295,6 +296,16 @@ class TestReplies:
         with pytest.raises(StepFailed, match="engine"):
             ServerProtocol.state(State(engine=object()))
 
+    def test_a_value_that_raises_when_it_is_read_fails_alone(self):
+        class Raw:
+            @property
+            def __dict__(self):
+                raise SystemExit("the simulator is gone")
+
+        for write in (ServerProtocol.observation, ServerProtocol.state):
+            with pytest.raises(StepFailed, match="Raw cannot be sent.*simulator is gone"):
+                write(Raw())
+
     @pytest.mark.parametrize("request_id", [1, "a", None])
     def test_mcp_without_tools(self, request_id):
         reply = json.loads(ServerProtocol.no_mcp({"jsonrpc": "2.0", "id": request_id, "method": "tools/list"}))
@@ -316,6 +327,16 @@ class TestErrorFrames:
             "blame": "environment",
             "retryable": False,
         }
+
+    def test_faults_beyond_a_limit_are_counted_and_not_listed(self):
+        def faults(count):
+            action = {"column": 3} | {f"x{number}": number for number in range(count)}
+            return refused(json.dumps({"type": "step", "data": action})).data["errors"]
+
+        assert len(faults(MOST_FAULTS)) == MOST_FAULTS
+        (fault,) = faults(MOST_FAULTS + 1)
+        assert str(MOST_FAULTS + 1) in fault["msg"]
+        assert fault["loc"] == []
 
     def test_the_extra_keys_of_v1(self):
         full = json.loads(ServerProtocol.error(errors.ServerFull(4, 4)))["data"]

@@ -546,3 +546,11 @@ class TestErrors:
         circle: dict = {}
         circle["again"] = circle
         assert self.error(server, errors.StepFailed("it broke", data=circle))["message"] == "it broke"
+
+    def test_data_that_cannot_be_read_is_left_out(self, server):
+        class Mute:
+            def __repr__(self):
+                raise LookupError("no words")
+
+        told = self.error(server, errors.StepFailed("it broke", data={Mute(): Mute()}))
+        assert (told["message"], told["data"]) == ("it broke", {})

@@ -134,6 +134,49 @@ def test_a_client_made_before_a_fork_has_lost_its_session_in_the_child(address, 
     assert output == ["101", "2.0"]
 
 
+@pytest.mark.parametrize("first", ["step", "recv", "close"])
+def test_a_vector_made_before_a_fork_has_lost_its_sessions_in_the_child(address, first):
+    output = run(
+        f"""
+        import gc, os, signal, sys, traceback
+        from openenv.client import GenericEnvClient, VectorEnvClient
+        from openenv.errors import SessionLost
+
+        envs = VectorEnvClient(GenericEnvClient, sys.argv[1], num_envs=2).sync()
+        actions = [{{"by": 1}}] * 2
+
+        def in_the_child():
+            signal.alarm(10)
+            if {first!r} == "step":
+                assert all(isinstance(result.error, SessionLost) for result in envs.step(actions))
+            elif {first!r} == "recv":
+                assert all(isinstance(done.result.error, SessionLost) for done in envs.recv(2))
+            else:
+                envs.close()
+            envs.reset(start=100)
+            gc.collect()
+            return envs.step(actions)[1].observation["total"]
+
+        envs.reset()
+        if {first!r} == "recv":
+            envs.send(actions)
+        child = os.fork()
+        if child == 0:
+            try:
+                os._exit(in_the_child())
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        results = [done.result for done in envs.recv(2)] if {first!r} == "recv" else envs.step(actions)
+        print(code, *(result.reward for result in results))
+        envs.close()
+        """,
+        address,
+    )
+    assert output == ["101", "1.0", "1.0"]
+
+
 def test_ctrl_c_ends_a_process_that_waits_for_a_step():
     program = textwrap.dedent(
         """

@@ -558,6 +558,32 @@ async def test_an_answer_that_is_none_ends_the_connection(answer):
         await env.close()
 
 
+async def test_a_frame_that_cannot_be_handled_is_the_end_and_nobody_waits_forever():
+    class Clumsy:
+        def __init__(self):
+            self.end = asyncio.get_running_loop().create_future()
+
+        def received(self, frame):
+            raise LookupError("oh")
+
+        def lost(self, error):
+            self.end.set_result(error)
+
+    async def behave(peer):
+        await peer.accept()
+        peer.send(TEXT, b"{}")
+        await peer.ended()
+
+    async with serving(behave) as place:
+        clumsy = Clumsy()
+        options = websocket.Options(PATIENCE_S, MIB, None, None)
+        transport = await websocket.connect(place.url.replace("http", "ws") + "/ws", lambda _: clumsy, options)
+        error = await asyncio.wait_for(clumsy.end, PATIENCE_S)
+        assert isinstance(error, ProtocolViolation)
+        assert isinstance(error.__cause__, LookupError)
+        await asyncio.wait_for(transport.aclose(), PATIENCE_S)
+
+
 async def test_an_answer_that_nobody_asked_for_ends_the_connection():
     async def eager(peer):
         await peer.accept()

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -125,6 +125,8 @@ def test_a_connection_reaches_the_worker_that_its_url_names(target):
             assert [key_of(server.url, f"worker={key}") for _ in range(4)] == [key] * 4
         for nobody in ("7", "0", "-1", "x", "f" * 40):
             assert key_of(server.url, f"worker={nobody}") in keys
+        for key in keys:
+            assert {key_of(server.url, f"worker={other}") for other in (f"00{key}", f"0x{key}", f"+{key}")} <= keys
 
 
 def test_a_session_that_names_its_worker_is_counted_there(target):
@@ -176,7 +178,8 @@ def waiting_in(pid):
     """Connections that wait in the backlog of the one listening socket of a server."""
     inodes = set()
     for entry in Path(f"/proc/{pid}/fd").iterdir():
-        inodes.add(str(entry.readlink()).removeprefix("socket:[").rstrip("]"))
+        with suppress(FileNotFoundError):  # closed meanwhile
+            inodes.add(str(entry.readlink()).removeprefix("socket:[").rstrip("]"))
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     (queue,) = [row[4].split(":")[1] for row in rows if row[3] == "0A" and row[9] in inodes]
     return int(queue, 16)

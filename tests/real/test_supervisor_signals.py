@@ -43,7 +43,7 @@ def enter(caller, gate):
 def refuses(url):
     try:
         Caller(url).hang_up()
-    except ConnectionRefusedError:
+    except (ConnectionRefusedError, ConnectionResetError):  # the door is closed, or was while we stood in it
         return True
     return False
 

@@ -35,6 +35,16 @@ class ProbeObservation(Observation):
     thread: int = 0
 
 
+class Snare:
+    """What a library may take for a number, and what raises when it is read: a tensor with two elements, for one."""
+
+    def __float__(self) -> float:
+        raise RuntimeError("two elements cannot become one number")
+
+    def __bool__(self) -> bool:
+        raise RuntimeError("two elements have no truth value")
+
+
 class ProbeEnvironment(Environment[ProbeAction, ProbeObservation, State]):
     """Steps as it is told. A step of kind "wait" stays until a test opens the gate; "hang" waits to be cancelled."""
 
@@ -83,6 +93,12 @@ class ProbeEnvironment(Environment[ProbeAction, ProbeObservation, State]):
 
     def do_object(self, action: ProbeAction) -> ProbeObservation:
         return ProbeObservation(value=object())
+
+    def do_snare_reward(self, action: ProbeAction) -> ProbeObservation:
+        return ProbeObservation.model_construct(reward=Snare())
+
+    def do_snare_done(self, action: ProbeAction) -> ProbeObservation:
+        return ProbeObservation.model_construct(done=Snare())
 
     def do_metadata(self, action: ProbeAction) -> ProbeObservation:
         return ProbeObservation(metadata={"lives": 3}, done=True)

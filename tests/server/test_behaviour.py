@@ -120,6 +120,8 @@ BAD_FRAMES = {
     "environment exits": ('{"type":"step","data":{"kind":"exit"}}', "EXECUTION_ERROR"),
     "NaN reward": ('{"type":"step","data":{"kind":"nan-reward"}}', "EXECUTION_ERROR"),
     "unwritable observation": ('{"type":"step","data":{"kind":"object"}}', "EXECUTION_ERROR"),
+    "reward that raises": ('{"type":"step","data":{"kind":"snare-reward"}}', "EXECUTION_ERROR"),
+    "done that raises": ('{"type":"step","data":{"kind":"snare-done"}}', "EXECUTION_ERROR"),
 }
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import os
 import shutil
 import socket
 import ssl
@@ -323,6 +325,22 @@ def test_a_connection_for_another_worker_is_handed_on_with_what_was_read(loop):
         assert elsewhere.asked[0][1].endswith(b"\r\n\r\n")
         assert app.state.openenv.active_sessions == 0
         assert takes_the_fast_path(address)
+
+
+def test_a_connection_that_cannot_be_handed_on_is_closed(loop, monkeypatch, caplog):
+    def no_room(descriptor: int) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    app = app_of()
+    elsewhere = Elsewhere(app.state.openenv)
+    with fast(app, loop=loop) as address:
+        with monkeypatch.context() as patch:
+            patch.setattr("openenv.server.fastpath.os.dup", no_room)
+            with shake_hands(address, path="/ws?worker=there") as raw:
+                assert read_until(raw, b"never") == b""
+        assert takes_the_fast_path(address)
+    assert elsewhere.asked == []
+    assert "Too many open files" in caplog.text
 
 
 @pytest.mark.parametrize("path", ["/ws?worker=here", "/ws?worker=gone"])

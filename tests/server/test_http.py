@@ -71,7 +71,7 @@ def test_an_invalid_action_is_422_with_details(client, body, place):
     assert place in [fault["loc"] for fault in reply.json()["detail"]]
 
 
-@pytest.mark.parametrize("kind", ["raise", "nan-reward", "object", "exit"])
+@pytest.mark.parametrize("kind", ["raise", "nan-reward", "object", "exit", "snare-reward", "snare-done"])
 def test_a_failed_step_is_500_as_json(client, kind, caplog):
     caplog.set_level(logging.WARNING, "openenv.server")
     reply = client.post("/step", json={"action": {"kind": kind}})

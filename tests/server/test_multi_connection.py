@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 
 import msgspec
 import pytest
@@ -138,6 +139,34 @@ async def test_an_end_waits_for_the_environments():
     assert server.active_sessions == 0
 
 
+async def test_an_end_waits_for_environments_that_the_client_has_closed_just_before():
+    server = server_of(ProbeEnvironment)
+    client = Client(server)
+    await client.ask("open", session="one")
+    running = client.tell("step", **step(1, "wait"))
+    await asyncio.to_thread(ProbeEnvironment.waiting.wait, PATIENCE_S)
+    client.tell("close", session="one")
+    assert {(await client.receive())["id"] for _ in range(2)} == {running, client._last_id}
+    ending = asyncio.create_task(client.connection.aclose())
+    await asyncio.sleep(0)
+    assert not ending.done()
+    ProbeEnvironment.gate.set()
+    await asyncio.wait_for(ending, PATIENCE_S)
+    assert ProbeEnvironment.closed.is_set()
+    assert server.active_sessions == 0
+
+
+async def test_an_end_does_not_wait_for_sessions_that_another_connection_has_taken_over():
+    server = server_of()
+    first, second = Client(server), Client(server)
+    token = (await first.ask("open", session="one"))["token"]
+    await second.ask("attach", session="one", token=token)
+    await asyncio.wait_for(first.connection.aclose(), PATIENCE_S)
+    assert server.active_sessions == 1
+    await second.connection.aclose()
+    assert server.active_sessions == 0
+
+
 async def test_what_arrives_after_the_end_is_not_answered():
     server = server_of()
     client = Client(server)
@@ -167,6 +196,24 @@ async def test_a_session_moves_from_one_codec_to_another_with_its_last_reply():
     assert back["last"] == {"error": error["error"]}
     assert (await first.ask("state", session="one"))["state"]["step_count"] == 2
     await server.aclose()
+
+
+async def test_a_session_whose_last_reply_the_other_codec_cannot_tell_stays_where_it_is():
+    server = server_of()
+    first, second = Client(server), Client(server, "openenv.v2.msgpack")
+    token = (await first.ask("open", session="one"))["token"]
+    reply = await first.ask("step", **step(1, number=2**70))
+    assert reply["observation"]["value"] == 2**70
+    error = (await second.ask("attach", session="one", token=token))["error"]
+    assert (error["error"], second.closed) == ("UsageError", None)
+    assert "attach with the subprotocol" in error["message"]
+    again = await first.ask("step", **step(1))
+    assert again["observation"] == reply["observation"]
+    await first.ask("step", **step(2))
+    attached = await second.ask("attach", session="one", token=token)
+    assert attached["seq"] == 2
+    await second.connection.aclose()
+    assert server.active_sessions == 0
 
 
 async def test_a_session_that_moves_while_it_opens():
@@ -209,7 +256,7 @@ async def test_the_name_of_a_session_that_is_closing_is_not_free_yet():
     client.tell("step", **step(1, "wait"))
     await client.ask("close", session="one")
     error = (await client.ask("open", session="one"))["error"]
-    assert error["error"] == "UsageError"
+    assert (error["error"], error["retryable"]) == ("CapacityError", True)
     assert "closing" in error["message"]
     ProbeEnvironment.gate.set()
     await server.aclose()
@@ -270,4 +317,18 @@ async def test_a_client_in_process_may_go_on_as_soon_as_it_hears_that_its_call_i
     messages = [await client.receive() for _ in range(4)]
     counts = [message["observation"]["step_count"] for message in messages if "observation" in message]
     assert counts == [1, 2]
+    await server.aclose()
+
+
+async def test_what_a_client_calls_a_session_cannot_write_lines_of_the_log(caplog):
+    caplog.set_level(logging.WARNING, "openenv.server")
+    server = server_of()
+    client = Client(server)
+    for name in ("one\nERROR all is lost", "x" * 10_000):
+        assert (await client.ask("state", session=name))["error"]["error"] == "UnknownSession"
+    assert (await client.ask("open", options={"gpu\nERROR all is lost": 1}))["error"]["error"] == "UsageError"
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 3
+    assert not any("\n" in message for message in messages)
+    assert max(map(len, messages)) < 3000
     await server.aclose()

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from openenv.server.turn import MOST_REPLIES, Turn
+from openenv.server.turn import MOST_BYTES, MOST_REPLIES, Turn
 
 
 class Taker:
@@ -74,6 +74,50 @@ def test_replies_do_not_pile_up():
     log = in_turn(scenario)
     first_sent = next(index for index, entry in enumerate(log) if entry[0] == "sent")
     assert first_sent == MOST_REPLIES
+
+
+def test_large_replies_do_not_pile_up():
+    async def scenario(turn, log):
+        for name in "abc":
+            turn.request(Taker(turn, log, name), bytes(MOST_BYTES // 2))
+        await next_turn()
+
+    assert [entry[:2] for entry in in_turn(scenario)] == [
+        ("handled", "a"), ("handled", "b"), ("sent", "a"), ("sent", "b"), ("handled", "c"), ("sent", "c"),
+    ]  # fmt: skip
+
+
+def test_a_reply_that_ends_its_connection_is_overtaken_by_none():
+    async def scenario(turn, log):
+        taker = Taker(turn, log, "a")
+
+        def send_and_close(frame):
+            taker.sent(frame)
+            turn.finish()
+
+        for number in range(4):
+            turn.reply(send_and_close if number == 1 else taker.sent, b"%d" % number)
+        await next_turn()
+
+    assert [entry[2] for entry in in_turn(scenario)] == [b"0", b"1", b"2", b"3"]
+
+
+def test_a_reply_that_cannot_be_sent_takes_no_other_along():
+    raised = []
+
+    async def scenario(turn, log):
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: raised.append(context["exception"]))
+
+        def broken(frame):
+            raise ZeroDivisionError
+
+        taker = Taker(turn, log, "good")
+        turn.reply(broken, b"1")
+        turn.reply(taker.sent, b"2")
+        await next_turn()
+
+    assert in_turn(scenario) == [("sent", "good", b"2")]
+    assert [type(error) for error in raised] == [ZeroDivisionError]
 
 
 def test_a_reply_from_elsewhere_leaves_by_itself():

@@ -69,6 +69,8 @@ ACTIONS = {
     "environment exits": ({"kind": "exit"}, "StepFailed"),
     "NaN reward": ({"kind": "nan-reward"}, "StepFailed"),
     "unwritable observation": ({"kind": "object"}, "StepFailed"),
+    "reward that raises": ({"kind": "snare-reward"}, "StepFailed"),
+    "done that raises": ({"kind": "snare-done"}, "StepFailed"),
 }
 
 

@@ -112,6 +112,9 @@ def test_closing_during_a_call_answers_the_call(line):
         replies = {reply["id"]: reply for reply in (talk.receive() for _ in range(3))}
         assert error_of(replies[running])["error"] == error_of(replies[queued])["error"] == "SessionLost"
         assert replies[closing]["ok"] is True
+        too_early = error_of(talk.ask("open", session="one"))
+        assert (too_early["error"], too_early["retryable"]) == ("CapacityError", True)
+        assert too_early["retry_after_s"] > 0
         ProbeEnvironment.gate.set()
         assert ProbeEnvironment.closed.wait(20)
         talk.open("two")

@@ -43,6 +43,12 @@ async def closed(manager, *sessions):
     await until(lambda: manager.active == left)
 
 
+class Sealed:
+    """Its methods tell nobody what they take, as those of compiled classes."""
+
+    reset = step = dict.update
+
+
 class TestCapacity:
     @EVERY_KIND
     async def test_the_limit_is_exact(self, cls):
@@ -367,17 +373,59 @@ class TestFactories:
     def test_the_name_of_a_factory(self, factory, name):
         assert SessionManager(factory, Limits(1)).factory_name == name
 
-    async def test_a_machine_without_a_thread_to_give(self, monkeypatch):
+    @pytest.mark.parametrize("cls", [Plain, AsyncPlain])
+    async def test_a_machine_without_a_thread_to_give(self, cls, monkeypatch):
         def refuse(self):
             raise RuntimeError("can't start new thread")
 
-        manager = SessionManager(Plain, Limits(1))
+        manager = SessionManager(cls, Limits(1))
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", refuse)
             with pytest.raises(OpenEnvError, match="can't start new thread"):
                 await open_session(manager)
         await until(lambda: manager.active == 0)
         await open_session(manager)
+        await manager.aclose()
+
+    async def test_a_machine_without_a_thread_to_give_to_an_instance_that_moves_to_the_loop(self, monkeypatch):
+        real, starts = threading.Thread.start, []
+
+        def refuse_the_second(self):
+            starts.append(self)
+            if len(starts) == 2:
+                raise RuntimeError("can't start new thread")
+            real(self)
+
+        manager = SessionManager(lambda: AsyncPlain(), Limits(1))
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse_the_second)
+            with pytest.raises(OpenEnvError, match="can't start new thread"):
+                await open_session(manager)
+            await until(lambda: manager.active == 0)
+        await open_session(manager)
+        await manager.aclose()
+
+    async def test_further_helpers_are_no_must(self, monkeypatch):
+        def refuse(self):
+            raise RuntimeError("can't start new thread")
+
+        manager = SessionManager(AsyncPlain, Limits(8))
+        await open_session(manager)
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        witnesses = [Witness() for _ in range(4)]
+        for witness in witnesses:
+            witness.asks(manager)
+        for witness in witnesses:
+            await witness.heard()
+            assert witness.verdicts == [None]
+        await manager.aclose()
+
+    async def test_an_instance_whose_methods_cannot_be_read_gives_its_slot_back(self):
+        manager = SessionManager(lambda: Sealed(), Limits(1))
+        for _ in range(2):
+            with pytest.raises(FactoryFailed, match="made a Sealed, whose methods cannot be read: ValueError"):
+                await open_session(manager)
+            await until(lambda: manager.active == 0)
         await manager.aclose()
 
 

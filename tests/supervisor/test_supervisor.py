@@ -1,14 +1,19 @@
 from __future__ import annotations
 
 import os
+import resource
+import signal
 import socket
 import sys
+import time
 
 import pytest
 
 from openenv.errors import LaunchFailed
 from openenv.settings import ServerSettings
 from openenv.supervisor import Supervisor
+from openenv.supervisor.child import Life
+from openenv.supervisor.fleet import Fleet
 
 from .whereabouts import open_files
 
@@ -48,3 +53,66 @@ def test_a_program_that_is_killed_before_it_is_ready():
 def test_a_program_that_does_not_become_ready():
     message = run([sys.executable, "-c", "import signal; signal.pause()"], worker_start_s=0.2)
     assert message.startswith("a worker process was not ready in its time (worker_start_s)")
+
+
+def test_without_room_for_files_the_door_is_left_alone_for_a_while():
+    listener = socket.create_server(("127.0.0.1", 0))
+    supervisor = Supervisor(listener, ServerSettings(workers=1), lambda *_: ["none"], print)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.create_connection(listener.getsockname()):
+        supervisor._listen(True)
+        supervisor._look_at = time.monotonic() + 60
+        resource.setrlimit(resource.RLIMIT_NOFILE, (listener.fileno(), limits[1]))
+        try:
+            supervisor._turn()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert not supervisor._listening
+        assert supervisor._accept_at > time.monotonic()
+    supervisor._fleet.close()
+    supervisor._door.close()
+    supervisor._selector.close()
+
+
+def test_who_is_to_be_replaced_already_is_replaced_once():
+    started = []
+    fleet = Fleet(
+        ServerSettings(workers=2), lambda *_: ["sleep", "600"], started.append, lambda child: child.salvage()
+    )
+    try:
+        fleet.start()
+        for child in started:
+            fleet.ready(child)
+        for _ in range(3):
+            fleet.replace_all()
+        for _ in range(6):
+            fleet.turn(time.monotonic())
+            for child in fleet.children:
+                if child.life is Life.STARTING:
+                    fleet.ready(child)
+            for child in fleet.children:
+                if child.life is Life.LEAVING:
+                    os.kill(child.pid, signal.SIGKILL)
+                    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+            fleet.reap()
+        assert len(started) == 4
+        assert fleet.taking == started[2:]
+    finally:
+        fleet.close()
+
+
+def test_nobody_is_replaced_by_a_server_that_ends():
+    started = []
+    fleet = Fleet(
+        ServerSettings(workers=2), lambda *_: ["sleep", "600"], started.append, lambda child: child.salvage()
+    )
+    try:
+        fleet.start()
+        for child in started:
+            fleet.ready(child)
+        fleet.leave(10.0)
+        fleet.replace_all()
+        fleet.turn(time.monotonic())
+        assert len(started) == 2
+    finally:
+        fleet.close()

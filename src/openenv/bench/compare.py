@@ -100,7 +100,8 @@ def _names(cases: Iterable[str]) -> str:
 
 def _values(trials: Sequence[Mapping[str, Any]], figure: str) -> list[float]:
     """What was measured of a figure; what is not positive was too small to be measured."""
-    return [value for trial in trials if (value := trial.get(figure)) is not None and value > 0]
+    values = (trial.get(figure) for trial in trials)
+    return [value for value in values if isinstance(value, (int, float)) and 0 < value < math.inf]
 
 
 def _comparison(case: str, figure: str, ours: Sequence[float], theirs: Sequence[float]) -> Comparison:

@@ -88,15 +88,24 @@ def read_result(path: Path) -> Result:
         raise _not_a_result(path) from None
     try:
         kind, workload = document["bench"], document["workload"]
-        if kind == STEPS:
-            return Result(path, kind, workload, {"": document["trials"]})
-        cases: dict[str, list[Mapping[str, Any]]] = {}
-        for batch in document["batches"]:
-            name = f"{batch['num_requests']:,} sessions, {batch['wait_seconds']:g} s wait"
-            cases.setdefault(name, []).append(batch)
+        cases = {"": document["trials"]} if kind == STEPS else _by_case(document["batches"])
     except (KeyError, TypeError, ValueError):
         raise _not_a_result(path) from None
+    if kind not in (STEPS, SCALE) or not isinstance(workload, dict) or not all(map(_are_trials, cases.values())):
+        raise _not_a_result(path)
     return Result(path, kind, workload, cases)
+
+
+def _by_case(batches: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    cases: dict[str, list[Mapping[str, Any]]] = {}
+    for batch in batches:
+        name = f"{batch['num_requests']:,} sessions, {batch['wait_seconds']:g} s wait"
+        cases.setdefault(name, []).append(batch)
+    return cases
+
+
+def _are_trials(trials: Any) -> bool:
+    return isinstance(trials, list) and bool(trials) and all(isinstance(trial, dict) for trial in trials)
 
 
 def _not_a_result(path: Path) -> UsageError:

@@ -34,6 +34,7 @@ class ThinClient(asyncio.Protocol):
         self._answer: asyncio.Future[Any] = loop.create_future()
         self._ended: asyncio.Future[None] = loop.create_future()
         self._transport: asyncio.Transport | None = None
+        self._farewell = " without a word"
         # What the next call will raise: a server that is full says so unasked.
         self._error: OpenEnvError | None = None
 
@@ -129,7 +130,7 @@ class ThinClient(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._ended.set_result(None)
-        why = f": {exc}" if exc else " without a word"
+        why = f": {exc}" if exc else self._farewell
         lost = ConnectionLost(f"the connection to {self._destination.url} has ended{why}")
         self._fail(lost)
         self._error = self._error or lost
@@ -158,6 +159,7 @@ class ThinClient(asyncio.Protocol):
         elif opcode is Opcode.PING:
             self._write(client_frame(Opcode.PONG, payload))
         elif opcode is Opcode.CLOSE:
+            self._farewell = f" (the server closed it with code {int.from_bytes(payload[:2], 'big') or 1005})"
             self._write(_GOODBYE)
             self._close()
 

@@ -80,30 +80,34 @@ class Ensemble:
             self._withdraw(wave)
             raise
 
-    async def received(self, least: int, timeout_s: float | None) -> None:
-        """Waits until so many outcomes are ready, or the time is over.
+    async def received(self, least: int, timeout_s: float | None) -> list[tuple[int, Outcome]]:
+        """Takes what is ready, when that are so many outcomes or the time is over.
 
         Raises:
             UsageError: There are not so many on their way, or somebody else waits already.
         """
-        if self._receiver is not None:
+        if self._receiver is not None and self._receiver[1].get_loop() is asyncio.get_running_loop():
             raise UsageError("recv() is being awaited already: one receiver at a time")
         if least > len(self.ready) + self._underway:
             raise UsageError(
                 f"min_ready={least}, but {len(self.ready)} results are ready and {self._underway} are on "
                 "their way: send() first"
             )
-        if len(self.ready) >= least:
-            return
-        enough: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._receiver = (least, enough)
-        try:
-            await asyncio.wait([enough], timeout=timeout_s)
-        finally:
-            self._receiver = None
+        ready = self.ready
+        if len(ready) < least:
+            enough: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            mine = self._receiver = (least, enough)
+            try:
+                await asyncio.wait([enough], timeout=timeout_s)
+            finally:
+                if self._receiver is mine:  # else this one is of an event loop that is gone, and just found
+                    self._receiver = None
+        taken = list(ready.items())
+        ready.clear()
+        return taken
 
     def scatter(self, error: OpenEnvError) -> None:
-        """The way to the server is gone, with every session."""
+        """The way to the server is gone, with every session. Those whose episode it ends are told."""
         self.carrier = None
         for seat in self.seats:
             concerned = seat.playing or seat.pending is not None
@@ -113,11 +117,8 @@ class Ensemble:
         self.flush()
 
     def forget(self) -> None:
-        """Begins anew: what was not told by now is of no interest."""
-        self.carrier = None
-        self.ready.clear()
-        for seat in self.seats:
-            seat.start_over()
+        """Drops outcomes that nobody has taken, but those that somebody waits for."""
+        self.ready = {}
 
     # What the carrier calls.
 
@@ -148,12 +149,13 @@ class Ensemble:
                 self._carry([seat for seat in finals if seat.pending is wave], wave)
         if self._receiver is not None:
             least, enough = self._receiver
-            if len(self.ready) >= least and not enough.done():
+            if len(self.ready) >= least and not enough.done() and not enough.get_loop().is_closed():
                 enough.set_result(None)
 
     def _launch(self, seats: Sequence[Seat], wave: Wave) -> Wave:
         if not seats:
             wave.finish()
+            self.flush()
             return wave
         for seat in seats:
             seat.pending = wave
@@ -161,8 +163,10 @@ class Ensemble:
         if wave.first_finished:
             self._underway += wave.left
         if self._timeout_s is not None:
-            wave.wait_s = self._timeout_s - min(0.5, 0.1 * self._timeout_s)  # what is in time is heard in time
-            wave.timer = asyncio.get_running_loop().call_later(self._timeout_s, self._expire, wave, seats)
+            loop = asyncio.get_running_loop()
+            deadline = loop.time() + self._timeout_s
+            wave.send_by = deadline - min(0.5, 0.1 * self._timeout_s)  # what is in time is heard in time
+            wave.timer = loop.call_at(deadline, self._expire, wave, seats)
         self._carry(seats, wave)
         return wave
 

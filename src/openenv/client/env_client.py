@@ -203,8 +203,9 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         return self._parse_state(await session.call("state", None, self._message_timeout_s))
 
     async def _close(self) -> None:
+        # Another one tells whoever is connecting now that it is of no use any more.
+        self._connecting, self._closed = asyncio.Lock(), True
         session, self._session, self._home = self._session, None, None
-        self._closed = True
         if session is not None:
             await session.aclose()
 
@@ -216,12 +217,22 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         if self._closed and not anew:
             raise SessionLost("this client was closed, and its session with it: call reset() for a new one")
         self._closed = False
-        async with self._connecting:
+        connecting = self._connecting
+        async with connecting:
+            self._check_open(connecting)
             if self._session is session:
                 end = await self._dial()
+                if connecting is not self._connecting:
+                    await end.aclose()
+                self._check_open(connecting)
                 self._session = LinkedSession(end) if isinstance(end, Link) else end
             assert self._session is not None
             return self._session
+
+    def _check_open(self, connecting: asyncio.Lock) -> None:
+        """Raises `SessionLost` where the client was closed since somebody began to connect."""
+        if connecting is not self._connecting:
+            raise SessionLost("this client was closed while it was connecting: call reset() for a new session")
 
     async def _dial(self) -> Link | Conversation:
         """A connection to the server."""

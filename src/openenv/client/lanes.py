@@ -48,6 +48,7 @@ class Lanes:
                     raise failure
         except BaseException:
             await self.aclose()
+            await self._first.aclose()  # a lane that was cancelled before it began does not have it
             raise
 
     def carry(self, seats: Sequence[Seat], wave: Wave) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..errors import MessageTooLarge, OpenEnvError, ProtocolViolation
@@ -14,6 +15,8 @@ from .transport import Transport
 __all__ = ["Call", "Link"]
 
 Payload = dict[str, Any]
+# No connection that needs heartbeats lasts a day without one.
+LONGEST_PERIOD_S = 86_400
 
 
 class Call(asyncio.Future[Payload]):
@@ -37,7 +40,7 @@ class Call(asyncio.Future[Payload]):
             self.request.abandoned = True
             self.set_exception(error)
 
-    def answer(self, payload: Payload) -> None:
+    def answer(self, payload: Payload, _more: bool) -> None:
         if not self.done():
             self.set_result(payload)
 
@@ -51,12 +54,12 @@ class _Stream:
 
     __slots__ = ("answer", "fail")
 
-    def __init__(self, on_frame: Callable[[Payload], None], on_error: Callable[[OpenEnvError], None]):
+    def __init__(self, on_frame: Callable[[Payload, bool], None], on_error: Callable[[OpenEnvError], None]):
         self.answer = on_frame
         self.fail = on_error
 
 
-def _ignore(_: object) -> None:
+def _ignore(*_: object) -> None:
     """What nobody waits for."""
 
 
@@ -135,7 +138,7 @@ class Link:
         self,
         op: str,
         fields: Mapping[str, Any],
-        on_frame: Callable[[Payload], None],
+        on_frame: Callable[[Payload, bool], None],
         on_error: Callable[[OpenEnvError], None],
     ) -> Request2:
         """Sends a request that is answered by one frame or several. Raises as `request` does.
@@ -143,7 +146,7 @@ class Link:
         Args:
             op: What to do.
             fields: The request's other fields.
-            on_frame: Gets each frame as it comes, perhaps before this returns.
+            on_frame: Gets each frame as it comes, perhaps before this returns, and whether more follow.
             on_error: Gets the error that is the answer, or that the link ends with.
         """
         return self._send(op, fields, _Stream(on_frame, on_error))
@@ -165,10 +168,19 @@ class Link:
             if self._transport is not None:  # else it is still being made
                 self._transport.drop()
 
-    async def aclose(self) -> None:
-        """Closes the connection, and with it the sessions it has. What is still asked then fails."""
-        if self._transport is not None:
-            await self._transport.aclose()
+    async def aclose(self, sessions: Sequence[str] = ()) -> None:
+        """Closes the connection, and with it the sessions it has. What is still asked then fails.
+
+        Args:
+            sessions: Those it has. They are told to end first, unless there are calls on their way.
+        """
+        if self._transport is None:
+            return
+        if self.error is None and not self._protocol.outstanding:
+            # What is too large to be said: the end of the connection says it too.
+            with contextlib.suppress(MessageTooLarge):
+                self._dismiss([{"op": "close", "session": session} for session in sessions])
+        await self._transport.aclose()
 
     # What the transport calls.
 
@@ -187,12 +199,16 @@ class Link:
         if request is None:
             # One of our frames could not be read, and nobody can say which: somebody would wait forever.
             self.end(message.error or ProtocolViolation("the server answered what was never asked"))
-        elif request.abandoned:
             return
-        elif message.error is None:
-            request.waiter.answer(message.payload)
+        waiter = request.waiter
+        if not message.more:
+            request.waiter = None  # it knows the request: a circle would keep each reply until the next collection
+        if request.abandoned:
+            return
+        if message.error is None:
+            waiter.answer(message.payload, message.more)
         else:
-            request.waiter.fail(message.error)
+            waiter.fail(message.error)
 
     def lost(self, error: OpenEnvError) -> None:
         if self.error is not None:
@@ -220,8 +236,19 @@ class Link:
         self._transport.send(frame)
         return request
 
+    def _dismiss(self, closes: list[Payload]) -> None:
+        most = self.limit("max_batch") or 1
+        for begin in range(0, len(closes), most):
+            calls = closes[begin : begin + most]
+            if len(calls) == 1:
+                self.post("close", {"session": calls[0]["session"]})
+            else:
+                self.post("batch", {"calls": calls})
+
     def _heard(self, name: str, fields: Payload) -> None:
         if name == "hello":
+            if self.hello is not None:
+                return  # another one would only add a heartbeat
             self.hello = fields
             limit = self.limit("max_message_bytes")
             if limit is not None and limit < self._max_bytes:
@@ -238,7 +265,7 @@ class Link:
         if self.error is not None:
             return
         period = (self.hello or {}).get("heartbeat_s")
-        if not isinstance(period, (int, float)) or period <= 0:
+        if not isinstance(period, (int, float)) or not 0 < period <= LONGEST_PERIOD_S:
             return
         if self._beat is not None and not self._spoken:
             self.post("heartbeat", {})

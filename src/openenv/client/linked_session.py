@@ -8,6 +8,7 @@ from typing import Any
 
 from ..errors import (
     OpenEnvError,
+    ProtocolViolation,
     SequenceError,
     SessionLost,
     StepTimeout,
@@ -72,11 +73,12 @@ class LinkedSession:
         # On another loop, its own is gone, and what can be said about that connection is in `error`.
         if self._link.loop is not asyncio.get_running_loop():
             return
-        await self._link.aclose()
+        await self._link.aclose([self._id])
 
     async def _ask(self, kind: Kind, data: Any, timeout_s: float | None, deadline: float | None) -> dict[str, Any]:
         if self.error is not None:
-            raise self.error if self._refused else lost(self.error)
+            # Without a traceback: that of the one error would grow with every call it is raised for.
+            raise self.error.with_traceback(None) if self._refused else lost(self.error)
         call = self._link.request(kind, self._fields(kind, data))
         if kind != "state":
             self._seq += 1
@@ -97,7 +99,7 @@ class LinkedSession:
         finally:
             if timer is not None:
                 timer.cancel()
-        return payload["state"] if kind == "state" else payload
+        return payload if kind != "state" else _state_of(payload)
 
     def _widen(self) -> None:
         """Lets as many calls go ahead as the server keeps for a session; before its hello, one."""
@@ -124,8 +126,15 @@ class LinkedSession:
         self.error = error
 
 
-def _admitted(_: dict[str, Any]) -> None:
+def _admitted(*_: object) -> None:
     """There is a session; the calls that follow will show what it does."""
+
+
+def _state_of(payload: dict[str, Any]) -> dict[str, Any]:
+    state = payload.get("state")
+    if not isinstance(state, dict):
+        raise ProtocolViolation(f"a reply without a state: {payload!r:.200}")
+    return state
 
 
 def _give_up(call: Call, kind: Kind, timeout_s: float | None) -> None:

@@ -39,7 +39,10 @@ def parse_observation(adapter: TypeAdapter[Any] | None, payload: Mapping[str, An
     fields = payload.get("observation")
     if type(fields) is not dict and not isinstance(fields, Mapping):  # asking for a mapping is slow
         raise ProtocolViolation(f"a reply without an observation: {dict(payload)!r:.200}")
-    reward, done = payload.get("reward"), bool(payload.get("done", False))
+    reward, done = payload.get("reward"), payload.get("done")
+    if done is None:
+        raise ProtocolViolation(f"a reply that does not say whether the episode is done: {dict(payload)!r:.200}")
+    done = bool(done)
     observation: Any = fields
     if adapter is not None:
         observation = _validate(adapter, {**fields, "reward": reward, "done": done})

@@ -51,10 +51,10 @@ class Solos:
             call.add_done_callback(self._calls.discard)
 
     async def aclose(self) -> None:
-        await asyncio.gather(*(solo.aclose() for solo in self._solos))
-        for call in list(self._calls):
+        for call in self._calls:  # first: one that waits for a connection would have it and nobody to close it
             call.cancel()
         await asyncio.gather(*self._calls, return_exceptions=True)
+        await asyncio.gather(*(solo.aclose() for solo in self._solos))
 
     async def _call(self, seat: Seat, kind: Kind, data: dict[str, Any], wave: Wave) -> None:
         reply: dict[str, Any] | OpenEnvError

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Coroutine, Sequence
+from operator import index
 from typing import Any, Generic, NamedTuple, Self, TypeVar, get_args
 
 from ..errors import ConnectionLost, UsageError
@@ -119,9 +120,15 @@ class VectorEnvClient(Generic[ActT, ObsT]):
         """
         self._claim()
         if self._ensemble.carrier is None:
-            async with self._connecting:
+            connecting = self._connecting
+            async with connecting:
+                self._check_open(connecting)
                 if self._ensemble.carrier is None:
-                    self._ensemble.carrier = await self._new_carrier()
+                    carrier = await self._new_carrier()
+                    if connecting is not self._connecting:
+                        await carrier.aclose()
+                    self._check_open(connecting)
+                    self._ensemble.carrier = carrier
         return self
 
     async def reset(
@@ -147,7 +154,10 @@ class VectorEnvClient(Generic[ActT, ObsT]):
         seats = self._pick(env_ids)
         if seeds is not None and len(seeds) != len(seats):
             raise UsageError(f"{len(seeds)} seeds for {len(seats)} environments: one for each")
-        arguments = [kwargs] * len(seats) if seeds is None else [{**kwargs, "seed": seed} for seed in seeds]
+        if seeds is None:
+            arguments = [kwargs] * len(seats)
+        else:  # numpy's integers are not those of JSON
+            arguments = [{**kwargs, "seed": seed if seed is None else index(seed)} for seed in seeds]
         await self.connect()
         return await self._results(self._ensemble.reset(seats, arguments), seats)
 
@@ -185,13 +195,14 @@ class VectorEnvClient(Generic[ActT, ObsT]):
             UsageError: Fewer are on their way, or another `recv` is being awaited.
         """
         self._claim()
-        await self._ensemble.received(min_ready, timeout_s)
-        ready = list(self._ensemble.ready.items())
-        self._ensemble.ready.clear()
-        return [Finished(index, self._hooks.result(outcome)) for index, outcome in ready]
+        taken = await self._ensemble.received(min_ready, timeout_s)
+        return [Finished(index, self._hooks.result(outcome)) for index, outcome in taken]
 
     async def close(self) -> None:
-        """Ends all sessions and connections. May be called repeatedly; a later `reset` connects anew."""
+        """Ends all sessions and connections. May be called repeatedly; a later `reset` connects anew.
+
+        An episode that it ends is told as `SessionLost` by a step that comes later nevertheless.
+        """
         await self._close()
 
     def sync(self) -> SyncVectorEnvClient[ActT, ObsT]:
@@ -215,13 +226,18 @@ class VectorEnvClient(Generic[ActT, ObsT]):
 
     async def _close(self) -> None:
         self._claim()
+        # First of all it is closed: a call made meanwhile begins anew.
         carrier = self._ensemble.carrier
+        self._ensemble.scatter(ConnectionLost("this client was closed"))
+        self._ensemble.forget()
+        self._loop, self._connecting = None, asyncio.Lock()
         if carrier is not None:
             await carrier.aclose()
-            # Also who waits for a connection that will not be made any more.
-            self._ensemble.scatter(ConnectionLost("this client was closed"))
-        self._ensemble.forget()
-        self._loop = None
+
+    def _check_open(self, connecting: asyncio.Lock) -> None:
+        """Raises `ConnectionLost` where the client was closed since somebody began to connect."""
+        if connecting is not self._connecting:
+            raise ConnectionLost("this client was closed while it was connecting: call reset() to begin anew")
 
     async def _new_carrier(self) -> Carrier:
         dial, patience_s = self._client._dial, self._client._options.connect_timeout_s

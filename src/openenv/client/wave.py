@@ -26,7 +26,7 @@ class Wave:
         left: Calls without an outcome.
         over: Done when there are none.
         timer: Goes off at the deadline.
-        wait_s: Seconds after which the server shall send what is ready; None for as long as it takes.
+        send_by: When the server shall send what is ready, by the loop's clock; None for as long as it takes.
         withdrawals: Ask the server to stop the work.
     """
 
@@ -37,7 +37,7 @@ class Wave:
         self.left = 0
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.timer: asyncio.TimerHandle | None = None
-        self.wait_s: float | None = None
+        self.send_by: float | None = None
         self.withdrawals: list[Callable[[], None]] = []
 
     def add(self, seat: Seat, outcome: Outcome) -> None:
@@ -51,7 +51,8 @@ class Wave:
     def finish(self) -> None:
         if self.timer is not None:
             self.timer.cancel()
-        if not self.over.done():
+        # Who waited on an event loop that is closed cannot be told.
+        if not self.over.done() and not self.over.get_loop().is_closed():
             self.over.set_result(None)
 
 

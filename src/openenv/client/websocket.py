@@ -254,6 +254,12 @@ class WebSocketTransport(WSListener):
                 )
             else:
                 error = ProtocolViolation(f"{self._url}: {cause}")
+        except Exception as fault:  # noqa: BLE001 - an edge: whatever reading raised, nobody may wait forever
+            error = ProtocolViolation(
+                f"what {self._url} sent could not be handled ({type(fault).__name__}: {fault}): "
+                "are client and server of one version?"
+            )
+            error.__cause__ = fault
         else:
             error = ConnectionLost(f"the connection to {self._url} has ended{_farewell(transport)}")
         self._receiver.lost(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +21,7 @@ class LoopExecutor:
 
     Args:
         mailbox: The way back from the helpers.
-        helpers: Threads for constructing and closing.
+        helpers: Threads for constructing and closing; one of them at least is running.
         environment: One that another executor made; `start` is then not called.
     """
 
@@ -68,7 +69,9 @@ class LoopExecutor:
 
     def _have_helped(self, operation: Operation, environment: Any, argument: Any, done: Done) -> None:
         self._mailbox.pace.begin()
-        self._helpers.submit(self._help, operation, environment, argument, done)
+        # The machine has no further thread to give: it waits for one of those there are.
+        with contextlib.suppress(RuntimeError):
+            self._helpers.submit(self._help, operation, environment, argument, done)
 
     def _help(self, operation: Operation, environment: Any, argument: Any, done: Done) -> None:
         self._mailbox.post(done, *attempt(operation, environment, argument))

@@ -11,6 +11,7 @@ from pydantic_core import PydanticSerializationError, to_json
 from ..errors import InvalidAction, InvalidMessage
 from .codec import Codec
 from .json_codec import has_marks
+from .report import MOST_FAULTS, too_many_faults
 
 __all__ = ["ActionReader"]
 
@@ -68,6 +69,8 @@ def _as_list(array: Any) -> Any:
 
 def _faults(error: ValidationError) -> list[dict[str, Any]]:
     """Type, place and message of each fault, places relative to the action as in v1; without the input."""
+    if error.error_count() > MOST_FAULTS:
+        return too_many_faults(error.error_count())
     faults: list[dict[str, Any]] = msgspec.json.decode(error.json(include_url=False, include_input=False))
     for fault in faults:
         fault["loc"] = fault["loc"] or ["action"]

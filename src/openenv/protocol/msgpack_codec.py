@@ -45,11 +45,16 @@ class MsgpackCodec(Codec):
         return cast("Callable[[bytes | str], Any]", decode)
 
     def body(self, fields: Mapping[str, Any], plain: bool = False) -> Body:
+        count = len(fields)
+        if plain and count < len(_SMALL):  # nearly every step
+            try:
+                return Body(count, _encode(fields)[1:])
+            except UNWRITABLE:  # not so plain: a declared list of floats that holds a numpy.float64
+                pass
         try:
-            written = _write(fields, plain)
+            written = _write(fields)
         except UNWRITABLE as error:
             raise ValueError(f"cannot be written as msgpack: {error}") from error
-        count = len(fields)
         return Body(count, written[len(_map(count)) :])
 
     def reply(self, id: int | None, body: Body) -> bytes:  # noqa: A002
@@ -67,13 +72,8 @@ class MsgpackCodec(Codec):
         return _encode({"id": id, "ok": True, "results": results, "more": more})
 
 
-def _write(value: Any, plain: bool = False) -> bytes:
-    if plain or is_plain(value):
-        try:
-            return _encode(value)
-        except TypeError:  # not so plain: a declared list of floats that holds a numpy.float64
-            pass
-    return _encode(_portable(value))
+def _write(value: Any) -> bytes:
+    return _encode(value if is_plain(value) else _portable(value))
 
 
 def _map(count: int) -> bytes:

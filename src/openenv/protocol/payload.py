@@ -16,6 +16,7 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from ..errors import StepFailed
 from .portable import UNWRITABLE, mapping_of
+from .report import unsendable
 from .reward import finite_reward
 
 __all__ = ["encode_observation", "encode_state"]
@@ -56,24 +57,29 @@ def encode_observation(observation: Any, before: bytes = b"", after: bytes = b""
     Raises:
         StepFailed: The reward is NaN or infinite, or a field cannot be written as JSON (the message names it).
     """
-    cls = type(observation)
-    plan = _plans[cls] if cls in _plans else _make_plan(cls)
-    if plan is None:
-        return before + _encode_mapping(observation) + after
-    to_json, has_metadata, has_truncated = plan
     try:
-        fields = to_json(observation, exclude=_BESIDE, warnings=False)
-    except _UNWRITABLE as error:
-        raise StepFailed(_explain(observation, error)) from error
-    reward = observation.reward
-    number = b"null" if reward is None else _number(reward)
-    closing = b',"done":true' if observation.done else b',"done":false'
-    if has_metadata and observation.metadata:
-        # Out of the model's own hands, since it may write it its own way: `{"metadata":...}` without the braces.
-        closing += b"," + to_json(observation, include=_METADATA, warnings=False)[1:-1]
-    if has_truncated and observation.truncated is True:
-        closing += b',"truncated":true'
-    return b"".join((before, b'{"observation":', fields, b',"reward":', number, closing, b"}", after))
+        cls = type(observation)
+        plan = _plans[cls] if cls in _plans else _make_plan(cls)
+        if plan is None:
+            return before + _encode_mapping(observation) + after
+        to_json, has_metadata, has_truncated = plan
+        try:
+            fields = to_json(observation, exclude=_BESIDE, warnings=False)
+        except _UNWRITABLE as error:
+            raise StepFailed(_explain(observation, error)) from error
+        reward = observation.reward
+        number = b"null" if reward is None else _number(reward)
+        closing = b',"done":true' if observation.done else b',"done":false'
+        if has_metadata and observation.metadata:
+            # Out of the model's own hands, since it may write it its own way: `{"metadata":...}` without the braces.
+            closing += b"," + to_json(observation, include=_METADATA, warnings=False)[1:-1]
+        if has_truncated and observation.truncated is True:
+            closing += b',"truncated":true'
+        return b"".join((before, b'{"observation":', fields, b',"reward":', number, closing, b"}", after))
+    except (StepFailed, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # the edge to foreign code: its values may raise anything when they are read
+        raise unsendable(observation, error) from error
 
 
 def _encode_mapping(observation: Any) -> bytes:
@@ -98,6 +104,15 @@ def encode_state(state: Any) -> bytes:
     Raises:
         StepFailed: A field cannot be written as JSON; the message names it.
     """
+    try:
+        return _encode_state(state)
+    except (StepFailed, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # as above
+        raise unsendable(state, error) from error
+
+
+def _encode_state(state: Any) -> bytes:
     try:
         if isinstance(state, BaseModel):
             return state.__pydantic_serializer__.to_json(state, warnings=False)

@@ -134,7 +134,7 @@ class Limits(Struct):
 
     max_message_bytes: int
     max_sessions: Annotated[int, Meta(description="Sessions of the whole server")]
-    max_in_flight: Annotated[int, Meta(description="Requests of a connection read ahead before it has to wait")]
+    max_in_flight: Annotated[int, Meta(description="Calls of one session that may wait for their turn")]
     max_batch: Annotated[int, Meta(description="Calls in a batch")]
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from math import isfinite
+from traceback import format_exception_only
 from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from ..errors import OpenEnvError
+from ..errors import OpenEnvError, StepFailed
 
-__all__ = ["error_facts"]
+__all__ = ["MOST_FAULTS", "error_facts", "too_many_faults", "unsendable"]
 
+# Faults of one message that are listed. A list of more helps nobody, and may be ten times as large as the message.
+MOST_FAULTS = 100
 # Deeper data is told in words.
 _MAX_DEPTH = 10
 _INT64 = range(-(2**63), 2**63)
@@ -20,10 +23,24 @@ _INT64 = range(-(2**63), 2**63)
 def error_facts(error: OpenEnvError) -> dict[str, Any]:
     """The `error` of a reply: facts and, where there is any, `data`, in what every codec can write."""
     facts = error.facts()
-    if error.data:
-        facts["data"] = error.data
     told: dict[str, Any] = _told(facts, _MAX_DEPTH)
+    if error.data:
+        try:
+            told["data"] = _told(error.data, _MAX_DEPTH)
+        except Exception:  # noqa: BLE001 - the edge to foreign code: an object that cannot even describe itself
+            told["data"] = {}
     return told
+
+
+def unsendable(value: Any, error: BaseException) -> StepFailed:
+    """What an environment returned made code of its own raise while it was written."""
+    said = format_exception_only(error)[-1].strip()
+    return StepFailed(f"{type(value).__name__} cannot be sent, since reading it raised {said}")
+
+
+def too_many_faults(count: int) -> list[dict[str, Any]]:
+    """What stands for the list of faults where there are more than `MOST_FAULTS`."""
+    return [{"type": "too_many_faults", "loc": [], "msg": f"{count} faults: more than {MOST_FAULTS} are not listed"}]
 
 
 def _told(value: Any, depth: int) -> Any:

@@ -15,6 +15,7 @@ from typing_extensions import TypedDict  # typing's own cannot be read by pydant
 
 from ..errors import InvalidAction, InvalidMessage, OpenEnvError, UnknownMessage
 from .payload import encode_observation, encode_state
+from .report import MOST_FAULTS, too_many_faults
 
 __all__ = ["ClientMessage", "ServerProtocol"]
 
@@ -145,6 +146,8 @@ def _classify(frame: bytes | str, error: ValidationError) -> OpenEnvError:
 
 def _faults(error: ValidationError) -> list[dict[str, Any]]:
     """The faults as v1 clients know them: places are relative to the action, or to the frame outside of it."""
+    if error.error_count() > MOST_FAULTS:
+        return too_many_faults(error.error_count())
     faults: list[dict[str, Any]] = json.loads(error.json())
     for fault in faults:
         place = fault["loc"][1:]  # the first part is the tag of the union

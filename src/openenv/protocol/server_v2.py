@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..errors import InvalidMessage, OpenEnvError
+from ..errors import InvalidMessage, OpenEnvError, StepFailed
 from .action import ActionReader
 from .codec import Body, Codec, Result
 from .inspection import Inspector
 from .messages import Batch, Message, Refused
 from .outcome import encode_outcome, encode_state_fields
-from .report import error_facts
+from .report import error_facts, unsendable
 
 __all__ = ["ServerProtocolV2"]
 
@@ -74,11 +74,21 @@ class ServerProtocolV2:
 
     def observation(self, observation: Any) -> Body:
         """The reply to reset and step. Raises `StepFailed` for what cannot be sent."""
-        return encode_outcome(observation, self.codec)
+        try:
+            return encode_outcome(observation, self.codec)
+        except (StepFailed, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # the edge to foreign code: its values may raise anything when they are read
+            raise unsendable(observation, error) from error
 
     def state(self, state: Any) -> Body:
         """The reply to state. Raises `StepFailed` for what cannot be sent."""
-        return encode_state_fields(state, self.codec)
+        try:
+            return encode_state_fields(state, self.codec)
+        except (StepFailed, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # as above
+            raise unsendable(state, error) from error
 
     def error(self, error: OpenEnvError) -> Body:
         """The reply that reports an error, whatever its message and data hold."""

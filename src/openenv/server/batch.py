@@ -39,14 +39,15 @@ class Batch:
     """Gathers the results of a batch, and sends them in the order in which they come.
 
     One frame when all are there, or one whenever `min_ready` are, and one after `wait_s` with what there is then
-    (or with the first that comes). Its key for each call is the call's place.
+    (or with the first that comes). Its key for each call is the call's place. Results that come in the same turn of
+    the event loop leave together, so there may be more than `min_ready` in a frame.
 
     Args:
         outlet: Where frames are sent.
         request: What was asked.
     """
 
-    __slots__ = ("_enough", "_left", "_most", "_outlet", "_ready", "_results", "_size", "_timer", "id")
+    __slots__ = ("_due", "_enough", "_left", "_most", "_outlet", "_ready", "_results", "_size", "_timer", "id")
 
     def __init__(self, outlet: Outlet, request: Request):
         self.id = request.id
@@ -56,6 +57,7 @@ class Batch:
         self._enough = self._ready = min(request.min_ready or self._left, self._left)
         self._results: list[tuple[int, str | None, Body]] = []
         self._size = 0
+        self._due: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         if request.wait_s is not None:
             self._timer = asyncio.get_running_loop().call_later(request.wait_s, self._time_is_up)
@@ -70,16 +72,19 @@ class Batch:
         self._size = size
         self._left -= 1
         self._ready -= 1
-        if self._ready <= 0 or not self._left:
-            self._ready = self._enough
+        if not self._left:
             self._flush()
+        elif self._ready <= 0 and self._due is None:
+            self._due = asyncio.get_running_loop().call_soon(self._flush_ready)
 
     def drop(self) -> None:
         """The connection has ended: nothing is sent any more."""
+        self._forget_due()
         if self._timer is not None:
             self._timer.cancel()
 
     def _flush(self) -> None:
+        self._forget_due()
         results, self._results = self._results, []
         self._size = 0
         self._outlet.send(self._outlet.protocol.results(self.id, results, self._left > 0))
@@ -87,9 +92,17 @@ class Batch:
             self.drop()
             self._outlet.completed(self)
 
+    def _flush_ready(self) -> None:
+        self._ready = self._enough
+        self._flush()
+
+    def _forget_due(self) -> None:
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+
     def _time_is_up(self) -> None:
         if self._results:
-            self._ready = self._enough
-            self._flush()
+            self._flush_ready()
         else:
             self._ready = 1

@@ -76,7 +76,12 @@ class FastPath(asyncio.Protocol):
         if self._transport.get_extra_info("ssl_object") is not None:
             self._refuse()
             return True
-        twin = socket.socket(fileno=os.dup(self._transport.get_extra_info("socket").fileno()))
+        try:
+            twin = socket.socket(fileno=os.dup(self._transport.get_extra_info("socket").fileno()))
+        except OSError as error:
+            logger.warning("a connection for another worker process is given up: %s", error.strerror or error)
+            self._transport.abort()
+            return True
         # What arrives from here on is for whoever has the connection then.
         self._transport.pause_reading()
         if server.redirect(worker, twin, self._request):

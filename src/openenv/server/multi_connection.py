@@ -117,9 +117,8 @@ class MultiConnection:
 
     async def aclose(self) -> None:
         """Ends the conversation and waits until its environments are closed."""
-        sessions = self._seating.sessions
         self.disconnected()
-        for session in sessions:
+        for session in self._seating.remaining:
             await close_session(session)
 
     # Where replies go.
@@ -183,7 +182,8 @@ class MultiConnection:
 
     def _tell_loss(self, session: str, error: OpenEnvError) -> None:
         facts = error_facts(error if isinstance(error, SessionLost) else SessionLost(error.message))
-        self.send(self.protocol.event("session_lost", {"session": session, "reason": error.message, "error": facts}))
+        told = {"session": session, "reason": facts["message"], "error": facts}
+        self.send(self.protocol.event("session_lost", told))
 
     def _finish(self, code: int) -> None:
         if not self._ended:

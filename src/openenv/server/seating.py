@@ -7,7 +7,16 @@ from collections.abc import Callable
 from secrets import compare_digest
 from typing import Any
 
-from ..errors import OpenEnvError, SessionLost, TooManyCalls, Unauthorized, UnknownSession, UsageError
+from ..errors import (
+    CapacityError,
+    InvalidMessage,
+    OpenEnvError,
+    SessionLost,
+    TooManyCalls,
+    Unauthorized,
+    UnknownSession,
+    UsageError,
+)
 from ..protocol import messages
 from ..protocol.codec import Body
 from ..protocol.server_v2 import ServerProtocolV2
@@ -20,6 +29,8 @@ __all__ = ["SESSION_REQUESTS", "Seating"]
 
 logger = logging.getLogger("openenv.server")
 
+# What most environments take to close.
+CLOSING_S = 0.1
 _ENDED = (SessionState.CLOSING, SessionState.GONE)
 
 
@@ -54,6 +65,12 @@ class Seating:
     def sessions(self) -> list[Session]:
         return [seat.session for seat in self._seats.values()]
 
+    @property
+    def remaining(self) -> list[Session]:
+        """Those of which something is left, also where the client has closed them or the connection is gone."""
+        seats = ((session, session.user) for session in self._manager.sessions)
+        return [session for session, seat in seats if isinstance(seat, Seat) and seat.landlord is self]
+
     def cancel(self, asker: Asker, key: int | None) -> bool:
         """Gives up what an asker waits for, all of it if `key` is None. False if it waits for nothing."""
         found = False
@@ -71,7 +88,7 @@ class Seating:
 
     def open(self, message: messages.Open, asker: Asker, key: int) -> None:
         if message.options:
-            names = ", ".join(message.options)
+            names = f"{', '.join(message.options)!r:.200}"
             self._deny(asker, key, message.session, UsageError(f"this server has no options for open: drop {names}"))
             return
         if message.session is not None and message.session in self._seats:
@@ -80,7 +97,7 @@ class Seating:
         taken = None if message.session is None else self._manager.find(message.session)
         if taken is not None and taken.state in _ENDED:
             closing = f"session {taken.id!r} is still closing: open it again in a moment, or choose another id"
-            self._deny(asker, key, taken.id, UsageError(closing))
+            self._deny(asker, key, taken.id, CapacityError(closing, retry_after_s=CLOSING_S))
         elif taken is not None:
             self._deny(asker, key, taken.id, self._unreachable(taken.id))
         elif self._opening >= self._max_opening:
@@ -98,11 +115,7 @@ class Seating:
             wrong = f"not the token of session {session.id}: attach with the one that open answered"
             self._deny(asker, key, message.session, Unauthorized(wrong))
         else:
-            if seat.landlord is not self:
-                seat.move(self)
-                self._seats[session.id] = seat
-                self._opening += seat.opening
-            asker.answer(key, session.id, self.protocol.ok(_whereabouts(seat)))
+            self._take_over(seat, asker, key)
 
     def call(self, message: messages.Reset | messages.Step | messages.State, asker: Asker, key: int) -> None:
         seat = self._seats.get(message.session)
@@ -136,9 +149,11 @@ class Seating:
         )
 
     def refusal(self, session: str | None, error: OpenEnvError) -> Body:
+        # What a client calls a session may be anything, lines of a log as well.
+        name = "-" if not session else session if session.isprintable() else repr(session)
         # The traceback is of use when the environment's own code failed, and noise when a client erred.
         logger.warning(
-            "session %s: %s: %s", session or "-", type(error).__name__, error.message, exc_info=error.__cause__
+            "session %.64s: %s: %.2000s", name, type(error).__name__, error.message, exc_info=error.__cause__
         )
         return self.protocol.error(error)
 
@@ -146,6 +161,21 @@ class Seating:
         self._opening -= seat.opening
         if self._seats.pop(seat.session.id, None) is not None and loss is not None:
             self._on_loss(seat.session.id, loss)
+
+    def _take_over(self, seat: Seat, asker: Asker, key: int) -> None:
+        try:
+            # Before anything changes: what one codec can say, numbers of any length for one, the other may not.
+            reply = self.protocol.ok(_whereabouts(seat))
+        except (ValueError, InvalidMessage) as error:
+            unsayable = f"the last reply of session {seat.session.id} {error}"
+            advice = "attach with the subprotocol that it was opened with"
+            self._deny(asker, key, seat.session.id, UsageError(f"{unsayable}: {advice}"))
+            return
+        if seat.landlord is not self:
+            seat.move(self)
+            self._seats[seat.session.id] = seat
+            self._opening += seat.opening
+        asker.answer(key, seat.session.id, reply)
 
     def _begin(self, message: messages.Open, asker: Asker, key: int) -> None:
         seat = Seat(self, asker, key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -11,8 +12,10 @@ __all__ = ["Taker", "Turn"]
 
 logger = logging.getLogger("openenv.server")
 
-# Replies kept back at most: the first of them waits for the steps of the others.
+# Replies kept back at most, and their bytes: the first of them waits for the steps of the others, and none of them
+# counts yet as unsent with its connection.
 MOST_REPLIES = 64
+MOST_BYTES = 1024 * 1024
 
 
 class Taker(Protocol):
@@ -34,7 +37,8 @@ class Turn:
 
     def __init__(self) -> None:
         self._requests: list[tuple[Taker, bytes]] = []
-        self._replies: list[tuple[Callable[[bytes], None], bytes]] = []
+        self._replies: deque[tuple[Callable[[bytes], None], bytes]] = deque()
+        self._bytes = 0
         self._handling = False
 
     def request(self, taker: Taker, frame: bytes) -> None:
@@ -46,7 +50,8 @@ class Turn:
     def reply(self, transmit: Callable[[bytes], None], frame: bytes) -> None:
         """Has a frame sent, by `transmit(frame)`, with the others of this turn."""
         self._replies.append((transmit, frame))
-        if len(self._replies) >= MOST_REPLIES:
+        self._bytes += len(frame)
+        if len(self._replies) >= MOST_REPLIES or self._bytes >= MOST_BYTES:
             self._send()
         elif len(self._replies) == 1 and not self._handling:
             asyncio.get_running_loop().call_soon(self._send)
@@ -68,6 +73,13 @@ class Turn:
         self._send()
 
     def _send(self) -> None:
-        replies, self._replies = self._replies, []
-        for transmit, frame in replies:
-            transmit(frame)
+        replies = self._replies
+        self._bytes = 0
+        try:
+            # One that closes its connection leads back here: the same queue, so nothing is overtaken.
+            while replies:
+                transmit, frame = replies.popleft()
+                transmit(frame)
+        finally:
+            if replies:  # one has raised: the others still leave
+                asyncio.get_running_loop().call_soon(self._send)

@@ -199,10 +199,14 @@ class SessionManager:
             session.fail(self._failure(made, trouble))
             return
         executor = session.executor
+        assert executor is not None
         if isinstance(executor, ThreadExecutor) and profile.execution is not Execution.THREAD:
             # Only the instance told what it is: it moves to where its class belongs.
-            executor = self._adopt(profile, executor.release())
-        assert executor is not None
+            try:
+                executor = self._adopt(profile, executor)
+            except RuntimeError as trouble:  # the machine has no thread left to give
+                session.fail(self._failure("could not create an environment", trouble))
+                return
         session.live(executor, profile)
 
     def closing(self, session: Session) -> None:
@@ -257,7 +261,12 @@ class SessionManager:
         if self.limits.idle_timeout_s is not None and self._sweeper is None:
             self._sweep(self.limits.idle_timeout_s)
         execution = Execution.THREAD if self._profile is None else self._profile.execution
-        session.start(self._executor(execution, session), self.factory)
+        try:
+            executor = self._executor(execution, session)
+        except RuntimeError as trouble:  # the machine has no thread left to give
+            session.fail(self._failure("could not create an environment", trouble))
+        else:
+            session.start(executor, self.factory)
 
     def _failure(self, what: str, error: BaseException) -> FactoryFailed:
         name = self.factory_name
@@ -282,10 +291,10 @@ class SessionManager:
             return LoopExecutor(self._mail(), self._helper_threads())
         return ThreadExecutor(self._mail(), f"openenv-{session.id[:8]}")
 
-    def _adopt(self, profile: EnvironmentProfile, environment: Any) -> Executor:
+    def _adopt(self, profile: EnvironmentProfile, thread: ThreadExecutor) -> Executor:
         if profile.execution is Execution.INLINE:
-            return InlineExecutor(environment)
-        return LoopExecutor(self._mail(), self._helper_threads(), environment)
+            return InlineExecutor(thread.release())
+        return LoopExecutor(self._mail(), self._helper_threads(), thread.release())
 
     def _mail(self) -> Mailbox:
         assert self._mailbox is not None  # made by `_bind`, before anything is opened
@@ -293,7 +302,9 @@ class SessionManager:
 
     def _helper_threads(self) -> ThreadPoolExecutor:
         if self._helpers is None:
-            self._helpers = ThreadPoolExecutor(HELPER_THREADS, "openenv-helper", initializer=give_way)
+            helpers = ThreadPoolExecutor(HELPER_THREADS, "openenv-helper", initializer=give_way)
+            helpers.submit(int)  # so that one thread is there, whatever the machine has to give later
+            self._helpers = helpers
         return self._helpers
 
     def _give_up(self, session: Session, wait_s: float | None) -> None:

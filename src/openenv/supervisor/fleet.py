@@ -107,8 +107,9 @@ class Fleet:
         self.complete = self.complete or len(self.taking) == len(self._seats)
 
     def replace_all(self) -> None:
-        """Replaces every worker by a new one, one after the other."""
-        self._to_replace.extend(self._seats)
+        """Replaces every worker by a new one, one after the other; one whose turn is still to come has one turn."""
+        if not self._ending:  # a new one would not know that it has to end
+            self._to_replace.extend([seat for seat in self._seats if seat not in self._to_replace])
 
     def leave(self, grace_s: float) -> None:
         """Ends all workers; their sessions get that many seconds."""

@@ -144,6 +144,7 @@ class Supervisor:
         except OSError as error:
             logger.warning("no connection can be accepted for the moment: %s", error.strerror or error)
             self._accept_at = time.monotonic() + EXHAUSTED_S
+            self._look_at = 0.0  # until then the door is not watched
 
     def _on_pipe(self, child: Child, events: int) -> None:
         self._look_at = 0.0

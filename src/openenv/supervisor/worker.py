@@ -161,13 +161,16 @@ class Worker(DrainingServer):
         )
 
     def _redirect(self, key: str, connection: socket.socket, read: bytes) -> bool:
-        """Hands a connection to the worker of a key. False: there is none."""
+        """Hands a connection to the worker of a key. False: there is none, or it is this one."""
         try:
             number = int(key, 16)
             wanted = number.to_bytes(KEY_BYTES, "big")
         except (ValueError, OverflowError):
             return False
-        if not (number and self._member.table.has(number)) or len(read) > MOST_BYTES - KEY_BYTES - 1:
+        # A key may be written in more ways than one (00ff, FF): its own one must not send a connection in circles.
+        if number in (0, self._member.row.get(KEY)) or not self._member.table.has(number):
+            return False
+        if len(read) > MOST_BYTES - KEY_BYTES - 1:
             return False
         self._post(Kind.ROUTED, wanted + read, [connection.detach()])
         return True
