@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from openenv.server.turn import MOST_BYTES, MOST_REPLIES, Turn
+from openenv.server.turn import MOST_BYTES, MOST_REPLIES, MOST_REQUESTS, Turn
 
 
 class Taker:
@@ -65,10 +65,28 @@ def test_the_requests_of_one_connection_keep_their_order():
         assert [entry[2] for entry in log if entry[0] == what] == [b"%d" % number for number in range(200)]
 
 
+def test_requests_do_not_pile_up():
+    async def scenario(turn, log):
+        for number in range(MOST_REQUESTS):
+            assert log == []
+            turn.request(Taker(turn, log, str(number)), b"")
+        assert len(log) == 2 * MOST_REQUESTS
+        turn.request(Taker(turn, log, "next"), b"")
+        await next_turn()
+
+    log = in_turn(scenario)
+    assert [entry[0] for entry in log[:-2]] == ["handled"] * MOST_REQUESTS + ["sent"] * MOST_REQUESTS
+    assert [entry[:2] for entry in log[-2:]] == [("handled", "next"), ("sent", "next")]
+
+
 def test_replies_do_not_pile_up():
     async def scenario(turn, log):
-        for number in range(MOST_REPLIES + 1):
-            turn.request(Taker(turn, log, str(number)), b"")
+        class Talkative(Taker):
+            def receive(self, frame):
+                for _ in range(MOST_REPLIES + 1):
+                    super().receive(frame)
+
+        turn.request(Talkative(turn, log, "a"), b"")
         await next_turn()
 
     log = in_turn(scenario)

@@ -12,6 +12,9 @@ __all__ = ["Taker", "Turn"]
 
 logger = logging.getLogger("openenv.server")
 
+# Requests read at most before they are executed: the sessions of so many are still in the processor's caches. Of
+# 8,192 sessions that all step, a step takes the server 22.5 us of CPU, and 27.5 where all that came is read first.
+MOST_REQUESTS = 32
 # Replies kept back at most, and their bytes: the first of them waits for the steps of the others, and none of them
 # counts yet as unsent with its connection.
 MOST_REPLIES = 64
@@ -46,6 +49,8 @@ class Turn:
         self._requests.append((taker, frame))
         if len(self._requests) == 1:
             asyncio.get_running_loop().call_soon(self.finish)
+        elif len(self._requests) == MOST_REQUESTS and not self._handling:
+            self.finish()
 
     def reply(self, transmit: Callable[[bytes], None], frame: bytes) -> None:
         """Has a frame sent, by `transmit(frame)`, with the others of this turn."""
