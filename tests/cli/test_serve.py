@@ -172,3 +172,10 @@ def test_where_connections_cannot_be_passed_there_is_one_worker(monkeypatch):
         result = CliRunner().invoke(app, arguments, standalone_mode=False)
     assert "cannot pass connections between processes: serving with 1 worker" in result.output
     assert os.environ.get("WORKERS") is None
+
+
+def test_reloading_there_is_one_worker():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        arguments = ["serve", "echo", "--reload", "--workers", "4", "--port", str(taken.getsockname()[1])]
+        result = CliRunner().invoke(app, arguments, standalone_mode=False)
+    assert "--reload starts one process: serving with 1 worker" in result.output

@@ -87,11 +87,11 @@ def _without_option() -> list[str]:
 @_option("log_level")
 @click.option("--reload", is_flag=True, help="Start anew when a Python file changes.")
 def serve(target: str, reload: bool, **options: Any) -> None:
-    settings = _possible(ServerSettings.read(target=target, **options))
+    settings = _possible(ServerSettings.read(target=target, **options), reload)
     raise_file_limit()
     # Apps read their settings where they are made: here, or in the worker processes.
     settings.export()
-    if settings.workers > 1 and not reload:
+    if settings.workers > 1:
         sys.exit(_run_workers(settings))
     app = targets.load(target)
     listener = _listen(settings)
@@ -116,12 +116,13 @@ def server_options(settings: ServerSettings) -> dict[str, Any]:
     }
 
 
-def _possible(settings: ServerSettings) -> ServerSettings:
+def _possible(settings: ServerSettings, reload: bool) -> ServerSettings:
     from ..supervisor import can_pass_sockets
 
-    if settings.workers == 1 or can_pass_sockets():
+    if settings.workers == 1 or (can_pass_sockets() and not reload):
         return settings
-    click.echo("this platform cannot pass connections between processes: serving with 1 worker", err=True)
+    reason = "--reload starts one process" if reload else "this platform cannot pass connections between processes"
+    click.echo(f"{reason}: serving with 1 worker", err=True)
     return settings.model_copy(update={"workers": 1})
 
 
