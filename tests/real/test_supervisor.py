@@ -257,4 +257,5 @@ def test_connections_wait_where_a_process_may_not_open_more_files(target):
         assert set(counts.values()) == {20}
     code, complaints = server.end(signal.SIGTERM)
     assert code == 0
-    assert "connections have to wait: this process may not open more files (ulimit -n)" in complaints
+    # Either a worker has said so or the parent, whichever ran out first.
+    assert "ulimit -n" in complaints

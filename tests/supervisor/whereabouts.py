@@ -99,11 +99,16 @@ class Caller:
         self._socket = socket.create_connection((host, int(port)), timeout=PATIENCE_S)
         nonce = base64.b64encode(os.urandom(16)).decode()
         offer = f"Sec-WebSocket-Protocol: {subprotocol}\r\n" if subprotocol else ""
-        self._socket.sendall(
+        request = (
             f"GET /ws{'?' * bool(query)}{query} HTTP/1.1\r\nHost: here\r\n"
             "Upgrade: websocket\r\nConnection: Upgrade\r\n"
-            f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {nonce}\r\n{offer}\r\n".encode()
+            f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {nonce}\r\n{offer}\r\n"
         )
+        try:
+            self._socket.sendall(request.encode())
+        except OSError:
+            self._socket.close()
+            raise
         self._reader = self._socket.makefile("rb")
         # To be said as soon as the server has agreed to speak WebSocket.
         self._unsaid: list[Any] | None = [{"type": "reset"}] if reset else []

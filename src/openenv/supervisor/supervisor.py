@@ -142,7 +142,9 @@ class Supervisor:
         try:
             self._door.accept()
         except OSError as error:
-            logger.warning("no connection can be accepted for the moment: %s", error.strerror or error)
+            logger.warning(
+                "no connection can be accepted for the moment: %s (open files: ulimit -n)", error.strerror or error
+            )
             self._accept_at = time.monotonic() + EXHAUSTED_S
             self._look_at = 0.0  # until then the door is not watched
 
