@@ -11,7 +11,7 @@ import numpy as np
 from annotated_types import Predicate
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, with_config
 from typing_extensions import TypedDict  # typing's own cannot be read by pydantic before Python 3.12
 
 from ..errors import InvalidAction, UsageError
@@ -105,7 +105,7 @@ def _dict(space: spaces.Dict) -> SpaceCodec:
     if not all(isinstance(key, str) for key in codecs):
         raise UsageError(f"a Dict space whose keys are not all text cannot be served: {space}")
     fields = TypedDict("Dict", {key: codec.type for key, codec in codecs.items()})  # type: ignore[misc]
-    fields.__pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[attr-defined]
+    with_config(ConfigDict(extra="forbid"))(fields)
     encoders = tuple((key, codec.encode) for key, codec in codecs.items())
     decoders = tuple((key, codec.decode) for key, codec in codecs.items())
     return SpaceCodec(

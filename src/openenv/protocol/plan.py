@@ -85,7 +85,8 @@ def is_plain_model(cls: type[BaseModel]) -> bool:
         return False
     if any(isinstance(value, functools.cached_property) for base in cls.__mro__ for value in vars(base).values()):
         return False  # it puts into the instance's dict what is no field
-    if cls.__get_pydantic_core_schema__.__func__ is not BaseModel.__get_pydantic_core_schema__.__func__:  # type: ignore[attr-defined]
+    own = cls.__mro__[: cls.__mro__.index(BaseModel)]
+    if any("__get_pydantic_core_schema__" in vars(base) for base in own):
         return False
     return all(map(_is_plain_field, cls.model_fields.values()))
 

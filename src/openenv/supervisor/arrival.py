@@ -40,8 +40,8 @@ class Arrival(HttpToolsProtocol):
         super().__init__(**uvicorns)
         self._first = first
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn does
-        super().connection_made(transport)
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(cast(asyncio.Transport, transport))
         if self._first:
             self.data_received(self._first)
 
