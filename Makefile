@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --quiet --quiet --disable-pip-version-check
 
-.PHONY: help install demo test check format cov bench bench-vector bench-scale bench-cartpole bench-peer clean
+.PHONY: help install demo test check format cov bench bench-vector bench-scale bench-cartpole bench-peer chaos soak clean
 
 help: ## List the verbs
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -51,10 +51,20 @@ bench-scale: install ## Up to 16,384 sessions at once; writes out/scale
 bench-cartpole: install ## CartPole-v1 by 256, next to Gymnasium's own vector environments
 	@$(BIN)/python scripts/bench_cartpole.py
 
-bench-peer: install ## The same environment under the released peer and here, in turns
+bench-peer: install .venv-peer/.installed ## The same environment under the released peer and here, in turns
+	@$(BIN)/python scripts/bench_peer.py
+
+chaos: install ## Faults put to 200 live sessions, here and under the released peer: what survives; under 8 minutes
+	@$(MAKE) --quiet .venv-peer/.installed || echo "the released peer cannot be installed: its column stays empty" >&2
+	@$(BIN)/python -m tests.chaos
+
+soak: install ## 2,000 sessions that come and go for 15 minutes
+	@$(BIN)/python -m tests.chaos --only soak --soak-s 900
+
+.venv-peer/.installed:
 	@test -x .venv-peer/bin/python || $(PYTHON) -m venv .venv-peer
 	@.venv-peer/bin/pip install --quiet --quiet --disable-pip-version-check openenv==0.10.0 uvloop httptools
-	@$(BIN)/python scripts/bench_peer.py
+	@touch $@
 
 clean: ## Remove what the verbs above made
 	rm -rf $(VENV) .venv-peer out .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,6 +1,8 @@
 """Prints `docs/settings.md`: `python scripts/settings_table.py > docs/settings.md`."""
 
-from openenv.settings import ServerSettings
+from collections.abc import Iterable
+
+from openenv.settings import ClientSettings, ServerSettings, Setting
 
 HEAD = """# Settings
 
@@ -11,13 +13,23 @@ option wins over its variable. This page is printed by `scripts/settings_table.p
 |---|---|---|---|"""
 
 
-def page() -> str:
-    rows = [
+CLIENT_HEAD = """
+A client reads these when it is made; an argument of `EnvClient` wins over its variable.
+
+| setting | environment variable | default | what it does |
+|---|---|---|---|"""
+
+
+def rows(settings: Iterable[Setting]) -> list[str]:
+    return [
         f"| `{setting.name}` | {', '.join(f'`{name}`' for name in setting.variables)} "
         f"| {'' if setting.default is None else f'`{setting.default}`'} | {setting.description} |"
-        for setting in ServerSettings.table()
+        for setting in settings
     ]
-    return "\n".join([HEAD, *rows])
+
+
+def page() -> str:
+    return "\n".join([HEAD, *rows(ServerSettings.table()), CLIENT_HEAD, *rows(ClientSettings.table())])
 
 
 if __name__ == "__main__":

@@ -25,6 +25,9 @@ TREE = {
     "ResetRequired": ("UsageError", "EXECUTION_ERROR", CLIENT, False, (RuntimeError,)),
     "SequenceError": ("UsageError", "SESSION_ERROR", CLIENT, False, (RuntimeError,)),
     "Unauthorized": ("UsageError", "SESSION_ERROR", CLIENT, False, (RuntimeError,)),
+    "Forbidden": ("Unauthorized", "EXECUTION_ERROR", CLIENT, False, (RuntimeError,)),
+    "TooManyFailures": ("Unauthorized", "SESSION_ERROR", CLIENT, False, (RuntimeError,)),
+    "SeedIgnored": ("UsageError", "SESSION_ERROR", CLIENT, False, (RuntimeError, UserWarning)),
     "MessageTooLarge": ("UsageError", "SESSION_ERROR", CLIENT, False, (RuntimeError,)),
     "Cancelled": ("UsageError", "EXECUTION_ERROR", CLIENT, False, (RuntimeError,)),
     "SlowReader": ("UsageError", "SESSION_ERROR", CLIENT, False, (RuntimeError,)),
@@ -57,6 +60,7 @@ MADE_OF_FACTS = {
     "ConcurrencyConfigurationError": lambda: errors.ConcurrencyConfigurationError("Chess", 8),
     "ServerFull": lambda: errors.ServerFull(8, 9, retry_after_s=1.5),
     "QueueTimeout": lambda: errors.QueueTimeout(9, 9),
+    "EnvironmentCrashed": lambda: errors.EnvironmentCrashed("it is gone", signal="SIGSEGV", stderr="a trace"),
     "FactoryFailed": lambda: errors.FactoryFailed("Chess"),
     "MissingExtra": lambda: errors.MissingExtra("gymnasium", "gymnasium"),
 }
@@ -104,7 +108,7 @@ def test_class(name):
 def test_no_class_is_caught_by_a_builtin_name_that_does_not_fit(name):
     caught = {
         base
-        for base in (RuntimeError, ConnectionError, TimeoutError, ImportError, ValueError)
+        for base in (RuntimeError, ConnectionError, TimeoutError, ImportError, ValueError, UserWarning)
         if issubclass(getattr(errors, name), base)
     }
     assert caught == set(TREE[name][4])

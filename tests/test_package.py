@@ -56,6 +56,7 @@ def test_the_names_of_the_package():
         "VectorEnvClient",
         "__version__",
         "core",
+        "reward_mask",
     ]
     assert dir(openenv) == openenv.__all__
 

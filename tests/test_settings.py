@@ -16,7 +16,7 @@ def test_defaults():
     assert settings == ServerSettings()
     assert (settings.host, settings.port, settings.workers) == ("127.0.0.1", 8000, 1)
     assert settings.max_sessions is None
-    assert settings.idle_timeout_s is None
+    assert settings.idle_timeout_s == 3600
     assert settings.queue_timeout_s == 0
 
 
@@ -74,7 +74,7 @@ BAD_VALUES = {
     "max_sessions": ["0", "-1", "1.5"],
     "max_concurrent_envs": ["0", "lots"],
     "queue_timeout_s": ["-1", "nan", "soon"],
-    "idle_timeout_s": ["0", "-3", "nan"],
+    "idle_timeout_s": ["-3", "nan"],
     "max_message_mb": ["0", "4096", "nan", "inf"],
     "max_in_flight": ["0", "x"],
     "ping_interval_s": ["-1", "nan"],

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -115,6 +116,13 @@ def test_a_step_result_needs_an_observation_only():
 )
 def test_terminated_is_done_but_not_cut_short(done, truncated, terminated):
     assert StepResult(observation=0, done=done, truncated=truncated).terminated is terminated
+
+
+def test_terminated_is_what_was_said_if_it_was():
+    both = StepResult(observation=0, done=True, truncated=True, terminated=True)
+    assert (both.terminated, both.truncated) == (True, True)
+    assert dataclasses.replace(both, observation=1).terminated is True
+    assert StepResult(observation=0, done=True, terminated=False).terminated is False
 
 
 def test_a_step_result_is_generic_and_comparable():

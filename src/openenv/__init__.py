@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .client import EnvClient, GenericAction, GenericEnvClient, SyncEnvClient, VectorEnvClient
     from .environment import Environment, Transform
     from .errors import OpenEnvError
+    from .rewards import reward_mask
     from .types import Action, Observation, State, StepResult
 
 __version__ = "1.0.0"
@@ -31,6 +32,7 @@ __all__ = [
     "VectorEnvClient",
     "__version__",
     "core",
+    "reward_mask",
 ]
 
 _HOMES = {
@@ -46,6 +48,7 @@ _HOMES = {
     "SyncEnvClient": "client",
     "Transform": "environment",
     "VectorEnvClient": "client",
+    "reward_mask": "rewards",
 }
 
 

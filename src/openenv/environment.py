@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import cached_property
+from random import Random
 from typing import Any, ClassVar, Generic
 
 from .signatures import accepted
 from .types import ActT, EnvironmentMetadata, ObsT, StateT
 
-__all__ = ["Environment", "Transform", "metadata_of"]
+__all__ = ["Environment", "SessionRandom", "Transform", "metadata_of", "reseed"]
 
 
 class Transform(ABC, Generic[ObsT]):
@@ -19,6 +21,10 @@ class Transform(ABC, Generic[ObsT]):
     @abstractmethod
     def __call__(self, observation: ObsT) -> ObsT:
         """Returns the observation to send in place of the given one."""
+
+
+class SessionRandom(Random):
+    """The random numbers of one session (`Environment.rng`)."""
 
 
 class Environment(ABC, Generic[ActT, ObsT, StateT]):
@@ -52,12 +58,22 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         self.transform = transform
         self.rubric = rubric
 
+    # Not a property: environments that set an `rng` of their own keep it.
+    @cached_property
+    def rng(self) -> Random:
+        """Random numbers of this session alone. A reset with a seed starts them anew from it, before the call.
+
+        For numpy: `numpy.random.default_rng(self.rng.getrandbits(64))` in `reset`.
+        """
+        return SessionRandom()
+
     @abstractmethod
     def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> ObsT:
         """Starts an episode and returns its first observation.
 
         Args:
-            seed: Makes the episode repeatable, where the environment can be seeded.
+            seed: Makes the episode repeatable; `self.rng` starts from it. A `reset` without this argument says that
+                the environment cannot be seeded, and clients that give a seed are told.
             episode_id: Name for the episode; the environment chooses one if it is None.
             kwargs: Whatever else this environment's reset takes; clients' arguments that it does not take
                 are left out before the call.
@@ -120,6 +136,15 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
             outcome = reset()
             if inspect.isawaitable(outcome):
                 await outcome
+
+
+def reseed(environment: Environment[Any, Any, Any], seed: Any) -> None:
+    """Starts an environment's `rng` from a seed; one that it has set itself is its own affair."""
+    own = environment.__dict__.get("rng")
+    if own is None or type(own) is SessionRandom:
+        environment.__dict__["rng"] = SessionRandom(
+            seed if isinstance(seed, (int, float, str, bytes)) else repr(seed)
+        )
 
 
 def metadata_of(cls: type[Any]) -> EnvironmentMetadata:

@@ -23,6 +23,7 @@ __all__ = [
     "EnvironmentFactoryError",
     "EnvironmentFailed",
     "FactoryFailed",
+    "Forbidden",
     "InvalidAction",
     "InvalidMessage",
     "LaunchFailed",
@@ -34,6 +35,7 @@ __all__ = [
     "ProviderFailed",
     "QueueTimeout",
     "ResetRequired",
+    "SeedIgnored",
     "SequenceError",
     "ServerFull",
     "SessionCapacityError",
@@ -44,6 +46,7 @@ __all__ = [
     "StepFailed",
     "StepTimeout",
     "TooManyCalls",
+    "TooManyFailures",
     "Unauthorized",
     "UnknownMessage",
     "UnknownSession",
@@ -155,6 +158,20 @@ class SequenceError(UsageError):
 
 class Unauthorized(UsageError):
     """No key, a wrong key, or a key whose scope does not cover the call."""
+
+
+class Forbidden(Unauthorized):
+    """A key that is known, and whose scope does not cover the call."""
+
+    code = "EXECUTION_ERROR"  # the session lives on
+
+
+class TooManyFailures(Unauthorized):
+    """Too many wrong keys from this address; wait, then come back with the right one."""
+
+
+class SeedIgnored(UsageError, UserWarning):
+    """A seed was given to an environment that takes none: a warning, and with `strict=True` an error."""
 
 
 class MessageTooLarge(UsageError):
@@ -270,7 +287,23 @@ class StepTimeout(EnvironmentFailed, TimeoutError):
 
 
 class EnvironmentCrashed(EnvironmentFailed):
-    """The process of an environment ended; `data` holds its exit code and the tail of its stderr."""
+    """The process of an environment ended; `reset()` starts a new one.
+
+    Attributes:
+        exit_code: What it ended with, if no signal ended it.
+        signal: The name of the signal that ended it.
+        stderr: The end of what it wrote there, at most 4 KiB.
+    """
+
+    exit_code: int | None = None
+    signal: str | None = None
+    stderr: str = ""
+
+    def __init__(self, message: str, *, exit_code: int | None = None, signal: str | None = None, stderr: str = ""):
+        super().__init__(message, data={"exit_code": exit_code, "signal": signal, "stderr": stderr})
+        self.exit_code = exit_code
+        self.signal = signal
+        self.stderr = stderr
 
 
 class ConnectionFailed(OpenEnvError, ConnectionError):
@@ -377,9 +410,12 @@ _ATTRIBUTES = frozenset(
     {
         "active_sessions",
         "environment_name",
+        "exit_code",
         "factory_name",
         "max_concurrent_envs",
         "max_sessions",
         "session_id",
+        "signal",
+        "stderr",
     }
 )

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from .errors import UsageError
 
-__all__ = ["ServerSettings", "Setting", "proxy_for"]
+__all__ = ["ClientSettings", "ServerSettings", "Setting", "proxy_for"]
 
 
 def _setting(default: Any, variables: str, description: str, **bounds: Any) -> Any:
@@ -103,23 +103,91 @@ class ServerSettings(_Settings):
     max_concurrent_envs: int | None = _setting(
         None, "MAX_CONCURRENT_ENVS", "The same for an app that was built without a limit of its own", ge=1
     )
+    max_sessions_per_key: int | None = _setting(
+        None, "OPENENV_MAX_SESSIONS_PER_KEY", "Most sessions open at one time under one API key", ge=1
+    )
+    max_executing: int | None = _setting(
+        None,
+        "OPENENV_MAX_EXECUTING",
+        "Most calls that environments of one worker process execute at one time; further ones wait",
+        ge=1,
+    )
+    max_constructing: int | None = _setting(
+        None,
+        "OPENENV_MAX_CONSTRUCTING",
+        "Most environments that one worker process makes at one time; further ones wait",
+        ge=1,
+    )
+    queue_limit: int = _setting(
+        20_000, "OPENENV_QUEUE_LIMIT", "Most new sessions that wait for a free slot, in each worker process", ge=0
+    )
     queue_timeout_s: float = _setting(
         0.0,
         "OPENENV_QUEUE_TIMEOUT_S",
         "Seconds a new session waits for a free slot before it is refused",
         ge=0,
     )
-    idle_timeout_s: float | None = _setting(
-        None,
+    resume_window_s: float = _setting(
+        60.0,
+        "OPENENV_RESUME_WINDOW_S",
+        "Seconds that a session outlives its lost connection, for its client to come back (protocol v2); "
+        "0: it ends with it",
+        ge=0,
+        le=86_400,
+    )
+    idle_timeout_s: float = _setting(
+        3600.0,
         "OPENENV_IDLE_TIMEOUT_S",
-        "Seconds without a call after which a session is closed; unset: never",
+        "Seconds without a call or a sign of life of its client after which a session is closed; 0: never",
+        ge=0,
+    )
+    isolation: Literal["none", "process"] = _setting(
+        "none", "OPENENV_ISOLATION", "process: each session in a process of its own; none: as the class declares"
+    )
+    sandbox: Literal["none", "bwrap"] = _setting(
+        "none",
+        "OPENENV_SANDBOX",
+        "bwrap: processes of sessions without network, with a read-only root and a private /tmp",
+    )
+    process_pool: int = _setting(
+        4, "OPENENV_PROCESS_POOL", "Session processes kept ready, in each worker process", ge=0, le=1024
+    )
+    process_memory_mb: float | None = _setting(
+        None, "OPENENV_PROCESS_MEMORY_MB", "Address space of a session process, in MiB", gt=0
+    )
+    process_cpu_s: float | None = _setting(
+        None, "OPENENV_PROCESS_CPU_S", "CPU seconds of a session process, over its life", gt=0
+    )
+    process_children: int = _setting(
+        256, "OPENENV_PROCESS_CHILDREN", "Most processes and threads that a session's process may have started", ge=1
+    )
+    process_files: int = _setting(1024, "OPENENV_PROCESS_FILES", "Open files of a session process", ge=16)
+    process_output_mb: float = _setting(
+        64.0,
+        "OPENENV_PROCESS_OUTPUT_MB",
+        "Largest reply of a session process, and largest file that it may write, in MiB",
         gt=0,
     )
     max_message_mb: float = _setting(
         16.0, "OPENENV_MAX_MESSAGE_MB", "Largest message accepted from a client, in MiB", gt=0, le=2048
     )
+    max_reply_mb: float = _setting(
+        100.0, "OPENENV_MAX_REPLY_MB", "Largest message sent to a client, in MiB", gt=0, le=2048
+    )
+    max_unsent_mb: float = _setting(
+        256.0, "OPENENV_MAX_UNSENT_MB", "Bytes that may wait for a client which does not read, in MiB", gt=0
+    )
+    max_header_kb: float = _setting(
+        64.0, "OPENENV_MAX_HEADER_KB", "Largest head of an HTTP request or WebSocket handshake, in KiB", gt=0
+    )
+    handshake_timeout_s: float = _setting(
+        10.0, "OPENENV_HANDSHAKE_TIMEOUT_S", "Seconds a client has for the head of its first request", gt=0
+    )
     max_in_flight: int = _setting(
         64, "OPENENV_MAX_IN_FLIGHT", "Requests of one session (v1: connection) that may wait for their turn", ge=1
+    )
+    max_connection_in_flight: int = _setting(
+        65_536, "OPENENV_MAX_CONNECTION_IN_FLIGHT", "Calls of one connection without a reply (protocol v2)", ge=1
     )
     max_batch: int = _setting(1024, "OPENENV_MAX_BATCH", "Most calls in one batch (protocol v2)", ge=1)
     ping_interval_s: float = _setting(
@@ -127,6 +195,36 @@ class ServerSettings(_Settings):
         "OPENENV_PING_INTERVAL_S",
         "Seconds between WebSocket pings; two without an answer cut the connection, 0 turns them off",
         ge=0,
+    )
+    heartbeat_s: float = _setting(
+        20.0,
+        "OPENENV_HEARTBEAT_S",
+        "Seconds within which a client of protocol v2 says something, a heartbeat if nothing else; "
+        "two without a word cut the connection, 0 turns that off",
+        ge=0,
+        le=86_400,
+    )
+    api_keys: str | None = _setting(
+        None,
+        "OPENENV_API_KEYS",
+        "Keys that clients must show: scope:key, separated by commas; scopes are control, agent and view, "
+        "a key alone has control; none: no key is asked for",
+    )
+    max_key_failures: int = _setting(
+        20, "OPENENV_MAX_KEY_FAILURES", "Wrong keys from one address within a minute after which it is refused", ge=1
+    )
+    allowed_origins: str | None = _setting(
+        None,
+        "OPENENV_ALLOWED_ORIGINS",
+        "Origins of web pages that may connect, separated by commas; *: any; unset: pages of this server",
+    )
+    ssl_certfile: str | None = _setting(None, "OPENENV_SSL_CERTFILE", "Certificate file, to serve over TLS")
+    ssl_keyfile: str | None = _setting(None, "OPENENV_SSL_KEYFILE", "Private key file of the certificate")
+    ssl_keyfile_password: str | None = _setting(
+        None, "OPENENV_SSL_KEYFILE_PASSWORD", "Password of the private key file"
+    )
+    ssl_ca_certs: str | None = _setting(
+        None, "OPENENV_SSL_CA_CERTS", "Certificates that those of clients must be signed by"
     )
     grace_s: float = _setting(
         30.0,
@@ -146,6 +244,9 @@ class ServerSettings(_Settings):
     worker_restarts: int = _setting(
         10, "OPENENV_WORKER_RESTARTS", "Worker deaths within a minute after which the server gives up", ge=0
     )
+    metrics: bool = _setting(True, "OPENENV_METRICS", "Whether /metrics is served and phases are timed")
+    tracing: bool = _setting(False, "OPENENV_TRACING", "Whether calls are traced with OpenTelemetry (extra otel)")
+    log_format: Literal["console", "json"] = _setting("console", "OPENENV_LOG_FORMAT", "console or json")
     log_level: Literal["critical", "error", "warning", "info", "debug"] = _setting(
         "warning", "OPENENV_LOG_LEVEL", "critical, error, warning, info or debug"
     )
@@ -156,7 +257,31 @@ class ServerSettings(_Settings):
     def max_message_bytes(self) -> int:
         return int(self.max_message_mb * 1024 * 1024)
 
+    @property
+    def max_reply_bytes(self) -> int:
+        return int(self.max_reply_mb * 1024 * 1024)
+
+    @property
+    def max_unsent_bytes(self) -> int:
+        return int(self.max_unsent_mb * 1024 * 1024)
+
+
+class ClientSettings(_Settings):
+    """What a client reads when it is made."""
+
+    api_key: str | None = _setting(None, "OPENENV_API_KEY", "Key to show to the server (`api_key`)", repr=False)
+
 
 def proxy_for(scheme: str, host: str) -> str | None:
     """The proxy that the process's environment names for a host (`HTTPS_PROXY`, `NO_PROXY`, ...), if any."""
     return None if proxy_bypass(host) else getproxies().get(scheme)
+
+
+def environ_of_environments() -> dict[str, str]:
+    """The process's environment for processes that run environments: without the server's secrets."""
+    secrets = {"OPENENV_API_KEY"}
+    secrets.update(*(row.variables for row in ServerSettings.table() if row.name in _SECRETS))
+    return {name: value for name, value in os.environ.items() if name not in secrets}
+
+
+_SECRETS = {"api_keys", "ssl_keyfile_password"}

@@ -21,6 +21,10 @@ class Accepted:
         self._names = names
         self._taken = taken
 
+    def takes(self, name: str) -> bool:
+        """Whether the function takes an argument of that name."""
+        return name not in self._taken and (self._names is None or name in self._names)
+
     def of(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Those of the arguments that the function takes."""
         names, taken = self._names, self._taken

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, Strict
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, Strict, model_serializer
 
 from .errors import OpenEnvError
 
@@ -126,7 +126,10 @@ class StepResult(Generic[ObsT]):
         metadata: Facts beside the observation, None if there were none.
         truncated: The episode was cut short (a time limit) rather than finished.
         error: Why there is no result, where many sessions are stepped at once and one of them failed;
-            observation and reward are then None.
+            observation and reward are then None. Its `blame` says whose fault it was, its `retryable` whether the
+            same call may succeed later.
+        terminated: The episode reached an end of its own, in the sense of Gymnasium. Where nobody says so: if it is
+            over and was not cut short.
     """
 
     observation: ObsT
@@ -135,11 +138,11 @@ class StepResult(Generic[ObsT]):
     metadata: dict[str, Any] | None = None
     truncated: bool = False
     error: OpenEnvError | None = None
+    terminated: bool = None  # type: ignore[assignment]  # a bool from the moment that it is made
 
-    @property
-    def terminated(self) -> bool:
-        """The episode reached an end of its own, in the sense of Gymnasium's `terminated`."""
-        return self.done and not self.truncated
+    def __post_init__(self) -> None:
+        if self.terminated is None:
+            self.terminated = self.done and not self.truncated
 
 
 class EnvironmentMetadata(BaseModel):
@@ -153,6 +156,15 @@ class EnvironmentMetadata(BaseModel):
     version: str | None = None
     author: str | None = None
     documentation_url: str | None = None
+    seedable: bool | None = None
+    """False for an environment whose reset takes no seed. None, which is not sent: it does, or nobody knows."""
+
+    @model_serializer(mode="wrap")
+    def _told(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = write(self)
+        if fields.get("seedable") is None:
+            fields.pop("seedable", None)
+        return fields
 
 
 class CodeExecResult(BaseModel):

@@ -38,11 +38,19 @@ class Serving:
         guard.start()
         self.announcement = process.stderr.readline()
         guard.cancel()
-        found = re.search(r"http://\S+", self.announcement)
+        found = re.search(r"https?://\S+", self.announcement)
         if found is None:
             process.kill()
             raise AssertionError(self.announcement + process.communicate()[1])
         self.url = found[0]
+
+    def line(self) -> str:
+        """The next line that it printed."""
+        guard = threading.Timer(LIMIT_S, self._process.kill)
+        guard.start()
+        line = self._process.stderr.readline()
+        guard.cancel()
+        return line
 
     @property
     def pid(self) -> int:

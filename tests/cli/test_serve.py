@@ -22,6 +22,16 @@ NO_OPTION = {
     "max_concurrent_envs",
     "readme_path",
     "max_batch",
+    "max_constructing",
+    "max_connection_in_flight",
+    "max_unsent_mb",
+    "max_header_kb",
+    "max_key_failures",
+    "handshake_timeout_s",
+    "process_children",
+    "process_files",
+    "process_output_mb",
+    "ssl_keyfile_password",
     "worker_start_s",
     "worker_silence_s",
     "worker_restarts",
@@ -58,7 +68,10 @@ def test_the_help_explains_every_setting(help_text, setting):
         assert variable in help_text
     assert setting.description in help_text
     if setting.default is not None:
-        assert f"default {setting.default}" in help_text
+        default = (
+            {True: "on", False: "off"}.get(setting.default) if isinstance(setting.default, bool) else setting.default
+        )
+        assert f"default {default}" in help_text
 
 
 @pytest.mark.parametrize("setting", TABLE, ids=lambda setting: setting.name)
@@ -80,8 +93,11 @@ def test_the_help_says_what_a_target_is(help_text):
         (["--workers", "0"], "workers (WORKERS)"),
         (["--max-sessions", "0"], "max_sessions (OPENENV_MAX_SESSIONS)"),
         (["--queue-timeout", "-1"], "queue_timeout_s (OPENENV_QUEUE_TIMEOUT_S)"),
-        (["--idle-timeout", "0"], "idle_timeout_s (OPENENV_IDLE_TIMEOUT_S)"),
+        (["--idle-timeout", "-1"], "idle_timeout_s (OPENENV_IDLE_TIMEOUT_S)"),
         (["--max-message-mb", "0"], "max_message_mb (OPENENV_MAX_MESSAGE_MB)"),
+        (["--max-reply-mb", "0"], "max_reply_mb (OPENENV_MAX_REPLY_MB)"),
+        (["--heartbeat", "-1"], "heartbeat_s (OPENENV_HEARTBEAT_S)"),
+        (["--isolation", "planet"], "isolation (OPENENV_ISOLATION)"),
         (["--max-in-flight", "0"], "max_in_flight (OPENENV_MAX_IN_FLIGHT)"),
         (["--ping-interval", "-1"], "ping_interval_s (OPENENV_PING_INTERVAL_S)"),
         (["--grace", "-1"], "grace_s (OPENENV_GRACE_S)"),
@@ -150,15 +166,15 @@ def test_a_worker_that_nobody_told_what_to_serve():
 
 
 def test_a_worker_runs_as_the_server_was_started():
-    command = command_of_worker(3, 4, 0)
+    command = command_of_worker(3, 4, 5, 0)
     assert command[0] == sys.executable
-    assert command[-7:] == ["worker", "--pipe", "3", "--table", "4", "--row", "0"]
+    assert command[-9:] == ["worker", "--pipe", "3", "--table", "4", "--ledger", "5", "--row", "0"]
 
 
 @pytest.mark.parametrize(("path", "looks_there"), [([""], True), (["/somewhere"], False)])
 def test_a_worker_looks_for_modules_where_the_server_does(monkeypatch, path, looks_there):
     monkeypatch.setattr(sys, "path", path)
-    assert ("-P" not in command_of_worker(3, 4, 0)) is looks_there
+    assert ("-P" not in command_of_worker(3, 4, 5, 0)) is looks_there
 
 
 def test_the_command_of_workers_is_not_for_people():
@@ -179,3 +195,9 @@ def test_reloading_there_is_one_worker():
         arguments = ["serve", "echo", "--reload", "--workers", "4", "--port", str(taken.getsockname()[1])]
         result = CliRunner().invoke(app, arguments, standalone_mode=False)
     assert "--reload starts one process: serving with 1 worker" in result.output
+
+
+def test_a_certificate_that_cannot_be_used_is_found_before_anything_starts():
+    error = run("echo", "--ssl-certfile", "/nowhere.pem")
+    assert type(error) is UsageError
+    assert "--ssl-certfile" in error.message

@@ -121,8 +121,8 @@ class HesitantEnv(CounterEnv):
         self.ready = asyncio.Event()
         self.connecting = 0
 
-    async def _dial(self) -> Any:
-        end = await super()._dial()
+    async def _dial(self, worker: str | None = None) -> Any:
+        end = await super()._dial(worker)
         self.connecting += 1
         try:
             await self.ready.wait()

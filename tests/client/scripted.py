@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from openenv.errors import OpenEnvError
 from openenv.protocol.codec import codec_of
 
 from ..asynchronous import until
@@ -107,14 +108,26 @@ class ScriptedApp:
     Attributes:
         peers: The connections it has had.
         hello: What they say first; None for nothing.
+        refusals: What the next attempts to connect get instead of a connection.
+
+    Args:
+        window_s: How long it says that sessions wait for their client.
+        limits: Those that its hello names.
     """
 
-    def __init__(self, **limits: int):
+    def __init__(self, window_s: float = 0, **limits: int):
         self.peers: list[ScriptedPeer] = []
-        self.hello: dict[str, Any] | None = {**HELLO, "limits": {**HELLO["limits"], **limits}}
+        self.hello: dict[str, Any] | None = {
+            **HELLO,
+            "limits": {**HELLO["limits"], **limits},
+            "resume_window_s": window_s,
+        }
+        self.refusals: list[OpenEnvError] = []
         self.state = SimpleNamespace(openenv=self)
 
     def connect(self, channel: Any, subprotocol: str) -> ScriptedPeer:
+        if self.refusals:
+            raise self.refusals.pop(0)
         peer = ScriptedPeer(channel, subprotocol)
         self.peers.append(peer)
         if self.hello is not None:

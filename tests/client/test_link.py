@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import pytest
 
@@ -203,8 +204,43 @@ async def test_sessions_are_ended_before_the_connection_in_as_few_messages_as_ca
     assert peer.closed
 
 
-async def test_sessions_that_are_too_many_to_be_named_end_with_the_connection():
+async def test_sessions_that_are_too_many_for_a_message_are_ended_in_several():
+    """The end of the connection alone would leave them waiting for it to come back."""
     link, peer = await linked(max_message_bytes=100)
     await link.greeting(1)
-    await link.aclose([str(number) for number in range(20)])
-    assert (peer.requests, peer.closed) == ([], True)
+    names = [str(number) for number in range(20)]
+    await link.aclose(names)
+    calls = [call for request in peer.requests for call in request.get("calls", [request])]
+    assert [call["session"] for call in calls] == names
+    assert {call["op"] for call in calls} == {"close"}
+    assert peer.closed
+
+
+async def test_sessions_are_ended_though_calls_are_on_their_way():
+    link, peer = await linked()
+    call = link.request("step", {"session": "a"})
+    await link.aclose(["a"])
+    assert peer.requests[1] == {"id": 2, "op": "close", "session": "a"}
+    with pytest.raises(ConnectionLost):
+        await call
+
+
+async def test_something_is_said_in_every_period_though_words_come_only_one_way():
+    """Also when the last word was said just after the last look; what the server says does not count."""
+    app = ScriptedApp()
+    period = 0.2
+    app.hello = {**HELLO, "heartbeat_s": period}
+    link, peer = await linked(app)
+    await link.greeting(1)
+    said: list[float] = []
+    peer.reflex = lambda request: said.append(link.loop.time())
+    for step in (0.02, 0.13):  # at once after a look, and long before one
+        await asyncio.sleep(step)
+        link.post("state", {"session": "s"})
+    while len(said) < 6:
+        peer.say({"event": "eclipse"})
+        await asyncio.sleep(0.005)
+    pauses = [later - earlier for earlier, later in itertools.pairwise(said)]
+    assert max(pauses) <= period + 0.05
+    assert min(pauses[2:]) >= period / 2 - 0.05
+    await link.aclose()

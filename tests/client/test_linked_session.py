@@ -50,9 +50,13 @@ async def test_the_first_call_follows_without_waiting_for_anything():
     peer = await app.peer()
     call = await peer.asked(2)
     opening = peer.requests[0]
-    assert opening == {"id": 1, "op": "open", "session": opening["session"]}
-    assert re.fullmatch(r"[A-Za-z0-9_.-]{16,64}", opening["session"])
-    assert call == {"id": 2, "op": "reset", "session": opening["session"], "seq": 1, "kwargs": {"seed": 3}}
+    session, token = opening["session"], opening["token"]
+    assert opening == {"id": 1, "op": "open", "session": session, "token": token}
+    for secret in (session, token):
+        assert re.fullmatch(r"[A-Za-z0-9_.-]{16,64}", secret)
+    assert session != token
+    assert 59 < call.pop("deadline_s") <= 60
+    assert call == {"id": 2, "op": "reset", "session": session, "seq": 1, "kwargs": {"seed": 3}}
     peer.reply(opening, {"ok": True, "session": opening["session"], "token": "t", "seq": 0})
     peer.reply(call, outcome(2.0, x=1))
     assert (await reset).observation == {"x": 1}
@@ -116,9 +120,14 @@ async def test_a_late_reply_is_dropped_and_its_number_stays_used():
         await env.step({})
     env._message_timeout_s = None
     second = asyncio.create_task(env.step({}))
-    late, call = await peer.asked(2), await peer.asked(3)
-    assert (late["seq"], call["seq"]) == (1, 2)
+    late = await peer.asked(2)
+    await asyncio.sleep(0)
+    assert len(peer.requests) == 2  # one call at a time has no reply
+    assert (late["seq"], late["deadline_s"]) == (1, pytest.approx(SHORT_S, abs=0.005))
     peer.reply(late, outcome(1.0))
+    call = await peer.asked(3)
+    assert call["seq"] == 2
+    assert "deadline_s" not in call
     peer.reply(call, outcome(2.0))
     assert (await second).reward == 2.0
     assert [request["op"] for request in peer.requests] == ["open", "step", "step"]
@@ -164,16 +173,31 @@ async def test_a_call_that_waits_for_its_turn_times_out_and_leaves_its_place():
     await env.close()
 
 
-async def test_no_more_calls_go_ahead_than_the_server_keeps():
-    app = ScriptedApp(max_in_flight=2)
-    env, peer = await opened(app)
-    await until(lambda: env._session._link.hello)
-    steps = [asyncio.create_task(env.step({"n": n})) for n in range(4)]
-    await peer.asked(3)
-    assert len(peer.requests) == 3
-    for number in range(4):
-        peer.reply(await peer.asked(number + 2), outcome(float(number)))
-    assert [(await step).reward for step in steps] == [0.0, 1.0, 2.0, 3.0]
+async def test_one_call_at_a_time_has_no_reply():
+    env, peer = await opened(ScriptedApp())
+    calls = [asyncio.create_task(env.step({"n": 1})), asyncio.create_task(env.state())]
+    calls.append(asyncio.create_task(env.step({"n": 2})))
+    replies = [outcome(1.0), {"ok": True, "state": {}}, outcome(2.0)]
+    for number, reply in enumerate(replies):
+        request = await peer.asked(number + 2)
+        await asyncio.sleep(0)
+        assert len(peer.requests) == number + 2
+        peer.reply(request, reply)
+    assert [request["op"] for request in peer.requests[1:]] == ["step", "state", "step"]
+    first, _, last = await asyncio.gather(*calls)
+    assert (first.reward, last.reward) == (1.0, 2.0)
+    await env.close()
+
+
+async def test_a_queue_that_is_answered_at_once_takes_no_room_on_the_stack():
+    env, peer = await opened(ScriptedApp())
+    steps = [asyncio.create_task(env.step({})) for _ in range(2000)]
+    first = await peer.asked(2)
+    await until(lambda: len(env._session._errands) == 2000)
+    peer.reflex = lambda request: peer.reply(request, outcome(float(request.get("seq", 0))))
+    peer.reply(first, outcome(1.0))
+    results = await asyncio.gather(*steps)
+    assert [result.reward for result in results] == [float(number) for number in range(1, 2001)]
     await env.close()
 
 
@@ -248,7 +272,8 @@ async def test_an_event_of_a_later_version_is_ignored():
 async def test_the_connection_ends_during_calls():
     env, peer = await opened(ScriptedApp())
     calls = [asyncio.create_task(env.step({})) for _ in range(3)]
-    await peer.asked(4)
+    await peer.asked(2)
+    await asyncio.sleep(0)
     peer.hang_up()
     await asyncio.wait(calls)
     assert [type(call.exception()) for call in calls] == [ConnectionLost] * 3
@@ -354,7 +379,7 @@ async def test_closing_ends_a_call_that_is_running():
     await peer.asked(2)
     await env.close()
     assert peer.closed
-    assert len(peer.requests) == 2
+    assert peer.requests[2:] == [{"id": 3, "op": "close", "session": peer.requests[0]["session"]}]
     with pytest.raises(ConnectionFailed):
         await step
     assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -119,6 +119,21 @@ def test_an_episode_cut_short():
     assert (result.truncated, result.terminated) == (True, False)
 
 
+@pytest.mark.parametrize(
+    ("said", "terminated"),
+    [
+        ({}, True),
+        ({"terminated": True, "truncated": True}, True),
+        ({"terminated": False}, False),
+        ({"terminated": 1}, True),
+    ],
+)
+def test_an_end_of_its_own_is_what_the_server_says_it_is(said, terminated):
+    result = parse_observation(OBSERVATION, {"observation": {"total": 0}, "reward": 1.0, "done": True, **said})
+    assert result.terminated is terminated
+    assert result.truncated is said.get("truncated", False)
+
+
 @pytest.mark.parametrize("payload", [{}, {"observation": None}, {"observation": [1]}, {"total": 3}])
 def test_a_reply_without_an_observation(payload):
     with pytest.raises(ProtocolViolation, match="without an observation"):

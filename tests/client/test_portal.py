@@ -94,14 +94,19 @@ def test_ctrl_c_cancels_the_call(interruptible):
     env = GenericEnvClient(app=plain_app(partial(Gated, stepping=gate)), message_timeout_s=PATIENCE_S)
     env.reset()
 
+    interrupted = threading.Event()
+
     def press():
         assert gate._reached.wait(PATIENCE_S)
-        os.kill(os.getpid(), signal.SIGINT)
+        # A signal that comes just before the main thread waits does not wake it, so that it is pressed again.
+        while not interrupted.wait(0.1):
+            os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=press)
     thread.start()
     with pytest.raises(KeyboardInterrupt):
         env.step({})
+    interrupted.set()
     thread.join()
     gate.open()
     assert env.step({}).reward == 2.0

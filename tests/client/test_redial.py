@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from openenv.client import redial as module
-from openenv.client.redial import redial
-from openenv.errors import ConnectionFailed, ConnectTimeout, ProtocolViolation
+from openenv.client.redial import pause_of, redial
+from openenv.errors import (
+    ConnectionFailed,
+    ConnectTimeout,
+    Draining,
+    ProtocolViolation,
+    ServerFull,
+    TooManyFailures,
+    Unauthorized,
+)
 
 
 class Road:
@@ -29,9 +39,9 @@ def hurry(monkeypatch):
 
 
 async def test_it_tries_until_there_is_a_connection():
-    road = Road(ConnectionFailed("refused"), ConnectTimeout("silent"), ConnectionFailed("refused"))
+    road = Road(ConnectionFailed("refused"), ConnectTimeout("silent"), Draining("not now"), TooManyFailures("others"))
     assert await redial(road.dial, 10) == "connected"
-    assert road.attempts == 4
+    assert road.attempts == 5
 
 
 async def test_the_last_failure_is_told_when_patience_ends():
@@ -49,9 +59,26 @@ async def test_without_patience_there_is_one_attempt():
     assert road.attempts == 1
 
 
-@pytest.mark.parametrize("error", [ProtocolViolation("another language"), OSError("not ours")])
+@pytest.mark.parametrize(
+    "error", [ProtocolViolation("another language"), Unauthorized("no key"), OSError("not ours")]
+)
 async def test_what_another_attempt_does_not_mend_is_told_at_once(error):
     road = Road(error)
     with pytest.raises(type(error)):
         await redial(road.dial, 10)
     assert road.attempts == 1
+
+
+async def test_it_waits_as_long_as_the_server_asks_for():
+    road = Road(ServerFull(1, 1, retry_after_s=0.05))
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    assert await redial(road.dial, 10) == "connected"
+    assert loop.time() - started >= 0.045
+
+
+def test_no_two_clients_come_back_together():
+    pauses = {pause_of(1.0) for _ in range(100)}
+    assert len(pauses) > 90
+    assert 0.5 <= min(pauses) < 0.6
+    assert 0.9 < max(pauses) <= 1.0

@@ -11,16 +11,18 @@ from functools import partial
 import pytest
 
 from openenv.client import GenericEnvClient, SyncEnvClient
-from openenv.errors import ConnectionFailed, InvalidAction, StepTimeout, UsageError
+from openenv.errors import ConnectionFailed, InvalidAction, SessionLost, StepTimeout, UsageError
 from openenv.types import StepResult
 
 from ..asynchronous import Gate
 from ..environments import Gated
 from .environments import (
+    Bell,
     CounterAction,
     CounterEnv,
     CounterObservation,
     CounterState,
+    RingingCounter,
     ThreadCounter,
     app_of,
     plain_app,
@@ -123,15 +125,26 @@ def test_errors_arrive_as_their_classes(app):
 
 
 def test_a_late_reply_never_reaches_the_next_call():
-    gate = Gate()
-    env = GenericEnvClient(app=plain_app(partial(Gated, stepping=gate)), message_timeout_s=0.02)
+    bell = Bell()
+    env = CounterEnv(app=app_of(partial(RingingCounter, bell)), message_timeout_s=0.05)
     env.reset()
     with pytest.raises(StepTimeout):
-        env.step({})
+        env.step(CounterAction(by=5))
+    assert env.state().total == 0
     env._message_timeout_s = None
-    gate.open()
-    assert env.step({}).reward == 2.0
     env.close()
+
+
+def test_a_step_on_a_thread_that_does_not_end_loses_its_session():
+    gate = Gate()
+    with GenericEnvClient(app=plain_app(partial(Gated, stepping=gate)), message_timeout_s=0.05) as env:
+        env.reset()
+        with pytest.raises(StepTimeout):
+            env.step({})
+        with pytest.raises(SessionLost, match="cannot be stopped"):
+            env.step({})
+        gate.open()
+        assert env.reset().error is None
 
 
 # Threads.

@@ -405,7 +405,7 @@ async def test_with_autoreset_a_lost_session_is_refilled_by_the_next_step(versio
         assert rewards(await envs.step([ONE] * 3)) == [1.0, 3.0, 3.0]
 
 
-async def test_a_late_reply_is_dropped_and_the_next_step_gets_its_own(version):
+async def test_a_step_that_is_late_is_stopped_and_the_next_one_gets_its_own_reply(version):
     bell = Bell()
     async with vector(app_of(partial(RingingCounter, bell)), message_timeout_s=SHORT_S) as envs:
         await envs.reset()
@@ -415,15 +415,38 @@ async def test_a_late_reply_is_dropped_and_the_next_step_gets_its_own(version):
             bell.waiting[ring].set_result(None)
         results = await step
         assert errors(results) == [None, StepTimeout, None]
-        assert "environment 1: no reply to step within 0.2 s (message_timeout_s)" in str(results[1].error)
+        if version is None:  # nobody else knows of the time
+            assert "environment 1: no reply to step within 0.2 s (message_timeout_s)" in str(results[1].error)
+            bell.waiting[1].set_result(None)
+        else:
+            assert bell.waiting[1].cancelled()
         envs._ensemble._timeout_s = None
         step = asyncio.create_task(envs.step([ONE] * 3))
-        await until(lambda: len(bell.waiting) == 5)
-        bell.waiting[1].set_result(None)
         await until(lambda: len(bell.waiting) == 6)
         for ring in bell.waiting[3:]:
             ring.set_result(None)
-        assert rewards(await step) == [2.0, 2.0, 2.0]
+        assert rewards(await step) == [2.0, 2.0 if version is None else 1.0, 2.0]
+
+
+async def test_a_late_reply_is_dropped_and_the_next_step_waits_for_it():
+    envs, peer = await begun(ScriptedApp(), message_timeout_s=SHORT_S)
+    step = asyncio.create_task(envs.step([{}, {}]))
+    late = await peer.asked(2)
+    peer.results(late, {0: outcome(1.0)}, more=True)
+    results = await step
+    assert errors(results) == [None, StepTimeout]
+    assert "environment 1: no reply to step within 0.2 s (message_timeout_s)" in str(results[1].error)
+    envs._ensemble._timeout_s = None
+    step = asyncio.create_task(envs.step([{}, {}]))
+    batch = await peer.asked(3)
+    assert [call["seq"] for call in batch["calls"]] == [3]
+    peer.results(batch, {0: outcome(2.0)})
+    peer.results(late, {1: outcome(9.0)})
+    batch = await peer.asked(4)
+    assert [call["seq"] for call in batch["calls"]] == [3]
+    peer.results(batch, {0: outcome(3.0)})
+    assert rewards(await step) == [2.0, 3.0]
+    await envs.close()
 
 
 async def test_what_was_taken_is_no_longer_on_its_way():
@@ -435,23 +458,16 @@ async def test_what_was_taken_is_no_longer_on_its_way():
             await envs.recv()
 
 
-async def test_a_late_reply_that_ends_the_episode_is_remembered(version):
-    bell = Bell()
-    async with vector(app_of(partial(RingingCounter, bell)), message_timeout_s=SHORT_S) as envs:
-        await envs.reset()
-        step = asyncio.create_task(envs.step([ONE, DONE, ONE]))
-        await until(lambda: len(bell.waiting) == 3)
-        assert errors(await step) == [StepTimeout] * 3
-        for ring in bell.waiting:
-            ring.set_result(None)
-        await until(lambda: not envs._ensemble.seats[1].playing)
-        envs._ensemble._timeout_s = None
-        step = asyncio.create_task(envs.step([ONE] * 3))
-        await until(lambda: len(bell.waiting) == 5)
-        for ring in bell.waiting[3:]:
-            ring.set_result(None)
-        results = await step
-        assert errors(results) == [None, ResetRequired, None]
+async def test_a_late_reply_that_ends_the_episode_is_remembered():
+    envs, peer = await begun(ScriptedApp(), message_timeout_s=SHORT_S)
+    assert errors(await envs.step([{}, {}])) == [StepTimeout] * 2
+    late = await peer.asked(2)
+    peer.results(late, {0: outcome(1.0), 1: outcome(1.0, done=True)})
+    step = asyncio.create_task(envs.step([{}, {}]))
+    batch = await peer.asked(3)
+    peer.results(batch, {0: outcome(2.0)})
+    assert errors(await step) == [None, ResetRequired]
+    await envs.close()
 
 
 async def test_a_cancelled_step_leaves_nothing_behind():
@@ -607,13 +623,15 @@ async def test_a_session_is_opened_in_the_batch_that_resets_it():
     envs, peer = await begun(ScriptedApp(), message_timeout_s=None)
     (batch,) = peer.requests
     first, second = batch["calls"][0]["session"], batch["calls"][2]["session"]
+    tokens = [batch["calls"][place]["token"] for place in (0, 2)]
+    assert len({first, second, *tokens}) == 4
     assert batch == {
         "id": 1,
         "op": "batch",
         "calls": [
-            {"op": "open", "session": first},
+            {"op": "open", "session": first, "token": tokens[0]},
             {"op": "reset", "session": first, "seq": 1, "kwargs": {}},
-            {"op": "open", "session": second},
+            {"op": "open", "session": second, "token": tokens[1]},
             {"op": "reset", "session": second, "seq": 1, "kwargs": {}},
         ],
     }
@@ -632,10 +650,12 @@ async def test_a_session_is_opened_in_the_batch_that_resets_it():
 async def test_the_first_finished_are_asked_for_and_timeouts_are_passed_on():
     envs, peer = await begun(ScriptedApp(), message_timeout_s=60.0)
     assert peer.requests[0]["wait_s"] == pytest.approx(59.5, abs=0.5)
+    assert peer.requests[0]["deadline_s"] == pytest.approx(60, abs=0.5)
     await envs.send([{}, {}])
     batch = await peer.asked(2)
     assert batch["min_ready"] == 1
     assert "wait_s" not in batch
+    assert batch["deadline_s"] == pytest.approx(60, abs=0.5)
     await envs.close()
 
 
@@ -650,9 +670,11 @@ async def test_the_reset_of_same_step_has_what_is_left_of_the_time():
     batch = await peer.asked(2)
     (wave,) = {seat.pending for seat in envs._ensemble.seats}
     wave.send_by -= 40
+    wave.due -= 40
     peer.results(batch, {0: outcome(1.0, done=True)})
     reset = await peer.asked(3)
     assert batch["wait_s"] - reset["wait_s"] >= 40
+    assert batch["deadline_s"] - reset["deadline_s"] >= 40
     peer.results(reset, {0: outcome()})
     assert errors(await step) == [None]
     await envs.close()
@@ -971,7 +993,8 @@ async def test_close_does_not_wait_behind_a_call_that_is_running():
     await envs.send([{}], env_ids=[1])
     await peer.asked(2)
     await envs.close()
-    assert len(peer.requests) == 2
+    assert [call["op"] for call in peer.requests[2]["calls"]] == ["close", "close"]
+    assert len(peer.requests) == 3
     assert peer.closed
 
 

@@ -285,3 +285,35 @@ def annotated(cls):
 
     make.__annotations__["return"] = cls
     return make
+
+
+class _Unseeded(Plain):
+    def reset(self, episode_id=None):
+        return Observation()
+
+
+def test_whether_a_seed_is_taken_is_read_from_reset():
+    assert profile_of(Plain).seedable
+    assert profile_of(AsyncPlain).seedable
+    assert not profile_of(_Unseeded).seedable
+
+
+def test_a_seed_starts_the_random_numbers_of_the_session_anew():
+    environment = Plain()
+    reset = profile_of(Plain).reset
+    drawn = []
+    for seed in (7, 7, 8):
+        reset(environment, {"seed": seed})
+        drawn.append(environment.rng.random())
+    assert drawn[0] == drawn[1] != drawn[2]
+    reset(environment, {"seed": None})
+    other = Plain()
+    reset(other, {"seed": 7})
+    assert other.rng.random() == drawn[0]
+
+
+def test_an_environment_keeps_random_numbers_of_its_own():
+    environment = Plain()
+    environment.rng = "its own"
+    profile_of(Plain).reset(environment, {"seed": 7})
+    assert environment.rng == "its own"

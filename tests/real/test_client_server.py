@@ -33,6 +33,7 @@ from ..server.wires import served
 pytestmark = pytest.mark.real
 
 ONE = CounterAction(by=1)
+SHORT_S = 0.2
 SERVERS = {
     "fast": {"loop": "uvloop", "http": "httptools", "ws": FastPath},
     "stock": {"loop": "asyncio", "http": "h11", "ws": "websockets-sansio"},
@@ -134,18 +135,21 @@ async def test_a_client_that_was_refused_before_it_asked(at):
                 await second.step(ONE)
 
 
-async def test_a_slow_step_and_a_client_that_does_not_wait(at):
+async def test_a_step_on_a_thread_that_does_not_end(at):
+    """It is answered in time, and since nobody can stop it, its session is over."""
     gate = Gate()
-    with at(plain_app(partial(Gated, stepping=gate))) as address:
+    with at(plain_app(partial(Gated, stepping=gate), sessions=2)) as address:
         env = GenericEnvClient(address, message_timeout_s=PATIENCE_S)
         await env.reset()
         env._message_timeout_s = 0.1
         with pytest.raises(StepTimeout):
             await env.step({})
         env._message_timeout_s = PATIENCE_S
+        with pytest.raises(SessionLost, match="thread"):
+            await env.step({})
         gate.open()
-        assert (await env.step({})).reward == 2.0
-        assert (await env.state())["step_count"] == 2
+        await env.reset()
+        assert (await env.step({})).reward == 1.0
         await env.close()
 
 
@@ -167,7 +171,7 @@ async def test_messages_over_the_limits_of_either_side(at):
 
 
 async def test_a_server_that_stops_takes_the_session_along(at):
-    async with beside(at(app_of())) as address:
+    async with beside(at(app_of(resume_window_s=SHORT_S))) as address:
         env = CounterEnv(address)
         await env.reset()
         await env.step(ONE)
@@ -181,7 +185,7 @@ async def test_a_server_that_stops_takes_the_session_along(at):
 
 async def test_a_server_that_stops_during_a_step(at):
     gate = Gate()
-    async with beside(at(plain_app(partial(Gated, stepping=gate)))) as address:
+    async with beside(at(plain_app(partial(Gated, stepping=gate), resume_window_s=SHORT_S))) as address:
         env = GenericEnvClient(address)
         await env.reset()
         step = asyncio.create_task(env.step({}))

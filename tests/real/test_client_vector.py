@@ -129,8 +129,20 @@ async def test_connections_share_the_environments_evenly(at):
             assert sorted(len(lane._road._seats) for lane in lanes) == [2, 2, 3]
 
 
-async def test_a_connection_that_is_cut_costs_its_sessions_and_no_more(at):
-    app = app_of(sessions=6)
+async def test_a_connection_that_is_cut_costs_nothing(at):
+    app = app_of(sessions=3)
+    with at(app) as address:
+        async with Relay.to(address) as relay, VectorEnvClient(CounterEnv, relay.url, 3, connections=1) as envs:
+            await envs.reset()
+            await envs.step([ONE] * 3)
+            relay.cut()
+            assert rewards(await envs.step([ONE] * 3)) == [2.0] * 3
+            assert app.state.openenv.active_sessions == 3
+            assert relay.connections == 2
+
+
+async def test_without_a_window_a_connection_that_is_cut_costs_its_sessions_and_no_more(at):
+    app = app_of(sessions=6, resume_window_s=0)
     with at(app) as address:
         async with Relay.to(address) as relay, VectorEnvClient(CounterEnv, relay.url, 3, connections=1) as envs:
             await envs.reset()
@@ -145,7 +157,7 @@ async def test_a_connection_that_is_cut_costs_its_sessions_and_no_more(at):
 
 
 async def test_a_server_that_has_gone_is_told_as_values():
-    with served(app_of(), **SERVERS["fast"]) as address:
+    with served(app_of(resume_window_s=0.2), **SERVERS["fast"]) as address:
         envs = VectorEnvClient(CounterEnv, address, 3, connect_timeout_s=0.2)
         await envs.reset()
         await asyncio.sleep(0)
@@ -165,11 +177,11 @@ async def test_one_that_hangs_holds_nobody_else_up(at):
             results = await envs.step([{}] * 3)
             assert sorted(map(str, errors(results))) == sorted(map(str, [None, None, StepTimeout]))
             hanging = errors(results).index(StepTimeout)
-            gate.open()
             results = await envs.step([{}] * 3)
-            assert errors(results) == [None] * 3
-            assert rewards(results) == [2.0] * 3
-            assert results[hanging].observation["metadata"]["timeout_s"] is None
+            assert [number for number, result in enumerate(results) if result.error] == [hanging]
+            assert isinstance(results[hanging].error, SessionLost)
+            assert {result.reward for result in results} == {2.0, None}
+            gate.open()
 
 
 def test_the_sync_facade(at):

@@ -6,22 +6,26 @@ import asyncio
 import gc
 import logging
 import socket
+from types import SimpleNamespace
 
 import pytest
 from websockets.asyncio.server import serve
 from websockets.exceptions import NegotiationError
 
-from openenv.client import GenericEnvClient, websocket
+from openenv.client import GenericEnvClient, refusal, websocket
 from openenv.errors import (
     ConnectionFailed,
     ConnectionLost,
     ConnectTimeout,
+    Forbidden,
     MessageTooLarge,
     ProtocolViolation,
     ServerFull,
     SessionLost,
     StepFailed,
     StepTimeout,
+    TooManyFailures,
+    Unauthorized,
 )
 from openenv.protocol.codec import codec_of
 
@@ -150,7 +154,7 @@ async def test_a_name_that_nobody_has():
         await GenericEnvClient("http://nowhere.invalid:8000").reset()
 
 
-@pytest.mark.parametrize("status", ["404 Not Found", "401 Unauthorized", "200 OK", "500 Internal Server Error"])
+@pytest.mark.parametrize("status", ["404 Not Found", "200 OK", "500 Internal Server Error"])
 async def test_the_handshake_is_refused(status):
     async with serving(lambda peer: peer.refuse(status)) as place:
         with pytest.raises(ConnectionFailed, match=f"HTTP {status.split(maxsplit=1)[0]}"):
@@ -166,6 +170,66 @@ async def test_a_redirect_is_followed():
         ):
             assert (await env.reset()).reward == 1.0
         assert goal.peers[0].request.startswith(b"GET /elsewhere ")
+
+
+KEY = "control-secret-of-this-test"
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "after_s"),
+    [
+        ("401 Unauthorized", Unauthorized, None),
+        ("403 Forbidden", Forbidden, None),
+        ("429 Too Many Requests", TooManyFailures, 7.0),
+    ],
+)
+async def test_a_key_that_is_not_accepted(status, error, after_s, caplog):
+    caplog.set_level("DEBUG")
+    async with serving(lambda peer: peer.refuse(status, "Retry-After: 7" if after_s else "X: y")) as place:
+        env = client(place, api_key=KEY)
+        with pytest.raises(error, match=r"api_key.*OPENENV_API_KEY") as caught:
+            await env.reset()
+        assert type(caught.value) is error
+        assert caught.value.retry_after_s == after_s
+        assert place.peers[0].header("Authorization") == f"Bearer {KEY}"
+        assert len(place.peers) == 1
+        said = [repr(caught.value), str(caught.value), repr(env), repr(env._options), caplog.text]
+        assert not any(KEY in text for text in said)
+
+
+async def test_a_key_is_shown_only_to_the_server_it_is_for():
+    async with serving(conversation) as goal:
+        elsewhere = f"Location: {goal.url}/ws"
+        async with serving(lambda peer: peer.refuse("307 Temporary Redirect", elsewhere)) as place:
+            async with client(place, api_key=KEY, headers={"X-Run": "7"}) as env:
+                await env.reset()
+            assert place.peers[0].header("Authorization") == f"Bearer {KEY}"
+        assert goal.peers[0].header("Authorization") is None
+        assert goal.peers[0].header("X-Run") == "7"
+
+
+async def test_a_redirect_within_the_server_takes_the_key_along():
+    async def moved(peer):
+        await peer.refuse("308 Permanent Redirect", "Location: /there/ws")
+
+    async with serving(then(moved, conversation)) as place, client(place, api_key=KEY) as env:
+        await env.reset()
+        assert place.peers[1].request.startswith(b"GET /there/ws ")
+        assert place.peers[1].header("Authorization") == f"Bearer {KEY}"
+
+
+async def test_redirects_end():
+    async with serving(lambda peer: peer.refuse("302 Found", "Location: /ws")) as place:
+        with pytest.raises(ConnectionFailed, match="HTTP 302"):
+            await client(place).reset()
+        assert len(place.peers) == 6
+
+
+def test_a_redirect_never_gives_up_encryption():
+    response = SimpleNamespace(status=302, headers={"Location": "ws://elsewhere/ws"})
+    error = SimpleNamespace(response=response)
+    with pytest.raises(ConnectionFailed, match="not encrypted"):
+        refusal.elsewhere("wss://here/ws", (), error)
 
 
 async def test_a_server_of_another_protocol():
@@ -224,13 +288,19 @@ async def resets_the_connection(peer):
     "behave", [closes_at_once, closes_after_the_request, closes_in_the_middle_of_its_answer, resets_the_connection]
 )
 async def test_the_connection_ends_before_the_handshake_does(behave):
-    async with serving(then(behave, conversation)) as place:
-        env = client(place)
-        with pytest.raises(ConnectionFailed) as caught:
-            await env.reset()
+    async with serving(then(behave, behave, conversation)) as place:
+        async with client(place) as env:
+            assert (await env.reset()).reward == 1.0
+        assert len(place.peers) == 3
+
+
+async def test_the_connection_ends_before_the_handshake_does_every_time(monkeypatch):
+    monkeypatch.setattr(websocket, "_PAUSES_S", (0.001,) * 4)
+    async with serving(closes_after_the_request) as place:
+        with pytest.raises(ConnectionFailed, match="again and again") as caught:
+            await client(place).reset()
         assert place.url.removeprefix("http://") in str(caught.value)
-        assert (await env.reset()).reward == 1.0
-        await env.close()
+        assert len(place.peers) == 5
 
 
 async def test_a_server_that_never_answers_the_handshake():

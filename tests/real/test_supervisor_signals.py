@@ -210,7 +210,9 @@ def test_a_client_that_was_connected_before_may_still_open_its_session(target):
             assert caller.hear()["event"] == "hello"
             tell(server, signal.SIGHUP)
             eventually(lambda: len(workers_of(server.pid)) > 2)
-            caller.say({"id": 1, "op": "open"})
+            caller.say({"id": 1, "op": "open", "session": "mine"})
+            assert caller.hear()["ok"] is True
+            caller.say({"id": 2, "op": "close", "session": "mine"})
             assert caller.hear()["ok"] is True
         eventually(lambda: len(workers_of(server.pid)) == 2 and set(workers_of(server.pid)).isdisjoint(before))
         assert server.end(signal.SIGTERM)[0] == 0

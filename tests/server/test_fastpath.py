@@ -6,12 +6,11 @@ import errno
 import json
 import logging
 import os
-import shutil
 import socket
 import ssl
 import struct
-import subprocess
 import threading
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -24,11 +23,13 @@ from openenv.server import create_app
 from openenv.server.fastpath import FastPath
 from openenv.settings import ServerSettings
 
+from ..cli.certificates import certificate
 from .probe import InlineProbe, ProbeAction, ProbeEnvironment, ProbeObservation
 from .raw import (
     BINARY,
     CLOSE,
     CONTINUATION,
+    HANDSHAKE,
     PING,
     TEXT,
     close_frame,
@@ -355,36 +356,80 @@ def test_a_connection_for_this_worker_or_for_none_is_served(loop, path):
     assert {worker for worker, _ in elsewhere.asked} == ({"gone"} if "gone" in path else set())
 
 
-def test_a_tls_connection_for_another_worker_is_refused_with_the_reason(tmp_path):
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("needs openssl for a certificate")
-    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
-    subprocess.run(
-        [
-            openssl,
-            *["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"],
-            "-keyout",
-            key,
-            "-out",
-            certificate,
-        ],
-        check=True,
-        capture_output=True,
-    )
-    trusting = ssl.create_default_context(cafile=certificate)
-    trusting.check_hostname = False
+def secured(address: str, chain: Path) -> ssl.SSLSocket:
+    host, port = address.split(":")
+    trusting = ssl.create_default_context(cafile=chain)
+    return trusting.wrap_socket(socket.create_connection((host, int(port)), timeout=PATIENCE_S), server_hostname=host)
+
+
+REQUEST = HANDSHAKE.format(path="/ws?worker=there", connection="Upgrade", key="A" * 22 + "==", version="13", more="")
+
+
+def test_a_tls_connection_for_another_worker_is_passed_on_as_plain_bytes(loop, tmp_path):
+    paths = certificate(tmp_path)
     app = app_of()
     elsewhere = Elsewhere(app.state.openenv)
-    with fast(app, ssl_certfile=certificate, ssl_keyfile=key) as address:
-        wire = SocketWire(f"wss://{address}/ws?worker=here", ssl=trusting)
-        assert wire.step(number=2)["data"]["observation"]["value"] == 2
-        wire.close()
-        with pytest.raises(InvalidStatus) as refused:
-            SocketWire(f"wss://{address}/ws?worker=there", ssl=trusting)
-        assert refused.value.response.status_code == 421
-        assert b"TLS" in refused.value.response.body
-    assert elsewhere.asked == []
+    with fast(app, loop=loop, ssl_certfile=paths.chain, ssl_keyfile=paths.key) as address:
+        with secured(address, paths.chain) as raw:
+            raw.sendall(REQUEST.encode())
+            assert read_until(raw, b"\r\n\r\n") == b"elsewhere\r\n\r\n"
+            raw.sendall(b"you")
+            assert read_until(raw, b"never") == b"heard you"
+        ((worker, request),) = elsewhere.asked
+        assert (worker, request.split(b"\r\n")[0]) == ("there", b"GET /ws?worker=there HTTP/1.1")
+        assert app.state.openenv.active_sessions == 0
+
+
+def test_much_is_passed_on_no_faster_than_it_is_taken(loop, tmp_path):
+    paths = certificate(tmp_path)
+    app = app_of()
+    elsewhere = Elsewhere(app.state.openenv)
+    much = bytes(8_000_000)
+    echoed = threading.Event()
+
+    def answer(connection: socket.socket) -> None:
+        with connection:
+            connection.sendall(b"go on")
+            received = 0
+            while received < len(much):
+                received += len(connection.recv(1_000_000))
+            connection.sendall(much)
+            echoed.set()
+
+    elsewhere._answer = answer
+    with fast(app, loop=loop, ssl_certfile=paths.chain, ssl_keyfile=paths.key) as address:
+        with secured(address, paths.chain) as raw:
+            raw.sendall(REQUEST.encode())
+            assert read_until(raw, b"go on") == b"go on"
+            raw.sendall(much)
+            assert not echoed.wait(0.2)  # most of it waits for us to read
+            received = 0
+            while received < len(much):
+                received += len(raw.recv(1_000_000))
+            assert echoed.wait(PATIENCE_S)
+
+
+def test_a_tls_connection_ends_with_the_worker_it_was_passed_on_to(loop, tmp_path):
+    paths = certificate(tmp_path)
+    app = app_of()
+    elsewhere = Elsewhere(app.state.openenv)
+    elsewhere._answer = socket.socket.close
+    with fast(app, loop=loop, ssl_certfile=paths.chain, ssl_keyfile=paths.key) as address:
+        with secured(address, paths.chain) as raw:
+            raw.sendall(REQUEST.encode())
+            assert raw.recv(1) == b""
+
+
+def test_a_tls_connection_for_a_worker_that_is_gone_is_served(loop, tmp_path):
+    paths = certificate(tmp_path)
+    app = app_of()
+    Elsewhere(app.state.openenv, exists=False)
+    with fast(app, loop=loop, ssl_certfile=paths.chain, ssl_keyfile=paths.key) as address:
+        for worker in ("here", "gone"):
+            trusting = ssl.create_default_context(cafile=paths.chain)
+            wire = SocketWire(f"wss://{address}/ws?worker={worker}", ssl=trusting)
+            assert wire.step(number=2)["data"]["observation"]["value"] == 2
+            wire.close()
 
 
 def test_what_a_client_offers_first_is_spoken():
@@ -419,7 +464,7 @@ def test_binary_messages_in_fragments():
 
 def test_a_client_that_never_reads_is_left_when_too_much_waits_for_it(caplog):
     caplog.set_level(logging.WARNING, "openenv.server")
-    app = app_of(InlineProbe, max_message_mb=1)
+    app = app_of(InlineProbe, max_message_mb=1, max_unsent_mb=64, resume_window_s=0)
     with fast(app) as address, slow_reader(address, kind="large", number=1_000_000) as raw:
         eventually(lambda: "SlowReader" in caplog.text)
         assert app.state.openenv.active_sessions == 0
@@ -427,7 +472,7 @@ def test_a_client_that_never_reads_is_left_when_too_much_waits_for_it(caplog):
         assert code[:2] == struct.pack("!H", 1008)
         assert b"SlowReader" in code
         assert takes_the_fast_path(address)
-    assert "max_message_mb" in caplog.text
+    assert "max_unsent_mb" in caplog.text
 
 
 def test_a_client_that_stops_reading_is_left_after_a_while(caplog):
@@ -435,7 +480,8 @@ def test_a_client_that_stops_reading_is_left_after_a_while(caplog):
     app = app_of(InlineProbe)
     with fast(app, ws_ping_interval=0.05) as address, slow_reader(address, kind="large", number=300_000) as raw:
         eventually(lambda: "SlowReader" in caplog.text)
-        assert app.state.openenv.active_sessions == 0
+        (session,) = app.state.openenv.manager.sessions
+        assert session.detached
         assert close_frame(raw)[:2] == struct.pack("!H", 1008)
     assert "ping_interval_s" in caplog.text
 

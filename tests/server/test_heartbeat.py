@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 
-from openenv.server.heartbeat import Heartbeat
+from openenv.server.heartbeat import Heartbeat, Words
 
 
 class Patient:
@@ -94,3 +94,48 @@ def test_without_an_interval_nothing_is_watched():
         assert patient.pings == 0
 
     beating(scenario, interval=None)
+
+
+def test_words_are_missed_after_seven_quarters_of_two_periods():
+    async def scenario(heartbeat):
+        patient = Patient()
+        words = Words(patient.silent, lambda: setattr(patient, "cuts", patient.cuts + 1))
+        heartbeat.watch(words)
+        for _ in range(8):
+            assert patient.cuts == 0
+            heartbeat.beat()
+        assert patient.cuts == 1
+
+    async def run():
+        await scenario(Heartbeat.of_words(60.0))
+
+    asyncio.run(run())
+
+
+def test_a_word_at_any_time_begins_the_count_anew():
+    async def run():
+        heartbeat = Heartbeat.of_words(60.0)
+        patient = Patient()
+        words = Words(patient.silent, lambda: setattr(patient, "cuts", patient.cuts + 1))
+        heartbeat.watch(words)
+        for beat in range(40):
+            patient.heard = beat % 7 == 0
+            heartbeat.beat()
+        assert patient.cuts == 0
+        heartbeat.forget(words)
+        assert not heartbeat.ticking
+
+    asyncio.run(run())
+
+
+def test_one_that_ends_together_with_another_is_not_cut():
+    async def scenario(heartbeat):
+        first, second = Patient(), Patient()
+        first.heard = second.heard = False
+        first.cut = lambda: heartbeat.forget(second)
+        heartbeat.watch(first)
+        heartbeat.watch(second)
+        heartbeat.beat()
+        assert second.cuts == 0
+
+    beating(scenario)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from functools import partial
 
 import pytest
@@ -198,3 +199,71 @@ def test_environments_may_leave_out_nearly_everything():
         step = client.post("/step", json={"action": {"number": 3}}).json()
         assert step == {"observation": {"value": 3}, "reward": 2, "done": True}
         assert client.get("/state").json() == {"anything": [1, 2]}
+
+
+def test_a_step_is_answered_at_its_deadline_wherever_the_time_went():
+    """The thread's call goes on; the request does not wait for it, nor for the session's end."""
+    ProbeEnvironment.forget()
+    with client_of() as client:
+        began = time.monotonic()
+        reply = client.post("/step", json={"action": {"kind": "wait"}, "timeout_s": 0.2})
+        assert time.monotonic() - began < 5
+        assert reply.status_code == 504
+        facts = reply.json()
+        assert (facts["error"], facts["blame"], facts["retryable"]) == ("StepTimeout", "environment", False)
+        assert "0.2 s" in facts["message"]
+        ProbeEnvironment.gate.set()
+        eventually(lambda: client.app.state.openenv.active_sessions == 0)
+        assert client.post("/step", json={"action": {}, "timeout_s": 20}).status_code == 200
+
+
+def test_a_coroutine_is_stopped_at_the_deadline():
+    AsyncProbe.forget()
+    with client_of(AsyncProbe) as client:
+        assert client.post("/step", json={"action": {"kind": "hang"}, "timeout_s": 0.1}).status_code == 504
+        assert AsyncProbe.stopped.wait(20)
+        eventually(lambda: client.app.state.openenv.active_sessions == 0)
+
+
+def test_a_deadline_holds_for_the_constructor():
+    made = threading.Event()
+
+    class Slow(ProbeEnvironment):
+        def __init__(self):
+            assert made.wait(20)
+            super().__init__()
+
+    with client_of(Slow) as client:
+        assert client.post("/step", json={"action": {}, "timeout_s": 0.1}).status_code == 504
+        made.set()
+        eventually(lambda: client.app.state.openenv.active_sessions == 0)
+
+
+def test_a_deadline_of_the_environments_own_is_its_own():
+    class Impatient(InlineProbe):
+        def step(self, action):
+            raise TimeoutError("the simulator did not answer")
+
+    with client_of(Impatient) as client:
+        reply = client.post("/step", json={"action": {}, "timeout_s": 20})
+        assert (reply.status_code, reply.json()["error"]) == (500, "StepFailed")
+
+
+def test_a_deadline_that_is_endless_is_none():
+    with client_of() as client:
+        body = '{"action": {}, "timeout_s": Infinity}'
+        assert client.post("/step", content=body, headers={"Content-Type": "application/json"}).status_code == 200
+
+
+def test_sessions_are_listed_with_what_they_do():
+    with client_of(InlineProbe) as client:
+        assert client.get("/sessions").json() == []
+        with client.websocket_connect("/ws") as socket:
+            for _ in range(2):
+                socket.send_json({"type": "step", "data": {}})
+                socket.receive_json()
+            (line,) = client.get("/sessions").json()
+            assert set(line) == {"id", "state", "age_s", "idle_s", "steps", "worker", "peer"}
+            assert (line["state"], line["steps"], line["worker"]) == ("live", 2, None)
+            assert line["peer"] == "testclient:50000"
+            assert 0 <= line["idle_s"] <= line["age_s"]

@@ -15,8 +15,14 @@ def request_of(target="/ws", version="13", key=KEY, more=""):
 
 
 def test_what_a_request_says():
-    assert Upgrade.parse(request_of()) == Upgrade("/ws", "", KEY.encode(), None)
-    assert Upgrade.parse(request_of("/a%20b?c=1&d=%20")) == Upgrade("/a b", "c=1&d=%20", KEY.encode(), None)
+    assert Upgrade.parse(request_of())[:3] == ("/ws", "", KEY.encode())
+    assert Upgrade.parse(request_of("/a%20b?c=1&d=%20"))[:3] == ("/a b", "c=1&d=%20", KEY.encode())
+
+
+def test_headers_are_known_by_their_names_in_lower_case_and_lists_are_joined():
+    fields = Upgrade.parse(request_of(more="Origin: http://a\r\nORIGIN:http://b\r\nX-Empty:\r\n")).fields
+    assert fields[b"origin"] == b"http://a,http://b"
+    assert (fields[b"host"], fields[b"x-empty"]) == (b"localhost", b"")
 
 
 @pytest.mark.parametrize("fault", [{"version": "12"}, {"key": "short"}, {"version": ""}])

@@ -263,7 +263,7 @@ def test_a_session_lost_during_a_batch_fails_alone(line):
 
 
 def test_a_client_that_leaves_during_a_batch_leaves_nothing(line):
-    with line(ProbeEnvironment, 2, queue_timeout_s=20) as open_talk:
+    with line(ProbeEnvironment, 2, queue_timeout_s=20, resume_window_s=0) as open_talk:
         leaving, staying = open_talk(), open_talk()
         open_all(leaving, "a", "b")
         leaving.tell("batch", calls=[leaving.step_call("a", "wait"), leaving.step_call("b", "wait")], wait_s=3600)

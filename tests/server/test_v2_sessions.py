@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from .probe import AsyncProbe, BrokenProbe, ProbeEnvironment
@@ -15,10 +17,11 @@ def test_the_server_speaks_first_and_says_what_it_is(talk):
         "max_message_bytes": 16 * 1024 * 1024,
         "max_sessions": 4,
         "max_in_flight": 64,
+        "max_connection_in_flight": 65_536,
         "max_batch": 1024,
     }
-    assert (hello["heartbeat_s"], hello["resume_window_s"], hello["worker"]) == (20.0, 0, None)
-    assert set(hello["capabilities"]) == {"attach", "batch", "cancel"}
+    assert (hello["heartbeat_s"], hello["resume_window_s"], hello["worker"]) == (20.0, 60.0, None)
+    assert set(hello["capabilities"]) == {"attach", "batch", "cancel", "deadline", "resume"}
     assert hello["server"]
 
 
@@ -173,25 +176,30 @@ def test_a_constructor_that_raises(line):
             assert replies[step]["error"] in {"FactoryFailed", "UnknownSession"}
 
 
-def test_an_idle_session_is_ended_and_the_others_go_on(line):
-    with line(ProbeEnvironment, idle_timeout_s=0.3) as open_talk:
+def test_traffic_of_the_connection_keeps_its_sessions(line):
+    with line(ProbeEnvironment, idle_timeout_s=0.5) as open_talk:
         talk = open_talk()
         talk.open("idle")
-        talk.open("busy")
-        message = {}
-        while "event" not in message:
-            talk.tell_step("busy")
-            message = talk.receive()
+        end = time.monotonic() + 1.5
+        while time.monotonic() < end:
+            assert talk.ask("heartbeat")["ok"] is True
+        talk.assert_lives("idle")
+
+
+def test_the_sessions_of_a_silent_connection_are_ended(line):
+    with line(ProbeEnvironment, idle_timeout_s=0.3) as open_talk:
+        talk, other = open_talk(), open_talk()
+        talk.open("idle")
+        other.ask("heartbeat")
+        message = talk.receive()
         assert (message["event"], message["session"]) == ("session_lost", "idle")
         assert "idle_timeout_s" in message["reason"]
         assert message["error"]["error"] == "SessionLost"
-        assert talk.receive()["ok"] is True
         assert error_of(talk.step("idle"))["error"] == "UnknownSession"
-        talk.assert_lives("busy")
 
 
-def test_a_connection_that_ends_takes_its_sessions_along(line):
-    with line(AsyncProbe, 3, queue_timeout_s=20) as open_talk:
+def test_without_a_resume_window_a_connection_that_ends_takes_its_sessions_along(line):
+    with line(AsyncProbe, 3, queue_timeout_s=20, resume_window_s=0) as open_talk:
         leaving, staying = open_talk(), open_talk()
         leaving.open("a")
         leaving.open("b")
@@ -207,7 +215,7 @@ def test_a_connection_that_ends_takes_its_sessions_along(line):
 
 
 def test_a_connection_that_ends_during_a_call_on_a_thread_frees_the_slot_afterwards(line):
-    with line(ProbeEnvironment, 1, queue_timeout_s=20) as open_talk:
+    with line(ProbeEnvironment, 1, queue_timeout_s=20, resume_window_s=0) as open_talk:
         leaving, staying = open_talk(), open_talk()
         leaving.open("a")
         leaving.tell_step("a", "wait")

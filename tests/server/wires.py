@@ -182,9 +182,11 @@ def asgi(app: FastAPI) -> Iterator[Any]:
             sessions.append(session)
             return _Asgi(session)
 
-        yield open_wire
-        for session in sessions:
-            session.__exit__(None, None, None)
+        try:
+            yield open_wire
+        finally:  # a failed test too must not leave the client waiting for its sessions
+            for session in sessions:
+                session.__exit__(None, None, None)
 
 
 @contextmanager

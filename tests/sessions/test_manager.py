@@ -24,6 +24,7 @@ from openenv.errors import (
     UsageError,
 )
 from openenv.sessions import Limits, SessionManager, SessionState
+from openenv.sessions import manager as manager_module
 from openenv.types import Action
 
 from ..asynchronous import PATIENCE_S, Gate, Witness, forgotten, open_session, outcome, until
@@ -545,6 +546,21 @@ class TestAclose:
         await asyncio.wait_for(stopping, PATIENCE_S)
         observation, error = await step
         assert (observation.reward, error) == (1.0, None)
+
+    async def test_it_does_not_wait_for_a_thread_that_hangs(self, monkeypatch, caplog):
+        monkeypatch.setattr(manager_module, "CLOSE_S", 0.05)
+        gate = Gate()
+        manager = SessionManager(partial(Gated, stepping=gate), Limits(2))
+        (stuck, _), (idle, _) = await open_session(manager), await open_session(manager)
+        step = asyncio.ensure_future(outcome(partial(stuck.step, Action())))
+        await gate.reached()
+        await asyncio.wait_for(manager.aclose(), PATIENCE_S)
+        assert stuck.id in caplog.text
+        assert idle.id not in caplog.text
+        assert idle.state is SessionState.GONE
+        gate.open()
+        await step
+        await until(lambda: manager.active == 0)
 
     async def test_it_cancels_a_call_on_the_loop(self):
         began = asyncio.Event()

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from openenv.errors import Draining, QueueTimeout, ServerFull, UsageError
-from openenv.sessions import Limits, LocalSlots, SessionManager, SessionState
+from openenv.sessions import Limits, LocalSlots, Room, SessionManager, SessionState
 from openenv.types import Action
 
 from ..asynchronous import Gate, Witness, open_session, outcome, until
@@ -19,11 +19,11 @@ pytestmark = pytest.mark.usefixtures("no_threads_left")
 class OneTooLate(LocalSlots):
     """Slots of which another process takes the last one between a look and the grasp."""
 
-    def take(self):
+    def take(self, since_ns, holder=0):
         if self.held == self.limit - 1:
-            super().take()
-            return False
-        return super().take()
+            super().take(since_ns)
+            return Room.NONE
+        return super().take(since_ns, holder)
 
 
 class TestNames:
@@ -139,7 +139,7 @@ class TestSharedSlots:
         slots = LocalSlots(2)
         manager = SessionManager(InlinePlain, Limits(2))
         manager.share(slots)
-        slots.take()  # another process
+        slots.take(1)  # another process
         await open_session(manager)
         with pytest.raises(ServerFull) as caught:
             await open_session(manager)
@@ -159,7 +159,7 @@ class TestSharedSlots:
         slots = LocalSlots(1)
         manager = SessionManager(InlinePlain, Limits(1))
         manager.share(slots)
-        slots.take()
+        slots.take(1)
         witness = Witness()
         manager.open(manager.create(witness.opened), wait_s=1000)
         assert witness.verdicts == []

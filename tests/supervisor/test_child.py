@@ -29,7 +29,8 @@ def table():
 
 @pytest.fixture
 def child(table):
-    child = Child(lambda pipe, *_: [sys.executable, "-c", IDLE, str(pipe)], table, table.row(0), 60.0, 1.0)
+    command = [sys.executable, "-c", IDLE]
+    child = Child(lambda pipe, *_: [*command, str(pipe)], table, table.descriptor, table.row(0), 60.0, 1.0)
     yield child
     child.kill("is not needed any more")
     if child.pipe.fileno() != -1:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from openenv.supervisor.table import HELD, KEY, LEAVING, WAITING, Table
+from openenv.supervisor.table import ASIDE, FIRST, HELD, KEY, LEAVING, WAITING, Table
 
 LIMIT_S = 20.0
 
@@ -59,7 +59,7 @@ def test_rows_are_counted_together(table):
     table.row(1).set(LEAVING, 2)
     table.row(2).set(WAITING, 1)
     table.row(1).set(KEY, 77)
-    assert (table.held, table.leaving, table.waiting()) == (7, 2, [2])
+    assert (table.held, table.leaving, table.waiting) == (7, 2, 1)
     assert table.has(77)
     assert not table.has(78)
 
@@ -70,7 +70,33 @@ def test_a_cleared_row_counts_nothing(table):
         row.set(cell, 5)
     table.row(0).set(HELD, 1)
     row.clear()
-    assert (table.held, table.leaving, table.waiting(), table.has(5)) == (1, 0, [], False)
+    assert (table.held, table.leaving, table.waiting, table.has(5)) == (1, 0, 0, False)
+
+
+def test_who_waits_longest(table):
+    assert table.first is None
+    table.row(2).set(FIRST, 10)
+    table.row(0).set(FIRST, 30)
+    table.row(1).set(ASIDE, 2)
+    assert (table.first, table.aside) == (2, [1])
+    table.row(2).clear()
+    table.row(1).clear()
+    assert (table.first, table.aside) == (0, [])
+
+
+def test_shares_of_keys_are_counted_beside_the_rows():
+    here = Table(3, holders=11)
+    there = Table(descriptor=os.dup(here.descriptor))
+    here.row(0).add_share(1, 2)
+    there.row(2).add_share(1, 3)
+    there.row(2).add_share(11, 5)
+    assert [here.held_by(holder) for holder in (1, 2, 11)] == [5, 0, 5]
+    assert (len(there), there.holders) == (3, 11)
+    here.row(2).clear()
+    assert [there.held_by(holder) for holder in (1, 11)] == [2, 0]
+    assert not any(here.cells)
+    here.close()
+    there.close()
 
 
 def test_processes_never_count_past_a_limit(table):

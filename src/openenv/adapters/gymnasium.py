@@ -192,6 +192,9 @@ def gymnasium_environment(env_id: str, **kwargs: Any) -> type[GymnasiumEnvironme
         actions, observations = codec_of(env.action_space), codec_of(env.observation_space)
         name = _class_name(env_id)
         observation_cls = _observation_cls(name, env.observation_space, observations)
+        action_cls = _action_cls(name, env.action_space, actions)
+        # How another process gets these classes, which no module has (`openenv.execution.process`).
+        action_cls.__reference__ = (_action_again, env_id, kwargs)  # type: ignore[attr-defined]
         return type(
             name,
             (GymnasiumEnvironment,),
@@ -200,16 +203,32 @@ def gymnasium_environment(env_id: str, **kwargs: Any) -> type[GymnasiumEnvironme
                 "__module__": __name__,
                 "env_id": env_id,
                 "arguments": arguments,
-                "action_cls": _action_cls(name, env.action_space, actions),
+                "action_cls": action_cls,
                 "observation_cls": observation_cls,
                 "_action_codec": actions,
                 "_observation_codec": observations,
                 "_observation_fields": set(observation_cls.model_fields),
                 "execution": _execution(env),
+                "__reference__": (_again, env_id, kwargs),
             },
         )
     finally:
         env.close()
+
+
+def _again(env_id: str, kwargs: dict[str, Any]) -> type[GymnasiumEnvironment]:
+    """The class that another process serves; made once in this one."""
+    key = repr((env_id, kwargs))
+    if key not in _made:
+        _made[key] = gymnasium_environment(env_id, **kwargs)
+    return _made[key]
+
+
+def _action_again(env_id: str, kwargs: dict[str, Any]) -> type[Action]:
+    return _again(env_id, kwargs).action_cls
+
+
+_made: dict[str, type[GymnasiumEnvironment]] = {}
 
 
 def gymnasium_app(env_id: str, **kwargs: Any) -> FastAPI:

@@ -10,6 +10,7 @@ from .. import __version__
 from ..errors import OpenEnvError
 from .bench import app as bench
 from .serve import serve
+from .top import top
 from .worker import worker
 
 __all__ = ["app", "main"]
@@ -22,6 +23,7 @@ def app() -> None:
 
 
 app.add_command(serve)
+app.add_command(top)
 app.add_command(worker)
 app.add_command(bench)
 

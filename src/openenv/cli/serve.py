@@ -10,10 +10,12 @@ from typing import Any, TypeVar
 
 import click
 
+from .. import logs
 from ..errors import UsageError
 from ..file_limit import raise_file_limit
 from ..settings import ServerSettings, Setting
 from . import target as targets
+from .protection import check_tls, tls_options, with_keys, words_about_keys
 
 __all__ = ["serve", "server_options"]
 
@@ -25,6 +27,16 @@ _NO_OPTION = (
     "readme_path",
     "target",
     "max_batch",
+    "max_constructing",
+    "max_connection_in_flight",
+    "max_unsent_mb",
+    "max_header_kb",
+    "max_key_failures",
+    "handshake_timeout_s",
+    "process_children",
+    "process_files",
+    "process_output_mb",
+    "ssl_keyfile_password",
     "worker_start_s",
     "worker_silence_s",
     "worker_restarts",
@@ -35,15 +47,26 @@ BACKLOG = 65_535
 SHUTDOWN_S = 5
 
 
-def _option(name: str, kind: Any = str) -> Callable[[Command], Command]:
+def _option(name: str, kind: Any = str, flag: str | None = None) -> Callable[[Command], Command]:
     """An option for a setting, with the help text that the settings table has."""
     setting = _SETTINGS[name]
     default = "" if setting.default is None else f"; default {setting.default}"
     return click.option(
-        f"--{name.removesuffix('_s').replace('_', '-')}",
+        f"--{flag or name.removesuffix('_s').replace('_', '-')}",
         name,
         type=kind,
         help=f"{setting.description} [{', '.join(setting.variables)}{default}]",
+    )
+
+
+def _switch(name: str) -> Callable[[Command], Command]:
+    """An option for a setting that is on or off."""
+    setting = _SETTINGS[name]
+    return click.option(
+        f"--{name}/--no-{name}",
+        name,
+        default=None,
+        help=f"{setting.description} [{', '.join(setting.variables)}; default {'on' if setting.default else 'off'}]",
     )
 
 
@@ -70,6 +93,7 @@ def _without_option() -> list[str]:
       openenv serve echo
       openenv serve my_package.server.app:app --workers 4 --max-sessions 1000
       openenv serve gymnasium:CartPole-v1 --port 8001
+      openenv serve echo --host 0.0.0.0 --api-key control:SECRET,agent:OTHER
     """,
     epilog="Further variables: " + "; ".join(_without_option()) + ".",
 )
@@ -78,26 +102,48 @@ def _without_option() -> list[str]:
 @_option("port", int)
 @_option("workers", int)
 @_option("max_sessions", int)
+@_option("max_sessions_per_key", int)
+@_option("max_executing", int)
+@_option("queue_limit", int)
 @_option("queue_timeout_s", float)
+@_option("resume_window_s", float)
 @_option("idle_timeout_s", float)
+@_option("isolation")
+@_option("sandbox")
+@_option("process_pool", int)
+@_option("process_memory_mb", float)
+@_option("process_cpu_s", float)
 @_option("max_message_mb", float)
+@_option("max_reply_mb", float)
 @_option("max_in_flight", int)
 @_option("ping_interval_s", float)
+@_option("heartbeat_s", float)
+@_option("api_keys", flag="api-key")
+@_option("allowed_origins")
+@_option("ssl_certfile")
+@_option("ssl_keyfile")
+@_option("ssl_ca_certs")
 @_option("grace_s", float)
 @_option("log_level")
+@_option("log_format")
+@_switch("metrics")
+@_switch("tracing")
 @click.option("--reload", is_flag=True, help="Start anew when a Python file changes.")
 def serve(target: str, reload: bool, **options: Any) -> None:
     settings = _possible(ServerSettings.read(target=target, **options), reload)
+    logs.set_up(settings.log_format, settings.log_level)
+    check_tls(settings)
+    settings, made_key = with_keys(settings)
     raise_file_limit()
     # Apps read their settings where they are made: here, or in the worker processes.
     settings.export()
     if settings.workers > 1:
-        sys.exit(_run_workers(settings))
+        sys.exit(_run_workers(settings, made_key))
     app = targets.load(target)
     listener = _listen(settings)
     environment = getattr(getattr(app, "state", None), "openenv", None)
     limit = getattr(environment, "max_concurrent_envs", None)
-    _announce(settings, listener, getattr(environment, "env_name", target), limit, reload)
+    _announce(settings, listener, getattr(environment, "env_name", target), limit, reload, made_key)
     if reload:
         _run_reloading(settings, listener)
     else:
@@ -110,9 +156,11 @@ def server_options(settings: ServerSettings) -> dict[str, Any]:
         "ws_max_size": settings.max_message_bytes,
         "ws_ping_interval": settings.ping_interval_s or None,
         "ws_ping_timeout": settings.ping_interval_s or None,
+        "log_config": logs.config(settings.log_format, settings.log_level),
         "log_level": settings.log_level,
         "access_log": settings.log_level == "debug",
         "timeout_graceful_shutdown": SHUTDOWN_S,
+        **tls_options(settings),
     }
 
 
@@ -137,9 +185,17 @@ def _listen(settings: ServerSettings) -> socket.socket:
         ) from None
 
 
-def _announce(settings: ServerSettings, listener: socket.socket, name: str, limit: int | None, reload: bool) -> None:
+def _announce(
+    settings: ServerSettings,
+    listener: socket.socket,
+    name: str,
+    limit: int | None,
+    reload: bool,
+    made_key: str | None,
+) -> None:
     host, port = listener.getsockname()[:2]
-    address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "https" if settings.ssl_certfile else "http"
+    address = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
     parts = [
         f"{click.style(name, bold=True)} on {address}",
         f"{settings.workers} worker" + ("s" if settings.workers > 1 else ""),
@@ -149,21 +205,28 @@ def _announce(settings: ServerSettings, listener: socket.socket, name: str, limi
     parts.append("fast path" + (", uvloop" if _has_uvloop() else ""))
     if reload:
         parts.append("reloading")
-    click.echo(" · ".join(parts), err=True)
+    _say(settings, " · ".join(parts))
+    for line in words_about_keys(settings, made_key, address):
+        _say(settings, line)
+
+
+def _say(settings: ServerSettings, text: str) -> None:
+    """Tells whoever started this something; where logs are JSON, all lines are."""
+    click.echo(logs.notice(click.unstyle(text)) if settings.log_format == "json" else text, err=True)
 
 
 def _has_uvloop() -> bool:
     return importlib.util.find_spec("uvloop") is not None
 
 
-def _run_workers(settings: ServerSettings) -> int:
+def _run_workers(settings: ServerSettings, made_key: str | None) -> int:
     from ..supervisor import Supervisor
     from .worker import command
 
     listener = _listen(settings)
 
     def ready(serves: dict[str, Any]) -> None:
-        _announce(settings, listener, serves["name"], serves.get("limit"), reload=False)
+        _announce(settings, listener, serves["name"], serves.get("limit"), False, made_key)
 
     return Supervisor(listener, settings, command, ready).run()
 
@@ -192,5 +255,6 @@ def _config(app: Any, settings: ServerSettings, **more: Any) -> Any:
     import uvicorn
 
     from ..server.fastpath import FastPath
+    from ..server.reception import Reception
 
-    return uvicorn.Config(app, http="httptools", ws=FastPath, backlog=BACKLOG, **server_options(settings), **more)
+    return uvicorn.Config(app, http=Reception, ws=FastPath, backlog=BACKLOG, **server_options(settings), **more)

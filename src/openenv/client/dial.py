@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+from typing import Protocol
+
 from ..protocol.codec import codec_of
 from .conversation import Conversation
 from .link import Link
 from .transport import Connect
 
-__all__ = ["dial"]
+__all__ = ["Dial", "dial"]
+
+
+class Dial(Protocol):
+    """Opens a connection to the server of a client."""
+
+    def __call__(self, worker: str | None = None) -> Awaitable[Link | Conversation]:
+        """Connects.
+
+        Args:
+            worker: The worker process that it shall lead to, as that one's hello called it; None for any.
+        """
 
 
 async def dial(connect: Connect, max_message_bytes: int) -> Link | Conversation:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import OpenEnvError, StepTimeout, UsageError
+from .deadline import LATE_S
 from .loss import lost
 from .seat import AutoresetMode, Outcome, Seat
 from .wave import Carrier, Wave
@@ -21,6 +22,7 @@ class Ensemble:
         num_envs: How many environments.
         mode: What follows the end of an episode.
         timeout_s: Seconds for each call; None waits forever.
+        wait_s: Seconds more for those that have to wait for a free slot.
 
     Attributes:
         seats: The environments, in order.
@@ -28,12 +30,13 @@ class Ensemble:
         ready: Outcomes that nobody has taken yet, by number of the environment, first finished first.
     """
 
-    def __init__(self, num_envs: int, mode: AutoresetMode, timeout_s: float | None):
+    def __init__(self, num_envs: int, mode: AutoresetMode, timeout_s: float | None, wait_s: float | None = None):
         self.seats = [Seat(index) for index in range(num_envs)]
         self.carrier: Carrier | None = None
         self.ready: dict[int, Outcome] = {}
         self._mode: AutoresetMode = mode
         self._timeout_s = timeout_s
+        self._wait_s = wait_s
         self._repeating = mode == "same_step"
         self._finals: list[Seat] = []
         self._underway = 0
@@ -164,9 +167,11 @@ class Ensemble:
             self._underway += wave.left
         if self._timeout_s is not None:
             loop = asyncio.get_running_loop()
-            deadline = loop.time() + self._timeout_s
-            wave.send_by = deadline - min(0.5, 0.1 * self._timeout_s)  # what is in time is heard in time
-            wave.timer = loop.call_at(deadline, self._expire, wave, seats)
+            wave.due = loop.time() + self._timeout_s
+            if self._wait_s and any(seat.session is None for seat in seats):
+                wave.due += self._wait_s
+            wave.send_by = wave.due - min(0.5, 0.1 * self._timeout_s)  # what is in time is heard in time
+            wave.timer = loop.call_at(wave.due + LATE_S, self._expire, wave, seats)
         self._carry(seats, wave)
         return wave
 
@@ -175,12 +180,19 @@ class Ensemble:
         self.carrier.carry(seats, wave)
 
     def _expire(self, wave: Wave, seats: Sequence[Seat]) -> None:
-        late = f"no reply to {wave.kind} within {self._timeout_s:g} s (message_timeout_s); it may still be at it"
+        limit = f"within {self._timeout_s:g} s (message_timeout_s)"
+        late = f"no reply to {wave.kind} {limit}; it may still be at it"
         for seat in seats:
-            self.settle(seat, wave, StepTimeout(f"environment {seat.index}: {late}"))
+            if seat.pending is not wave:
+                continue
+            if seat.road is not None and seat.road.away:
+                self.settle(seat, wave, seat.road.forsake(seat, limit))
+            else:
+                self.settle(seat, wave, StepTimeout(f"environment {seat.index}: {late}"))
         self.flush()
 
     def _withdraw(self, wave: Wave) -> None:
+        wave.withdrawn = True
         for withdraw in wave.withdrawals:
             withdraw()
         for seat in self.seats:

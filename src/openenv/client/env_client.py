@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any, Generic, Self, TypeVar, cast, get_origin
 
 from pydantic import TypeAdapter
@@ -16,14 +17,17 @@ from ..types import ObsT, StateT, StepResult
 from . import memory, websocket
 from .conversation import Conversation
 from .dial import dial
+from .headers import headers_of
 from .link import Link
 from .linked_session import LinkedSession
 from .models import dump_action, parse_observation, parse_state
 from .portal import portal, run_on, submit_to
+from .resumption import Resumption
+from .seeds import check_seed
 from .session import Session
 from .sync_client import SyncEnvClient
 from .transport import Receiver, Transport
-from .url import websocket_url
+from .url import websocket_url, with_worker
 
 __all__ = ["EnvClient"]
 
@@ -46,17 +50,26 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
     Without a running event loop the same calls work synchronously: `with CounterEnv(...) as env: env.reset()`.
     `env.sync()` gives the synchronous client as a type of its own.
 
-    The connection is made by the first call. A call after the connection was lost raises `SessionLost`; `reset`
-    then starts a new session. Calls made at the same time are executed in their order.
+    The connection is made by the first call. Calls made at the same time are executed in their order, one after the
+    other. A connection that is lost is made again, and the call that has no reply is repeated under its number, so
+    that it is executed once: callers notice no more than the time. When the session is not to be had any more (the
+    server's `resume_window_s` or the call's own time is over, or its worker process has died), they get
+    `SessionLost`, and `reset` starts a new one. With a server that cannot resume (protocol v1, or a window of 0),
+    the session is lost with the connection.
 
     Args:
         base_url: `http(s)://` or `ws(s)://` URL of the server, or `host:port`.
         connect_timeout_s: Seconds for connecting.
-        message_timeout_s: Seconds for each call; None waits forever.
+        message_timeout_s: Seconds for each call, for the server to keep (protocol v2), which stops the work then
+            where it can; None waits forever.
         max_message_size_mb: Largest message sent or accepted.
         websocket_ping_interval_s: Seconds of silence before the server is pinged; None or 0 turns it off.
         websocket_ping_timeout_s: Seconds without an answer before the connection counts as lost.
         headers: HTTP headers for the handshake.
+        api_key: Key to show to the server; None takes that of OPENENV_API_KEY, if there is one.
+        strict: A seed that the environment cannot take is an error (`SeedIgnored`) and not only a warning.
+        wait_s: Seconds that the server may let a new session wait for a free slot, on top of `message_timeout_s`;
+            None leaves that to the server. (Protocol v2.)
         app: An app made by `create_app`, to step its environment in this process without a socket.
     """
 
@@ -78,6 +91,9 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         websocket_ping_timeout_s: float | None = 20.0,
         *,
         headers: Mapping[str, str] | None = None,
+        api_key: str | None = None,
+        strict: bool = False,
+        wait_s: float | None = None,
         app: Any = None,
     ):
         if (base_url is None) == (app is None):
@@ -90,8 +106,11 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
             max_message_bytes=int(max_message_size_mb * 1024 * 1024),
             ping_interval_s=websocket_ping_interval_s,
             ping_timeout_s=websocket_ping_timeout_s,
-            headers=tuple(_header(name, value) for name, value in (headers or {}).items()),
+            headers=headers_of(headers or {}, api_key),
         )
+        self._strict = strict
+        self._wait_s = wait_s
+        self._resumption = Resumption(self._dial, connect_timeout_s)
         self._session: Session | None = None
         self._home: asyncio.AbstractEventLoop | None = None
         self._pid = os.getpid()
@@ -117,7 +136,9 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
             kwargs: `seed`, `episode_id` and whatever else the environment's `reset` takes.
 
         Raises:
-            ServerFull: No slot is free.
+            ServerFull: No slot is free, or none came free in time (`QueueTimeout`).
+            Unauthorized: The server wants another key (`api_key`), or one at all.
+            SeedIgnored: With `strict`, and a seed: the environment takes none. The episode has begun all the same.
             EnvironmentFailed: The environment could not be made (`FactoryFailed`), or raised (`StepFailed`), or
                 did not answer in time (`StepTimeout`).
             ConnectionFailed: The road to the server failed.
@@ -130,6 +151,8 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         Raises:
             InvalidAction: The server does not accept the action; `error.data["errors"]` says why.
             SessionLost: The session is gone, and its episode with it.
+            StepTimeout: It did not end in time. What becomes of the session is up to where the environment runs: an
+                asynchronous one goes on, one on a thread is lost, one in a process of its own needs a reset.
             EnvironmentFailed, ConnectionFailed: As for `reset`.
         """
         return self._call(self._step(action))
@@ -192,7 +215,9 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
 
     async def _reset(self, arguments: dict[str, Any]) -> StepResult[ObsT]:
         session = await self._open(anew=True)
-        return self._parse_result(await session.call("reset", arguments, self._message_timeout_s))
+        payload = await session.call("reset", arguments, self._message_timeout_s)
+        check_seed(self, arguments, payload)
+        return self._parse_result(payload)
 
     async def _step(self, action: ActT) -> StepResult[ObsT]:
         session = await self._open()
@@ -225,7 +250,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
                 if connecting is not self._connecting:
                     await end.aclose()
                 self._check_open(connecting)
-                self._session = LinkedSession(end) if isinstance(end, Link) else end
+                self._session = self._session_of(end)
             assert self._session is not None
             return self._session
 
@@ -234,14 +259,17 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         if connecting is not self._connecting:
             raise SessionLost("this client was closed while it was connecting: call reset() for a new session")
 
-    async def _dial(self) -> Link | Conversation:
-        """A connection to the server."""
-        return await dial(self._transport, self._options.max_message_bytes)
+    def _session_of(self, end: Link | Conversation) -> Session:
+        return LinkedSession(end, self._resumption, self._wait_s) if isinstance(end, Link) else end
 
-    async def _transport(self, receiver: Callable[[str | None], Receiver]) -> Transport:
+    async def _dial(self, worker: str | None = None) -> Link | Conversation:
+        """A connection to the server, to one of its workers if that is named."""
+        return await dial(partial(self._transport, worker), self._options.max_message_bytes)
+
+    async def _transport(self, worker: str | None, receiver: Callable[[str | None], Receiver]) -> Transport:
         if self._url is None:
             return await memory.connect(self._app, receiver)
-        return await websocket.connect(self._url, receiver, self._options)
+        return await websocket.connect(with_worker(self._url, worker), receiver, self._options)
 
     def _call(self, call: Coroutine[Any, Any, T]) -> Awaitable[T]:
         """A coroutine for a caller who can await, its result for one who cannot."""
@@ -281,12 +309,6 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         self._home = None
         if self._session is not None:
             self._session.error = ConnectionLost(reason)
-
-
-def _header(name: Any, value: Any) -> tuple[str, str]:
-    if not (isinstance(name, str) and isinstance(value, str)) or any(end in name + value for end in "\r\n"):
-        raise UsageError(f"header {name!r} cannot be sent: name and value must be text of one line")
-    return name, value
 
 
 def _adapter(cls: Any) -> TypeAdapter[Any] | None:

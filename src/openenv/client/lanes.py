@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 from ..errors import OpenEnvError, ProtocolViolation
-from .conversation import Conversation
+from .dial import Dial
 from .link import Link
 from .redial import redial
+from .resumption import Resumption
 from .road import Road
 from .seat import Seat
 from .wave import Owner, Wave
@@ -25,17 +26,19 @@ class Lanes:
         connections: How many lanes there are.
         owner: Hears of the replies.
         patience_s: Seconds for connecting.
+        wait_s: Seconds that the server may let a session wait for a free slot; None leaves that to the server.
     """
 
     def __init__(
         self,
-        dial: Callable[[], Awaitable[Link | Conversation]],
+        dial: Dial,
         first: Link,
         connections: int,
         owner: Owner,
         patience_s: float,
+        wait_s: float | None = None,
     ):
-        self._lanes = [_Lane(dial, owner, patience_s) for _ in range(connections)]
+        self._lanes = [_Lane(dial, owner, patience_s, wait_s) for _ in range(connections)]
         self._first = first
 
     async def open(self) -> None:
@@ -70,12 +73,14 @@ class Lanes:
 class _Lane:
     """One connection, and after its end the next one."""
 
-    def __init__(self, dial: Callable[[], Awaitable[Link | Conversation]], owner: Owner, patience_s: float):
+    def __init__(self, dial: Dial, owner: Owner, patience_s: float, wait_s: float | None):
         self._dial = dial
         self._owner = owner
         self._patience_s = patience_s
+        self._wait_s = wait_s
+        self._resumption = Resumption(dial, patience_s)
         self._road: Road | None = None
-        # Roads whose server opens no further session, but keeps those it has for a while.
+        # Roads that take no further session, but have some: their server stops, or they lost their connection.
         self._former: list[Road] = []
         self._connecting = asyncio.Lock()
         self._refills: set[asyncio.Task[None]] = set()
@@ -112,9 +117,9 @@ class _Lane:
         try:
             async with self._connecting:
                 if self._road is None or not self._road.usable:
-                    road = await redial(self._new_road, self._patience_s)
-                    self._former = [former for former in (*self._former, self._road) if former and former.draining]
-                    self._road = road
+                    fresh = await redial(self._new_road, self._patience_s)
+                    self._former = [road for road in (*self._former, self._road) if road and road.error is None]
+                    self._road = fresh
         except OpenEnvError as error:
             for seat in seats:
                 self._owner.settle(seat, wave, error)
@@ -133,4 +138,4 @@ class _Lane:
         except BaseException:
             await end.aclose()
             raise
-        return Road(end, self._owner)
+        return Road(end, self._owner, self._resumption, self._wait_s)

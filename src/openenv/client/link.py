@@ -5,18 +5,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from ..errors import MessageTooLarge, OpenEnvError, ProtocolViolation
 from ..protocol.client_v2 import ClientProtocolV2, Event, Request2
 from ..protocol.codec import Codec
 from .transport import Transport
 
-__all__ = ["Call", "Link"]
+__all__ = ["Call", "Link", "Waiter"]
 
 Payload = dict[str, Any]
 # No connection that needs heartbeats lasts a day without one.
 LONGEST_PERIOD_S = 86_400
+
+
+class Waiter(Protocol):
+    """Who hears of a request."""
+
+    def answer(self, payload: Payload, more: bool, /) -> None:
+        """One frame of its reply, and whether more follow."""
+
+    def fail(self, error: OpenEnvError, /) -> None:
+        """The error that is the answer, or that the link ends with; `Link.error` tells which."""
 
 
 class Call(asyncio.Future[Payload]):
@@ -33,12 +43,6 @@ class Call(asyncio.Future[Payload]):
             return False
         self._link.cancel(self.request)
         return True
-
-    def give_up(self, error: OpenEnvError) -> None:
-        """Ends the wait; the reply is dropped when it comes, and the work goes on."""
-        if not self.done():
-            self.request.abandoned = True
-            self.set_exception(error)
 
     def answer(self, payload: Payload, _more: bool) -> None:
         if not self.done():
@@ -131,7 +135,7 @@ class Link:
             OpenEnvError: The link has ended, or the fields cannot be written.
         """
         call = Call(self)
-        call.request = self._send(op, fields, call)
+        call.request = self.ask(op, fields, call)
         return call
 
     def stream(
@@ -149,12 +153,33 @@ class Link:
             on_frame: Gets each frame as it comes, perhaps before this returns, and whether more follow.
             on_error: Gets the error that is the answer, or that the link ends with.
         """
-        return self._send(op, fields, _Stream(on_frame, on_error))
+        return self.ask(op, fields, _Stream(on_frame, on_error))
+
+    def ask(self, op: str, fields: Mapping[str, Any], waiter: Waiter) -> Request2:
+        """Sends a request, as `request` does.
+
+        Args:
+            op: What to do.
+            fields: The request's other fields.
+            waiter: Hears of it, perhaps before this returns.
+        """
+        if self.error is not None:
+            raise self.error
+        assert self._transport is not None
+        frame, request = self._protocol.request(op, fields, waiter)
+        if len(frame) > self._max_bytes:
+            self._protocol.withdraw(request)
+            raise MessageTooLarge(
+                f"a message of {len(frame)} bytes is over the limit of {self._max_bytes} ({self._limit})"
+            )
+        self._spoken = True
+        self._transport.send(frame)
+        return request
 
     def post(self, op: str, fields: Mapping[str, Any]) -> None:
         """Sends a request whose reply nobody waits for; nothing happens on a link that has ended."""
         if self.error is None:
-            self._send(op, fields, _NOBODY)
+            self.ask(op, fields, _NOBODY)
 
     def cancel(self, request: Request2) -> None:
         """Drops the reply of a request, and asks the server to stop its work."""
@@ -169,17 +194,16 @@ class Link:
                 self._transport.drop()
 
     async def aclose(self, sessions: Sequence[str] = ()) -> None:
-        """Closes the connection, and with it the sessions it has. What is still asked then fails.
+        """Closes the connection. What is still asked then fails.
 
         Args:
-            sessions: Those it has. They are told to end first, unless there are calls on their way.
+            sessions: Those that it has. They are told to end first: without that, they would wait for their client
+                to come back.
         """
         if self._transport is None:
             return
-        if self.error is None and not self._protocol.outstanding:
-            # What is too large to be said: the end of the connection says it too.
-            with contextlib.suppress(MessageTooLarge):
-                self._dismiss([{"op": "close", "session": session} for session in sessions])
+        with contextlib.suppress(OpenEnvError):  # the link may end meanwhile
+            self._dismiss([{"op": "close", "session": session} for session in sessions])
         await self._transport.aclose()
 
     # What the transport calls.
@@ -222,28 +246,21 @@ class Link:
         if self.on_end is not None:
             self.on_end(error)
 
-    def _send(self, op: str, fields: Mapping[str, Any], waiter: Call | _Stream) -> Request2:
-        if self.error is not None:
-            raise self.error
-        assert self._transport is not None
-        frame, request = self._protocol.request(op, fields, waiter)
-        if len(frame) > self._max_bytes:
-            self._protocol.withdraw(request)
-            raise MessageTooLarge(
-                f"a message of {len(frame)} bytes is over the limit of {self._max_bytes} ({self._limit})"
-            )
-        self._spoken = True
-        self._transport.send(frame)
-        return request
-
     def _dismiss(self, closes: list[Payload]) -> None:
         most = self.limit("max_batch") or 1
         for begin in range(0, len(closes), most):
-            calls = closes[begin : begin + most]
-            if len(calls) == 1:
-                self.post("close", {"session": calls[0]["session"]})
-            else:
-                self.post("batch", {"calls": calls})
+            self._dismiss_together(closes[begin : begin + most])
+
+    def _dismiss_together(self, closes: list[Payload]) -> None:
+        if len(closes) == 1:
+            self.post("close", {"session": closes[0]["session"]})
+            return
+        try:
+            self.post("batch", {"calls": closes})
+        except MessageTooLarge:
+            half = len(closes) // 2
+            self._dismiss_together(closes[:half])
+            self._dismiss_together(closes[half:])
 
     def _heard(self, name: str, fields: Payload) -> None:
         if name == "hello":
@@ -261,7 +278,7 @@ class Link:
             self.on_event(name, fields)
 
     def _keep_alive(self) -> None:
-        """Says something once in a period, since some tunnels drop pings and cut what seems idle."""
+        """Says something in every period: some tunnels drop pings, and silence costs a session its lease."""
         if self.error is not None:
             return
         period = (self.hello or {}).get("heartbeat_s")
@@ -270,4 +287,6 @@ class Link:
         if self._beat is not None and not self._spoken:
             self.post("heartbeat", {})
         self._spoken = False
-        self._beat = self.loop.call_later(period, self._keep_alive)
+        # Twice a period: what was said just after one look is nearly two of these intervals old at the one that finds
+        # silence.
+        self._beat = self.loop.call_later(period / 2, self._keep_alive)

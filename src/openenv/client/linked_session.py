@@ -1,12 +1,14 @@
-"""One session on a v2 connection of its own."""
+"""One session on a v2 connection of its own, and on the next one when that is lost."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import deque
 from typing import Any
 
 from ..errors import (
+    ConnectionLost,
     OpenEnvError,
     ProtocolViolation,
     SequenceError,
@@ -15,133 +17,293 @@ from ..errors import (
     TooManyCalls,
     UnknownSession,
 )
-from .link import Call, Link
-from .loss import lost, told
+from ..protocol.client_v2 import Request2, error_of
+from .deadline import LATE_S, deadline_of
+from .link import Link
+from .loss import forgotten, lost, told
+from .resumption import Resumption, Verdict
 from .session import Kind
 
-__all__ = ["GONE", "LinkedSession", "new_session_id"]
+__all__ = ["GONE", "LinkedSession", "new_secret"]
 
-# Calls of one session that are sent ahead. A step needs the observation before it: few send any.
-MOST_IN_FLIGHT = 16
 GONE = (SessionLost, UnknownSession, SequenceError)
 """Replies after which a session is of no further use. (After the last, nobody knows what was executed.)"""
 _CONTENTS = {"reset": "kwargs", "step": "action"}
+Payload = dict[str, Any]
 
 
-def new_session_id() -> str:
-    """A name that nobody else has and nobody can guess."""
+def new_secret() -> str:
+    """A name for a session, or a token: nobody else has it and nobody can guess it."""
     return secrets.token_urlsafe(12)
+
+
+class _Errand(asyncio.Future[Payload]):
+    """A call on its way. Whoever made it may have left when its reply comes: then it is done before.
+
+    Attributes:
+        due: When its time is over, by the loop's clock; None for never.
+        seq: Its number, once it has one; 0 for state.
+        request: How it was sent last.
+    """
+
+    def __init__(self, session: LinkedSession, kind: Kind, data: Any, due: float | None):
+        super().__init__(loop=session.loop)
+        self.kind = kind
+        self.data = data
+        self.due = due
+        self.seq = 0
+        self.request: Request2 | None = None
+        self._session = session
+
+    def answer(self, payload: Payload, _more: bool) -> None:
+        self._session.answered(self, payload)
+
+    def fail(self, error: OpenEnvError) -> None:
+        self._session.refused(self, error)
 
 
 class LinkedSession:
     """The session of a lone client (`session.Session`). When it ends, so does its link.
 
-    Its `open` is sent at once and not waited for, so the first call follows on its heels.
+    Its `open` is sent at once and not waited for, so the first call follows on its heels. After that there is one
+    call at a time without a reply: so it can be repeated, under its number, when the connection is lost. A reply
+    that nobody waits for any more is waited for all the same, before the next call is sent.
+
+    Args:
+        link: The connection.
+        resumption: How it is made again.
+        wait_s: Seconds that the server may let it wait for a free slot; None leaves that to the server.
     """
 
-    def __init__(self, link: Link):
-        self.error: OpenEnvError | None = link.error
-        self._link = link
-        self._id = new_session_id()
+    def __init__(self, link: Link, resumption: Resumption, wait_s: float | None = None):
+        self.error: OpenEnvError | None = None
+        self.loop = link.loop
+        self._resumption = resumption
+        self._wait_s = wait_s
+        self._id, self._token = new_secret(), new_secret()
         self._seq = 0
+        self._errands: deque[_Errand] = deque()
+        self._underway = False  # the first of them was sent, and has no reply
+        self._advancing = False
+        self._served = False  # something of this session was answered
         self._refused = False
-        self._turns = asyncio.Semaphore(1)
-        self._narrow = True
-        link.on_event = self._heard
-        link.on_end = self._ended
-        if link.error is None:
-            link.stream("open", {"session": self._id}, _admitted, self._refuse)
+        self._closing = False
+        self._returning: asyncio.Task[None] | None = None
+        self._take_link(link)
+        self._open()
 
-    async def call(self, kind: Kind, data: Any, timeout_s: float | None) -> dict[str, Any]:
-        if self._narrow:
-            self._widen()
-        deadline = None if timeout_s is None else self._link.loop.time() + timeout_s
-        try:
-            if self._turns.locked():
-                async with asyncio.timeout_at(deadline):
-                    await self._turns.acquire()
-            else:
-                await self._turns.acquire()
-        except TimeoutError:
-            raise _overdue(kind, timeout_s) from None
-        try:
-            return await self._ask(kind, data, timeout_s, deadline)
-        finally:
-            self._turns.release()
-
-    async def aclose(self) -> None:
-        # On another loop, its own is gone, and what can be said about that connection is in `error`.
-        if self._link.loop is not asyncio.get_running_loop():
-            return
-        await self._link.aclose([self._id])
-
-    async def _ask(self, kind: Kind, data: Any, timeout_s: float | None, deadline: float | None) -> dict[str, Any]:
+    async def call(self, kind: Kind, data: Any, timeout_s: float | None) -> Payload:
         if self.error is not None:
             # Without a traceback: that of the one error would grow with every call it is raised for.
             raise self.error.with_traceback(None) if self._refused else lost(self.error)
-        call = self._link.request(kind, self._fields(kind, data))
-        if kind != "state":
-            self._seq += 1
+        due = None
+        if timeout_s is not None:
+            due = self.loop.time() + timeout_s + (0.0 if self._served else self._wait_s or 0.0)
+        errand = _Errand(self, kind, data, due)
+        self._errands.append(errand)
+        if not self._underway:
+            self._advance()
         timer = None
-        if deadline is not None and not call.done():
-            timer = self._link.loop.call_at(deadline, _give_up, call, kind, timeout_s)
+        if due is not None and not errand.done():
+            timer = self.loop.call_at(due + LATE_S, self._expire, errand, timeout_s)
         try:
-            payload = await call
-        except GONE as error:
-            self._link.end(error)
-            if isinstance(error, UnknownSession):
-                raise lost(error) from error
-            raise
-        except TooManyCalls:
-            if kind != "state":
-                self._seq -= 1  # not counted; if another call followed it already, the server will say so
-            raise
+            payload = await errand
         finally:
             if timer is not None:
                 timer.cancel()
+            if errand.cancelled():
+                self._withdraw(errand)
         return payload if kind != "state" else _state_of(payload)
 
-    def _widen(self) -> None:
-        """Lets as many calls go ahead as the server keeps for a session; before its hello, one."""
-        if self._link.hello is not None:
-            self._narrow = False
-            for _ in range(1, min(self._link.limit("max_in_flight") or 1, MOST_IN_FLIGHT)):
-                self._turns.release()
+    async def aclose(self) -> None:
+        # On another loop, its own is gone, and what can be said about that connection is in `error`.
+        if self.loop is not asyncio.get_running_loop():
+            return
+        self._closing = True
+        if self._returning is not None:
+            self._returning.cancel()
+            await asyncio.wait([self._returning])
+        await self._link.aclose([self._id])
+        self._end(ConnectionLost("this client was closed"))
 
-    def _fields(self, kind: Kind, data: Any) -> dict[str, Any]:
-        if kind == "state":
+    # What becomes of a call.
+
+    def answered(self, errand: _Errand, payload: Payload) -> None:
+        self._served = True
+        self._over()
+        if not errand.done():
+            errand.set_result(payload)
+        self._advance()
+
+    def refused(self, errand: _Errand, error: OpenEnvError) -> None:
+        if self._link.error is not None:
+            return  # not an answer: what becomes of the call is decided when the link has told all of its requests
+        if isinstance(error, GONE):
+            if isinstance(error, SequenceError):
+                self._link.post("close", {"session": self._id})
+            self._end(lost(error) if isinstance(error, UnknownSession) else error)
+            return
+        if isinstance(error, TooManyCalls) and errand.seq:
+            self._seq -= 1  # not counted
+        self._over()
+        if not errand.done():
+            errand.set_exception(error)
+        self._advance()
+
+    def _over(self) -> None:
+        self._errands.popleft()
+        self._underway = False
+
+    def _advance(self) -> None:
+        """Sends the next call, if there is a way and none is underway."""
+        if self._advancing:  # a reply that comes before its call is sent leads back here and not deeper
+            return
+        self._advancing = True
+        try:
+            while self._errands and not self._underway and self._link.error is None:
+                errand = self._errands[0]
+                if errand.done():  # its caller did not wait for its turn
+                    self._errands.popleft()
+                    continue
+                if errand.kind != "state" and not errand.seq:
+                    self._seq += 1
+                    errand.seq = self._seq
+                self._send(errand)
+        finally:
+            self._advancing = False
+
+    def _send(self, errand: _Errand) -> None:
+        self._underway = True
+        try:
+            errand.request = self._link.ask(errand.kind, self._fields(errand), errand)
+        except (OpenEnvError, ValueError) as error:
+            if self._link.error is not None:
+                self._underway = False
+                return  # it goes when there is a link again, or hears why there is none
+            self._over()
+            if errand.seq:
+                self._seq -= 1
+            if not errand.done():
+                errand.set_exception(error)
+
+    def _fields(self, errand: _Errand) -> Payload:
+        if errand.kind == "state":
             return {"session": self._id}
-        return {"session": self._id, "seq": self._seq + 1, _CONTENTS[kind]: data}
+        fields = {"session": self._id, "seq": errand.seq, _CONTENTS[errand.kind]: errand.data}
+        if errand.due is not None:
+            fields["deadline_s"] = deadline_of(errand.due, self.loop.time())
+        return fields
 
-    def _refuse(self, error: OpenEnvError) -> None:
-        self._refused = self._link.error is None  # by the server, and not by the end of the link
-        self._link.end(error)
+    def _withdraw(self, errand: _Errand) -> None:
+        """Has the server stop the work of a call whose caller has left."""
+        if self._underway and self._errands and self._errands[0] is errand and errand.request is not None:
+            self._link.post("cancel", {"target": errand.request.id})
 
-    def _heard(self, name: str, fields: dict[str, Any]) -> None:
+    def _expire(self, errand: _Errand, timeout_s: float | None) -> None:
+        if errand.done():
+            return
+        if self._link.error is None:
+            errand.set_exception(
+                StepTimeout(
+                    f"no reply to {errand.kind} within {timeout_s:g} s (message_timeout_s); "
+                    "the environment may still be at it"
+                )
+            )
+        else:
+            within = f"was not to be had again within {timeout_s:g} s (message_timeout_s)"
+            cause = f"its connection was lost ({self._link.error.message}), and {within}"
+            self._end(SessionLost(f"the session is gone, call reset() for a new one: {cause}"))
+
+    # What becomes of the session.
+
+    def _take_link(self, link: Link) -> None:
+        self._link = link
+        link.on_event = self._heard
+        link.on_end = self._lost
+
+    def _open(self) -> None:
+        if self._link.error is not None:
+            self._lost(self._link.error)
+            return
+        fields: Payload = {"session": self._id, "token": self._token}
+        if self._wait_s is not None:
+            fields["wait_s"] = self._wait_s
+        self._link.stream("open", fields, self._admitted, self._denied)
+
+    def _admitted(self, *_: object) -> None:
+        self._served = True
+
+    def _denied(self, error: OpenEnvError) -> None:
+        if self._link.error is None:  # else it is no answer
+            self._refused = True
+            self._end(error)
+
+    def _heard(self, name: str, fields: Payload) -> None:
         if name == "session_lost" and fields.get("session") == self._id:
             error = told(fields)
-            self._link.end(error if isinstance(error, SessionLost) else lost(error))
+            self._end(error if isinstance(error, SessionLost) else lost(error))
 
-    def _ended(self, error: OpenEnvError) -> None:
+    def _lost(self, error: OpenEnvError) -> None:
+        """The link has ended."""
+        if self.error is None and not self._closing and self._resumption.window_s(self._link):
+            self._returning = self.loop.create_task(self._return())
+        else:
+            self._end(error)
+
+    async def _return(self) -> None:
+        """Goes on with the session on another connection."""
+        try:
+            link, verdicts = await self._resumption.run(self._link, lambda: {self._id: self._token}, self._heard)
+        except SessionLost as error:
+            self._returning = None
+            self._end(error)
+        else:
+            self._returning = None
+            self._take_link(link)
+            self._resume(verdicts[self._id])
+
+    def _resume(self, verdict: Verdict) -> None:
+        errand = self._errands[0] if self._underway else None
+        if not isinstance(verdict, dict):
+            if self._served or not isinstance(verdict, UnknownSession):
+                self._end(forgotten(verdict))
+                return
+            self._open()  # its first `open` did not arrive
+        else:
+            self._served = True
+            last = verdict.get("last")
+            if errand is not None and errand.seq and errand.seq == verdict.get("seq") and isinstance(last, dict):
+                self._recover(errand, last)
+                return
+        if errand is not None and self._link.error is None:
+            self._send(errand)
+            if errand.cancelled():
+                self._withdraw(errand)
+        self._advance()
+
+    def _recover(self, errand: _Errand, last: Payload) -> None:
+        """The reply that was lost has come with the session."""
+        facts = last.get("error")
+        if isinstance(facts, dict):
+            self.refused(errand, error_of(facts))
+        else:
+            self.answered(errand, last)
+
+    def _end(self, error: OpenEnvError) -> None:
+        if self.error is not None:
+            return
         self.error = error
+        if self._returning is not None:
+            self._returning.cancel()
+        errands, self._errands = self._errands, deque()
+        for errand in errands:
+            if not errand.done():
+                errand.set_exception(error)
+        self._link.end(error)
 
 
-def _admitted(*_: object) -> None:
-    """There is a session; the calls that follow will show what it does."""
-
-
-def _state_of(payload: dict[str, Any]) -> dict[str, Any]:
+def _state_of(payload: Payload) -> Payload:
     state = payload.get("state")
     if not isinstance(state, dict):
         raise ProtocolViolation(f"a reply without a state: {payload!r:.200}")
     return state
-
-
-def _give_up(call: Call, kind: Kind, timeout_s: float | None) -> None:
-    call.give_up(_overdue(kind, timeout_s))
-
-
-def _overdue(kind: Kind, timeout_s: float | None) -> StepTimeout:
-    return StepTimeout(
-        f"no reply to {kind} within {timeout_s:g} s (message_timeout_s); the environment may still be at it"
-    )

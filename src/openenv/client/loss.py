@@ -8,12 +8,22 @@ from typing import Any
 from ..errors import CapacityError, FactoryFailed, OpenEnvError, SessionLost
 from ..protocol.client_v2 import error_of
 
-__all__ = ["again", "lost", "told"]
+__all__ = ["again", "forgotten", "lost", "told"]
 
 
 def lost(error: OpenEnvError) -> SessionLost:
     """The end of a session that was there, for whichever reason."""
     gone = SessionLost(f"the session is gone, call reset() for a new one: {error.message}")
+    gone.__cause__ = error
+    return gone
+
+
+def forgotten(error: OpenEnvError) -> SessionLost:
+    """The end of a session that its server does not have any more when its client comes back."""
+    gone = SessionLost(
+        "the session is gone, call reset() for a new one: its connection was lost, and the server that is there now "
+        f"does not let it come back (another worker process, or away for too long?): {error.message}"
+    )
     gone.__cause__ = error
     return gone
 

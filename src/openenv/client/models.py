@@ -31,7 +31,7 @@ def parse_observation(adapter: TypeAdapter[Any] | None, payload: Mapping[str, An
 
     Args:
         adapter: The observation's type; None leaves the observation a dict.
-        payload: `observation`, `reward`, `done` and perhaps `metadata`, `truncated`.
+        payload: `observation`, `reward`, `done` and perhaps `metadata`, `truncated`, `terminated`.
 
     Raises:
         ProtocolViolation: The payload is no such observation; the message says where.
@@ -47,7 +47,10 @@ def parse_observation(adapter: TypeAdapter[Any] | None, payload: Mapping[str, An
     if adapter is not None:
         observation = _validate(adapter, {**fields, "reward": reward, "done": done})
     metadata = payload.get("metadata") or fields.get("metadata") or None
-    return StepResult(observation, reward, done, metadata, bool(payload.get("truncated", False)))
+    truncated, terminated = bool(payload.get("truncated", False)), payload.get("terminated")
+    if not isinstance(terminated, bool):  # v1 does not say
+        terminated = done and not truncated
+    return StepResult(observation, reward, done, metadata, truncated, None, terminated)
 
 
 def parse_state(adapter: TypeAdapter[Any] | None, payload: Mapping[str, Any]) -> Any:

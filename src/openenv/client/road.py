@@ -1,56 +1,56 @@
-"""One v2 connection, and the sessions of a vector's environments on it."""
+"""One v2 connection, and the next one when it is lost, with the sessions of a vector's environments on it."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-from ..errors import InvalidAction, MessageTooLarge, OpenEnvError, ProtocolViolation, TooManyCalls
-from ..protocol.client_v2 import Request2, error_of
+from ..errors import ConnectionLost, OpenEnvError, SessionLost, TooManyCalls, UnknownSession
+from ..protocol.client_v2 import error_of
+from .batches import Batches, Entry, Opening
 from .link import Link
-from .linked_session import GONE, new_session_id
-from .loss import lost, told
+from .linked_session import GONE, new_secret
+from .loss import forgotten, lost, told
+from .resumption import Resumption, Verdict
 from .seat import Seat
 from .wave import Owner, Wave
 
 __all__ = ["Road"]
 
-# What the protocol allows.
-MOST_WAIT_S = 86_400.0
-_MALFORMED = (AttributeError, IndexError, KeyError, TypeError, ValueError)
-
-
-class _Opening(NamedTuple):
-    """Stands in a batch where the session of a seat is opened."""
-
-    seat: Seat
-    session: str
-
-
-# Whose a call of a batch is; None once it has its reply.
-_Owner = Seat | _Opening | None
+Payload = dict[str, Any]
 
 
 class Road:
-    """Carries calls in batches: one frame there, and one or several back.
+    """Carries the calls of seats (`batches.Recipient`).
+
+    Each seat has one call at a time without a reply. When the connection is lost, its sessions come back on another
+    one, and what had no reply is sent again under its number.
 
     Args:
         link: The connection, greeted by the server.
         owner: Hears of the replies.
+        resumption: How the connection is made again.
+        wait_s: Seconds that the server may let a session wait for a free slot; None leaves that to the server.
+
+    Attributes:
+        error: Why it has ended for good; None while it lasts.
     """
 
-    def __init__(self, link: Link, owner: Owner):
-        self._link = link
+    def __init__(self, link: Link, owner: Owner, resumption: Resumption, wait_s: float | None = None):
+        self.error: OpenEnvError | None = None
         self._owner = owner
+        self._resumption = resumption
+        self._wait_s = wait_s
         self._seats: dict[str, Seat] = {}
-        self._max_batch = link.limit("max_batch") or 1
-        # A connection may have so many sessions opened at a time as calls in a batch; others wait for their turn.
-        self._opening = 0
-        self._waiting: deque[tuple[Seat, Wave]] = deque()
-        link.on_event = self._heard
-        link.on_end = self._ended
+        # Sessions that nobody wants any more and that could not be told to end, with their tokens.
+        self._forsaken: dict[str, str] = {}
+        self._held: list[Seat] = []  # seats that may go on with what they were asked for meanwhile
+        self._waiting: deque[tuple[Seat, Wave]] = deque()  # seats that wait for room to be opened
+        self._closing = False
+        self._returning: asyncio.Task[None] | None = None
+        self._take_link(link)
 
     @property
     def usable(self) -> bool:
@@ -58,22 +58,26 @@ class Road:
         return self._link.error is None and not self._link.draining
 
     @property
-    def draining(self) -> bool:
-        """Whether its server keeps the sessions here for a while and opens no more."""
-        return self._link.error is None and self._link.draining
+    def away(self) -> bool:
+        """Whether it is between two connections."""
+        return self.error is None and self._link.error is not None
 
     def carry(self, seats: Sequence[Seat], wave: Wave) -> None:
         """Sends what seats were asked to do, who are here or have no session; one without gets one first."""
-        calls: list[dict[str, Any]] = []
-        owners: list[_Owner] = []
+        calls: list[Payload] = []
+        entries: list[Entry] = []
+        batches, away = self._batches, self._link.error is not None
         for seat in seats:
             if seat.session is None:
-                if self._opening >= self._max_batch:
+                if batches.room <= 0:
                     self._waiting.append((seat, wave))
                     continue
-                session = self._settle_in(seat)
-                calls.append({"op": "open", "session": session})
-                owners.append(_Opening(seat, session))
+                seat.settle_in(self, new_secret(), new_secret())
+                self._seats[str(seat.session)] = seat
+                batches.add_opening(seat, self._wait_s, calls, entries)
+            elif away or seat.call is not None:
+                seat.held = wave
+                continue
             seq = seat.seq = seat.seq + 1
             if seat.kind == "step":
                 call = seat.step
@@ -81,146 +85,125 @@ class Road:
                 call["action"] = seat.contents
             else:
                 call = {"op": "reset", "session": seat.session, "seq": seq, "kwargs": seat.contents}
+            seat.call = call
+            seat.wave = wave
             calls.append(call)
-            owners.append(seat)
-        for begin in range(0, len(calls), self._max_batch):
-            end = begin + self._max_batch
-            self._send(calls[begin:end], owners[begin:end], wave)
+            entries.append(seat)
+        batches.send(calls, entries, wave)
+        if self.error is not None:  # the link has ended meanwhile, for good, when some of them were not here yet
+            self._tell_end([seat for seat in seats if seat.road is self], self.error)
+
+    def forsake(self, seat: Seat, limit: str) -> SessionLost:
+        """Gives up the session of a seat that cannot be asked in time. Returns what to tell."""
+        assert self._link.error is not None
+        cause = f"its connection was lost ({self._link.error.message}), and was not to be had again {limit}"
+        if seat.session is not None:
+            self._forsaken[seat.session] = seat.token
+        self._leave(seat)
+        return SessionLost(f"the session is gone, call reset() for a new one: {cause}")
 
     async def aclose(self) -> None:
         """Ends the sessions here, and the connection."""
-        await self._link.aclose(list(self._seats))
+        self._closing = True
+        if self._returning is not None:
+            self._returning.cancel()
+            await asyncio.wait([self._returning])
+        await self._link.aclose([*self._seats, *self._forsaken])
+        self._finish(ConnectionLost("this client was closed"))
 
-    def _settle_in(self, seat: Seat) -> str:
-        """Gives a seat a session that is about to be opened."""
-        session = new_session_id()
-        seat.settle_in(self, session)
-        self._seats[session] = seat
-        self._opening += 1
-        return session
+    # What batches tell.
 
-    def _send(self, calls: list[dict[str, Any]], owners: list[_Owner], wave: Wave) -> None:
-        fields: dict[str, Any] = {"calls": calls}
-        if wave.first_finished:
-            fields["min_ready"] = 1
-        elif wave.send_by is not None:
-            fields["wait_s"] = min(MOST_WAIT_S, max(0.0, wave.send_by - self._link.loop.time()))
-        try:
-            request = self._link.stream(
-                "batch", fields, partial(self._received, owners, wave), partial(self._refused, owners, wave)
-            )
-        except (MessageTooLarge, ValueError) as error:
-            if len(calls) == 1:
-                self._refused(owners, wave, error if isinstance(error, OpenEnvError) else InvalidAction(str(error)))
-                return
-            # What can be sent is sent; in the end each one that cannot stands alone.
-            half = len(calls) // 2
-            self._send(calls[:half], owners[:half], wave)
-            self._send(calls[half:], owners[half:], wave)
-        except OpenEnvError as error:  # the link has ended
-            for owner in owners:
-                if isinstance(owner, Seat):
-                    self._leave(owner)
-                    self._owner.settle(owner, wave, lost(error))
+    def answered(self, seat: Seat, wave: Wave, item: Payload) -> None:
+        if item["session"] == seat.session:  # else the seat has another one by now
+            seat.call = seat.wave = None
+            if seat.held is not None:
+                self._held.append(seat)
+        if "error" in item:
+            self._failed(seat, wave, item)
         else:
-            wave.withdrawals.append(partial(self._withdraw, request, owners))
+            self._owner.settle(seat, wave, item)
 
-    def _withdraw(self, request: Request2, owners: list[_Owner]) -> None:
-        """Has the server stop the work of a batch. Its replies come all the same, and say what there is to close."""
-        self._link.post("cancel", {"target": request.id})
-        for owner in owners:
-            if isinstance(owner, _Opening) and owner.seat.session == owner.session:
-                self._leave(owner.seat)
+    def opened(self, opening: Opening) -> None:
+        if self._seats.get(opening.session) is opening.seat:
+            opening.seat.opened = True
+        else:  # nobody wants it any more
+            self._link.post("close", {"session": opening.session})
 
-    def _received(self, owners: list[_Owner], wave: Wave, payload: dict[str, Any], more: bool) -> None:
-        """Takes one frame of replies."""
-        settle = self._owner.settle
-        try:
-            for item in payload["results"]:
-                place = item["call"]
-                owner = owners[place]
-                if owner is None or place < 0:
-                    raise IndexError(place)
-                owners[place] = None
-                if "error" in item:
-                    self._failed(owner, wave, item)
-                elif type(owner) is Seat:
-                    settle(owner, wave, item)
-                else:
-                    self._opened(owner)
-        except _MALFORMED:
-            self._link.end(ProtocolViolation(f"the server sent a batch that is none: {payload!r:.200}"))
-        if not more:
-            self._left_out(owners, wave)
-        self._admit()
+    def not_opened(self, opening: Opening, wave: Wave, item: Payload) -> None:
+        # It answers the call that follows it, whose own answer comes too late.
+        self._failed(opening.seat, wave, item, gone=True)
+
+    def refused(self, entries: Sequence[Entry], wave: Wave, error: OpenEnvError) -> None:
+        for entry in entries:
+            if isinstance(entry, Opening):
+                self._leave(entry.seat)
+            elif entry is not None:
+                entry.seq -= 1
+                entry.call = entry.wave = None
+                self._owner.settle(entry, wave, error)
+
+    def cancelled(self, opening: Opening) -> None:
+        if opening.seat.session != opening.session:
+            return
+        if self._link.error is not None:
+            self._forsaken[opening.session] = opening.seat.token
+        elif opening.seat.opened:
+            self._link.post("close", {"session": opening.session})
+        self._leave(opening.seat)
+
+    def left_out(self, seat: Seat, wave: Wave, error: OpenEnvError) -> None:
+        self._owner.settle(seat, wave, error)
+
+    def flush(self) -> None:
+        """Sends what had to wait for replies, and lets the owner go on."""
+        if self._held:
+            held, self._held = self._held, []
+            self._carry_held(held)
+        if self._waiting:
+            self._admit()
         self._owner.flush()
 
-    def _left_out(self, owners: list[_Owner], wave: Wave) -> None:
-        """The last reply to a batch was taken: there must be no call without one."""
-        count = len(owners) - owners.count(None)
-        if not count or self._link.error is not None:
-            return
-        violation = ProtocolViolation(
-            f"the server left out the replies to {count} of the {len(owners)} calls of a batch; nobody knows whether "
-            "they were executed: reset() begins anew"
-        )
-        for owner in owners:
-            if isinstance(owner, Seat):
-                self._owner.settle(owner, wave, violation)
-        self._link.end(violation)
-
-    def _opened(self, opening: _Opening) -> None:
-        self._opening -= 1
-        if self._seats.get(opening.session) is not opening.seat:  # withdrawn meanwhile
-            self._link.post("close", {"session": opening.session})
+    def _carry_held(self, held: list[Seat]) -> None:
+        shares: dict[Wave, list[Seat]] = {}
+        for seat in held:
+            wave = seat.held
+            if seat.road is self and wave is not None and seat.call is None and self._link.error is None:
+                seat.held = None
+                if seat.pending is wave:  # else it has given up
+                    shares.setdefault(wave, []).append(seat)
+        for wave, seats in shares.items():
+            self.carry(seats, wave)
 
     def _admit(self) -> None:
         """Goes on with seats that had to wait until others were opened."""
-        while self._waiting and self._opening < self._max_batch:
+        while self._waiting and self._batches.room > 0 and self._link.error is None:
             wave = self._waiting[0][1]
             seats: list[Seat] = []
-            while self._waiting and self._waiting[0][1] is wave and len(seats) < self._max_batch - self._opening:
+            while self._waiting and self._waiting[0][1] is wave and len(seats) < self._batches.room:
                 seat, _ = self._waiting.popleft()
                 if seat.pending is wave:  # else it has given up
                     seats.append(seat)
             self.carry(seats, wave)
 
-    def _refused(self, owners: list[_Owner], wave: Wave, error: OpenEnvError) -> None:
-        """A batch was not executed."""
-        if self._link.error is not None:
-            return  # it ended, which every seat is told in turn
-        for owner in owners:
-            if isinstance(owner, _Opening):
-                self._opening -= 1
-                self._leave(owner.seat)
-            elif owner is not None:
-                owner.seq -= 1
-                self._owner.settle(owner, wave, error)
-        self._admit()
-        self._owner.flush()
-
-    def _failed(self, owner: Seat | _Opening, wave: Wave, item: dict[str, Any]) -> None:
+    def _failed(self, seat: Seat, wave: Wave, item: Payload, gone: bool = False) -> None:
+        """A call has failed; `gone`: and so has the session."""
         error = error_of(item["error"])
-        # An opening that failed answers the call that follows it, whose own answer comes too late.
-        gone = isinstance(owner, _Opening)
-        if isinstance(owner, _Opening):
-            self._opening -= 1
-            seat = owner.seat
-        else:
-            seat = owner
         if isinstance(error, GONE):
             error, gone = lost(error), True
         elif isinstance(error, TooManyCalls) and not gone:
             seat.seq -= 1  # not counted
+        held = seat.held
         if gone and item["session"] == seat.session:
             self._leave(seat)
+            if held is not None:
+                self._owner.settle(seat, held, error)
         self._owner.settle(seat, wave, error)
 
     def _leave(self, seat: Seat) -> None:
         if seat.session is not None and self._seats.pop(seat.session, None) is seat:
             seat.vacate()
 
-    def _heard(self, name: str, fields: dict[str, Any]) -> None:
+    def _heard(self, name: str, fields: Payload) -> None:
         session = str(fields.get("session"))
         seat = self._seats.pop(session, None) if name == "session_lost" else None
         if seat is not None and seat.session == session:
@@ -228,13 +211,89 @@ class Road:
             self._owner.lose(seat, lost(told(fields)))
             self._owner.flush()
 
-    def _ended(self, error: OpenEnvError) -> None:
+    # From one connection to the next.
+
+    def _take_link(self, link: Link) -> None:
+        self._link = link
+        self._batches = Batches(link, self)
+        link.on_event = self._heard
+        link.on_end = self._lost
+
+    def _lost(self, error: OpenEnvError) -> None:
+        """The link has ended."""
+        here = any(seat.road is self for seat in self._seats.values())  # else its vector has left this connection
+        if here and not self._closing and self._resumption.window_s(self._link):
+            self._returning = self._link.loop.create_task(self._return())
+        else:
+            self._finish(error)
+
+    async def _return(self) -> None:
+        """Goes on with the sessions on another connection."""
+        try:
+            link, verdicts = await self._resumption.run(self._link, self._tokens, self._heard)
+        except SessionLost as error:
+            self._finish(error)
+        else:
+            self._take_link(link)
+            self._resume(verdicts)
+
+    def _tokens(self) -> dict[str, str]:
+        return {session: seat.token for session, seat in self._seats.items()} | self._forsaken
+
+    def _resume(self, verdicts: dict[str, Verdict]) -> None:
+        again: dict[Wave, list[Seat]] = {}
+        for session, verdict in verdicts.items():
+            seat = self._seats.get(session)
+            if seat is None:
+                if self._forsaken.pop(session, None) is not None and isinstance(verdict, dict):
+                    self._link.post("close", {"session": session})
+            elif self._is_back(seat, verdict):
+                self._held.append(seat)
+                if seat.call is not None and seat.wave is not None:
+                    again.setdefault(seat.wave, []).append(seat)
+        for wave, seats in again.items():
+            self._repeat(seats, wave)
+        self.flush()
+
+    def _is_back(self, seat: Seat, verdict: Verdict) -> bool:
+        """Takes what the server says of a session. False: there is none any more."""
+        if not isinstance(verdict, dict):
+            if seat.opened or not isinstance(verdict, UnknownSession):
+                self._leave(seat)
+                self._owner.lose(seat, forgotten(verdict))
+                return False
+            return True  # its `open` did not arrive
+        seat.opened = True
+        wave, last = seat.wave, verdict.get("last")
+        if wave is not None and verdict.get("seq") == seat.seq and isinstance(last, dict):
+            self.answered(seat, wave, {**last, "session": seat.session})
+        return seat.session is not None
+
+    def _repeat(self, seats: list[Seat], wave: Wave) -> None:
+        """Sends calls that have no reply once more, under the numbers they had."""
+        calls: list[Payload] = []
+        entries: list[Entry] = []
+        for seat in seats:
+            assert seat.call is not None
+            if not seat.opened:
+                self._batches.add_opening(seat, self._wait_s, calls, entries)
+            calls.append(seat.call)
+            entries.append(seat)
+        self._batches.send(calls, entries, wave)
+
+    def _finish(self, error: OpenEnvError) -> None:
+        """It has ended for good."""
+        if self.error is not None:
+            return
+        self.error = error
         seats, self._seats = self._seats, {}
-        for seat in seats.values():
-            if seat.road is self:  # else its vector has left this connection
-                seat.vacate()
-                self._owner.lose(seat, lost(error))
+        self._tell_end([seat for seat in seats.values() if seat.road is self], error)
         waiting, self._waiting = self._waiting, deque()
         for seat, wave in waiting:
             self._owner.settle(seat, wave, lost(error))
         self._owner.flush()
+
+    def _tell_end(self, seats: list[Seat], error: OpenEnvError) -> None:
+        for seat in seats:
+            seat.vacate()
+            self._owner.lose(seat, error if isinstance(error, SessionLost) else lost(error))

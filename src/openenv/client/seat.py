@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from ..errors import OpenEnvError, ResetRequired
+from ..errors import EnvironmentCrashed, OpenEnvError, ResetRequired
 from .session import Kind
 
 if TYPE_CHECKING:
+    from .road import Road
     from .wave import Wave
 
 __all__ = ["AutoresetMode", "Finale", "Outcome", "Seat"]
 
 AutoresetMode = Literal["disabled", "next_step", "same_step"]
 Payload = dict[str, Any]
+# Errors with which a session goes on, but not its episode.
+_EPISODE_OVER = (ResetRequired, EnvironmentCrashed)
 
 
 class Finale(NamedTuple):
@@ -37,9 +40,14 @@ class Seat:
     Attributes:
         index: Its number in the vector.
         session: Id of its session; None if it has none, or has a v1 connection.
+        token: What the session is attached with.
         road: What carries its session; None if it has none.
+        opened: The server has said that the session is there.
         seq: Number of the last call of the session.
         step: Its step as the wire has it, filled in anew for each one.
+        call: The call of the session that has no reply yet, as the wire has it; None if there is none.
+        wave: What that call was made for; perhaps nobody waits for it any more.
+        held: What it was asked for while it had no reply, or no connection; None if nothing.
         kind: What it was last asked to do: `reset` or `step`.
         contents: The arguments of that reset, or the action of that step.
         playing: An episode runs, and nothing has to be told before its next step.
@@ -49,24 +57,34 @@ class Seat:
 
     __slots__ = (
         "_last",
+        "call",
         "contents",
+        "held",
         "index",
         "kind",
         "news",
+        "opened",
         "pending",
         "playing",
         "road",
         "seq",
         "session",
         "step",
+        "token",
+        "wave",
     )
 
     def __init__(self, index: int):
         self.index = index
         self.session: str | None = None
-        self.road: Any = None
+        self.token = ""
+        self.road: Road | None = None
+        self.opened = False
         self.seq = 0
         self.step: Payload = {}
+        self.call: Payload | None = None
+        self.wave: Wave | None = None
+        self.held: Wave | None = None
         self.kind: Kind = "reset"
         self.contents: Any = None
         self.playing = False
@@ -74,14 +92,15 @@ class Seat:
         self.news: OpenEnvError | None = None
         self._last: Payload | None = None
 
-    def settle_in(self, road: Any, session: str) -> None:
+    def settle_in(self, road: Road, session: str, token: str) -> None:
         """Takes a new session."""
-        self.road, self.session, self.seq = road, session, 0
+        self.road, self.session, self.token = road, session, token
+        self.opened, self.seq = False, 0
         self.step = {"op": "step", "session": session, "seq": 0, "action": None}
 
     def vacate(self) -> None:
         """Its session is gone, and the episode with it."""
-        self.road = self.session = None
+        self.road = self.session = self.call = self.wave = self.held = None
         self.playing = False
 
     def start_over(self) -> None:
@@ -116,6 +135,8 @@ class Seat:
         """
         last, self._last = self._last, None
         if isinstance(reply, OpenEnvError):
+            if isinstance(reply, _EPISODE_OVER):
+                self.playing = False
             if last is None:
                 return reply
             # The last reward must not be lost with the reset after it: that failure is told by the next step.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ..errors import InvalidAction, OpenEnvError, ProtocolViolation, SessionLost
 from .conversation import Conversation
-from .link import Link
+from .dial import Dial
 from .loss import again
 from .redial import redial
 from .seat import Seat
@@ -31,7 +31,7 @@ class Solos:
 
     def __init__(
         self,
-        dial: Callable[[], Awaitable[Link | Conversation]],
+        dial: Dial,
         first: Conversation,
         num_envs: int,
         owner: Owner,
@@ -74,7 +74,7 @@ class Solos:
 class _Solo:
     """The connection of one environment, and after its end the next one."""
 
-    def __init__(self, dial: Callable[[], Awaitable[Link | Conversation]], patience_s: float):
+    def __init__(self, dial: Dial, patience_s: float):
         self._dial = dial
         self._patience_s = patience_s
         self._connecting = asyncio.Lock()

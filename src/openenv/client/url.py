@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import quote, urlsplit, urlunsplit
 
 from ..errors import UsageError
 
-__all__ = ["is_loopback", "websocket_url"]
+__all__ = ["is_loopback", "websocket_url", "with_worker"]
 
 _SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 
@@ -34,6 +34,13 @@ def websocket_url(base_url: str) -> str:
     if not path.endswith("/ws"):
         path += "/ws"
     return urlunsplit((_SCHEMES[parts.scheme], parts.netloc, path, parts.query, ""))
+
+
+def with_worker(url: str, worker: str | None) -> str:
+    """The endpoint again, for a connection that must reach a certain worker process; None: any."""
+    if worker is None:
+        return url
+    return f"{url}{'&' if urlsplit(url).query else '?'}worker={quote(worker, safe='')}"
 
 
 def is_loopback(host: str) -> bool:

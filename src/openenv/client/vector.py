@@ -18,6 +18,7 @@ from .lanes import Lanes
 from .link import Link
 from .portal import portal, run_on
 from .seat import AutoresetMode, Seat
+from .seeds import check_seed
 from .solos import Solos
 from .sync_vector import SyncVectorEnvClient
 from .wave import Carrier, Wave
@@ -52,9 +53,12 @@ class VectorEnvClient(Generic[ActT, ObsT]):
             results = await envs.step([{"move": "left"}] * 256)
 
     What happens to one environment is told in its own result: `StepResult.error` is then set, and observation
-    and reward are None. An environment whose session is gone gets `SessionLost` once, and a new session with its
-    next reset. One that did not answer in time gets `StepTimeout`; its reply is dropped when it comes, and its next
-    call is executed after the one that is late.
+    and reward are None (`openenv.reward_mask` tells a trainer which rewards count). An environment whose session is
+    gone gets `SessionLost` once, and a new session with its next reset. One that did not answer in time gets
+    `StepTimeout`; its reply is dropped when it comes, and its next call is executed after the one that is late.
+
+    A connection that is lost is made again, and its sessions come back with it, as for `EnvClient`: what had no reply
+    is repeated and is executed once. Environments that are not to be had any more get `SessionLost`.
 
     Autoreset modes, with Gymnasium's meanings:
 
@@ -78,8 +82,8 @@ class VectorEnvClient(Generic[ActT, ObsT]):
         connections: How many connections share them, evenly. A server with several workers puts each connection
             on one of them.
         autoreset_mode: See above.
-        options: Further arguments of `env_cls`: timeouts, limits, `headers`, `app`. `message_timeout_s` holds for
-            each step and reset of each environment.
+        options: Further arguments of `env_cls`: timeouts, limits, `headers`, `api_key`, `strict`, `app`.
+            `message_timeout_s` holds for each step and reset of each environment.
 
     Raises:
         UsageError: A number or mode that makes no sense.
@@ -106,7 +110,7 @@ class VectorEnvClient(Generic[ActT, ObsT]):
         self._client = env_cls(base_url, **options)
         self._hooks = Hooks(self._client)
         self._connections = connections
-        self._ensemble = Ensemble(num_envs, autoreset_mode, self._client._message_timeout_s)
+        self._ensemble = Ensemble(num_envs, autoreset_mode, self._client._message_timeout_s, self._client._wait_s)
         self._connecting = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = os.getpid()
@@ -150,6 +154,8 @@ class VectorEnvClient(Generic[ActT, ObsT]):
         Raises:
             UsageError: Some of them have calls on their way, or results that nobody has taken.
             ConnectionFailed: The first connection could not be made.
+            Unauthorized: The server wants another key (`api_key`), or one at all.
+            SeedIgnored: With `strict`, and seeds: the environment takes none. The episodes have begun all the same.
         """
         seats = self._pick(env_ids)
         if seeds is not None and len(seeds) != len(seats):
@@ -159,7 +165,11 @@ class VectorEnvClient(Generic[ActT, ObsT]):
         else:  # numpy's integers are not those of JSON
             arguments = [{**kwargs, "seed": seed if seed is None else index(seed)} for seed in seeds]
         await self.connect()
-        return await self._results(self._ensemble.reset(seats, arguments), seats)
+        wave = self._ensemble.reset(seats, arguments)
+        results = await self._results(wave, seats)
+        for seat, given in zip(seats, arguments, strict=True):
+            check_seed(self._client, given, wave.outcomes[seat.index])
+        return results
 
     async def step(self, actions: Sequence[ActT]) -> list[StepResult[ObsT]]:
         """Does one action in each environment. Returns and raises as `reset` does.
@@ -243,7 +253,7 @@ class VectorEnvClient(Generic[ActT, ObsT]):
         dial, patience_s = self._client._dial, self._client._options.connect_timeout_s
         first = await dial()
         if isinstance(first, Link):
-            lanes = Lanes(dial, first, self._connections, self._ensemble, patience_s)
+            lanes = Lanes(dial, first, self._connections, self._ensemble, patience_s, self._client._wait_s)
             await lanes.open()
             return lanes
         self._mention(self._client._url or "app")

@@ -26,8 +26,10 @@ class Wave:
         left: Calls without an outcome.
         over: Done when there are none.
         timer: Goes off at the deadline.
-        send_by: When the server shall send what is ready, by the loop's clock; None for as long as it takes.
+        due: When its time is over, by the loop's clock; None for never.
+        send_by: When the server shall send what is ready; None for as long as it takes.
         withdrawals: Ask the server to stop the work.
+        withdrawn: Its caller has left.
     """
 
     def __init__(self, kind: str, outcomes: dict[int, Outcome], first_finished: bool):
@@ -37,8 +39,10 @@ class Wave:
         self.left = 0
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.timer: asyncio.TimerHandle | None = None
+        self.due: float | None = None
         self.send_by: float | None = None
         self.withdrawals: list[Callable[[], None]] = []
+        self.withdrawn = False
 
     def add(self, seat: Seat, outcome: Outcome) -> None:
         """One of them is done."""

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
@@ -36,6 +36,9 @@ from ..errors import (
 from ..protocol.codec import codec_of
 from ..protocol.negotiation import SUBPROTOCOLS
 from ..settings import proxy_for
+from .headers import Headers
+from .redial import pause_of
+from .refusal import elsewhere, refusal_of
 from .transport import Receiver
 from .url import is_loopback
 
@@ -48,6 +51,9 @@ _picows_log.setLevel(logging.CRITICAL)
 CLOSE_TIMEOUT_S = 2.0
 _TEXT, _BINARY, _PONG, _CLOSE = WSMsgType.TEXT, WSMsgType.BINARY, WSMsgType.PONG, WSMsgType.CLOSE
 _SUBPROTOCOL = "Sec-WebSocket-Protocol"
+# Between attempts whose handshake was cut in the middle.
+_PAUSES_S = (0.05, 0.1, 0.2, 0.4)
+MOST_REDIRECTS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +72,7 @@ class Options:
     max_message_bytes: int
     ping_interval_s: float | None
     ping_timeout_s: float | None
-    headers: tuple[tuple[str, str], ...] = ()
+    headers: Headers = field(default=(), repr=False)  # a key may be among them
 
 
 async def connect(url: str, receiver: Callable[[str | None], Receiver], options: Options) -> WebSocketTransport:
@@ -80,6 +86,7 @@ async def connect(url: str, receiver: Callable[[str | None], Receiver], options:
     Raises:
         ConnectTimeout: No connection within `connect_timeout_s`.
         ProtocolViolation: The server chose a subprotocol that was not offered.
+        Unauthorized: The server wants another key, or one at all.
         ConnectionFailed: Refused, not reachable, or the server does not speak WebSocket there.
     """
     attempt = _Attempt(url, receiver, options)
@@ -94,6 +101,9 @@ async def connect(url: str, receiver: Callable[[str | None], Receiver], options:
             f"no connection to {url} within {options.connect_timeout_s:g} s (connect_timeout_s): is the server up?"
         ) from error
     except WSHandshakeError as error:
+        refusal = refusal_of(url, error)
+        if refusal is not None:
+            raise refusal from None
         status = f" (HTTP {error.response.status})" if error.response is not None else ""
         raise ConnectionFailed(
             f"{url} does not speak WebSocket{status}: is this the address of an openenv server? {error}"
@@ -104,7 +114,9 @@ async def connect(url: str, receiver: Callable[[str | None], Receiver], options:
         attempt.leave()
         raise
     if not attempt.made:
-        raise ConnectionFailed(f"{url} closed the connection during the handshake: is it an openenv server?")
+        raise ConnectionFailed(
+            f"{url} closed the connection during the handshake, again and again: is it an openenv server?"
+        )
     return attempt.made[0]
 
 
@@ -123,6 +135,14 @@ class _Attempt:
         self._unwanted = asyncio.Event()
 
     async def run(self) -> None:
+        for longest in _PAUSES_S:
+            await self._shake_hands()
+            if self.made:
+                return
+            await asyncio.sleep(pause_of(longest))  # cut in the middle: by a bad road, or a server that just starts
+        await self._shake_hands()
+
+    async def _shake_hands(self) -> None:
         try:
             await self._connect((*self._options.headers, (_SUBPROTOCOL, ", ".join(SUBPROTOCOLS))))
         except WSHandshakeError as error:
@@ -137,14 +157,25 @@ class _Attempt:
         for transport in self.made:
             transport.drop()
 
-    async def _connect(self, headers: tuple[tuple[str, str], ...]) -> None:
+    async def _connect(self, headers: Headers) -> None:
+        url = self._url
+        for _ in range(MOST_REDIRECTS):
+            try:
+                await self._connect_to(url, headers)
+            except WSHandshakeError as error:
+                url, headers = elsewhere(url, headers, error)
+            else:
+                return
+        await self._connect_to(url, headers)
+
+    async def _connect_to(self, url: str, headers: Headers) -> None:
         options = self._options
-        parts = urlsplit(self._url)
+        parts = urlsplit(url)
         host = parts.hostname or ""
         interval = options.ping_interval_s or 0.0
         await ws_connect(
             self._transport,
-            self._url,
+            url,
             ssl_context=ssl.create_default_context() if parts.scheme == "wss" else None,
             # Also ends what was left in the middle, by a caller who was cancelled.
             websocket_handshake_timeout=options.connect_timeout_s,
@@ -153,6 +184,7 @@ class _Attempt:
             auto_ping_reply_timeout=min(options.ping_timeout_s or interval, interval),
             max_frame_size=options.max_message_bytes,
             extra_headers=headers or None,
+            max_redirects=0,  # it would show the key to whoever it is sent to
             proxy=None if is_loopback(host) else proxy_for("https" if parts.scheme == "wss" else "http", host),
             logger_name=_picows_log,
             read_buffer_init_size=4096,

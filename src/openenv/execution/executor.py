@@ -32,8 +32,8 @@ class Executor(Protocol):
     def submit(self, operation: Operation, argument: Any, done: Done) -> None:
         """Runs one operation."""
 
-    def cancel(self) -> None:
-        """Stops the running operation where that can be done; its `done` comes in any case."""
+    def cancel(self) -> bool:
+        """Stops the running operation. True: its `done` comes soon. False: it cannot be stopped, and comes when it ends."""
 
     def close(self, done: Done) -> None:
         """Closes the environment and gives back what the executor holds. Nothing may follow."""

@@ -56,8 +56,9 @@ class LoopExecutor:
         else:
             done(result, None)
 
-    def cancel(self) -> None:
+    def cancel(self) -> bool:
         self._host.cancel()
+        return True
 
     def close(self, done: Done) -> None:
         self._host.close()

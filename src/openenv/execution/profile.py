@@ -10,12 +10,12 @@ from enum import StrEnum
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ..environment import Environment
+from ..environment import Environment, reseed
 from ..errors import UsageError
 from ..signatures import accepted
 from .executor import Operation
 
-__all__ = ["EnvironmentProfile", "Execution", "class_of", "profile_of"]
+__all__ = ["EnvironmentProfile", "Execution", "class_of", "is_asynchronous", "profile_of"]
 
 
 class Execution(StrEnum):
@@ -27,6 +27,8 @@ class Execution(StrEnum):
     """Asynchronous code on the event loop."""
     THREAD = "thread"
     """Synchronous code on a thread that belongs to the session."""
+    PROCESS = "process"
+    """Either kind in a process that belongs to the session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,7 @@ class EnvironmentProfile:
         step_with: Calls its `step` with `(action, keyword arguments)`, which it filters.
         state: Reads its `state`.
         concurrent: Whether several instances may live in one process.
+        seedable: Whether its `reset` takes a seed.
     """
 
     name: str
@@ -50,6 +53,7 @@ class EnvironmentProfile:
     step_with: Operation
     state: Operation
     concurrent: bool
+    seedable: bool
 
 
 _profiles: WeakKeyDictionary[type[object], EnvironmentProfile] = WeakKeyDictionary()
@@ -78,6 +82,7 @@ def _read(cls: type[object]) -> EnvironmentProfile:
         step_with=_step_with(cls, step),
         state=_read_state,
         concurrent=bool(getattr(cls, "SUPPORTS_CONCURRENT_SESSIONS", False)),
+        seedable=accepted(getattr(cls, reset), positional=1).takes("seed"),
     )
 
 
@@ -94,17 +99,24 @@ def class_of(factory: Callable[[], Any]) -> type[object] | None:
     return None
 
 
+def is_asynchronous(cls: type[object]) -> bool:
+    """Whether a class's calls belong on an event loop."""
+    return _overrides(cls, "reset_async") and _overrides(cls, "step_async")
+
+
 def _overrides(cls: type[Any], name: str) -> bool:
     return getattr(cls, name, None) not in (None, getattr(Environment, name))
 
 
 def _execution(cls: type[Any], asynchronous: Collection[bool]) -> Execution:
     declared = getattr(cls, "execution", None)
-    if declared not in (None, Execution.INLINE, Execution.THREAD):
+    if declared not in (None, Execution.INLINE, Execution.THREAD, Execution.PROCESS):
         raise UsageError(
             f"{cls.__name__}.execution is {declared!r}: it must be 'inline' (steps of microseconds, on the event "
-            "loop), 'thread', or None to have it chosen"
+            "loop), 'thread', 'process', or None to have it chosen"
         )
+    if declared == Execution.PROCESS:
+        return Execution.PROCESS
     if declared == Execution.INLINE:
         return Execution.LOOP if any(asynchronous) else Execution.INLINE
     # One asynchronous method alone stays on the thread: its synchronous sibling may block.
@@ -113,7 +125,14 @@ def _execution(cls: type[Any], asynchronous: Collection[bool]) -> Execution:
 
 def _with_accepted(cls: type[Any], method: str) -> Operation:
     takes = accepted(getattr(cls, method), positional=1)  # self
-    return lambda environment, arguments: getattr(environment, method)(**takes.of(arguments))
+    seeded = issubclass(cls, Environment) and takes.takes("seed")
+
+    def call(environment: Any, arguments: dict[str, Any]) -> Any:
+        if seeded and arguments.get("seed") is not None:
+            reseed(environment, arguments["seed"])
+        return getattr(environment, method)(**takes.of(arguments))
+
+    return call
 
 
 def _calling(method: str) -> Operation:

@@ -55,8 +55,8 @@ class ThreadExecutor:
         self._mailbox.pace.begin()
         self._inbox.put((operation, argument, done))
 
-    def cancel(self) -> None:
-        """A thread cannot be stopped from outside."""
+    def cancel(self) -> bool:
+        return False  # a thread cannot be stopped from outside
 
     def close(self, done: Done) -> None:
         if self._started and (self._runner is not None or has_close(self._environment)):

@@ -44,6 +44,14 @@ NewSession = Annotated[
 ]
 Session = Annotated[str, Meta(description="Id of the session")]
 Token = Annotated[str, Meta(description="What `open` answered")]
+NewToken = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z0-9_.-]{16,128}\Z",
+        description="Secret for the session, to attach with: 16 to 128 of A-Z a-z 0-9 _ . -; the server makes one if "
+        "absent. A client that chooses it can attach though the reply to `open` was lost",
+    ),
+]
 Seq = Annotated[int, Meta(ge=1, le=MAX_ID, description="Number of the call in its session, from 1")]
 Seconds = Annotated[float, Meta(ge=0, le=_DAY_S)]
 Deadline = Annotated[float, Meta(gt=0, le=_DAY_S, description="Seconds the call may take, waiting included")]
@@ -59,12 +67,13 @@ class Open(Request, tag="open"):
     """Opens a session: an environment of its own, and a slot of the server."""
 
     session: NewSession | None = None
+    token: NewToken | None = None
     wait_s: Annotated[Seconds, Meta(description="Seconds to wait for a free slot")] | None = None
     options: Annotated[dict[str, Any], Meta(description="For later versions: absent or empty")] = {}
 
 
 class Attach(Request, tag="attach"):
-    """Takes a session over from the connection that has it."""
+    """Takes a session over from the connection that has it, or had it."""
 
     session: Session
     token: Token
@@ -122,6 +131,13 @@ class Batch(Request, tag="batch"):
     calls: Annotated[list[Call], Meta(min_length=1, description="The calls, each with `op` and without `id`")]
     min_ready: Annotated[int, Meta(ge=1, description="Send a frame whenever so many are ready")] | None = None
     wait_s: Annotated[Seconds, Meta(description="Seconds after which what is ready is sent")] | None = None
+    deadline_s: (
+        Annotated[
+            float,
+            Meta(gt=0, le=_DAY_S, description="The `deadline_s` of its resets and steps that have none of their own"),
+        ]
+        | None
+    ) = None
 
 
 Message = Open | Attach | Reset | Step | State | Batch | Cancel | Close | Heartbeat

@@ -6,6 +6,7 @@ truncated, and metadata when there is any.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
@@ -20,11 +21,13 @@ from .reward import finite_reward
 __all__ = ["encode_outcome", "encode_state_fields"]
 
 
-def encode_outcome(observation: Any, codec: Codec) -> Body:
+def encode_outcome(observation: Any, codec: Codec, notes: Mapping[str, Any] | None = None) -> Body:
     """The reply to reset and step.
 
     Args:
         observation: An `Observation`; a mapping or another object with the same fields is taken too.
+        codec: How it is written.
+        notes: Joins the metadata beside the observation, and not inside it.
 
     Raises:
         StepFailed: The reward is no finite number, or a field cannot be written; the message names it.
@@ -54,7 +57,9 @@ def encode_outcome(observation: Any, codec: Codec) -> Body:
         "truncated": truncated,
     }
     metadata = fields.get("metadata")
-    if metadata:
+    if notes is not None:
+        reply["metadata"], plain = {**(metadata or {}), **notes}, False
+    elif metadata:
         reply["metadata"] = metadata
     try:
         return codec.body(reply, plain)

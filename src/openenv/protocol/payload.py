@@ -47,12 +47,15 @@ def _make_plan(cls: type[object]) -> _Plan | None:
     return plan
 
 
-def encode_observation(observation: Any, before: bytes = b"", after: bytes = b"") -> bytes:
+def encode_observation(
+    observation: Any, before: bytes = b"", after: bytes = b"", notes: dict[str, Any] | None = None
+) -> bytes:
     """Encodes what `reset` or `step` returned.
 
     Args:
         observation: An `Observation`; a mapping or another object with the same fields is taken too.
         before, after: What to put around it, in the same pass.
+        notes: Joins the metadata beside the observation, and not inside it.
 
     Raises:
         StepFailed: The reward is NaN or infinite, or a field cannot be written as JSON (the message names it).
@@ -61,7 +64,7 @@ def encode_observation(observation: Any, before: bytes = b"", after: bytes = b""
         cls = type(observation)
         plan = _plans[cls] if cls in _plans else _make_plan(cls)
         if plan is None:
-            return before + _encode_mapping(observation) + after
+            return before + _encode_mapping(observation, notes or {}) + after
         to_json, has_metadata, has_truncated = plan
         try:
             fields = to_json(observation, exclude=_BESIDE, warnings=False)
@@ -70,7 +73,10 @@ def encode_observation(observation: Any, before: bytes = b"", after: bytes = b""
         reward = observation.reward
         number = b"null" if reward is None else _number(reward)
         closing = b',"done":true' if observation.done else b',"done":false'
-        if has_metadata and observation.metadata:
+        if notes is not None:
+            own = from_json(to_json(observation, include=_METADATA, warnings=False)).get("metadata")
+            closing += b',"metadata":' + _json({**(own or {}), **notes})
+        elif has_metadata and observation.metadata:
             # Out of the model's own hands, since it may write it its own way: `{"metadata":...}` without the braces.
             closing += b"," + to_json(observation, include=_METADATA, warnings=False)[1:-1]
         if has_truncated and observation.truncated is True:
@@ -82,18 +88,19 @@ def encode_observation(observation: Any, before: bytes = b"", after: bytes = b""
         raise unsendable(observation, error) from error
 
 
-def _encode_mapping(observation: Any) -> bytes:
+def _encode_mapping(observation: Any, notes: dict[str, Any]) -> bytes:
     try:
         values = _mapping(observation)
         fields = _json({key: value for key, value in values.items() if key not in _BESIDE})
     except _UNWRITABLE as error:
         raise StepFailed(_explain(observation, error)) from error
     reward = values.get("reward")
+    metadata = {**(values.get("metadata") or {}), **notes} if notes else values.get("metadata")
     return b'{"observation":%b,"reward":%b,"done":%b%b%b}' % (
         fields,
         b"null" if reward is None else _number(reward),
         b"true" if values.get("done") else b"false",
-        b',"metadata":' + _json(values["metadata"]) if values.get("metadata") else b"",
+        b',"metadata":' + _json(metadata) if metadata else b"",
         b',"truncated":true' if values.get("truncated") is True else b"",
     )
 

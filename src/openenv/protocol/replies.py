@@ -95,9 +95,10 @@ class Outcome(Reply):
     done: Annotated[bool, Meta(description="The episode is over, for whichever reason")]
     terminated: Annotated[bool, Meta(description="It reached an end of its own")]
     truncated: Annotated[bool, Meta(description="It was cut short, by a time limit for one")]
-    metadata: Annotated[dict[str, Any], Meta(description="The observation's metadata, if not empty")] | UnsetType = (
-        UNSET
-    )
+    metadata: (
+        Annotated[dict[str, Any], Meta(description="The observation's metadata and `seedable`, if there are any")]
+        | UnsetType
+    ) = UNSET
 
 
 class StateTold(Reply):
@@ -135,6 +136,7 @@ class Limits(Struct):
     max_message_bytes: int
     max_sessions: Annotated[int, Meta(description="Sessions of the whole server")]
     max_in_flight: Annotated[int, Meta(description="Calls of one session that may wait for their turn")]
+    max_connection_in_flight: Annotated[int, Meta(description="Calls of one connection without a reply")]
     max_batch: Annotated[int, Meta(description="Calls in a batch")]
 
 
@@ -146,7 +148,9 @@ class Hello(Struct, tag_field="event", tag="hello"):
     environment: Annotated[str, Meta(description="Name of the environment")]
     limits: Limits
     heartbeat_s: Annotated[float, Meta(description="Seconds between heartbeats, if they are wanted")] | None
-    resume_window_s: Annotated[float, Meta(description="Seconds a session outlives its connection")]
+    resume_window_s: Annotated[
+        float, Meta(description="Seconds a session outlives its connection, for its client to come back")
+    ]
     capabilities: Annotated[list[str], Meta(description="What else the server can do")]
     worker: Annotated[str, Meta(description="Key of the worker process, to connect to it again")] | None
 

@@ -11,8 +11,10 @@ from pydantic_core import to_jsonable_python
 
 from ..errors import OpenEnvError, StepFailed
 
-__all__ = ["MOST_FAULTS", "error_facts", "too_many_faults", "unsendable"]
+__all__ = ["MOST_FAULTS", "UNSEEDED", "error_facts", "too_many_faults", "unsendable"]
 
+# Joins the metadata of the reply to a reset whose seed its environment does not take.
+UNSEEDED = {"seedable": False}
 # Faults of one message that are listed. A list of more helps nobody, and may be ten times as large as the message.
 MOST_FAULTS = 100
 # Deeper data is told in words.

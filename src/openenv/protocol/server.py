@@ -15,7 +15,7 @@ from typing_extensions import TypedDict  # typing's own cannot be read by pydant
 
 from ..errors import InvalidAction, InvalidMessage, OpenEnvError, UnknownMessage
 from .payload import encode_observation, encode_state
-from .report import MOST_FAULTS, too_many_faults
+from .report import MOST_FAULTS, UNSEEDED, too_many_faults
 
 __all__ = ["ClientMessage", "ServerProtocol"]
 
@@ -108,6 +108,11 @@ class ServerProtocol:
     def observation(observation: Any) -> bytes:
         """The reply to reset and step. Raises `StepFailed` for what cannot be sent."""
         return encode_observation(observation, b'{"type":"observation","data":', b"}")
+
+    @staticmethod
+    def unseeded(observation: Any) -> bytes:
+        """The reply to a reset with a seed that its environment does not take. Raises as `observation` does."""
+        return encode_observation(observation, b'{"type":"observation","data":', b"}", UNSEEDED)
 
     @staticmethod
     def state(state: Any) -> bytes:

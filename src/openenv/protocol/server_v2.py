@@ -72,10 +72,15 @@ class ServerProtocolV2:
         """A reply of these fields. Raises `ValueError` for what cannot be written."""
         return self.codec.body({"ok": True, **fields})
 
-    def observation(self, observation: Any) -> Body:
-        """The reply to reset and step. Raises `StepFailed` for what cannot be sent."""
+    def observation(self, observation: Any, notes: Mapping[str, Any] | None = None) -> Body:
+        """The reply to reset and step. Raises `StepFailed` for what cannot be sent.
+
+        Args:
+            observation: What the environment returned.
+            notes: Joins the metadata beside the observation.
+        """
         try:
-            return encode_outcome(observation, self.codec)
+            return encode_outcome(observation, self.codec, notes)
         except (StepFailed, KeyboardInterrupt):
             raise
         except BaseException as error:  # the edge to foreign code: its values may raise anything when they are read

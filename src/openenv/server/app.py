@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,8 +13,11 @@ from .. import __version__
 from ..settings import ServerSettings
 from ..types import ConcurrencyConfig, State
 from .environment_server import HTTPEnvServer
+from .keys import SHORT_KEY
 
 __all__ = ["create_app", "create_fastapi_app"]
+
+logger = logging.getLogger("openenv.server")
 
 
 def create_app(
@@ -80,5 +84,17 @@ def create_fastapi_app(
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    server = app.state.openenv
+    _say_who_may_come_in(server)
+    server.manager.warm()
     yield
-    await app.state.openenv.aclose()
+    await server.aclose()
+
+
+def _say_who_may_come_in(server: HTTPEnvServer) -> None:
+    keys = server.porter.keys
+    if server.settings.api_keys is None:
+        advice = "set OPENENV_API_KEYS to ask for a key, or to none if that is meant"
+        logger.warning("%s is open to everybody who can reach it: %s", server.env_name, advice)
+    for number in keys.short:
+        logger.warning("key %d of OPENENV_API_KEYS can be guessed: use %d characters or more", number, SHORT_KEY)

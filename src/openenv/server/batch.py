@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Protocol
 
 from ..protocol.codec import Body
@@ -45,15 +46,35 @@ class Batch:
     Args:
         outlet: Where frames are sent.
         request: What was asked.
+
+    Attributes:
+        id: Of the request.
+        count: Calls in it.
+        due: When its resets and steps must be answered, if they do not say themselves.
     """
 
-    __slots__ = ("_due", "_enough", "_left", "_most", "_outlet", "_ready", "_results", "_size", "_timer", "id")
+    __slots__ = (
+        "_due",
+        "_enough",
+        "_left",
+        "_most",
+        "_outlet",
+        "_ready",
+        "_results",
+        "_size",
+        "_timer",
+        "count",
+        "due",
+        "id",
+    )
 
     def __init__(self, outlet: Outlet, request: Request):
         self.id = request.id
+        self.count = len(request.calls)
+        self.due = None if request.deadline_s is None else time.monotonic() + request.deadline_s
         self._outlet = outlet
         self._most = outlet.max_frame_bytes
-        self._left = len(request.calls)
+        self._left = self.count
         self._enough = self._ready = min(request.min_ready or self._left, self._left)
         self._results: list[tuple[int, str | None, Body]] = []
         self._size = 0

@@ -7,11 +7,21 @@ from typing import Protocol
 from ..protocol.codec import Body
 from ..protocol.messages import Reset, State, Step
 
-__all__ = ["Asker", "Call"]
+__all__ = ["NOBODY", "Asker", "Call", "request_of"]
 
 
 class Asker(Protocol):
-    """Where replies go: a connection, or a batch on it."""
+    """Where replies go: a connection, or a batch on it.
+
+    Attributes:
+        due: When what it asks for must be answered, in monotonic seconds, if a call does not say; None for never.
+    """
+
+    due: float | None
+
+    @property
+    def id(self) -> int | None:
+        """Id of the request, where the calls in it have none of their own."""
 
     def answer(self, key: int, session: str | None, body: Body) -> None:
         """Takes the reply to what was asked under `key`: the id of a request, or the place in a batch."""
@@ -21,12 +31,19 @@ class _Nobody:
     """Hears the replies to calls whose asker has had an answer."""
 
     __slots__ = ()
+    due: float | None = None
+    id: int | None = None
 
     def answer(self, key: int, session: str | None, body: Body) -> None:
         pass
 
 
 NOBODY: Asker = _Nobody()
+
+
+def request_of(asker: Asker, key: int) -> str:
+    """What a call is named by in logs and traces: the id of its request, with its place where that is a batch."""
+    return str(key) if asker.id is None else f"{asker.id}.{key}"
 
 
 class Call:
@@ -39,10 +56,11 @@ class Call:
 
     Attributes:
         others: Who asked for the same call again.
-        cancelled: Its asker has given it up.
+        due: When it must be answered, in monotonic seconds; None for never.
+        fate: The reply that was given before the call has ended: it was cancelled, or its time was over.
     """
 
-    __slots__ = ("asker", "cancelled", "key", "message", "others", "seq")
+    __slots__ = ("asker", "due", "fate", "key", "message", "others", "seq")
 
     def __init__(self, message: Reset | Step | State | None, seq: int, asker: Asker, key: int):
         self.message = message
@@ -50,7 +68,8 @@ class Call:
         self.asker = asker
         self.key = key
         self.others: list[tuple[Asker, int]] = _NONE
-        self.cancelled = False
+        self.due: float | None = None
+        self.fate: Body | None = None
 
     def join(self, asker: Asker, key: int) -> None:
         """One more waits for the reply."""
@@ -64,6 +83,10 @@ class Call:
             others, self.others = self.others, _NONE
             for other, key in others:
                 other.answer(key, session, body)
+
+    def desert(self) -> None:
+        """The connection of all who wait is gone."""
+        self.asker, self.others = NOBODY, _NONE
 
     def concerns(self, asker: Asker, key: int | None) -> bool:
         """Whether an asker waits for it, under a certain key or any."""

@@ -12,11 +12,18 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from ..errors import InvalidMessage, MessageTooLarge, OpenEnvError, StepFailed
+from ..execution import Done
+from ..logs import about
+from ..metrics import METER, Phase
 from ..protocol import ServerProtocol
-from ..sessions import SessionManager
+from ..sessions import Opened, SessionManager
+from ..sessions.life import Life
 from ..sessions.waiting import close_session
+from ..settings import ServerSettings
+from .keys import Right, allows, is_tool_call, refusal
+from .visitor import Scope, Visitor
 
-__all__ = ["Channel", "Connection"]
+__all__ = ["Channel", "Connection", "oversized_reply"]
 
 logger = logging.getLogger("openenv.server")
 
@@ -42,6 +49,14 @@ class Channel(Protocol):
         """Asks for frames again."""
 
 
+def oversized_reply(size: int, limit: int) -> StepFailed:
+    """The error that is sent instead of a reply that is too large."""
+    return StepFailed(
+        f"the reply has {size} bytes, over the limit of {limit} bytes (max_reply_mb, OPENENV_MAX_REPLY_MB): "
+        "have the environment return less, or raise both this and the client's max_message_size_mb"
+    )
+
+
 class Connection:
     """The server's end of one connection, from its acceptance.
 
@@ -49,11 +64,15 @@ class Connection:
         manager: Where the session is opened.
         protocol: Reads and writes frames.
         channel: The way to the client.
-        max_in_flight: Frames kept while a call runs; then the channel is paused.
-        max_bytes: Largest frame.
+        settings: The limits; more than `max_in_flight` frames kept while a call runs pause the channel.
+        visitor: Whose connection it is.
 
     Raises:
         UsageError: The manager serves another event loop.
+
+    Attributes:
+        life: When something was last heard of the client.
+        visitor: Whose connection it is.
     """
 
     __slots__ = (
@@ -64,26 +83,46 @@ class Connection:
         "_ended",
         "_max_bytes",
         "_max_in_flight",
+        "_max_reply_bytes",
         "_paused",
         "_protocol",
+        "_requests",
+        "_restricted",
         "_session",
+        "life",
+        "visitor",
     )
 
     def __init__(
-        self, manager: SessionManager, protocol: ServerProtocol, channel: Channel, max_in_flight: int, max_bytes: int
+        self,
+        manager: SessionManager,
+        protocol: ServerProtocol,
+        channel: Channel,
+        settings: ServerSettings,
+        visitor: Visitor,
     ):
         self._protocol = protocol
         self._channel = channel
-        self._max_in_flight = max_in_flight
-        self._max_bytes = max_bytes
+        self._max_in_flight = settings.max_in_flight
+        self._max_bytes = settings.max_message_bytes
+        self._max_reply_bytes = settings.max_reply_bytes
+        self.visitor = visitor
+        self._restricted = visitor.scope is not Scope.CONTROL
+        self.life = Life()
         # Frames that wait for the reply before theirs; most clients never send ahead, so made when needed.
         self._backlog: deque[bytes | OpenEnvError] | None = None
         self._busy = True
+        # Requests that were read: v1 has no ids for them.
+        self._requests = 0
         self._encode: Callable[[Any], bytes] = protocol.observation
         self._paused = False
         self._ended = False
-        self._session = manager.create(self._opened, self._lost)
-        manager.open(self._session)
+        opened: Opened = self._opened
+        if visitor.trail is not None:
+            opened = visitor.trail.opening(lambda: self._session.id, None, opened)
+        self._session = session = manager.create(opened, self._lost)
+        session.life, session.holder, session.peer = self.life, visitor.holder, visitor.peer
+        manager.open(session)
 
     @property
     def session_id(self) -> str:
@@ -94,11 +133,14 @@ class Connection:
         if self._busy or self._backlog:
             self._keep(frame)
             return
+        self._requests += 1
         if len(frame) > self._max_bytes:
             self.oversized(len(frame))
             return
         try:
             message = self._protocol.receive(frame)
+            if self._restricted:
+                self._check(message)
         except OpenEnvError as error:
             self._report(error)
             return
@@ -110,10 +152,13 @@ class Connection:
         self._busy = True
         if message["type"] == "step":
             self._encode = self._protocol.observation
-            self._session.step(message["data"], self._answer)
+            self._session.step(message["data"], self._answer if self.visitor.trail is None else self._traced(message))
         elif message["type"] == "reset":
-            self._encode = self._protocol.observation
-            self._session.reset(message.get("data", {}), self._answer)
+            arguments = message.get("data", {})
+            seeded = self._session.takes_seed_of(arguments)
+            self._encode = self._protocol.observation if seeded else self._protocol.unseeded
+            answer = self._answer if self.visitor.trail is None else self._traced(message)
+            self._session.reset(arguments, answer)
         elif message["type"] == "state":
             self._encode = self._protocol.state
             self._session.read_state(self._answer)
@@ -155,6 +200,28 @@ class Connection:
         self.disconnected()
         await close_session(self._session)
 
+    def _check(self, message: Any) -> None:
+        """Raises `Forbidden` for what the client's key does not allow."""
+        kind, scope = message["type"], self.visitor.scope
+        if kind == "close":
+            right = Right.CONNECT
+        elif kind == "mcp" or (kind == "step" and is_tool_call(message["data"])):
+            right = Right.TOOLS
+        else:
+            right = Right.DRIVE
+        what = "a step that is no tool call" if kind == "step" else kind
+        if not allows(scope, right):
+            raise refusal(scope, what)
+
+    def _traced(self, message: Any) -> Done:
+        """`_answer`, with a span from here to there."""
+        trail = self.visitor.trail
+        assert trail is not None
+        kind, session, episode = message["type"], self._session, self._session.episode
+        if kind == "reset":
+            episode = message.get("data", {}).get("episode_id")
+        return trail.call(kind, session.id, episode, self._requests, self._answer)
+
     def _opened(self, error: OpenEnvError | None) -> None:
         self._busy = False
         if error is None:
@@ -178,7 +245,13 @@ class Connection:
             return
         if error is None:
             try:
-                self._channel.send(self._encode(result))
+                if METER.on and not self._requests & METER.SAMPLE:
+                    frame = METER.timed(Phase.SERIALIZE, self._encode, result)
+                else:
+                    frame = self._encode(result)
+                if len(frame) > self._max_reply_bytes:
+                    raise oversized_reply(len(frame), self._max_reply_bytes)
+                self._channel.send(frame)
             except StepFailed as failure:
                 self._report(failure)
         else:
@@ -216,6 +289,7 @@ class Connection:
             self._channel.pause()
 
     def _report(self, error: OpenEnvError) -> None:
+        METER.failed(error)
         # The traceback is of use when the environment's own code failed, and noise when a client erred.
         logger.warning(
             "session %s: %s: %s",
@@ -223,5 +297,6 @@ class Connection:
             type(error).__name__,
             error.message,
             exc_info=error.__cause__,
+            extra=about(self._session.id, self._session.episode, self._requests),
         )
         self._channel.send(self._protocol.error(error))

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
-from .. import __version__
+from .. import __version__, tracing
 from ..environment import Environment
 from ..errors import ConcurrencyConfigurationError
-from ..execution import class_of, profile_of
+from ..execution import Execution, class_of, profile_of
+from ..execution.process import Nursery
+from ..metrics import METER
 from ..protocol import ServerProtocol
 from ..protocol.codec import codec_of
 from ..protocol.server_v2 import ServerProtocolV2
@@ -20,7 +22,12 @@ from ..sessions import Limits, SessionManager
 from ..settings import ServerSettings
 from ..types import ConcurrencyConfig, ServerCapacityStatus, State
 from .connection import Channel, Connection
+from .deadlines import Deadlines
+from .heartbeat import Heartbeat
 from .multi_connection import MultiConnection
+from .porter import Porter
+from .report import sessions_here
+from .visitor import ANYBODY, Visitor
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -29,10 +36,7 @@ __all__ = ["HTTPEnvServer"]
 
 # For an environment whose instances share nothing: enough for any trainer on one machine.
 DEFAULT_MAX_SESSIONS = 20_000
-# What may wait for a client that does not read: a batch of large observations passes, what never ends does not.
-UNSENT_MESSAGES = 16
-LEAST_UNSENT_BYTES = 64 * 1024 * 1024
-CAPABILITIES = ("attach", "batch", "cancel")
+CAPABILITIES = ("attach", "batch", "cancel", "deadline", "resume")
 
 
 class HTTPEnvServer:
@@ -55,8 +59,12 @@ class HTTPEnvServer:
         ValueError: Both `max_concurrent_envs` and `concurrency_config` were given.
         ConcurrencyConfigurationError: More than one session for a class that does not support it.
         UsageError: A setting, or the class's `execution`, is not valid.
+        MissingExtra: `tracing` is set, and the extra `otel` is not installed.
 
     Attributes:
+        porter: Decides who may come in.
+        report: Lists the sessions of all worker processes, as `GET /sessions` answers; set by the supervisor.
+        words: Watches over clients that said they would speak in every period.
         worker_key: What this process is called by clients that must reach it again; set by the supervisor.
         redirect: Hands a connection that names another process to that one, given its key, a duplicate of the
             socket, and what was read from it; False if there is no such process. Set by the supervisor.
@@ -86,6 +94,9 @@ class HTTPEnvServer:
         if max_concurrent_envs is not None and concurrency_config is not None:
             raise ValueError("give max_concurrent_envs or concurrency_config, not both")
         self.settings = settings or ServerSettings.read()
+        if self.settings.metrics:
+            METER.start()
+        self._trails = tracing.start() if self.settings.tracing else None
         self._env_factory = env
         self.action_cls = action_cls
         self.observation_cls = observation_cls
@@ -98,12 +109,20 @@ class HTTPEnvServer:
         limits = Limits(
             max_sessions=self._max_sessions(max_concurrent_envs),
             queue_timeout_s=self.settings.queue_timeout_s,
-            idle_timeout_s=idle or self.settings.idle_timeout_s,
+            idle_timeout_s=idle or self.settings.idle_timeout_s or None,
+            queue_limit=self.settings.queue_limit,
+            max_sessions_per_key=self.settings.max_sessions_per_key,
+            max_executing=self.settings.max_executing,
+            max_constructing=self.settings.max_constructing,
         )
-        self.manager = SessionManager(env, limits)
+        self.manager = SessionManager(env, limits, Nursery(env, self.settings) if self._isolated else None)
         self.env_name = env_name or self.manager.factory_name
         self._protocols: dict[str, ServerProtocolV2] = {}
         self._connections: set[MultiConnection] = set()
+        self._deadlines = Deadlines()
+        self.porter = Porter(self.settings)
+        self.report: Callable[[], Awaitable[list[dict[str, Any]]]] = self._report
+        self.words = Heartbeat.of_words(self.settings.heartbeat_s)
 
     @property
     def env_factory(self) -> Callable[[], Any]:
@@ -146,32 +165,32 @@ class HTTPEnvServer:
         """How full the server is."""
         return ServerCapacityStatus(active_sessions=self.active_sessions, max_sessions=self.max_concurrent_envs)
 
-    @property
-    def max_unsent_bytes(self) -> int:
-        """Most bytes that wait for a client which does not read."""
-        return max(UNSENT_MESSAGES * self.settings.max_message_bytes, LEAST_UNSENT_BYTES)
-
-    def connect(self, channel: Channel, subprotocol: str | None = None) -> Connection | MultiConnection:
+    def connect(
+        self, channel: Channel, subprotocol: str | None = None, visitor: Visitor = ANYBODY
+    ) -> Connection | MultiConnection:
         """Opens a conversation over any transport: WebSocket, fast path, in process.
 
         Args:
             channel: The way to the client.
             subprotocol: What was negotiated (`openenv.protocol.negotiation`); None: v1.
+            visitor: Who is at its other end.
 
         Raises:
             UsageError: The server has sessions on another event loop.
         """
         settings = self.settings
+        if self._trails is not None:
+            visitor = visitor._replace(trail=self._trails(visitor.traceparent))
         if subprotocol is None:
-            return Connection(
-                self.manager, self.protocol, channel, settings.max_in_flight, settings.max_message_bytes
-            )
+            return Connection(self.manager, self.protocol, channel, settings, visitor)
         protocol = self._protocols.get(subprotocol)
         if protocol is None:
             protocol = ServerProtocolV2(self.action_cls, codec_of(subprotocol), settings.max_batch)
             self._protocols[subprotocol] = protocol
         ended = self._connections.discard
-        connection = MultiConnection(self.manager, protocol, channel, settings, self._hello(), ended)
+        connection = MultiConnection(
+            self.manager, protocol, channel, settings, self._hello(), self._deadlines, visitor, ended
+        )
         self._connections.add(connection)
         return connection
 
@@ -191,6 +210,10 @@ class HTTPEnvServer:
     async def aclose(self) -> None:
         """Closes every session and waits until their environments are closed."""
         await self.manager.aclose()
+        self._deadlines.close()
+
+    async def _report(self) -> list[dict[str, Any]]:
+        return sessions_here(self.manager, self.worker_key)
 
     def _hello(self) -> dict[str, Any]:
         settings = self.settings
@@ -202,17 +225,25 @@ class HTTPEnvServer:
                 "max_message_bytes": settings.max_message_bytes,
                 "max_sessions": self.max_concurrent_envs,
                 "max_in_flight": settings.max_in_flight,
+                "max_connection_in_flight": settings.max_connection_in_flight,
                 "max_batch": settings.max_batch,
             },
-            "heartbeat_s": settings.ping_interval_s or None,
-            "resume_window_s": 0,
+            "heartbeat_s": settings.heartbeat_s or None,
+            "resume_window_s": settings.resume_window_s,
             "capabilities": CAPABILITIES,
             "worker": self.worker_key,
         }
 
+    @property
+    def _isolated(self) -> bool:
+        """Whether sessions have processes of their own."""
+        cls = class_of(self._env_factory)
+        declared = cls is not None and profile_of(cls).execution is Execution.PROCESS
+        return declared or self.settings.isolation == "process" or self.settings.sandbox != "none"
+
     def _max_sessions(self, given: int | None) -> int:
         cls = class_of(self._env_factory)
-        concurrent = None if cls is None else profile_of(cls).concurrent
+        concurrent = self._isolated or (None if cls is None else profile_of(cls).concurrent)
         chosen = self.settings.max_sessions or given or self.settings.max_concurrent_envs
         if chosen is None:
             return DEFAULT_MAX_SESSIONS if concurrent else 1

@@ -16,20 +16,24 @@ import socket
 from typing import Any, cast
 
 from uvicorn.config import Config
+from uvicorn.protocols.utils import get_local_addr, get_remote_addr
 from uvicorn.protocols.websockets.auto import AutoWebSocketsProtocol
 from uvicorn.server import ServerState
 
+from ..errors import OpenEnvError
+from .answer import raw_answer
 from .environment_server import HTTPEnvServer
+from .guard import log_refusal
 from .picows_channel import serve
+from .porter import HANDSHAKE, Head
+from .relay import relay
 from .site import Site
 from .upgrade import Upgrade
+from .visitor import Visitor
 
 __all__ = ["FastPath"]
 
 logger = logging.getLogger("openenv.server")
-
-_MISDIRECTED = b"the URL names another worker process, and a TLS connection cannot be handed on to it: \
-end TLS in a proxy before the server, or connect without worker= in the query\n"
 
 
 class FastPath(asyncio.Protocol):
@@ -66,36 +70,52 @@ class FastPath(asyncio.Protocol):
         upgrade = None if site is None else Upgrade.parse(self._request)
         if site is None or upgrade is None or not site.serves(upgrade.path):
             self._use_stock()
-        elif not self._hand_on(site.server, upgrade.worker):
-            serve(site, self._transport, upgrade)
+        else:
+            visitor = self._admit(site.server, upgrade)
+            if visitor is not None and not self._hand_on(site.server, upgrade.worker):
+                serve(site, self._transport, upgrade, visitor)
+
+    def _admit(self, server: HTTPEnvServer, upgrade: Upgrade) -> Visitor | None:
+        """Who the client is; None: it was told why it is not let in."""
+        peer, local = get_remote_addr(self._transport), get_local_addr(self._transport)
+        head = Head(HANDSHAKE, upgrade.path, upgrade.fields, peer, local[0] if local else None)
+        try:
+            return server.porter.admit(head)
+        except OpenEnvError as error:
+            log_refusal(error, head)
+            self._transport.write(raw_answer(error))
+            self._transport.close()
+            return None
 
     def _hand_on(self, server: HTTPEnvServer, worker: str | None) -> bool:
         """Gives the connection to the worker process that its URL names; False: it is to be served here."""
         if worker is None or worker == server.worker_key or server.redirect is None:
             return False
-        if self._transport.get_extra_info("ssl_object") is not None:
-            self._refuse()
-            return True
         try:
-            twin = socket.socket(fileno=os.dup(self._transport.get_extra_info("socket").fileno()))
+            twin, near = self._twin()
         except OSError as error:
             logger.warning("a connection for another worker process is given up: %s", error.strerror or error)
             self._transport.abort()
             return True
         # What arrives from here on is for whoever has the connection then.
         self._transport.pause_reading()
-        if server.redirect(worker, twin, self._request):
+        if not server.redirect(worker, twin, self._request):
+            twin.close()
+            if near is not None:
+                near.close()
+            self._transport.resume_reading()
+            return False
+        if near is None:
             self._transport.abort()
-            return True
-        twin.close()
-        self._transport.resume_reading()
-        return False
+        else:
+            relay(self._transport, near)
+        return True
 
-    def _refuse(self) -> None:
-        logger.warning("a TLS connection for another worker process was refused: it cannot be handed on")
-        head = b"HTTP/1.1 421 Misdirected Request\r\nConnection: close\r\nContent-Type: text/plain\r\n"
-        self._transport.write(b"%bContent-Length: %d\r\n\r\n%b" % (head, len(_MISDIRECTED), _MISDIRECTED))
-        self._transport.close()
+    def _twin(self) -> tuple[socket.socket, socket.socket | None]:
+        """What can be handed on; and, if the connection itself cannot since its TLS ends here, the way to that."""
+        if self._transport.get_extra_info("ssl_object") is not None:
+            return socket.socketpair()
+        return socket.socket(fileno=os.dup(self._transport.get_extra_info("socket").fileno())), None
 
     def _use_stock(self) -> None:
         assert AutoWebSocketsProtocol is not None

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..environment import Environment, metadata_of
-from ..execution import class_of
+from ..execution import class_of, profile_of
 from ..sessions.waiting import opened_session, result_of
 from ..types import EnvironmentMetadata
 from .environment_server import HTTPEnvServer
@@ -30,7 +30,10 @@ async def environment_metadata(server: HTTPEnvServer) -> EnvironmentMetadata:
         metadata = metadata_of(cls)
     else:
         async with opened_session(server.manager) as session:
-            metadata = await result_of(lambda done: session.call(_ask, None, done))
+            told = await result_of(lambda done: session.call(_ask, None, done))
+        metadata = EnvironmentMetadata.model_validate(told)  # fields alone, from an environment in another process
+    if cls is not None and not profile_of(cls).seedable:
+        metadata.seedable = False
     if metadata.readme_content is None:
         metadata.readme_content = _readme(server.settings.readme_path, cls)
     return metadata

@@ -5,20 +5,25 @@ Driven by callbacks as `Connection` is, and by the same transports.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import InvalidMessage, MessageTooLarge, OpenEnvError, SessionLost
+from ..errors import InvalidMessage, MessageTooLarge, OpenEnvError, SessionLost, TooManyCalls
+from ..metrics import METER
 from ..protocol import messages
 from ..protocol.codec import Body
 from ..protocol.report import error_facts
 from ..protocol.server_v2 import ServerProtocolV2
 from ..sessions import SessionManager
+from ..sessions.life import Life
 from ..sessions.waiting import close_session
 from ..settings import ServerSettings
 from .batch import FRAME_BYTES, Batch
 from .connection import CLOSE_INTERNAL_ERROR, CLOSE_TOO_BIG, Channel
+from .deadlines import Deadlines
 from .seating import SESSION_REQUESTS, Seating
+from .visitor import Visitor
 
 __all__ = ["MultiConnection"]
 
@@ -32,8 +37,18 @@ class MultiConnection:
         channel: The way to the client.
         settings: The limits.
         hello: What the server says of itself, first of all.
+        deadlines: Watches over calls.
+        visitor: Whose connection it is.
         on_end: Told once, when the connection has ended.
+
+    Attributes:
+        due: When calls that come alone must be answered, if they do not say: never.
+        id: None: such calls have ids of their own.
+        visitor: Whose connection it is.
     """
+
+    due: float | None = None
+    id: int | None = None
 
     __slots__ = (
         "_batches",
@@ -41,10 +56,13 @@ class MultiConnection:
         "_ended",
         "_last_id",
         "_max_bytes",
+        "_max_unanswered",
         "_on_end",
         "_seating",
+        "_unanswered",
         "max_frame_bytes",
         "protocol",
+        "visitor",
     )
 
     def __init__(
@@ -54,6 +72,8 @@ class MultiConnection:
         channel: Channel,
         settings: ServerSettings,
         hello: dict[str, Any],
+        deadlines: Deadlines,
+        visitor: Visitor,
         on_end: Callable[[MultiConnection], None],
     ):
         self.protocol = protocol
@@ -63,7 +83,11 @@ class MultiConnection:
         self._on_end = on_end
         self._ended = False
         self._last_id = 0
-        self._seating = Seating(manager, protocol, settings, self._tell_loss)
+        # Calls without a reply, and how many there may be.
+        self._unanswered = 0
+        self._max_unanswered = settings.max_connection_in_flight
+        self.visitor = visitor
+        self._seating = Seating(manager, protocol, settings, deadlines, visitor, self._tell_loss)
         self._batches: dict[int, Batch] = {}
         channel.send(protocol.event("hello", hello))
 
@@ -72,6 +96,11 @@ class MultiConnection:
         """For the log: the session, or how many there are."""
         sessions = self._seating.sessions
         return sessions[0].id if len(sessions) == 1 else f"({len(sessions)} of one connection)"
+
+    @property
+    def life(self) -> Life:
+        """When something was last heard on this connection."""
+        return self._seating.life
 
     # What a transport calls.
 
@@ -130,11 +159,13 @@ class MultiConnection:
 
     def answer(self, key: int, session: str | None, body: Body) -> None:
         """Sends the reply to the request of id `key`."""
+        self._unanswered -= 1
         if not self._ended:
             self._channel.send(self.protocol.reply(key, body))
 
     def completed(self, batch: Batch) -> None:
         """Everything of a batch was sent."""
+        self._unanswered -= batch.count
         self._batches.pop(batch.id, None)
 
     def _take(self, frame: bytes) -> None:
@@ -154,6 +185,11 @@ class MultiConnection:
             self._refuse(InvalidMessage(f"id {number} is not larger than the last one, {last}: count ids upwards"))
         else:
             self._last_id = number
+            self._seating.life.heard_at = time.monotonic()
+            self._unanswered += 1
+            if self._unanswered > self._max_unanswered:
+                self._refuse_more(number, 1)
+                return
             handle = SESSION_REQUESTS.get(type(message))
             if handle is not None:
                 handle(self._seating, message, self, number)
@@ -161,11 +197,25 @@ class MultiConnection:
                 _REQUESTS[type(message)](self, message)
 
     def _batch(self, message: messages.Batch) -> None:
+        count = len(message.calls)
+        self._unanswered += count - 1  # the request itself was counted as one
+        if self._unanswered > self._max_unanswered:
+            self._refuse_more(message.id, count)
+            return
         batch = self._batches[message.id] = Batch(self, message)
         for place, call in enumerate(message.calls):
             if self._ended:
                 return
             SESSION_REQUESTS[type(call)](self._seating, call, batch, place)
+
+    def _refuse_more(self, number: int, count: int) -> None:
+        """Answers a request of so many calls, which are more than may be without a reply."""
+        limit = f"{self._max_unanswered} (max_connection_in_flight, OPENENV_MAX_CONNECTION_IN_FLIGHT)"
+        waiting = f"{self._unanswered - count} calls of this connection have no reply yet"
+        crowd = f"{waiting}, and {count} more would be over the limit of {limit}"
+        self._unanswered -= count - 1
+        full = TooManyCalls(f"{crowd}: take replies, then send more")
+        self.answer(number, None, self._seating.refusal(None, full, str(number)))
 
     def _cancel(self, message: messages.Cancel) -> None:
         batch = self._batches.get(message.target)
@@ -181,7 +231,9 @@ class MultiConnection:
             self._channel.send(self.protocol.reply(None, self._seating.refusal(None, error)))
 
     def _tell_loss(self, session: str, error: OpenEnvError) -> None:
-        facts = error_facts(error if isinstance(error, SessionLost) else SessionLost(error.message))
+        lost = error if isinstance(error, SessionLost) else SessionLost(error.message)
+        METER.failed(lost)
+        facts = error_facts(lost)
         told = {"session": session, "reason": facts["message"], "error": facts}
         self.send(self.protocol.event("session_lost", told))
 

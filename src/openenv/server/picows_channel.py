@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -22,14 +23,18 @@ from picows import (
 )
 
 from ..errors import SlowReader, UsageError
+from ..logs import about
+from ..metrics import METER, Gauge
 from ..protocol.codec import codec_of
 from .connection import CLOSE_INTERNAL_ERROR, CLOSE_SLOW_READER, Connection
+from .heartbeat import Words
 from .linger import LingeringTransport
 from .multi_connection import MultiConnection
 from .picows_log import PicowsLog
 from .site import Site
 from .turn import Taker
 from .upgrade import Upgrade
+from .visitor import Visitor
 
 __all__ = ["PicowsChannel", "serve"]
 
@@ -40,13 +45,16 @@ READ_BUFFER_BYTES = 2048
 CLOSE_GOING_AWAY = 1012
 # Looking a member up on its Enum class costs as much as sending a byte string.
 _TEXT, _BINARY, _PONG, _CLOSE = WSMsgType.TEXT, WSMsgType.BINARY, WSMsgType.PONG, WSMsgType.CLOSE
+# Who has not yet asked whether something was heard: pings and words are watched at paces of their own.
+_FOR_PINGS, _FOR_WORDS = 1, 2
+_HEARD = _FOR_PINGS | _FOR_WORDS
 _SIZE = re.compile(r"(\d+) > \d+")
 
 
-def serve(site: Site, transport: asyncio.Transport, upgrade: Upgrade) -> None:
-    """Serves a connection from its upgrade request on."""
+def serve(site: Site, transport: asyncio.Transport, upgrade: Upgrade, visitor: Visitor) -> None:
+    """Serves a connection from its upgrade request on, of a client that was let in."""
     lingering = LingeringTransport(transport)
-    channel = PicowsChannel(site, lingering, upgrade.subprotocol)
+    channel = PicowsChannel(site, lingering, upgrade.subprotocol, visitor)
     protocol = picows.WSProtocol(  # type: ignore[attr-defined]  # not in picows' stubs
         None,  # host and port: client only
         None,  # path: client only
@@ -78,12 +86,14 @@ class PicowsChannel(WSListener):
         site: What it shares with the others of its server.
         lingering: The connection below picows.
         subprotocol: What was negotiated; None: v1.
+        visitor: Who is at its other end.
     """
 
-    def __init__(self, site: Site, lingering: LingeringTransport, subprotocol: str | None):
+    def __init__(self, site: Site, lingering: LingeringTransport, subprotocol: str | None, visitor: Visitor):
         self._site = site
         self._lingering = lingering
         self._subprotocol = subprotocol
+        self._visitor = visitor
         self._connection: Connection | MultiConnection | None = None
         self._kind = _BINARY if subprotocol is not None and codec_of(subprotocol).binary else _TEXT
         self._parts = bytearray()
@@ -92,7 +102,8 @@ class PicowsChannel(WSListener):
         # Bytes given to a client that is behind, and how many of them it had taken at the last beat.
         self._given = 0
         self._taken: int | None = None
-        self.heard = True
+        self.heard = _HEARD
+        self._words = Words(self._wordless, self._cut_wordless)
 
     @property
     def session_id(self) -> str:
@@ -110,7 +121,10 @@ class PicowsChannel(WSListener):
     def on_ws_connected(self, transport: WSTransport) -> None:
         self._ws = transport
         self._site.connections.add(self)
+        METER.add(Gauge.CONNECTIONS, 1)
         self._site.heartbeat.watch(self)
+        if self._subprotocol is not None:
+            self._site.server.words.watch(self._words)
         try:
             self._converse()
         except UsageError as error:
@@ -123,11 +137,11 @@ class PicowsChannel(WSListener):
         self._transmit: Callable[[bytes], None] = partial(self._ws.send, self._kind)
         self._send: Callable[[bytes], None] = partial(reply, self._transmit)
         self.send: Callable[[bytes], None] = self._send
-        connection = self._connection = server.connect(self, self._subprotocol)
+        connection = self._connection = server.connect(self, self._subprotocol, self._visitor)
         self._taker: Taker = connection if self._kind is _TEXT else _BinaryTaker(connection)
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
-        self.heard = True
+        self.heard = _HEARD
         kind = frame.msg_type
         if self._connection is None or kind is _PONG:
             return
@@ -143,7 +157,9 @@ class PicowsChannel(WSListener):
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         self._site.connections.discard(self)
+        METER.add(Gauge.CONNECTIONS, -1)
         self._site.heartbeat.forget(self)
+        self._site.server.words.forget(self._words)
         if self._connection is not None:
             self._connection.disconnected()
 
@@ -173,25 +189,46 @@ class PicowsChannel(WSListener):
     # What the heartbeat asks for.
 
     def silent(self) -> bool:
-        heard, self.heard = self.heard, False
-        if heard or not self._holds:
-            return not heard
-        # What it says is not read now. Only one that takes nothing of what it was sent is given up.
-        if "client" not in self._holds:
-            return False
-        before, self._taken = self._taken, self._given - self._lingering.get_write_buffer_size()
-        return before is not None and self._taken <= before
+        return not self._has_been_heard(_FOR_PINGS) and (not self._holds or self._takes_nothing())
 
     def ping(self) -> None:
         if not self._holds:
             self._ws.send_ping()
 
     def cut(self) -> None:
+        self._give_up("ping_interval_s")
+
+    def _wordless(self) -> bool:
+        if self._has_been_heard(_FOR_WORDS):
+            return False
+        return not self._holds or (not self._site.heartbeat.watches and self._takes_nothing())
+
+    def _cut_wordless(self) -> None:
+        self._give_up("heartbeat_s")
+
+    def _has_been_heard(self, since: int) -> bool:
+        heard = self.heard & since
+        self.heard &= ~since
+        if heard and self._connection is not None:
+            self._connection.life.heard_at = time.monotonic()
+        return bool(heard)
+
+    def _takes_nothing(self) -> bool:
+        """Of a client whose words are not read now: whether it takes nothing of what it was sent."""
+        if "client" not in self._holds:
+            return False
+        before, self._taken = self._taken, self._given - self._lingering.get_write_buffer_size()
+        return before is not None and self._taken <= before
+
+    def _give_up(self, setting: str) -> None:
         if "client" in self._holds:
-            self._leave_behind("nothing was taken for two periods of ping_interval_s")
-        else:
-            logger.warning("session %s: no sign of life from its client (ping_interval_s): cut", self.session_id)
-            self._ws.disconnect(graceful=False)
+            self._leave_behind(f"nothing was taken for two periods of {setting}")
+            return
+        session = self.session_id
+        logger.warning(
+            "session %s: no sign of life from its client (%s): cut", session, setting, extra=about(session)
+        )
+        self._ws.disconnect(graceful=False)
 
     def shutdown(self) -> None:
         """What uvicorn calls on every connection when it stops."""
@@ -207,7 +244,7 @@ class PicowsChannel(WSListener):
             size = _SIZE.search(explanation)
             self._connection.oversized(int(size[1]) if size else None)
         else:
-            logger.warning("session %s: %s", self.session_id, explanation)
+            logger.warning("session %s: %s", self.session_id, explanation, extra=about(self.session_id))
 
     def _assemble(self, kind: WSMsgType, frame: WSFrame) -> None:
         """Collects the fragments of a message, and takes whole ones of the other type."""
@@ -231,7 +268,7 @@ class PicowsChannel(WSListener):
         size = len(frame)
         waiting = self._lingering.get_write_buffer_size() + size
         if waiting > self._site.max_unsent:
-            limit = f"{self._site.max_unsent} bytes (max_message_mb, OPENENV_MAX_MESSAGE_MB: 16 of these)"
+            limit = f"{self._site.max_unsent} bytes (max_unsent_mb, OPENENV_MAX_UNSENT_MB)"
             self._leave_behind(f"{waiting} bytes wait for it, over the limit of {limit}")
         else:
             self._given += size + (2 if size < 126 else 4 if size < 65536 else 10)
@@ -242,7 +279,9 @@ class PicowsChannel(WSListener):
         if self._connection is None:
             return
         error = SlowReader(f"the client does not read its replies: {why}; read while you wait, or ask for less")
-        logger.warning("session %s: %s: %s", self.session_id, type(error).__name__, error.message)
+        METER.failed(error)
+        told = about(self.session_id)
+        logger.warning("session %s: %s: %s", self.session_id, type(error).__name__, error.message, extra=told)
         self._connection.disconnected()
         self._connection = None
         self.close(CLOSE_SLOW_READER, f"{type(error).__name__}: the client does not read its replies")

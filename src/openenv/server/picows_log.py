@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 from picows import WSCloseCode
 
+from ..logs import about
+
 __all__ = ["PicowsLog", "Speaker"]
 
 logger = logging.getLogger("openenv.server")
@@ -47,9 +49,11 @@ class PicowsLog:
             self._note(message, *args)
 
     def exception(self, message: str, *args: Any) -> None:
-        logger.exception("session %s: " + message, self._channel.session_id, *args)
+        session = self._channel.session_id
+        logger.exception("session %s: " + message, session, *args, extra=about(session))
 
     def _note(self, message: str, *args: Any) -> None:
-        logger.warning("session %s: " + message, self._channel.session_id, *args)
+        session = self._channel.session_id
+        logger.warning("session %s: " + message, session, *args, extra=about(session))
 
     warning = _note

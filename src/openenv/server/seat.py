@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
+import time
 from collections import deque
 from typing import Any, Protocol
 
@@ -14,14 +14,19 @@ from ..errors import (
     SequenceError,
     SessionLost,
     StepFailed,
+    StepTimeout,
     TooManyCalls,
-    UsageError,
 )
+from ..execution import Done
+from ..metrics import METER, Phase
 from ..protocol.codec import Body
 from ..protocol.messages import Reset, State, Step
+from ..protocol.report import UNSEEDED
 from ..protocol.server_v2 import ServerProtocolV2
 from ..sessions import Session
-from .call import NOBODY, Asker, Call
+from ..tracing import Trail
+from .call import NOBODY, Asker, Call, request_of
+from .deadlines import Deadlines
 
 __all__ = ["Landlord", "Seat"]
 
@@ -32,10 +37,16 @@ class Landlord(Protocol):
     Attributes:
         protocol: How its replies are written.
         max_in_flight: Calls of one session that may wait for their turn.
+        max_reply_bytes: Largest reply.
+        deadlines: Watches over calls.
+        trail: Where calls are traced; None: nowhere.
     """
 
     protocol: ServerProtocolV2
     max_in_flight: int
+    max_reply_bytes: int
+    deadlines: Deadlines
+    trail: Trail | None
 
     def seated(self) -> None:
         """One of its sessions is open now."""
@@ -43,8 +54,8 @@ class Landlord(Protocol):
     def welcome(self, seat: Seat) -> Body:
         """The reply to `open`."""
 
-    def refusal(self, session: str | None, error: OpenEnvError) -> Body:
-        """The reply that says why not."""
+    def refusal(self, session: str | None, error: OpenEnvError, request: str | None = None) -> Body:
+        """The reply that says why not. `request`: how the call is named in the log."""
 
     def vacated(self, seat: Seat, loss: OpenEnvError | None) -> None:
         """The seat is no longer its own. `loss`: why, if its client has not asked for that and must be told."""
@@ -65,12 +76,14 @@ class Seat:
         session: The record of the environment; set by whoever makes both.
         landlord: The connection it belongs to now.
         token: What another connection must show to take the session over.
+        slot: When its calls are looked at (`deadlines.Watched`).
         accepted: Number of the last call that was taken.
         completed: Number of the last call that was answered; `last` is that answer.
     """
 
     __slots__ = (
         "_advancing",
+        "_deserted",
         "_protocol",
         "_queue",
         "_running",
@@ -79,14 +92,16 @@ class Seat:
         "landlord",
         "last",
         "session",
+        "slot",
         "token",
     )
 
     session: Session
 
-    def __init__(self, landlord: Landlord, asker: Asker, key: int):
+    def __init__(self, landlord: Landlord, asker: Asker, key: int, token: str | None):
         self.landlord = landlord
-        self.token = secrets.token_urlsafe(16)
+        self.token = token or secrets.token_urlsafe(16)
+        self.slot = 0
         self.accepted = self.completed = 0
         self.last: Body | None = None
         self._protocol = landlord.protocol
@@ -94,6 +109,7 @@ class Seat:
         self._running: Call | None = Call(None, 0, asker, key)
         self._queue: deque[Call] | tuple[()] = ()  # made when needed: an empty deque has 600 bytes
         self._advancing = False
+        self._deserted = False
 
     # What the session tells.
 
@@ -133,38 +149,59 @@ class Seat:
     def take(self, message: Reset | Step | State, asker: Asker, key: int) -> None:
         """Executes a call, now or when those before it have ended."""
         seq = 0
+        due = asker.due
         if type(message) is Step or type(message) is Reset:
             seq = message.seq
-            if seq != self.accepted + 1 or message.deadline_s is not None:
+            if seq != self.accepted + 1:
                 self._take_another(message, asker, key)
                 return
+            if message.deadline_s is not None:
+                due = time.monotonic() + message.deadline_s
         call = Call(message, seq, asker, key)
+        call.due = due
         if self._running is None and not self._queue:
             self.accepted = seq or self.accepted
             self._run(call)
+            if due is not None and self._running is call:
+                self.landlord.deadlines.watch(self, due)
         elif len(self._queue) < self.landlord.max_in_flight:
             self.accepted = seq or self.accepted
             self._queue = self._queue or deque()
             self._queue.append(call)
+            if due is not None:
+                self.landlord.deadlines.watch(self, due)
         else:
             self._refuse(asker, key, self._too_many())
 
     def cancel(self, asker: Asker, key: int | None = None) -> bool:
         """Gives up what an asker waits for, all of it if `key` is None. False if it waits for nothing here."""
-        found = False
-        for call in list(self._queue):  # an answer may bring the next call, where the client is in this process
-            if call.concerns(asker, key):
-                call.cancelled = found = True
-                call.answer(self.session.id, self._cancelled())
-        running = self._running
-        if running is None or not running.concerns(asker, key):
-            return found
-        if running.message is None:
-            self.close(Cancelled("the request to open the session was cancelled"))
-        else:
-            running.cancelled = True
-            self.session.cancel()
-        return True
+        concerned = [call for call in self._undecided() if call.concerns(asker, key)]
+        for call in concerned:
+            if call.message is None:
+                self.close(Cancelled("the request to open the session was cancelled"))
+            else:
+                cancelled = Cancelled("the call was cancelled by its client")
+                METER.failed(cancelled)
+                self._give_up(call, self._protocol.error(cancelled))
+                if call is self._running:
+                    self.session.cancel()
+        return bool(concerned)
+
+    def look(self, now: float) -> None:
+        """Answers the calls whose time is over, and stops the one that is running."""
+        for call in self._undecided():
+            if call.due is None:
+                continue
+            if call.due > now:
+                self.landlord.deadlines.watch(self, call.due)
+            elif call is not self._running:
+                late = "waited for its turn for all of its deadline_s, and was not executed"
+                self._give_up(call, self._late(call, late))
+            else:
+                self._give_up(call, self._late(call, "did not end within its deadline_s, and was stopped"))
+                if not self.session.stop():
+                    stuck = "a call did not end within its deadline_s, and its thread cannot be stopped"
+                    self.lost(SessionLost(f"session {self.session.id}: {stuck}: open another session"))
 
     def close(self, error: OpenEnvError) -> None:
         """Ends the session; calls that are not answered yet are answered with the error."""
@@ -172,10 +209,24 @@ class Seat:
         self._dismiss(error)
         self.session.close()
 
+    def detach(self) -> None:
+        """The connection is gone. A call that is running goes on, for it to be repeated; the others are forgotten."""
+        self._forget_queue()
+        if self._running is not None:
+            self._running.desert()
+        self.session.detach()
+
     def leave(self) -> None:
+        """Nobody came back in time: ends the session, a call with a deadline first."""
+        running = self._running
+        if running is not None and running.due is not None and running.fate is None:
+            self._deserted = True
+        else:
+            self.end()
+
+    def end(self) -> None:
         """Ends the session; nobody is there to be answered."""
-        self._running = None
-        self._queue = ()
+        self._rest()
         self.session.close()
 
     def move(self, landlord: Landlord) -> None:
@@ -186,10 +237,14 @@ class Seat:
         running = self._running
         self._dismiss(lost)
         self._running = running
-        self.accepted = (running.seq if running is not None else 0) or self.completed
+        self._count_back()
+        self._deserted = False
         self.landlord, self._protocol = landlord, landlord.protocol
+        self.session.attach()
         if last is not None:
             self.last = self._protocol.codec.body(last)
+        if running is not None and running.due is not None:
+            landlord.deadlines.watch(self, running.due)
 
     def recall(self) -> dict[str, Any] | None:
         """The fields of the stored reply."""
@@ -202,10 +257,7 @@ class Seat:
     def _take_another(self, message: Reset | Step, asker: Asker, key: int) -> None:
         """Answers what is not simply the next call."""
         seq = message.seq
-        if message.deadline_s is not None:
-            late = "deadline_s is for later versions of the server: leave it out, and bound the wait yourself"
-            self._refuse(asker, key, UsageError(late))
-        elif seq == self.completed and self.last is not None:
+        if seq == self.completed and self.last is not None:
             asker.answer(key, self.session.id, self.last)
         elif self.completed < seq <= self.accepted:
             self._join(next(call for call in self._unanswered() if call.seq == seq), asker, key)
@@ -214,7 +266,9 @@ class Seat:
             self._refuse(asker, key, SequenceError(f"{order} {self.accepted + 1}"))
 
     def _join(self, call: Call, asker: Asker, key: int) -> None:
-        if len(call.others) < self.landlord.max_in_flight:
+        if call.fate is not None:
+            asker.answer(key, self.session.id, call.fate)
+        elif len(call.others) < self.landlord.max_in_flight:
             call.join(asker, key)
         else:
             self._refuse(asker, key, self._too_many())
@@ -222,33 +276,63 @@ class Seat:
     def _run(self, call: Call) -> None:
         self._running = call
         message = call.message
+        trail = self.landlord.trail
+        done = self._finished if trail is None or not call.seq else self._traced(call, trail)
         if type(message) is Step:
             try:
                 action = self._protocol.action(message.action)
             except InvalidAction as error:
-                self._conclude(call, self.landlord.refusal(self.session.id, error))
+                done(None, error)
             else:
-                self.session.step(action, self._finished)
+                self.session.step(action, done)
         elif type(message) is Reset:
-            self.session.reset(message.kwargs, self._finished)
+            self.session.reset(message.kwargs, done)
         else:
-            self.session.read_state(self._finished)
+            self.session.read_state(done)
+
+    def _traced(self, call: Call, trail: Trail) -> Done:
+        """`_finished`, with a span from here to there."""
+        message, episode = call.message, self.session.episode
+        if type(message) is Reset:
+            episode = message.kwargs.get("episode_id")
+        name = type(message).__name__.lower()
+        return trail.call(name, self.session.id, episode, request_of(call.asker, call.key), self._finished)
 
     def _finished(self, result: Any, error: BaseException | None) -> None:
         call = self._running
         if call is None:  # the session ends, and everybody was told
             return
-        if error is None:
-            try:
-                body = self._protocol.observation(result) if call.seq else self._protocol.state(result)
-            except StepFailed as failure:
-                body = self.landlord.refusal(self.session.id, failure)
-        elif call.cancelled and isinstance(error.__cause__, asyncio.CancelledError):
-            body = self._cancelled()
+        if call.fate is not None:
+            self._conclude(call, call.fate)
+        elif error is None:
+            self._conclude(call, self._written(call, result))
         else:
             assert isinstance(error, OpenEnvError)  # a session translates all others
-            body = self.landlord.refusal(self.session.id, error)
-        self._conclude(call, body)
+            self._conclude(call, self._failed(call, error))
+
+    def _failed(self, call: Call, error: OpenEnvError) -> Body:
+        return self.landlord.refusal(self.session.id, error, request_of(call.asker, call.key))
+
+    def _written(self, call: Call, result: Any) -> Body:
+        """What a call gave, as a reply."""
+        try:
+            if not call.seq:
+                body = self._protocol.state(result)
+            elif type(call.message) is Reset and not self.session.takes_seed_of(call.message.kwargs):
+                body = self._protocol.observation(result, UNSEEDED)
+            elif METER.on and not call.seq & METER.SAMPLE:
+                body = METER.timed(Phase.SERIALIZE, self._protocol.observation, result)
+            else:
+                body = self._protocol.observation(result)
+        except StepFailed as failure:
+            return self._failed(call, failure)
+        if len(body.fields) > self.landlord.max_reply_bytes:
+            limit = f"{self.landlord.max_reply_bytes} bytes (max_reply_mb, OPENENV_MAX_REPLY_MB)"
+            size = (
+                f"the reply to call {call.seq or 'state'} of session {self.session.id} has {len(body.fields)} bytes"
+            )
+            return self._failed(call, StepFailed(f"{size}, over the limit of {limit}"))
+        return body
 
     def _conclude(self, call: Call, body: Body) -> None:
         """The running call has come to its end."""
@@ -256,12 +340,23 @@ class Seat:
         if call.seq:
             self.completed = call.seq
             self.last = body
-        if call.others:
+        if call.others or call.fate is not None:
             call.answer(self.session.id, body)
         else:
             call.asker.answer(call.key, self.session.id, body)
         if self._queue:
             self._advance()
+        if self._deserted and self._running is None:
+            self.end()
+
+    def _give_up(self, call: Call, body: Body) -> None:
+        """Answers a call before it has ended, or begun."""
+        call.fate = body
+        call.answer(self.session.id, body)
+
+    def _late(self, call: Call, what: str) -> Body:
+        name = f"call {call.seq}" if call.seq else "a call"
+        return self._failed(call, StepTimeout(f"{name} of session {self.session.id} {what}"))
 
     def _advance(self) -> None:
         """Runs what waits, until a call stays running."""
@@ -270,31 +365,47 @@ class Seat:
         self._advancing = True
         while self._queue and self._running is None:
             call = self._queue.popleft()
-            if call.cancelled:
-                self._conclude(call, self._cancelled())
+            if call.fate is not None:
+                self._conclude(call, call.fate)
             else:
                 self._run(call)
         self._queue = self._queue or ()
         self._advancing = False
+
+    def _undecided(self) -> list[Call]:
+        """The calls that were not answered yet. The running one last: those behind it must not begin when it ends."""
+        calls = [call for call in self._unanswered() if call.fate is None]
+        return sorted(calls, key=lambda call: call is self._running)
 
     def _unanswered(self) -> list[Call]:
         return [*self._queue] if self._running is None else [self._running, *self._queue]
 
     def _dismiss(self, error: OpenEnvError) -> None:
         """Answers all calls there are with an error."""
-        calls = self._unanswered()
-        self._running = None
-        self._queue = ()
+        calls = [call for call in self._unanswered() if call.fate is None]
+        self._rest()
         if calls:
             body = self.landlord.refusal(self.session.id, error)
             for call in calls:
                 call.answer(self.session.id, body)
 
-    def _refuse(self, asker: Asker, key: int, error: OpenEnvError) -> None:
-        asker.answer(key, self.session.id, self.landlord.refusal(self.session.id, error))
+    def _rest(self) -> None:
+        """Has nothing to do any more."""
+        self._running = None
+        self._queue = ()
+        if self.slot:
+            self.landlord.deadlines.forget(self)
 
-    def _cancelled(self) -> Body:
-        return self._protocol.error(Cancelled("the call was cancelled by its client"))
+    def _forget_queue(self) -> None:
+        self._queue = ()
+        self._count_back()
+
+    def _count_back(self) -> None:
+        """The running call is the last one that counts, or the one before it."""
+        self.accepted = (self._running.seq if self._running is not None else 0) or self.completed
+
+    def _refuse(self, asker: Asker, key: int, error: OpenEnvError) -> None:
+        asker.answer(key, self.session.id, self.landlord.refusal(self.session.id, error, request_of(asker, key)))
 
     def _too_many(self) -> TooManyCalls:
         limit = f"{self.landlord.max_in_flight} (max_in_flight, OPENENV_MAX_IN_FLIGHT)"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from secrets import compare_digest
@@ -9,6 +11,7 @@ from typing import Any
 
 from ..errors import (
     CapacityError,
+    InvalidAction,
     InvalidMessage,
     OpenEnvError,
     SessionLost,
@@ -17,13 +20,19 @@ from ..errors import (
     UnknownSession,
     UsageError,
 )
+from ..logs import about
+from ..metrics import METER
 from ..protocol import messages
 from ..protocol.codec import Body
 from ..protocol.server_v2 import ServerProtocolV2
-from ..sessions import Session, SessionManager, SessionState
+from ..sessions import Opened, Session, SessionManager, SessionState
+from ..sessions.life import Life
 from ..settings import ServerSettings
-from .call import Asker
+from .call import Asker, request_of
+from .deadlines import Deadlines
+from .keys import Right, allows, is_tool_call, refusal
 from .seat import Seat
+from .visitor import Scope, Visitor
 
 __all__ = ["SESSION_REQUESTS", "Seating"]
 
@@ -41,20 +50,50 @@ class Seating:
         manager: Where sessions are opened.
         protocol: How replies are written.
         settings: The limits.
+        deadlines: Watches over calls.
+        visitor: Whose connection it is.
         on_loss: Hears of sessions that ended though their client has not asked for it, and why.
+
+    Attributes:
+        life: When something was last heard on the connection.
+        trail: Where calls are traced; None: nowhere.
     """
 
-    __slots__ = ("_manager", "_max_opening", "_on_loss", "_opening", "_seats", "max_in_flight", "protocol")
+    __slots__ = (
+        "_manager",
+        "_max_opening",
+        "_on_loss",
+        "_opening",
+        "_restricted",
+        "_seats",
+        "_visitor",
+        "_window_s",
+        "deadlines",
+        "life",
+        "max_in_flight",
+        "max_reply_bytes",
+        "protocol",
+        "trail",
+    )
 
     def __init__(
         self,
         manager: SessionManager,
         protocol: ServerProtocolV2,
         settings: ServerSettings,
+        deadlines: Deadlines,
+        visitor: Visitor,
         on_loss: Callable[[str, OpenEnvError], None],
     ):
         self.protocol = protocol
         self.max_in_flight = settings.max_in_flight
+        self.max_reply_bytes = settings.max_reply_bytes
+        self.deadlines = deadlines
+        self.life = Life()
+        self._visitor = visitor
+        self._restricted = visitor.scope is not Scope.CONTROL
+        self.trail = visitor.trail
+        self._window_s = settings.resume_window_s
         self._manager = manager
         self._max_opening = settings.max_batch
         self._on_loss = on_loss
@@ -79,10 +118,21 @@ class Seating:
         return found
 
     def abandon(self) -> None:
-        """The connection has gone: decides what becomes of its sessions. They end."""
+        """The connection has gone. Its sessions wait for their client to come back, for as long as they may."""
         seats, self._seats = self._seats, {}
         for seat in seats.values():
-            seat.leave()
+            if self._window_s:
+                seat.detach()
+            else:
+                seat.end()
+        if self._window_s and seats:
+            asyncio.get_running_loop().call_later(self._window_s, self._leave, list(seats.values()))
+
+    def _leave(self, seats: list[Seat]) -> None:
+        """The time to come back is over."""
+        for seat in seats:
+            if seat.landlord is self:
+                seat.leave()
 
     # What is asked, each by the connection itself or by a batch on it.
 
@@ -98,6 +148,8 @@ class Seating:
         if taken is not None and taken.state in _ENDED:
             closing = f"session {taken.id!r} is still closing: open it again in a moment, or choose another id"
             self._deny(asker, key, taken.id, CapacityError(closing, retry_after_s=CLOSING_S))
+        elif taken is not None and isinstance(taken.user, Seat) and _has_key(taken.user, message.token):
+            self._take_over(taken.user, asker, key, again=True)
         elif taken is not None:
             self._deny(asker, key, taken.id, self._unreachable(taken.id))
         elif self._opening >= self._max_opening:
@@ -111,7 +163,7 @@ class Seating:
         seat = None if session is None or session.state in _ENDED else session.user
         if session is None or not isinstance(seat, Seat):
             self._deny(asker, key, message.session, UnknownSession(message.session))
-        elif not compare_digest(seat.token.encode(), message.token.encode("utf-8", "replace")):
+        elif not _has_key(seat, message.token):
             wrong = f"not the token of session {session.id}: attach with the one that open answered"
             self._deny(asker, key, message.session, Unauthorized(wrong))
         else:
@@ -121,6 +173,8 @@ class Seating:
         seat = self._seats.get(message.session)
         if seat is None:
             self._deny(asker, key, message.session, self._unreachable(message.session))
+        elif self._restricted and (forbidden := self._forbidden(message)) is not None:
+            self._deny(asker, key, message.session, forbidden)
         else:
             seat.take(message, asker, key)
 
@@ -148,12 +202,19 @@ class Seating:
             {"session": seat.session.id, "token": seat.token, "seq": seat.completed, "slot": slot}
         )
 
-    def refusal(self, session: str | None, error: OpenEnvError) -> Body:
+    def refusal(self, session: str | None, error: OpenEnvError, request: str | None = None) -> Body:
         # What a client calls a session may be anything, lines of a log as well.
         name = "-" if not session else session if session.isprintable() else repr(session)
         # The traceback is of use when the environment's own code failed, and noise when a client erred.
+        METER.failed(error)
+        seat = None if session is None else self._seats.get(session)
         logger.warning(
-            "session %.64s: %s: %.2000s", name, type(error).__name__, error.message, exc_info=error.__cause__
+            "session %.64s: %s: %.2000s",
+            name,
+            type(error).__name__,
+            error.message,
+            exc_info=error.__cause__,
+            extra=about(session, None if seat is None else seat.session.episode, request),
         )
         return self.protocol.error(error)
 
@@ -162,7 +223,18 @@ class Seating:
         if self._seats.pop(seat.session.id, None) is not None and loss is not None:
             self._on_loss(seat.session.id, loss)
 
-    def _take_over(self, seat: Seat, asker: Asker, key: int) -> None:
+    def _forbidden(self, message: messages.Reset | messages.Step | messages.State) -> OpenEnvError | None:
+        """What the client's key does not allow; such a call is not taken, and uses no number."""
+        right, what = Right.DRIVE, type(message).__name__.lower()
+        if type(message) is messages.Step:
+            what = "a step that is no tool call"
+            # One whose action is not valid is no tool call either.
+            with contextlib.suppress(InvalidAction):
+                right = Right.TOOLS if is_tool_call(self.protocol.action(message.action)) else Right.DRIVE
+        return None if allows(self._visitor.scope, right) else refusal(self._visitor.scope, what)
+
+    def _take_over(self, seat: Seat, asker: Asker, key: int, again: bool = False) -> None:
+        """Has a session from here on. `again`: its client opens it once more, and does not attach to it."""
         try:
             # Before anything changes: what one codec can say, numbers of any length for one, the other may not.
             reply = self.protocol.ok(_whereabouts(seat))
@@ -175,12 +247,25 @@ class Seating:
             seat.move(self)
             self._seats[seat.session.id] = seat
             self._opening += seat.opening
-        asker.answer(key, seat.session.id, reply)
+            self._settle(seat.session)
+        if again:
+            seat.open_again(asker, key)
+        else:
+            asker.answer(key, seat.session.id, reply)
+
+    def _settle(self, session: Session) -> None:
+        """Has a session know whose it is. It goes on counting for the key that it was opened with."""
+        session.life, session.peer = self.life, self._visitor.peer
 
     def _begin(self, message: messages.Open, asker: Asker, key: int) -> None:
-        seat = Seat(self, asker, key)
-        seat.session = session = self._manager.create(seat.opened, seat.lost, message.session)
+        seat = Seat(self, asker, key, message.token)
+        opened: Opened = seat.opened
+        if self.trail is not None:
+            opened = self.trail.opening(lambda: seat.session.id, request_of(asker, key), opened)
+        seat.session = session = self._manager.create(opened, seat.lost, message.session)
         session.user = seat
+        session.holder = self._visitor.holder
+        self._settle(session)
         self._seats[session.id] = seat
         self._opening += 1
         try:
@@ -190,7 +275,7 @@ class Seating:
             self._deny(asker, key, session.id, error)
 
     def _deny(self, asker: Asker, key: int, session: str | None, error: OpenEnvError) -> None:
-        asker.answer(key, session, self.refusal(session, error))
+        asker.answer(key, session, self.refusal(session, error, request_of(asker, key)))
 
     def _unreachable(self, session_id: str) -> OpenEnvError:
         """Why a session that is not of this connection gets no call."""
@@ -200,9 +285,16 @@ class Seating:
         return Unauthorized(f"session {session_id!r} belongs to another connection: attach to it with its token")
 
 
+def _has_key(seat: Seat, token: str | None) -> bool:
+    return token is not None and compare_digest(seat.token.encode(), token.encode("utf-8", "replace"))
+
+
 def _whereabouts(seat: Seat) -> dict[str, Any]:
     """What a client needs to go on with a session: its state, the last call that has ended, and its reply."""
-    facts = {"session": seat.session.id, "state": seat.session.state.value, "seq": seat.completed}
+    state = seat.session.state
+    if state is SessionState.DETACHED:
+        state = SessionState.LIVE  # from now on
+    facts = {"session": seat.session.id, "state": state.value, "seq": seat.completed}
     last = seat.recall()
     return facts if last is None else {**facts, "last": last}
 

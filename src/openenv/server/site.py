@@ -16,14 +16,16 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.server import ServerState
 
 from .environment_server import HTTPEnvServer
+from .guard import Guard
 from .heartbeat import Heartbeat
 from .turn import Turn
 from .websocket import environment_socket
 
 __all__ = ["Site"]
 
-# Middleware that lets WebSocket connections pass untouched; behind any other the fast path is not taken.
-_HTTP_ONLY = (BaseHTTPMiddleware, CORSMiddleware, GZipMiddleware)
+# Middleware that lets WebSocket connections pass untouched, and ours, whose part of it the fast path does itself;
+# behind any other it is not taken.
+_HARMLESS = (BaseHTTPMiddleware, CORSMiddleware, GZipMiddleware, Guard)
 
 
 class Site:
@@ -44,7 +46,7 @@ class Site:
         self.server: HTTPEnvServer = app.state.openenv
         self.connections: set[Any] = server_state.connections
         self.max_bytes = min(config.ws_max_size, self.server.settings.max_message_bytes)
-        self.max_unsent = self.server.max_unsent_bytes
+        self.max_unsent = self.server.settings.max_unsent_bytes
         self.heartbeat = Heartbeat(config.ws_ping_interval)
         self.turn = Turn()
         self._router = app.router
@@ -72,13 +74,13 @@ def _bare_app(app: Any) -> Starlette | None:
         app = app.app
     if not isinstance(app, Starlette) or not isinstance(getattr(app.state, "openenv", None), HTTPEnvServer):
         return None
-    if any(not _http_only(middleware.cls) for middleware in app.user_middleware):
+    if any(not _harmless(middleware.cls) for middleware in app.user_middleware):
         return None
     return app
 
 
-def _http_only(middleware: Any) -> bool:
-    return isinstance(middleware, type) and issubclass(middleware, _HTTP_ONLY)
+def _harmless(middleware: Any) -> bool:
+    return isinstance(middleware, type) and issubclass(middleware, _HARMLESS)
 
 
 def _leads_to_environment(router: Router, root_path: str, path: str) -> bool:

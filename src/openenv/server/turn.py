@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
+
+from ..metrics import METER, Phase
 
 __all__ = ["Taker", "Turn"]
 
@@ -43,6 +46,7 @@ class Turn:
         self._replies: deque[tuple[Callable[[bytes], None], bytes]] = deque()
         self._bytes = 0
         self._handling = False
+        self._sends = 0
 
     def request(self, taker: Taker, frame: bytes) -> None:
         """Has a frame handled when everything that is there has been read."""
@@ -80,11 +84,18 @@ class Turn:
     def _send(self) -> None:
         replies = self._replies
         self._bytes = 0
+        began, count = 0.0, len(replies)
+        if METER.on and count:
+            self._sends += 1
+            if not self._sends & METER.SAMPLE:
+                began = time.monotonic()
         try:
             # One that closes its connection leads back here: the same queue, so nothing is overtaken.
             while replies:
                 transmit, frame = replies.popleft()
                 transmit(frame)
+            if began:
+                METER.observe_many(Phase.SEND, (time.monotonic() - began) / count, count)
         finally:
             if replies:  # one has raised: the others still leave
                 asyncio.get_running_loop().call_soon(self._send)

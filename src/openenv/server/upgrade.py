@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import parse_qs, unquote
 
 from ..protocol.negotiation import choose
+from .porter import fields_of
 
 __all__ = ["Upgrade"]
 
@@ -21,30 +23,30 @@ class Upgrade(NamedTuple):
         path: Where to, decoded.
         query: What follows the `?` of the URL, as it was sent.
         key: The client's nonce.
+        fields: Its headers, as `porter.fields_of` gives them.
         subprotocol: The one to speak, of those that were offered; None: protocol v1.
     """
 
     path: str
     query: str
     key: bytes
+    fields: Mapping[bytes, bytes]
     subprotocol: str | None
 
     @classmethod
     def parse(cls, request: bytes) -> Upgrade | None:
         """Reads a whole request; None for one that needs an answer other than yes."""
         head, *lines = request.split(b"\r\n")
-        fields = [(name.lower(), value.strip()) for name, _, value in (line.partition(b":") for line in lines)]
-        headers = dict(fields)
+        parts = (line.partition(b":") for line in lines if line)
+        headers = fields_of((name, value.strip()) for name, _, value in parts)
         key = headers.get(b"sec-websocket-key", b"")
         if headers.get(b"sec-websocket-version") != b"13" or not _KEY.fullmatch(key):
             return None
         subprotocol = None
         if _OFFER in headers:
-            # A list may be spread over several headers of the name.
-            offers = b",".join(value for name, value in fields if name == _OFFER)
-            subprotocol = choose(offer.strip() for offer in offers.decode("latin-1").split(","))
+            subprotocol = choose(offer.strip() for offer in headers[_OFFER].decode("latin-1").split(","))
         path, _, query = head.split(b" ")[1].decode("latin-1").partition("?")
-        return cls(unquote(path), query, key, subprotocol)
+        return cls(unquote(path), query, key, headers, subprotocol)
 
     @property
     def worker(self) -> str | None:

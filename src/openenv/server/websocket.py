@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import Any
 
 from fastapi import WebSocket, WebSocketDisconnect
 
-from ..errors import SlowReader, UsageError
+from ..errors import ConnectionLost, OpenEnvError, SlowReader, UsageError
+from ..logs import about
+from ..metrics import METER, Gauge, Phase
 from ..protocol.codec import codec_of
 from ..protocol.negotiation import choose
+from ..sessions.life import Life
 from .connection import CLOSE_INTERNAL_ERROR, CLOSE_SLOW_READER, Connection
 from .environment_server import HTTPEnvServer
+from .guard import visitor_of
+from .heartbeat import Words
 from .multi_connection import MultiConnection
 
 __all__ = ["environment_socket"]
@@ -29,15 +35,22 @@ async def environment_socket(websocket: WebSocket) -> None:
     server = websocket.app.state.openenv
     assert isinstance(server, HTTPEnvServer)
     subprotocol = choose(websocket.scope.get("subprotocols", ()))
+    visitor = visitor_of(websocket.scope, server)
     await websocket.accept(subprotocol=subprotocol)
-    channel = _AsgiChannel(subprotocol is not None and codec_of(subprotocol).binary, server.max_unsent_bytes)
+    binary = subprotocol is not None and codec_of(subprotocol).binary
+    channel = _AsgiChannel(binary, server.settings.max_unsent_bytes)
+    words = Words(channel.silent, channel.give_up)
+    METER.add(Gauge.CONNECTIONS, 1)
     sender = asyncio.create_task(channel.deliver(websocket))
     listener: asyncio.Task[None] | None = None
     connection = None
     try:
-        connection = server.connect(channel, subprotocol)
+        connection = server.connect(channel, subprotocol, visitor)
+        channel.life = connection.life
+        if subprotocol is not None:
+            server.words.watch(words)
         listener = asyncio.create_task(_listen(websocket, channel, connection))
-        waiting: list[asyncio.Future[Any]] = [listener, channel.overflow]
+        waiting: list[asyncio.Future[Any]] = [listener, channel.verdict]
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         if listener.done():
             listener.result()
@@ -47,6 +60,8 @@ async def environment_socket(websocket: WebSocket) -> None:
         channel.close(CLOSE_INTERNAL_ERROR, error.message)
         await sender
     finally:
+        server.words.forget(words)
+        METER.add(Gauge.CONNECTIONS, -1)
         if connection is not None:
             connection.disconnected()
         if listener is not None:
@@ -60,6 +75,7 @@ async def _listen(websocket: WebSocket, channel: _AsgiChannel, connection: Conne
         message = await websocket.receive()
         if message["type"] == "websocket.disconnect":
             return
+        channel.heard = True
         text, data = message.get("text"), message.get("bytes")
         if text is not None:
             connection.receive(text)
@@ -70,11 +86,13 @@ async def _listen(websocket: WebSocket, channel: _AsgiChannel, connection: Conne
 async def _leave_behind(
     channel: _AsgiChannel, connection: Connection | MultiConnection, sender: asyncio.Task[None]
 ) -> None:
-    """Ends the connection with a client that does not read."""
-    error = SlowReader(f"the client does not read its replies: {channel.overflow.result()} bytes wait for it")
-    logger.warning("session %s: %s: %s", connection.session_id, type(error).__name__, error.message)
+    """Ends the connection with a client that does not read, or is gone."""
+    error = channel.verdict.result()
+    METER.failed(error)
+    session = connection.session_id
+    logger.warning("session %s: %s: %s", session, type(error).__name__, error.message, extra=about(session))
     connection.disconnected()
-    channel.close(CLOSE_SLOW_READER, f"{type(error).__name__}: the client does not read its replies")
+    channel.close(CLOSE_SLOW_READER, f"{type(error).__name__}: {error.message.partition(':')[0]}")
     await asyncio.wait([sender], timeout=LAST_WORDS_S)
 
 
@@ -87,8 +105,12 @@ class _AsgiChannel:
 
     Attributes:
         readable: Set while the client is to be asked for more.
-        overflow: How many bytes wait, once that is more than may.
+        verdict: Why the connection must end, once it must.
+        heard: Whether something was heard since somebody last looked.
+        life: What is told of that.
     """
+
+    life: Life
 
     def __init__(self, binary: bool, max_unsent: int):
         self._binary = binary
@@ -98,14 +120,17 @@ class _AsgiChannel:
         self._paused = False
         self.readable = asyncio.Event()
         self.readable.set()
-        self.overflow: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.verdict: asyncio.Future[OpenEnvError] = asyncio.get_running_loop().create_future()
+        self.heard = True
 
     def send(self, frame: bytes) -> None:
-        if self.overflow.done():
+        if self.verdict.done():
             return
         self._unsent += len(frame)
         if self._unsent > self._max_unsent:
-            self.overflow.set_result(self._unsent)
+            limit = f"{self._max_unsent} bytes (max_unsent_mb, OPENENV_MAX_UNSENT_MB)"
+            waiting = f"{self._unsent} bytes wait for it, over the limit of {limit}"
+            self.verdict.set_result(SlowReader(f"the client does not read its replies: {waiting}"))
             return
         self._outbox.put_nowait(frame)
         if self._unsent > HIGH_WATER_BYTES:
@@ -122,13 +147,28 @@ class _AsgiChannel:
         self._paused = False
         self._may_read()
 
+    def silent(self) -> bool:
+        """Whether nothing was heard since the last time this was asked, though it was listened to."""
+        heard, self.heard = self.heard, False
+        if heard:
+            self.life.heard_at = time.monotonic()
+        return not heard and self.readable.is_set()
+
+    def give_up(self) -> None:
+        """Nothing was heard for too long."""
+        if not self.verdict.done():
+            self.verdict.set_result(ConnectionLost("no sign of life from the client: two periods of heartbeat_s"))
+
     async def deliver(self, websocket: WebSocket) -> None:
         try:
             while isinstance(frame := await self._outbox.get(), bytes):
+                began = time.monotonic()
                 if self._binary:
                     await websocket.send_bytes(frame)
                 else:
                     await websocket.send_text(frame.decode())
+                if METER.on:
+                    METER.observe(Phase.SEND, time.monotonic() - began)
                 self._unsent -= len(frame)
                 self._may_read()
             await websocket.close(*frame)

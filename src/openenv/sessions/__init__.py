@@ -3,7 +3,7 @@
 from .admission import Counts, Decision, Limits, decide
 from .manager import SessionManager
 from .session import Lost, Opened, Session, SessionState
-from .slots import LocalSlots, Slots
+from .slots import LocalSlots, Room, Slots
 
 __all__ = [
     "Counts",
@@ -12,6 +12,7 @@ __all__ = [
     "LocalSlots",
     "Lost",
     "Opened",
+    "Room",
     "Session",
     "SessionManager",
     "SessionState",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
+import os
 import secrets
 import time
 from collections.abc import Callable
@@ -15,8 +17,6 @@ from ..errors import (
     Draining,
     FactoryFailed,
     OpenEnvError,
-    QueueTimeout,
-    ServerFull,
     SessionLost,
     UsageError,
 )
@@ -33,14 +33,26 @@ from ..execution import (
     give_way,
     profile_of,
 )
+from ..execution.process import Nursery, ProcessExecutor, RemoteEnvironment
+from ..metrics import METER, Phase
+from ..settings import ServerSettings
 from . import lease
-from .admission import Counts, Decision, Limits, decide, patience
+from .admission import Limits
+from .census import Census, tally
+from .entrance import Entrance
+from .gate import Gate
 from .session import Lost, Opened, Session
-from .slots import LocalSlots, Slots
+from .slots import Slots
 
 __all__ = ["SessionManager"]
 
+logger = logging.getLogger("openenv.sessions")
+
 HELPER_THREADS = 16
+# Processes that are being started at one time, unless a limit was given: more of them only delay one another.
+CONSTRUCTING_A_CORE = 2
+# What environments have to close; who takes longer is not waited for.
+CLOSE_S = 5.0
 
 
 class SessionManager:
@@ -49,26 +61,36 @@ class SessionManager:
     Args:
         factory: Makes one environment: its class, or anything else that can be called without arguments.
         limits: How many sessions, and for how long.
+        nursery: Gives each session a process of its own; None leaves that to what the class declares.
 
     Raises:
-        UsageError: The factory's class declares an `execution` that nobody knows.
+        UsageError: The factory's class declares an `execution` that nobody knows, or one that it cannot have.
+
+    Attributes:
+        census: Publishes how many sessions there are.
     """
 
-    def __init__(self, factory: Callable[[], Any], limits: Limits):
+    def __init__(self, factory: Callable[[], Any], limits: Limits, nursery: Nursery | None = None):
         self.factory = factory
         self.limits = limits
-        self._slots: Slots = LocalSlots(limits.max_sessions)
+        # What lets calls execute, and below, environments be made; None: nobody waits for anybody.
+        self.gate = None if limits.max_executing is None else Gate(limits.max_executing)
+        self._entrance = Entrance(limits, self._admit)
         cls = class_of(factory)
         self._profile: EnvironmentProfile | None = None if cls is None else profile_of(cls)
+        if nursery is None and self._profile is not None and self._profile.execution is Execution.PROCESS:
+            nursery = Nursery(factory, ServerSettings())
+        self._nursery = nursery
+        making = limits.max_constructing or (CONSTRUCTING_A_CORE * _cores() if nursery is not None else None)
+        self._making = None if making is None else Gate(making)
         self._sessions: dict[str, Session] = {}
-        self._waiting: dict[str, tuple[Session, asyncio.TimerHandle]] = {}
-        self._admitting = False
-        self._drains = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._mailbox: Mailbox | None = None
         self._helpers: ThreadPoolExecutor | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Event | None = None
+        queue = self._entrance.queue
+        self.census = Census(lambda: tally(self._sessions.values(), len(queue), self.gate, self._making))
 
     @property
     def active(self) -> int:
@@ -78,7 +100,7 @@ class SessionManager:
     @property
     def held(self) -> int:
         """Slots in use in the whole server."""
-        return self._slots.held
+        return self._entrance.slots.held
 
     @property
     def sessions(self) -> list[Session]:
@@ -96,10 +118,16 @@ class SessionManager:
     def share(self, slots: Slots) -> None:
         """Counts sessions in slots that other processes have a part in. To be called before any is open."""
         assert not self._sessions
-        self._slots = slots
-        slots.on_free = self.admit_waiting
+        self._entrance.share(slots)
 
-    def create(self, opened: Opened, on_lost: Lost | None = None, session_id: str | None = None) -> Session:
+    def create(
+        self,
+        opened: Opened,
+        on_lost: Lost | None = None,
+        session_id: str | None = None,
+        holder: int = 0,
+        peer: str = "",
+    ) -> Session:
         """Makes the record of a session, which holds nothing before it is passed to `open`.
 
         Args:
@@ -107,6 +135,8 @@ class SessionManager:
                 `ServerFull`, `QueueTimeout`, `Draining`, `FactoryFailed` or `ConcurrencyConfigurationError`.
             on_lost: Hears why, if the session is ended by somebody other than its user.
             session_id: Its name; None makes one up.
+            holder: Number of the API key it is opened with, from 1; 0 for none.
+            peer: The address of its client, for people to read.
 
         Raises:
             UsageError: A session of that name is open.
@@ -115,14 +145,13 @@ class SessionManager:
             session_id = secrets.token_hex(16)
         elif self.find(session_id) is not None:
             raise UsageError(f"session {session_id!r} is open already: choose another id")
-        return Session(session_id, self, opened, on_lost)
+        session = Session(session_id, self, opened, on_lost)
+        session.holder, session.peer = holder, peer
+        return session
 
     def find(self, session_id: str) -> Session | None:
         """The session of that name, if it holds a slot or waits for one."""
-        session = self._sessions.get(session_id)
-        if session is None and session_id in self._waiting:
-            session = self._waiting[session_id][0]
-        return session
+        return self._sessions.get(session_id) or self._entrance.queue.find(session_id)
 
     def open(self, session: Session, wait_s: float | None = None) -> None:
         """Opens a new session, now or when a slot is free; it hears the outcome, perhaps before this returns.
@@ -135,57 +164,43 @@ class SessionManager:
         """
         loop = asyncio.get_running_loop()
         self._bind(loop)
-        if self._drains:
-            session.fail(_stopping())
-            return
-        decision = self._decide(wait_s)
-        if decision is Decision.ADMIT:
-            self._admit(session)
-        elif decision is Decision.WAIT:
-            timer = loop.call_later(patience(self.limits, wait_s), self._give_up, session, wait_s)
-            self._waiting[session.id] = session, timer
-            self._slots.expect(len(self._waiting))
-        else:
-            session.fail(ServerFull(self._slots.held, self.limits.max_sessions))
+        self._entrance.ask(session, loop, wait_s)
+        if self._entrance.queue:
+            self.census.begin(loop)
 
-    def admit_waiting(self) -> None:
-        """Gives free slots to those who wait, first come first served."""
-        # A loop and not a recursion: one that is admitted may fail, and be gone, before `_admit` returns.
-        if self._admitting:
-            return
-        self._admitting = True
-        try:
-            while self._waiting and self._slots.take():
-                first, _ = next(iter(self._waiting.values()))
-                self._leave_queue(first)
-                self._admit(first)
-        finally:
-            self._admitting = False
+    def warm(self) -> None:
+        """Starts what sessions will need, so that the first one need not wait for it."""
+        if self._nursery is not None:
+            self._bind(asyncio.get_running_loop())
+            self._nursery.warm()
 
     def drain(self) -> None:
         """Opens no further session; those that are open go on."""
-        self._drains += 1
-        for session, _ in list(self._waiting.values()):
-            session.fail(_stopping())
+        self._entrance.close()
 
     async def aclose(self) -> None:
-        """Closes every session and waits until their environments are closed."""
-        self._drains += 1
+        """Closes every session and waits until their environments are closed, but not for one that hangs."""
+        self._entrance.shut += 1
         try:
             ending = Draining("the server is stopping")
-            for session in [*(waiting for waiting, _ in self._waiting.values()), *self._sessions.values()]:
+            for session in [*self._entrance.queue, *self._sessions.values()]:
                 session.end(ending)
             if self._sessions:
                 self._emptied = self._emptied or asyncio.Event()
-                await self._emptied.wait()
+                await self._wait_for(self._emptied)
+            if self._nursery is not None:
+                await self._nursery.aclose()
         finally:
-            self._drains -= 1
-            if not self._drains:
+            self.census.end()
+            self._entrance.shut -= 1
+            if not self._entrance.shut:
                 self._emptied = None
 
     # What sessions tell their owner.
 
     def made(self, session: Session, environment: Any, error: BaseException | None) -> None:
+        if self._making is not None:
+            self._making.leave()
         if error is not None:
             session.fail(self._failure("could not create an environment", error))
             return
@@ -210,35 +225,19 @@ class SessionManager:
         session.live(executor, profile)
 
     def closing(self, session: Session) -> None:
-        self._leave_queue(session)
         if self._sessions.get(session.id) is session:
-            self._slots.leave()
+            self._entrance.slots.leave()
+        else:
+            self._entrance.leave_queue(session)
 
     def gone(self, session: Session) -> None:
         # By identity: one that never held a slot may bear the name of another.
         if self._sessions.get(session.id) is session:
             del self._sessions[session.id]
-            self._slots.give()
-        if self._waiting:
-            self.admit_waiting()
+            self._entrance.give_back(session)
+        self._entrance.admit_waiting()
         if not self._sessions:
             self._rest()
-
-    def _decide(self, wait_s: float | None) -> Decision:
-        slots = self._slots
-        decision = decide(Counts(slots.held, slots.leaving, len(self._waiting)), self.limits, wait_s)
-        if decision is Decision.ADMIT and not slots.take():  # another process was faster
-            decision = decide(Counts(slots.limit, slots.leaving, len(self._waiting)), self.limits, wait_s)
-        return decision
-
-    def _leave_queue(self, session: Session) -> bool:
-        place = self._waiting.get(session.id)
-        if place is None or place[0] is not session:
-            return False
-        place[1].cancel()
-        del self._waiting[session.id]
-        self._slots.expect(len(self._waiting))
-        return True
 
     def _bind(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._loop is loop:
@@ -247,23 +246,43 @@ class SessionManager:
             raise UsageError("this app has sessions on another event loop: use one loop, or make one app for each")
         self._loop = loop
         self._sweeper = self._emptied = None
+        if self._nursery is not None:
+            self._nursery.abandon()
         if self._mailbox is None:
             self._mailbox = Mailbox(loop)
         else:
             self._mailbox.move(loop)
         # What a loop that ended left behind is closed by the next one.
-        for session in [*(waiting for waiting, _ in self._waiting.values()), *self._sessions.values()]:
+        for session in [*self._entrance.queue, *self._sessions.values()]:
             session.close()
 
     def _admit(self, session: Session) -> None:
         """Starts a session whose slot was taken."""
         self._sessions[session.id] = session
+        assert self._loop is not None
+        self.census.begin(self._loop)
+        if METER.on:
+            METER.observe(Phase.QUEUE, time.monotonic() - session.created_at)
         if self.limits.idle_timeout_s is not None and self._sweeper is None:
             self._sweep(self.limits.idle_timeout_s)
+        if self._making is None:
+            self._make(session)
+        else:
+            self._making.enter(functools.partial(self._make_later, session))
+
+    def _make_later(self, session: Session) -> None:
+        if self._sessions.get(session.id) is session:
+            self._make(session)
+        elif self._making is not None:  # it was closed while it waited
+            self._making.leave()
+
+    def _make(self, session: Session) -> None:
         execution = Execution.THREAD if self._profile is None else self._profile.execution
         try:
             executor = self._executor(execution, session)
         except RuntimeError as trouble:  # the machine has no thread left to give
+            if self._making is not None:
+                self._making.leave()
             session.fail(self._failure("could not create an environment", trouble))
         else:
             session.start(executor, self.factory)
@@ -275,6 +294,8 @@ class SessionManager:
         return failure
 
     def _checked_profile(self, environment: object) -> EnvironmentProfile:
+        if isinstance(environment, RemoteEnvironment):
+            return environment.profile
         cls = type(environment)
         if not (callable(getattr(cls, "reset", None)) and callable(getattr(cls, "step", None))):
             made = f"{self.factory_name} made a {cls.__name__}, which has no reset and step"
@@ -282,9 +303,16 @@ class SessionManager:
         profile = profile_of(cls)
         if self.limits.max_sessions > 1 and not profile.concurrent:
             raise ConcurrencyConfigurationError(profile.name, self.limits.max_sessions)
+        if profile.execution is Execution.PROCESS:
+            raise UsageError(
+                f"{self.factory_name} made a {cls.__name__}, which wants a process of its own, and it is too late "
+                f"for that: declare what it makes (`-> {cls.__name__}`), or serve with --isolation process"
+            )
         return profile
 
     def _executor(self, execution: Execution, session: Session) -> Executor:
+        if self._nursery is not None:
+            return ProcessExecutor(self._nursery)
         if execution is Execution.INLINE:
             return InlineExecutor()
         if execution is Execution.LOOP:
@@ -307,12 +335,12 @@ class SessionManager:
             self._helpers = helpers
         return self._helpers
 
-    def _give_up(self, session: Session, wait_s: float | None) -> None:
-        if self._leave_queue(session):
-            waited, by = patience(self.limits, wait_s), "queue_timeout_s" if wait_s is None else "wait_s"
-            most = self.limits.max_sessions
-            reason = f"no session slot came free within {waited:g} s ({by}); {most} are in use: retry later"
-            session.fail(QueueTimeout(self._slots.held, most, f"{reason} or raise --max-sessions"))
+    async def _wait_for(self, emptied: asyncio.Event) -> None:
+        try:
+            await asyncio.wait_for(emptied.wait(), CLOSE_S)
+        except TimeoutError:
+            names = f"{', '.join(self._sessions)!s:.2000}"
+            logger.error("environments of %d sessions do not end and are left to it: %s", len(self._sessions), names)
 
     def _sweep(self, idle_timeout_s: float) -> None:
         for session in lease.expired(self._sessions.values(), idle_timeout_s, time.monotonic()):
@@ -330,9 +358,12 @@ class SessionManager:
         if self._helpers is not None:
             self._helpers.shutdown(wait=False)
             self._helpers = None
+        if not self._entrance.queue:
+            self.census.end()
         if self._emptied is not None:
             self._emptied.set()
 
 
-def _stopping() -> Draining:
-    return Draining("the server is stopping: connect to another one")
+def _cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

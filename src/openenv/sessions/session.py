@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Protocol
 
 from ..errors import EnvironmentFailed, InvalidAction, OpenEnvError, ResetRequired, SessionLost, StepFailed
 from ..execution import Done, EnvironmentProfile, Executor, Operation, describe
+from ..logs import about
+from ..metrics import METER, Gauge, Phase
+from .gate import Gate
+from .life import Life
 
 __all__ = ["Lost", "Opened", "Owner", "Session", "SessionState"]
 
@@ -30,7 +34,8 @@ class SessionState(Enum):
 
 # Looking a member up on its Enum class costs more than the rest of a transition.
 _STARTING, _LIVE, _EXECUTING = SessionState.STARTING, SessionState.LIVE, SessionState.EXECUTING
-_CLOSING, _GONE = SessionState.CLOSING, SessionState.GONE
+_DETACHED, _CLOSING, _GONE = SessionState.DETACHED, SessionState.CLOSING, SessionState.GONE
+_RESET, _STEP = Phase.RESET, Phase.STEP
 
 Opened = Callable[[OpenEnvError | None], None]
 """Hears that a session is LIVE, or why there is none."""
@@ -40,7 +45,13 @@ Lost = Callable[[OpenEnvError], None]
 
 
 class Owner(Protocol):
-    """Who keeps the books about sessions."""
+    """Who keeps the books about sessions.
+
+    Attributes:
+        gate: Lets so many calls execute at a time; None lets all.
+    """
+
+    gate: Gate | None
 
     def made(self, session: Session, environment: Any, error: BaseException | None) -> None:
         """The session's environment was made, or could not be."""
@@ -65,21 +76,35 @@ class Session:
         state: Where in its life it is.
         profile: How to call its environment; set when it is LIVE.
         executor: Where its environment runs; None while it waits for a slot and when it is GONE.
-        created_at, used_at: Monotonic seconds.
+        created_at: Monotonic seconds.
+        used_at: When its last call ended, or the one that it executes began.
+        episode: The id that its user gave the episode; None for none.
         steps: Steps begun.
+        detached: Its client's connection is gone. A call in flight goes on; apart from that its state is DETACHED.
+        life: The sign of life of its client's connection; None where there is none to be had.
+        holder: Number of the API key that it was opened with; 0 for none.
+        peer: The address of its client, for people to read.
         gone: Set when nothing of the session is left; None until somebody waits for that.
         user: What whoever opened it keeps with it; nobody here looks at it.
     """
 
     __slots__ = (
         "_done",
+        "_held_back",
         "_on_lost",
         "_opened",
         "_owner",
+        "_phase",
+        "_stuck",
         "created_at",
+        "detached",
+        "episode",
         "executor",
         "gone",
+        "holder",
         "id",
+        "life",
+        "peer",
         "profile",
         "state",
         "steps",
@@ -102,17 +127,36 @@ class Session:
         self._opened = opened
         self._on_lost = on_lost
         self._done: Done | None = None
+        self.detached = False
+        self.life: Life | None = None
+        self.holder = 0
+        self.peer = ""
+        # A call that waits for the gate, and whether one could not be stopped.
+        self._held_back: Callable[[], None] | None = None
+        self._stuck = False
+        # What the call in flight is counted as.
+        self._phase: Phase | None = None
+        self.episode: str | None = None
 
     @property
     def idle_since(self) -> float | None:
-        """Monotonic time of the last call's end, None unless the session waits for a call."""
-        return self.used_at if self.state is _LIVE else None
+        """Monotonic time of the last call's end, or of what was heard of its client since; None unless it is LIVE."""
+        if self.state is not _LIVE:
+            return None
+        return self.used_at if self.life is None else max(self.used_at, self.life.heard_at)
+
+    def takes_seed_of(self, arguments: Mapping[str, Any]) -> bool:
+        """Whether the environment takes the seed in the arguments of a reset, if there is one."""
+        return self.profile.seedable or arguments.get("seed") is None
 
     # What a user of the session does. One call at a time: the next one after `done`.
 
     def reset(self, arguments: dict[str, Any], done: Done) -> None:
         """Starts an episode; `done` gets the observation."""
         if self._takes_calls(done):
+            episode = arguments.get("episode_id")
+            self.episode = None if episode is None else str(episode)
+            self._phase = _RESET
             self._submit(self.profile.reset, arguments, done)
 
     def step(self, action: Any, done: Done) -> None:
@@ -122,7 +166,13 @@ class Session:
             self.steps += 1
             self.state = _EXECUTING
             self._done = done
-            self.executor.submit(self.profile.step, action, self._finished)
+            if METER.on:
+                self._phase = _STEP
+                self.used_at = time.monotonic()
+            if self._owner.gate is None:
+                self.executor.submit(self.profile.step, action, self._finished)
+            else:
+                self._queue_up(self._owner.gate, self.profile.step, action)
         else:
             self._takes_calls(done)
 
@@ -130,6 +180,7 @@ class Session:
         """The same with further arguments for the environment's `step`, of which it gets those it takes."""
         if self._takes_calls(done):
             self.steps += 1
+            self._phase = _STEP
             self._submit(self.profile.step_with, (action, arguments), done)
 
     def read_state(self, done: Done) -> None:
@@ -142,23 +193,65 @@ class Session:
         if self._takes_calls(done):
             self._submit(operation, argument, done)
 
-    def cancel(self) -> None:
-        """Stops the call in flight where its executor can do that; its `done` comes in any case."""
-        if self.state is _EXECUTING and self.executor is not None:
-            self.executor.cancel()
+    def cancel(self) -> bool:
+        """Stops the call in flight, if its executor can do that (the result); its `done` comes in any case."""
+        if self.state is not _EXECUTING or self.executor is None:
+            return False
+        if self._held_back is None:
+            return self.executor.cancel()
+        gate, waiting, self._held_back = self._owner.gate, self._held_back, None
+        assert gate is not None
+        gate.withdraw(waiting)
+        self._phase = None
+        self._finished(None, asyncio.CancelledError())
+        return True
+
+    def stop(self) -> bool:
+        """Ends the call in flight, whose time is over. False: it cannot be stopped, and the session ends.
+
+        Its slot then comes free when the call returns, if ever.
+        """
+        if self.state is not _EXECUTING or self.cancel():
+            return True
+        self._stuck = True
+        METER.add(Gauge.STUCK_THREADS, 1)
+        if self._owner.gate is not None:  # what hangs must not keep others from being executed
+            self._owner.gate.leave()
+        told = about(self.id, self.episode)
+        what = "its call does not return, and a thread cannot be stopped: it is given up"
+        logger.error("session %s: %s", self.id, what, extra=told)
+        self.state = _CLOSING
+        self._owner.closing(self)
+        return False
+
+    def detach(self) -> None:
+        """The connection of its client is gone; a call in flight goes on."""
+        self.detached = True
+        if self.state is _LIVE:
+            self.state = _DETACHED
+
+    def attach(self) -> None:
+        """Its client is there again."""
+        self.detached = False
+        if self.state is _DETACHED:
+            self.state = _LIVE
+            self.used_at = time.monotonic()
 
     def close(self) -> None:
         """Ends the session, after the call in flight if there is one. May be called at any time, repeatedly."""
         state = self.state
         if state is _CLOSING or state is _GONE:
             return
+        if self._held_back is not None:
+            self.cancel()
+            state = self.state
         self.state = _CLOSING
         self._owner.closing(self)
         if self.executor is None:  # it still waits for a slot
             self._closed(None, None)
         elif state is _EXECUTING:
             self.executor.cancel()
-        elif state is _LIVE:
+        elif state is _LIVE or state is _DETACHED:
             self.executor.close(self._closed)
         # One that is STARTING is closed as soon as its environment is there.
 
@@ -174,12 +267,32 @@ class Session:
                 self._on_lost(error)
             self.close()
 
+    def finish(self, error: OpenEnvError) -> None:
+        """The same, but after the call in flight, and those that wait behind it, have been answered."""
+        done = self._done
+        if self.state is not _EXECUTING or done is None:
+            self.end(error)
+            return
+
+        def last(result: Any, failure: BaseException | None) -> None:
+            done(result, failure)
+            self.finish(error)
+
+        self._done = last
+
     # What the owner does.
 
     def start(self, executor: Executor, factory: Callable[[], Any]) -> None:
         """Has the environment made."""
         self.executor = executor
-        executor.start(factory, lambda environment, error: self._owner.made(self, environment, error))
+        began = time.monotonic()
+
+        def made(environment: Any, error: BaseException | None) -> None:
+            if METER.on:
+                METER.observe(Phase.CONSTRUCT, time.monotonic() - began)
+            self._owner.made(self, environment, error)
+
+        executor.start(factory, made)
 
     def live(self, executor: Executor, profile: EnvironmentProfile) -> None:
         """The environment is there."""
@@ -187,7 +300,7 @@ class Session:
         if self.state is _CLOSING:
             executor.close(self._closed)
             return
-        self.state = _LIVE
+        self.state = _DETACHED if self.detached else _LIVE
         self.used_at = time.monotonic()
         self._opened(None)
 
@@ -213,16 +326,46 @@ class Session:
     def _submit(self, operation: Operation, argument: Any, done: Done) -> None:
         self.state = _EXECUTING
         self._done = done
+        self.used_at = time.monotonic()
         assert self.executor is not None
-        self.executor.submit(operation, argument, self._finished)
+        if self._owner.gate is None:
+            self.executor.submit(operation, argument, self._finished)
+        else:
+            self._queue_up(self._owner.gate, operation, argument)
+
+    def _queue_up(self, gate: Gate, operation: Operation, argument: Any) -> None:
+        """Executes a call when the gate lets it."""
+
+        def begin() -> None:
+            self._held_back = None
+            self.used_at = time.monotonic()
+            assert self.executor is not None
+            self.executor.submit(operation, argument, self._passed)
+
+        self._held_back = begin
+        gate.enter(begin)
+
+    def _passed(self, result: Any, error: BaseException | None) -> None:
+        """A call that the gate had let through has ended."""
+        given_up = self._stuck
+        self._finished(result, error)
+        if not given_up and self._owner.gate is not None:
+            self._owner.gate.leave()
 
     def _finished(self, result: Any, error: BaseException | None) -> None:
         done, self._done = self._done, None
         assert done is not None
-        self.used_at = time.monotonic()
+        began, self.used_at = self.used_at, time.monotonic()
+        if self._phase is not None:
+            if METER.on:
+                METER.observe(self._phase, self.used_at - began)
+            self._phase = None
         if self.state is _EXECUTING:
-            self.state = _LIVE
+            self.state = _DETACHED if self.detached else _LIVE
         elif self.executor is not None:  # closed during the call
+            if self._stuck:
+                self._stuck = False
+                METER.add(Gauge.STUCK_THREADS, -1)
             self.executor.close(self._closed)
         # Errors of other kinds that an environment raises are about its own affairs: a lost connection of its own
         # is not the loss of this session.
@@ -236,7 +379,8 @@ class Session:
         self.state = _GONE
         self.executor = None
         if error is not None:
-            logger.warning("session %s: close() of its environment failed", self.id, exc_info=error)
+            told = about(self.id, self.episode)
+            logger.warning("session %s: close() of its environment failed", self.id, exc_info=error, extra=told)
         self._owner.gone(self)
         if self.gone is not None:
             self.gone.set()

@@ -16,14 +16,21 @@ __all__ = ["close_session", "opened_session", "result_of"]
 
 
 @asynccontextmanager
-async def opened_session(manager: SessionManager) -> AsyncIterator[Session]:
-    """A session for the length of a block. Raises what refused it; closes it in any case."""
+async def opened_session(manager: SessionManager, holder: int = 0, peer: str = "") -> AsyncIterator[Session]:
+    """A session for the length of a block. Raises what refused it; closes it in any case.
+
+    Args:
+        manager: Where it is opened.
+        holder: Number of the API key it is for.
+        peer: The address of its client.
+    """
     ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def opened(error: OpenEnvError | None) -> None:
         _settle(ready, None, error)
 
     session = manager.create(opened)
+    session.holder, session.peer = holder, peer
     try:
         manager.open(session)
         await ready

@@ -6,9 +6,9 @@ import asyncio
 from typing import Any, cast
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ..server.fastpath import FastPath
+from ..server.reception import Reception
 from .load import Load
 
 __all__ = ["Arrival", "WorkerConfig"]
@@ -28,7 +28,7 @@ class WorkerConfig(uvicorn.Config):
         self.worker_load = load
 
 
-class Arrival(HttpToolsProtocol):
+class Arrival(Reception):
     """A connection before its upgrade, or one that only speaks HTTP.
 
     Args:
@@ -41,7 +41,7 @@ class Arrival(HttpToolsProtocol):
         self._first = first
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(cast(asyncio.Transport, transport))
+        super().connection_made(transport)
         if self._first:
             self.data_received(self._first)
 

@@ -16,8 +16,8 @@ from .watch import Watch
 
 __all__ = ["Child", "Command", "Life"]
 
-Command = Callable[[int, int, int], list[str]]
-"""The command line of a worker, given the descriptors of its pipe and of the table, and its row."""
+Command = Callable[[int, int, int, int], list[str]]
+"""The command line of a worker, given the descriptors of its pipe, the table and the ledger, and its row."""
 
 # Signals that a terminal or a service manager sends to the whole group; a worker does what its parent says.
 GROUP_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
@@ -27,6 +27,7 @@ class Life(Enum):
     STARTING = "starting"
     READY = "ready"
     LEAVING = "leaving"
+    GONE = "gone"
 
 
 class Child:
@@ -35,6 +36,7 @@ class Child:
     Args:
         command: Makes its command line.
         table: The shared table.
+        ledger: Descriptor of the shared ledger.
         row: Its row, which is free.
         start_s: Seconds it has to become ready.
         silence_s: Seconds it may be silent from then on.
@@ -47,7 +49,7 @@ class Child:
         ready_at: When it became ready.
     """
 
-    def __init__(self, command: Command, table: Table, row: Row, start_s: float, silence_s: float):
+    def __init__(self, command: Command, table: Table, ledger: int, row: Row, start_s: float, silence_s: float):
         self.row = row
         self.key = secrets.randbits(62) or 1
         self.life = Life.STARTING
@@ -61,7 +63,7 @@ class Child:
         # The worker's end stays open here as well: what a worker leaves unread when it dies can be read back.
         self.pipe, self._far = Pipe.pair()
         try:
-            self._process = _spawn(command, self._far.fileno(), table.descriptor, row.index)
+            self._process = _spawn(command, self._far.fileno(), table.descriptor, ledger, row.index)
         except OSError:
             self.salvage()
             row.clear()
@@ -158,7 +160,7 @@ class Child:
         return [message for message in iter(self._far.receive, None) if message.sockets]
 
 
-def _spawn(command: Command, pipe: int, table: int, row: int) -> subprocess.Popen[bytes]:
+def _spawn(command: Command, pipe: int, table: int, ledger: int, row: int) -> subprocess.Popen[bytes]:
     """Starts a worker process.
 
     Raises:
@@ -168,7 +170,7 @@ def _spawn(command: Command, pipe: int, table: int, row: int) -> subprocess.Pope
     before = signal.pthread_sigmask(signal.SIG_BLOCK, GROUP_SIGNALS)
     try:
         return subprocess.Popen(  # noqa: S603 - our own interpreter and module
-            command(pipe, table, row), pass_fds=(pipe, table), stdin=subprocess.DEVNULL
+            command(pipe, table, ledger, row), pass_fds=(pipe, table, ledger), stdin=subprocess.DEVNULL
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
+import socket
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..errors import LaunchFailed, OpenEnvError, UsageError
+from ..metrics import METER, Count
 from ..settings import ServerSettings
 from .child import Child, Command, Life
 from .grace import END_S, RUNNING_S, SETTLE_S
-from .pipe import Kind
+from .ledger import Ledger
+from .pipe import KEY_BYTES, MOST_SOCKETS, Kind
 from .policy import RestartPolicy
 from .table import Table
 
@@ -23,6 +26,8 @@ logger = logging.getLogger("openenv.supervisor")
 # Seconds that a worker has to end by itself, beside the time that its sessions are given.
 LEAVE_S = END_S + 2.0
 LOOK_S = 0.5
+# An app may know API keys of which the settings say nothing.
+LEAST_HOLDERS = 64
 
 
 @dataclass(eq=False)
@@ -71,7 +76,10 @@ class Fleet:
         self._seats = [Seat() for _ in range(settings.workers)]
         # While workers are replaced, the old ones still have sessions; the dead are replaced in the meantime.
         self._most = 2 * settings.workers
-        self._table = Table(3 * settings.workers)
+        keys = 0 if settings.api_keys is None else settings.api_keys.count(",") + 1
+        self._table = Table(3 * settings.workers, max(keys, LEAST_HOLDERS))
+        self._ledger = Ledger(3 * settings.workers)
+        self._ledger.host()
         self._free_rows = deque(self._table.row(index) for index in range(len(self._table)))
         self._to_replace: deque[Seat] = deque()
         self._policy = RestartPolicy(settings.worker_restarts)
@@ -131,6 +139,29 @@ class Fleet:
             if child.life is not Life.STARTING and (wanted is None or child.row.index.to_bytes(2, "big") in wanted):
                 child.pipe.post(Kind.FREE)
 
+    def ask(self, asker: Child) -> None:
+        """Has all other workers tell this one what sessions they have."""
+        others = [child for child in self.children if child is not asker and child.life is not Life.STARTING]
+        count = len(others).to_bytes(2, "big")
+        for first in range(0, max(1, len(others)), MOST_SOCKETS):
+            some = others[first : first + MOST_SOCKETS]
+            keys = b"".join(child.key.to_bytes(KEY_BYTES, "big") for child in some)
+            asker.pipe.post(Kind.TOLD, count + keys, self._roads(some))
+
+    @staticmethod
+    def _roads(workers: list[Child]) -> list[int]:
+        """Ends of roads to workers, in their order; fewer where there is no room for more files."""
+        ends: list[int] = []
+        for child in workers:
+            try:
+                here, there = socket.socketpair()
+            except OSError:
+                break
+            with there:  # one whose pipe is full is not asked: on its road there is nothing to read
+                child.pipe.send(Kind.TELL, b"", [there.fileno()])
+            ends.append(here.detach())
+        return ends
+
     def turn(self, now: float) -> None:
         """Does what is due: kills the overdue, starts the missing, goes on with a replacement."""
         for child in self.children:
@@ -155,8 +186,10 @@ class Fleet:
         gone = [child for child in self.children if child.exit_code is not None]
         for child in gone:
             self.children.remove(child)
+            child.life = Life.GONE  # before its connections look for another one
             self._ended(child)
             child.row.clear()
+            self._ledger.fold(child.row.index)
             self._free_rows.append(child.row)
             self._bury(child)
         if gone:
@@ -168,6 +201,8 @@ class Fleet:
         for child in self.children:
             child.bury()
         self._table.close()
+        METER.leave()
+        self._ledger.close()
 
     def _fill(self, seat: Seat) -> None:
         if self._ending:
@@ -189,7 +224,8 @@ class Fleet:
     def _start(self) -> Child:
         settings = self._settings
         row = self._free_rows[0]
-        child = Child(self._command, self._table, row, settings.worker_start_s, settings.worker_silence_s)
+        ledger, silence_s = self._ledger.descriptor, settings.worker_silence_s
+        child = Child(self._command, self._table, ledger, row, settings.worker_start_s, silence_s)
         self._free_rows.popleft()
         self.children.append(child)
         self._started(child)
@@ -197,7 +233,7 @@ class Fleet:
 
     def _leave(self, child: Child, kind: Kind, grace_s: float) -> None:
         spare = LEAVE_S + (SETTLE_S if kind is Kind.RETIRE else 0.0)
-        child.leave(kind, grace_s, time.monotonic() + max(grace_s, RUNNING_S) + spare)
+        child.leave(kind, grace_s, time.monotonic() + grace_s + RUNNING_S + spare)
 
     def _bury(self, child: Child) -> None:
         """Decides what follows from a death."""
@@ -228,6 +264,7 @@ class Fleet:
             )
             return
         logger.warning("worker %s: another one starts in %g s", what, pause)
+        METER.add(Count.WORKER_RESTARTS)
         seat.restart_at = now + pause
 
     def _fail(self, error: OpenEnvError) -> None:

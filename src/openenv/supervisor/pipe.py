@@ -28,7 +28,10 @@ class Kind(Enum):
     CONNECTIONS = b"c"  # how many (1 byte) and sockets of new connections
     DRAIN = b"d"  # open no session any more; seconds that sessions are given to end
     RETIRE = b"l"  # the same for a worker that was replaced, whose last connections are still opening sessions
+    TELL = b"t"  # another worker asks what sessions there are; one socket, to answer on
+    TOLD = b"o"  # how many answer (2 bytes), the keys of some of them (8 bytes each), and sockets they answer on
     # From a worker.
+    ASK = b"a"  # it wants to know what sessions all others have
     READY = b"r"  # JSON: what it serves
     FAILED = b"e"  # it cannot start: why
     # Both ways.

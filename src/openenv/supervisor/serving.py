@@ -9,13 +9,12 @@ import socket
 import threading
 import time
 from types import FrameType
-from typing import Any
 
 import uvicorn
 
 from ..errors import SessionLost
 from ..server import HTTPEnvServer
-from ..sessions import SessionState
+from ..sessions import Session, SessionState
 from .grace import END_S, RUNNING_S
 
 __all__ = ["DrainingServer"]
@@ -23,6 +22,7 @@ __all__ = ["DrainingServer"]
 logger = logging.getLogger("openenv.supervisor")
 
 _BUSY = (SessionState.STARTING, SessionState.EXECUTING)
+_OVER = "the server was stopped, and its time for sessions to end (grace_s) is over"
 
 
 class DrainingServer(uvicorn.Server):
@@ -41,6 +41,9 @@ class DrainingServer(uvicorn.Server):
         self._grace_s = grace_s
         self._signal: int | None = None
         self._drained_at: float | None = None
+        self._running_s = RUNNING_S
+        self._reachable = False
+        self._finishing = False
         found = getattr(getattr(config.app, "state", None), "openenv", None)
         self.environment: HTTPEnvServer | None = found if isinstance(found, HTTPEnvServer) else None
 
@@ -59,8 +62,17 @@ class DrainingServer(uvicorn.Server):
             self.drain(0.0 if self.interrupted else self._grace_s)
         return await super().on_tick(counter) or self._over()
 
-    def drain(self, grace_s: float) -> None:
-        """Begins to end: no further connections and sessions. Asked again, it may only end earlier."""
+    def drain(self, grace_s: float, running_s: float = RUNNING_S, reachable: bool = False) -> None:
+        """Begins to end: no further connections and sessions. Asked again, it may only end earlier.
+
+        Args:
+            grace_s: Seconds that sessions have to end by themselves. One that waits for its client to come back
+                counts only if it can.
+            running_s: Seconds that calls which run after that have to finish.
+            reachable: Whether clients can still come back to their sessions.
+        """
+        self._reachable = reachable
+        self._running_s = min(self._running_s, running_s)
         if self._drained_at is not None:
             self._grace_s = min(self._grace_s, time.monotonic() - self._drained_at + grace_s)
             return
@@ -68,7 +80,7 @@ class DrainingServer(uvicorn.Server):
             listener.close()
         self._drained_at = time.monotonic()
         self._grace_s = grace_s
-        deadline = threading.Timer(max(grace_s, RUNNING_S) + END_S, _end_by_force)
+        deadline = threading.Timer(grace_s + running_s + END_S, _end_by_force)
         deadline.daemon = True
         deadline.start()
         if self.environment is not None:
@@ -77,7 +89,7 @@ class DrainingServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self.environment is not None:
             for session in self.environment.manager.sessions:
-                session.end(SessionLost("the server was stopped, and its time for sessions to end (grace_s) is over"))
+                session.end(SessionLost(_OVER))
         await super().shutdown(sockets)
 
     def _over(self) -> bool:
@@ -86,11 +98,19 @@ class DrainingServer(uvicorn.Server):
             return False
         if self.environment is None:
             return True
-        sessions: Any = self.environment.manager.sessions
-        passed = time.monotonic() - self._drained_at
-        if passed < self._grace_s:
-            return not sessions
-        return passed >= RUNNING_S or not any(session.state in _BUSY for session in sessions)
+        sessions = self.environment.manager.sessions
+        left_s = self._drained_at + self._grace_s - time.monotonic()
+        if left_s > 0:
+            return not any(self._reachable or not session.detached for session in sessions)
+        self._finish(sessions)
+        return -left_s >= self._running_s or not any(session.state in _BUSY for session in sessions)
+
+    def _finish(self, sessions: list[Session]) -> None:
+        """Ends what is idle now, and the rest after the call that runs."""
+        for session in sessions:
+            if session.state is not SessionState.STARTING and not (self._finishing and session.state in _BUSY):
+                session.finish(SessionLost(_OVER))
+        self._finishing = True
 
 
 def _end_by_force() -> None:

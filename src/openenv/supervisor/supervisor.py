@@ -164,6 +164,8 @@ class Supervisor:
                 self._fleet.wake(message.payload)
             elif message.kind is Kind.ROUTED:
                 self._route(message, child)
+            elif message.kind is Kind.ASK:
+                self._fleet.ask(child)
 
     def _route(self, message: Message, otherwise: Child) -> None:
         """Hands a connection to the worker that it asks for; if that is gone, another one answers."""

@@ -8,11 +8,14 @@ import os
 
 __all__ = ["Row", "Table"]
 
-# A row is a line of the CPU's cache, so that no worker slows another down by writing into its own.
-ROW_BYTES = 64
-CELLS = ROW_BYTES // 8
+# A row is a line of the CPU's cache, so that no worker slows another down by writing into its own. Sessions by API
+# key, which are seldom looked at, have lines of their own behind all rows.
+LINE_BYTES = 64
+CELLS = LINE_BYTES // 8
 # The cells of a row. Each has one writer while the worker lives: the worker.
-KEY, HELD, LEAVING, WAITING, DRIFT, BEAT = range(6)
+# FIRST: when the first of those that wait came (monotonic nanoseconds).
+# ASIDE: how many wait for sessions of their key to end.
+KEY, HELD, LEAVING, WAITING, DRIFT, BEAT, FIRST, ASIDE = range(CELLS)
 
 
 class Table:
@@ -22,17 +25,26 @@ class Table:
     `with table: ...`. The lock is the process's: it excludes other processes, not other threads.
 
     Args:
-        descriptor: Of a table that another process made, which this object owns from here on; None makes a new one.
         rows: How many rows a new one has.
+        holders: For how many API keys, counted from 1, it counts sessions.
+        descriptor: Of a table that another process made, which this object owns from here on; None makes a new one.
     """
 
-    def __init__(self, rows: int = 0, descriptor: int | None = None):
+    def __init__(self, rows: int = 0, holders: int = 0, descriptor: int | None = None):
         if descriptor is None:
+            lines = 1 + rows * (1 + _lines(holders))
             descriptor = os.memfd_create("openenv-table")
-            os.ftruncate(descriptor, rows * ROW_BYTES)
+            os.ftruncate(descriptor, lines * LINE_BYTES)
         self.descriptor = descriptor
         self._map = mmap.mmap(descriptor, 0)
-        self.cells = memoryview(self._map).cast("q")
+        self._all = memoryview(self._map).cast("q")
+        if rows:
+            self._all[0], self._all[1] = rows, holders
+        rows, self.holders = self._all[0], self._all[1]
+        end = CELLS * (1 + rows)
+        self.cells = self._all[CELLS:end]
+        self.shares = self._all[end:]
+        self.stride = CELLS * _lines(self.holders)
 
     def __len__(self) -> int:
         return len(self.cells) // CELLS
@@ -57,9 +69,29 @@ class Table:
         """Those of them that are closing."""
         return sum(self.cells[LEAVING::CELLS])
 
-    def waiting(self) -> list[int]:
-        """Rows of the workers in which newcomers wait for a slot."""
-        return [index for index, count in enumerate(self.cells[WAITING::CELLS]) if count]
+    @property
+    def waiting(self) -> int:
+        """Newcomers that wait for a slot in all workers, without those that stand aside."""
+        return sum(self.cells[WAITING::CELLS])
+
+    def times(self) -> list[int]:
+        """When the first of those that wait came, by row; 0: nobody waits there."""
+        return self.cells[FIRST::CELLS].tolist()
+
+    @property
+    def first(self) -> int | None:
+        """The row in which somebody waits longest."""
+        times = self.times()
+        return times.index(min(filter(None, times))) if any(times) else None
+
+    @property
+    def aside(self) -> list[int]:
+        """Rows in which newcomers wait for sessions of their key to end."""
+        return [index for index, count in enumerate(self.cells[ASIDE::CELLS]) if count]
+
+    def held_by(self, holder: int) -> int:
+        """Sessions of one API key, of all workers."""
+        return sum(self.shares[holder - 1 :: self.stride])
 
     def has(self, key: int) -> bool:
         """Whether there is a worker of that key."""
@@ -67,7 +99,8 @@ class Table:
 
     def close(self) -> None:
         """Gives the memory back."""
-        self.cells.release()
+        for view in (self.cells, self.shares, self._all):
+            view.release()
         self._map.close()
         os.close(self.descriptor)
 
@@ -75,12 +108,14 @@ class Table:
 class Row:
     """The numbers of one worker process."""
 
-    __slots__ = ("_cells", "_first", "index")
+    __slots__ = ("_cells", "_first", "_shares", "_stride", "index")
 
     def __init__(self, table: Table, index: int):
         self.index = index
         self._cells = table.cells
         self._first = index * CELLS
+        self._shares = table.shares
+        self._stride = table.stride
 
     def get(self, cell: int) -> int:
         return self._cells[self._first + cell]
@@ -92,7 +127,18 @@ class Row:
         """For the cell's one writer: nobody else's change can be lost."""
         self._cells[self._first + cell] += value
 
+    def add_share(self, holder: int, value: int) -> None:
+        """The same for its sessions of one API key."""
+        self._shares[self.index * self._stride + holder - 1] += value
+
     def clear(self) -> None:
         """Forgets a worker process that is gone."""
         for cell in range(CELLS):
             self.set(cell, 0)
+        for share in range(self.index * self._stride, (self.index + 1) * self._stride):
+            self._shares[share] = 0
+
+
+def _lines(holders: int) -> int:
+    """Lines of the cache that so many cells take."""
+    return -(-holders // CELLS)

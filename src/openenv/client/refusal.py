@@ -1,0 +1,65 @@
+"""Answers to a handshake that are no agreement: about keys, or to go elsewhere."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from urllib.parse import urljoin, urlsplit
+
+from picows import WSHandshakeError
+
+from ..errors import ConnectionFailed, Forbidden, TooManyFailures, Unauthorized
+from .headers import SECRET, Headers
+
+__all__ = ["elsewhere", "refusal_of"]
+
+_REDIRECTS = (301, 302, 303, 307, 308)
+_KEY_ERRORS: dict[int, tuple[type[Unauthorized], str]] = {
+    HTTPStatus.UNAUTHORIZED: (
+        Unauthorized,
+        "pass api_key=..., or set OPENENV_API_KEY, to a key that the server knows (its OPENENV_API_KEYS)",
+    ),
+    HTTPStatus.FORBIDDEN: (
+        Forbidden,
+        "the api_key (OPENENV_API_KEY) does not cover that: pass one with a wider scope, as control:key among the "
+        "server's OPENENV_API_KEYS",
+    ),
+    HTTPStatus.TOO_MANY_REQUESTS: (
+        TooManyFailures,
+        "too many wrong keys came from this address: wait a minute, then pass the right api_key (OPENENV_API_KEY)",
+    ),
+}
+
+
+def refusal_of(url: str, error: WSHandshakeError) -> Unauthorized | None:
+    """The error for an answer that is about keys; None for another one."""
+    if error.response is None or error.response.status not in _KEY_ERRORS:
+        return None
+    cls, advice = _KEY_ERRORS[error.response.status]
+    wait = error.response.headers.get("Retry-After", "")
+    return cls(
+        f"{url} refused the connection (HTTP {int(error.response.status)}): {advice}",
+        retry_after_s=float(wait) if wait.isdecimal() else None,
+    )
+
+
+def elsewhere(url: str, headers: Headers, error: WSHandshakeError) -> tuple[str, Headers]:
+    """Where an answer sends the client, and what to say there: another server gets no key.
+
+    Raises:
+        WSHandshakeError: It sends it nowhere.
+        ConnectionFailed: It sends it where nothing is encrypted, from where that was.
+    """
+    location = None
+    if error.response is not None and error.response.status in _REDIRECTS:
+        location = error.response.headers.get("Location")
+    if location is None:
+        raise error
+    goal = urljoin(url, location)
+    goal = goal.replace("http", "ws", 1) if goal.startswith("http") else goal
+    before, after = urlsplit(url), urlsplit(goal)
+    if before.scheme == "wss" and after.scheme != "wss":
+        raise ConnectionFailed(f"{url} redirects to {goal}, which is not encrypted")
+    safer = after.scheme == "wss" and after.hostname == before.hostname
+    if before[:2] != after[:2] and not safer:
+        headers = tuple((name, value) for name, value in headers if name.lower() not in SECRET)
+    return goal, headers

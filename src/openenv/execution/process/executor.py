@@ -1,0 +1,218 @@
+"""An environment in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from ...errors import EnvironmentCrashed, OpenEnvError, ResetRequired
+from ..executor import Done, Operation
+from ..profile import EnvironmentProfile, Execution
+from .messages import Made, Verb, decode, encode_request
+from .nursery import Nursery
+from .ward import Ending, Ward
+
+__all__ = ["ProcessExecutor", "RemoteEnvironment"]
+
+# What a process that is asked to end may take to tidy up.
+GRACE_S = 0.2
+# What `close` of an environment may take: nobody waits for its result, and its slot is wanted.
+CLOSE_S = 30.0
+
+
+_HINTS = {
+    "SIGKILL": ", from outside or by the kernel (out of memory?)",
+    "SIGXCPU": ", at its limit (process_cpu_s, OPENENV_PROCESS_CPU_S)",
+}
+
+
+def _operation(verb: Verb) -> Operation:
+    """Stands for an operation of a profile: the executor knows it by its verb."""
+
+    def elsewhere(environment: Any, argument: Any) -> Any:
+        raise AssertionError("this environment is in another process")
+
+    elsewhere.verb = verb  # type: ignore[attr-defined]
+    return elsewhere
+
+
+_RESET, _STEP, _STEP_WITH, _STATE = map(_operation, (Verb.RESET, Verb.STEP, Verb.STEP_WITH, Verb.STATE))
+_VERBS = {_RESET: Verb.RESET, _STEP: Verb.STEP, _STEP_WITH: Verb.STEP_WITH, _STATE: Verb.STATE}
+
+
+class RemoteEnvironment:
+    """What an executor has of an environment in another process.
+
+    Attributes:
+        profile: How to call it, by `ProcessExecutor.submit`.
+    """
+
+    def __init__(self, made: Made):
+        self.profile = EnvironmentProfile(
+            name=made.name,
+            execution=Execution.PROCESS,
+            reset=_RESET,
+            step=_STEP,
+            step_with=_STEP_WITH,
+            state=_STATE,
+            concurrent=True,
+            seedable=made.seedable,
+        )
+
+
+class ProcessExecutor:
+    """Runs an environment in a process that the nursery gives, and in another one after that has ended.
+
+    A process that crashed or was stopped is followed by a new one at the next `reset`; other calls until then get
+    a typed error. What comes from the process is taken for data that anybody may have sent.
+    """
+
+    __slots__ = ("_closed", "_done", "_fate", "_made", "_nursery", "_stopped", "_timer", "_ward")
+
+    def __init__(self, nursery: Nursery):
+        self._nursery = nursery
+        self._ward: Ward | None = None
+        self._done: Done | None = None
+        self._made: Made | None = None
+        self._fate: OpenEnvError | None = None
+        self._stopped = False
+        self._closed: Done | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, factory: Callable[[], Any], done: Done) -> None:
+        """As the contract says; the nursery has been told of the factory before."""
+
+        def made(result: Any, error: BaseException | None) -> None:
+            done(None if error is not None else RemoteEnvironment(result), error)
+
+        self._make(made)
+
+    def submit(self, operation: Operation, argument: Any, done: Done) -> None:
+        ward = self._ward
+        if ward is None:
+            if operation is _RESET:
+                self._make_and_reset(argument, done)
+            else:
+                done(
+                    None, self._fate or ResetRequired("the environment's process has ended: reset() starts a new one")
+                )
+            return
+        verb = _VERBS.get(operation)
+        try:
+            if verb is None:
+                frame = encode_request(Verb.CALL, (operation, argument))
+            else:
+                frame = encode_request(verb, argument)
+        except OpenEnvError as error:
+            done(None, error)
+            return
+        self._done = done
+        ward.send(frame)
+
+    def cancel(self) -> bool:
+        if self._ward is not None and self._done is not None:
+            self._stopped = True
+            self._ward.end("its call was stopped", GRACE_S)
+        return True
+
+    def close(self, done: Done) -> None:
+        ward = self._ward
+        if ward is None:
+            done(None, None)
+            return
+        self._closed = done
+        self._timer = asyncio.get_running_loop().call_later(CLOSE_S, ward.end, "its close() took too long", 0.0)
+        if self._made is not None and self._made.closes:
+            self._done = _no_matter
+            ward.send(encode_request(Verb.CLOSE, None))
+        else:
+            ward.end("", 0.0)
+
+    # What the process says.
+
+    def heard(self, frame: bytes | bytearray) -> None:
+        done = self._done
+        assert self._ward is not None
+        try:
+            if done is None:
+                raise ValueError("it said more than it was asked for")
+            result, error = decode(frame)
+        except ValueError as fault:
+            self._ward.end(str(fault), 0.0)
+            return
+        self._done = None
+        if self._closed is not None:
+            closed = self._closed
+            self._closed = lambda _, __: closed(None, error)
+            self._ward.end("", GRACE_S)
+        else:
+            done(result, error)
+
+    def ended(self, ending: Ending) -> None:
+        self._ward = None
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._stopped:
+            self._stopped = False
+            error: OpenEnvError = ResetRequired(
+                "the call was stopped, and the environment's process with it: reset() starts a new one"
+            )
+        else:
+            error = _crash(ending)
+        self._fate = error
+        done, self._done = self._done, None
+        closed, self._closed = self._closed, None
+        if closed is not None:
+            closed(None, error if ending.reason else None)
+        elif done is not None:
+            done(None, error)
+
+    def _make(self, done: Done) -> None:
+        def made(result: Any, error: BaseException | None) -> None:
+            if error is None and type(result) is not Made:
+                error = EnvironmentCrashed("the environment's process does not keep to what was agreed")
+            self._made = None if error is not None else result
+            done(result, error)
+
+        try:
+            self._ward = self._nursery.take(self)
+        except OSError as error:
+            done(None, error)
+            return
+        self._done = made
+        self._ward.send(encode_request(Verb.MAKE, None))
+
+    def _make_and_reset(self, argument: Any, done: Done) -> None:
+        def made(_: Any, error: BaseException | None) -> None:
+            if error is None:
+                self.submit(_RESET, argument, done)
+                return
+            if self._ward is not None:  # alive, and without an environment
+                self._ward.owner = None
+                self._ward.end("", 0.0)
+                self._ward = None
+            done(None, error)
+
+        self._make(made)
+
+
+def _crash(ending: Ending) -> EnvironmentCrashed:
+    if ending.reason:
+        how = f"was ended: {ending.reason}"
+    elif ending.signal is not None:
+        how = f"was ended by {ending.signal}{_HINTS.get(ending.signal, '')}"
+    else:
+        how = f"ended with exit code {ending.exit_code}"
+    last = ending.stderr.rstrip().rpartition("\n")[2]
+    said = f" (stderr: {last[:200]})" if last else ""
+    return EnvironmentCrashed(
+        f"the environment's process {how}{said}; reset() starts a new one",
+        exit_code=ending.exit_code,
+        signal=ending.signal,
+        stderr=ending.stderr,
+    )
+
+
+def _no_matter(_: Any, __: BaseException | None) -> None:
+    """Hears of what nobody waits for."""

@@ -1,0 +1,62 @@
+"""The few system calls that Python has no function for."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from typing import Any
+
+__all__ = [
+    "adopt_orphans",
+    "die_with_parent",
+    "give_up_privileges",
+    "mount",
+    "private_namespaces",
+]
+
+_PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 24, 36, 38
+_CLONE_NEWNS, _CLONE_NEWPID = 0x0002_0000, 0x2000_0000
+_CAPABILITY_VERSION_3 = 0x2008_0522
+_CAPABILITIES = 64
+
+_libc: Any = ctypes.CDLL(None, use_errno=True) if sys.platform.startswith("linux") else None
+
+
+def die_with_parent(number: int = 9) -> None:
+    """Has the kernel send this process a signal when its parent ends."""
+    _check(_libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0), "prctl(PR_SET_PDEATHSIG)")
+
+
+def adopt_orphans() -> None:
+    """Makes this process the parent of descendants whose own parent ends."""
+    _check(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def private_namespaces() -> None:
+    """Gives this process mounts of its own, and its next child a process namespace whose first process it is."""
+    _check(_libc.unshare(_CLONE_NEWNS | _CLONE_NEWPID), "unshare(CLONE_NEWNS | CLONE_NEWPID)")
+
+
+def mount(source: str, place: str, kind: str, flags: int, options: str = "") -> None:
+    """mount(2)."""
+    _check(
+        _libc.mount(source.encode(), os.fsencode(place), kind.encode(), ctypes.c_ulong(flags), options.encode()),
+        f"mounting {kind or source} on {place}",
+    )
+
+
+def give_up_privileges() -> None:
+    """Drops every capability, and those that a program could bring with it."""
+    for capability in range(_CAPABILITIES):
+        _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # refused without CAP_SETPCAP: the next line covers it
+    _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
+    head = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    none = (ctypes.c_uint32 * 6)()
+    _check(_libc.capset(head, none), "capset")
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")

@@ -1,0 +1,108 @@
+"""What a server process logs, for people or as JSON: one line a record, with the session and the call it is about."""
+
+from __future__ import annotations
+
+import json
+import logging
+import logging.config
+import time
+from typing import Any, Literal
+
+__all__ = ["Console", "JsonLines", "about", "config", "notice", "set_up"]
+
+# What a record may be about, beside its text: attributes that `about` gives it.
+_SUBJECTS = ("session", "episode", "request")
+_NO_ID = ("-", "(")
+# uvicorn's own loggers, as it names them.
+_UVICORN = ("uvicorn", "uvicorn.error", "uvicorn.access")
+
+
+def about(session: str | None = None, episode: str | None = None, request: str | int | None = None) -> dict[str, Any]:
+    """What a record is about, to be passed to a logger as `extra`.
+
+    Args:
+        session: Its id. What stands there for a connection of none or many, a dash or a bracket, is left out.
+        episode: The id that the client gave its episode.
+        request: Id of the client's request; of protocol v1, which has none, the number of the message.
+    """
+    named = session if session is None or not session.startswith(_NO_ID) else None
+    return {"session": named, "episode": episode, "request": request}
+
+
+def config(log_format: Literal["console", "json"], log_level: str) -> dict[str, Any]:
+    """The whole configuration of a serving process, for `logging.config.dictConfig` or uvicorn's `log_config`."""
+    level = log_level.upper()
+    stderr = {"class": "logging.StreamHandler", "stream": "ext://sys.stderr", "formatter": "default"}
+    # The environment's own records go to the root; on a console they are left as the environment has them.
+    root: dict[str, Any] = {"handlers": ["stderr"], "level": "WARNING"}
+    own = {"handlers": ["stderr"], "level": level, "propagate": False}
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"default": {"()": JsonLines if log_format == "json" else Console}},
+        "handlers": {"stderr": stderr},
+        "loggers": {
+            "openenv": own,
+            "uvicorn": own,
+            **{name: {"level": level, "propagate": True} for name in _UVICORN[1:]},
+        },
+        **({"root": root} if log_format == "json" else {}),
+    }
+
+
+def set_up(log_format: Literal["console", "json"], log_level: str) -> None:
+    """Has this process log that way from here on."""
+    logging.config.dictConfig(config(log_format, log_level))
+    if log_format == "json":
+        logging.captureWarnings(True)  # on a line of their own they would be no JSON
+
+
+def notice(text: str) -> str:
+    """What a command says to whoever started it, as the line of JSON that stands between those of its loggers."""
+    return JsonLines().format(logging.LogRecord("openenv.cli", logging.INFO, "", 0, text, None, None))
+
+
+class JsonLines(logging.Formatter):
+    """A record as one line of JSON: `time` (UTC), `level`, `logger`, `message`, `pid`; where there are any `session`,
+    `episode`, `request`, and `exception` with its traceback.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": _utc(record.created),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            "pid": record.process,
+            **_subjects(record),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        elif record.exc_text:
+            line["exception"] = record.exc_text
+        if record.stack_info:
+            line["stack"] = record.stack_info
+        return json.dumps(line, default=str)
+
+
+class Console(logging.Formatter):
+    """A record for people: when, how bad, what, and which episode and request it is about."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name of logging.Formatter's method
+        line = super().formatMessage(record)
+        # The session is in the text.
+        found = {name: value for name, value in _subjects(record).items() if name != "session"}
+        return f"{line} ({', '.join(f'{name} {value}' for name, value in found.items())})" if found else line
+
+
+def _subjects(record: logging.LogRecord) -> dict[str, Any]:
+    values = {name: getattr(record, name, None) for name in _SUBJECTS}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _utc(seconds: float) -> str:
+    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    return f"{whole}.{int(seconds * 1000) % 1000:03d}Z"

@@ -1,0 +1,164 @@
+"""Stands before every route of an app, also before those that its owner adds."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING, Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ..errors import MessageTooLarge, OpenEnvError, TooManyFailures
+from ..metrics import METER
+from .answer import answer_to
+from .porter import HANDSHAKE, Head, fields_of, without_keys
+from .visitor import Visitor
+
+if TYPE_CHECKING:
+    from .environment_server import HTTPEnvServer
+
+__all__ = ["Guard", "log_refusal", "visitor_of"]
+
+logger = logging.getLogger("openenv.server")
+
+_VISITOR = "openenv.visitor"
+_OFFERS = b"sec-websocket-protocol"
+# Ours that take a body. What an owner's route takes is its own matter.
+_WITH_BODY = frozenset({"/reset", "/step"})
+# Refused before it was accepted; used where a server cannot answer a handshake with a status.
+CLOSE_POLICY = 1008
+
+
+class Guard:
+    """ASGI middleware: keys, origins, and the size of bodies.
+
+    Args:
+        app: What it stands before.
+        server: Whose keys are asked for.
+    """
+
+    def __init__(self, app: ASGIApp, server: HTTPEnvServer):
+        self._app = app
+        self._server = server
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in {"http", "websocket"}:
+            await self._app(scope, receive, send)
+            return
+        try:
+            head = _admit(scope, self._server)
+            if scope["type"] == "http" and head.path in _WITH_BODY:
+                body = _Body(receive, send, self._server.settings.max_message_bytes)
+                body.expect(head.fields.get(b"content-length", b""))
+                receive, send = body.receive, body.send
+        except OpenEnvError as error:
+            log_refusal(error, head_of(scope))
+            await _refuse(error, scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+
+def visitor_of(scope: MutableMapping[str, Any], server: HTTPEnvServer) -> Visitor:
+    """Who sends a request. One that came past the guard, to routes taken out of their app, is checked here.
+
+    Raises:
+        Unauthorized: It may not come in.
+    """
+    if _VISITOR not in scope:
+        _admit(scope, server)
+    visitor = scope[_VISITOR]
+    assert isinstance(visitor, Visitor)
+    return visitor
+
+
+def log_refusal(error: OpenEnvError, head: Head) -> None:
+    """Notes that somebody was not let in; not each time, of somebody who tries all the time."""
+    METER.failed(error)
+    level = logging.DEBUG if isinstance(error, TooManyFailures) else logging.WARNING
+    origin = head.peer[0] if head.peer else "-"
+    logger.log(level, "%s %s from %s: %s: %s", head.method, head.path, origin, type(error).__name__, error.message)
+
+
+def head_of(scope: MutableMapping[str, Any]) -> Head:
+    """What the porter looks at."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path") or ""
+    if root and (path == root or path.startswith(f"{root.rstrip('/')}/")):
+        path = path[len(root.rstrip("/")) :]
+    client, server = scope.get("client"), scope.get("server")
+    return Head(
+        scope.get("method", HANDSHAKE) if scope["type"] == "http" else HANDSHAKE,
+        path,
+        fields_of(scope["headers"]),
+        (client[0], client[1]) if client else None,
+        server[0] if server else None,
+    )
+
+
+def _admit(scope: MutableMapping[str, Any], server: HTTPEnvServer) -> Head:
+    head = head_of(scope)
+    scope[_VISITOR] = server.porter.admit(head)
+    if _OFFERS in head.fields:
+        offers = without_keys(head.fields[_OFFERS].decode("latin-1").split(","))
+        headers = [(name, value) for name, value in scope["headers"] if name.lower() != _OFFERS]
+        if offers:
+            headers.append((_OFFERS, ",".join(offers).encode("latin-1")))
+        scope["headers"] = headers
+        scope["subprotocols"] = [offer.strip() for offer in offers]
+    return head
+
+
+async def _refuse(error: OpenEnvError, scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "http":
+        await answer_to(error)(scope, receive, send)
+    elif "websocket.http.response" in scope.get("extensions", {}):
+        await receive()
+        response = answer_to(error)
+        start = {"status": response.status_code, "headers": response.raw_headers}
+        await send({"type": "websocket.http.response.start", **start})
+        await send({"type": "websocket.http.response.body", "body": bytes(response.body)})
+    else:
+        await receive()
+        await send({"type": "websocket.close", "code": CLOSE_POLICY, "reason": type(error).__name__})
+
+
+class _Body:
+    """Between an app and a request whose body may not be larger than a message."""
+
+    def __init__(self, receive: Receive, send: Send, limit: int):
+        self._receive = receive
+        self._send = send
+        self._limit = limit
+        self._size = 0
+        self._refused = False
+
+    def expect(self, length: bytes) -> None:
+        """Looks at what the request says of its length. Raises `MessageTooLarge`."""
+        if length.isdigit() and int(length) > self._limit:
+            raise self._fault(int(length))
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.request":
+            self._size += len(message.get("body", b""))
+            if self._size > self._limit:
+                # What the app makes of a request that ends in the middle is not sent.
+                await self._answer(self._fault(self._size))
+                return {"type": "http.disconnect"}
+        return message
+
+    async def send(self, message: Message) -> None:
+        if not self._refused:
+            await self._send(message)
+
+    async def _answer(self, error: OpenEnvError) -> None:
+        if not self._refused:
+            self._refused = True
+            response = answer_to(error)
+            headers = [*response.raw_headers, (b"connection", b"close")]
+            await self._send({"type": "http.response.start", "status": response.status_code, "headers": headers})
+            await self._send({"type": "http.response.body", "body": bytes(response.body)})
+
+    def _fault(self, size: int) -> MessageTooLarge:
+        limit = f"{self._limit} bytes (max_message_mb, OPENENV_MAX_MESSAGE_MB)"
+        return MessageTooLarge(f"a body of {size} bytes is over the limit of {limit}")

@@ -1,0 +1,43 @@
+"""Who is at the other end of a connection, and what their key allows."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+from ..tracing import Trail
+
+__all__ = ["ANYBODY", "Scope", "Visitor"]
+
+
+class Scope(StrEnum):
+    """What a key allows."""
+
+    CONTROL = "control"
+    """Everything."""
+    AGENT = "agent"
+    """Tools, and nothing that ends or restarts an episode."""
+    VIEW = "view"
+    """Reading what the server and its environment are."""
+
+
+class Visitor(NamedTuple):
+    """A client whose key was checked.
+
+    Attributes:
+        scope: What it may do.
+        holder: Number of its key, from 1; 0 where no key is asked for.
+        peer: Its address, for people to read: `127.0.0.1:41234`.
+        traceparent: The trace that its requests are part of, in its own words (W3C trace context); empty: none.
+        trail: Where its requests are traced; None: nowhere.
+    """
+
+    scope: Scope
+    holder: int
+    peer: str
+    traceparent: str = ""
+    trail: Trail | None = None
+
+
+ANYBODY = Visitor(Scope.CONTROL, 0, "")
+"""A client of a server that asks for no key."""

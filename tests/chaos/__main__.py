@@ -1,0 +1,76 @@
+"""Puts faults to our server, and to the released peer where it is installed, and prints one table.
+
+    python -m tests.chaos [--only cut,hung] [--no-peer] [--soak-s 120] [--seed 1] [--list]
+
+It exits with 1 if anything that must hold does not hold here. What the peer does changes nothing about that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+
+from .faults import FAULTS
+from .served import PEER_PYTHON
+from .table import show
+from .trial import Finding
+
+
+def main() -> int:
+    """Runs all faults; returns the exit code."""
+    options = _options()
+    chosen = [fault for fault in FAULTS if not options.only or any(part in fault.name for part in options.only)]
+    if options.list:
+        for fault in chosen:
+            print(f"{fault.name}: {fault.must}")
+        return 0
+    missing = None if options.peer and PEER_PYTHON.exists() else "not run" if not options.peer else "not installed"
+    rows = []
+    for fault in chosen:
+        _say(f"{fault.name} ...")
+        ours = fault.under("ours", options.seed, options.soak_s)
+        _say(f"  ours: {_verdict(ours)}")
+        peer: Finding | str
+        if fault.peer is not True:
+            peer = fault.peer or "cannot be put through it"
+        elif missing:
+            peer = missing
+        else:
+            peer = fault.under("peer", options.seed, options.soak_s)
+            _say(f"  peer: {_verdict(peer)}")
+        rows.append((fault, ours, peer))
+    show(rows)
+    failed = [fault.name for fault, ours, _ in rows if not ours.ok]
+    _say(f"FAILED: {', '.join(failed)}" if failed else f"all {len(rows)} faults survived")
+    print(json.dumps({fault.name: {"ours": vars(ours), "peer": _plain(peer)} for fault, ours, peer in rows}))
+    return 1 if failed else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__.splitlines()[0])
+    parser.add_argument("--only", type=lambda text: text.split(","), help="parts of names of faults, with commas")
+    parser.add_argument("--no-peer", dest="peer", action="store_false", help="leave the released peer out")
+    parser.add_argument("--soak-s", type=float, default=120.0, help="how long the soak lasts; default 120")
+    parser.add_argument("--seed", type=int, default=1, help="of what is done by chance; default 1")
+    parser.add_argument("--list", action="store_true", help="say which faults there are")
+    return parser.parse_args()
+
+
+def _verdict(finding: Finding) -> str:
+    said = "; ".join(finding.survived)
+    failed = "; ".join(finding.failed)
+    return f"{finding.seconds:.1f} s | {said}" + (f" | FAILED: {failed}" if failed else "")
+
+
+def _plain(peer: Finding | str) -> object:
+    return peer if isinstance(peer, str) else vars(peer)
+
+
+def _say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

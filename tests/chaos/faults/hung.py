@@ -1,0 +1,91 @@
+"""A step that never returns, wherever environments run."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from ...mini_client import Failed, MiniClient, Msgpack
+from ..ledger import EPISODES, PROBES, Ledger
+from ..served import Served, holds
+from ..trial import Trial, fault
+
+HUNG = 5
+TIMEOUT_S = 1.0
+LATE_S = 0.1
+BEFORE_S = 2.0
+DURING_S = 2.5
+SESSIONS = 200
+# The answer to a single call of one of these errors is the end of the call; a later one says what became of the session.
+TIMEOUTS = {"StepTimeout", "TimeoutError"}
+MUST = "typed answer at the deadline plus at most 100 ms; other sessions' P99 unmoved"
+
+
+@fault("step that never returns: async", MUST)
+def hung_async(trial: Trial) -> None:
+    _hung(trial, "async", {})
+
+
+@fault("step that never returns: thread", MUST)
+def hung_thread(trial: Trial) -> None:
+    _hung(trial, "sync", {})
+
+
+@fault("step that never returns: process", MUST + "; process child gone", peer="has no process isolation")
+def hung_process(trial: Trial) -> None:
+    _hung(trial, "sync", {"OPENENV_ISOLATION": "process"})
+
+
+def _hung(trial: Trial, form: str, settings: dict[str, Any]) -> None:
+    server = trial.serve(form, sessions=2 * SESSIONS, settings=settings)
+    crowd = trial.crowd(server.url, timeout_s=TIMEOUT_S)
+    crowd.say("phase before")
+    time.sleep(BEFORE_S)
+    places = Ledger(server.ledger_path).places
+    crowd.say("phase during")
+    crowd.say(f"dare {HUNG} hang 0")
+    if trial.ours:
+        took, name = asyncio.run(_asked_directly(server))
+        trial.check(
+            name == "StepTimeout" and took <= TIMEOUT_S + LATE_S,
+            f"server answers {name} {1000 * (took - TIMEOUT_S):.0f} ms after the deadline",
+        )
+    holds(lambda: False, DURING_S)
+    crowd.say("phase after")
+    report = crowd.report()
+    hung = set(range(SESSIONS - HUNG, SESSIONS))
+    timeouts = [error for error in report.errors if error["error"] in TIMEOUTS]
+    told = {error["session"] for error in timeouts}
+    trial.check(told == hung, f"{len(told)} sessions are told {report.names()}", f"of {len(hung)} hung sessions, "
+                f"{len(told & hung)} were told, and {len(told - hung)} others: {report.names()}")
+    latest = max((error["after_s"] for error in timeouts), default=0.0) - TIMEOUT_S
+    trial.check(latest <= LATE_S, f"at most {1000 * latest:.0f} ms late", f"{1000 * latest:.0f} ms late")
+    others = [error for error in report.errors if error["session"] not in hung]
+    trial.check(not others, "no other session failed", f"{len(others)} errors of others, as {others[:1]}")
+    completed = {episode // EPISODES for episode in report.raw["completed"]}
+    trial.check(hung <= completed, "the hung ones play again", f"{len(hung - completed)} of the hung play no more")
+    trial.counts(server, report)
+    trial.unmoved(report)
+    if settings:
+        pids = {places[session] for session in hung if session in places}
+        left = pids & set(server.marked())
+        trial.check(not left and bool(pids), f"{len(pids)} processes gone", f"processes {left} are left")
+
+
+async def _asked_directly(server: Served) -> tuple[float, str]:
+    """Seconds until the server answers a hung step, and the name of its answer, as a client sees that does nothing else."""
+    async with MiniClient(f"ws://127.0.0.1:{server.port}/ws", Msgpack()) as client:
+        session = (await client.call("open"))["session"]
+        await client.call("reset", session=session, seq=1, kwargs={"seed": PROBES})
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(TIMEOUT_S + 5):
+                await client.call(
+                    "step", session=session, seq=2, action={"what": "hang", "request": 1}, deadline_s=TIMEOUT_S
+                )
+        except Failed as failed:
+            return time.monotonic() - began, failed.name
+        except TimeoutError:
+            return time.monotonic() - began, "nothing"
+        return time.monotonic() - began, "a result"

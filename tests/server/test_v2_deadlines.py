@@ -1,0 +1,124 @@
+"""A call is answered when its time is over, whatever its environment does."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from .probe import AsyncProbe, ProbeEnvironment
+from .talk import error_of, few_lines
+
+pytestmark = few_lines
+
+
+def test_a_call_in_time_is_answered_as_any_other(anywhere):
+    anywhere.open("one")
+    assert anywhere.ask(**anywhere.call("reset", "one"), deadline_s=20)["ok"] is True
+    reply = anywhere.ask(**anywhere.step_call("one", number=3), deadline_s=20)
+    assert reply["observation"]["value"] == 3
+    anywhere.assert_lives("one")
+
+
+def test_an_async_call_that_does_not_end_is_stopped_and_its_session_goes_on(line):
+    with line(AsyncProbe) as open_talk:
+        talk = open_talk()
+        talk.open("one")
+        begun = time.monotonic()
+        error = error_of(talk.ask(**talk.step_call("one", "hang"), deadline_s=0.2))
+        assert 0.2 <= time.monotonic() - begun < 10
+        assert (error["error"], error["blame"], error["retryable"]) == ("StepTimeout", "environment", False)
+        assert "deadline_s" in error["message"]
+        assert ProbeEnvironment.stopped.wait(20)
+        talk.seq["one"] -= 1
+        assert error_of(talk.step("one", "hang"))["error"] == "StepTimeout"  # told again, not done again
+        assert talk.step("one")["observation"]["step_count"] == 1
+
+
+def test_a_call_on_a_thread_that_does_not_end_ends_its_session(line):
+    with line(ProbeEnvironment, 1, queue_timeout_s=20) as open_talk:
+        talk = open_talk()
+        talk.open("one")
+        number = talk.tell(**talk.step_call("one", "wait"), deadline_s=0.1)
+        behind = talk.tell_step("one")
+        first, second, third = talk.receive(), talk.receive(), talk.receive()
+        assert (first["id"], error_of(first)["error"]) == (number, "StepTimeout")
+        replies = {message.get("id", message.get("event")): message for message in (second, third)}
+        assert error_of(replies[behind])["error"] == "SessionLost"
+        assert replies["session_lost"]["session"] == "one"
+        assert "thread" in replies["session_lost"]["reason"]
+        assert error_of(talk.step("one"))["error"] in {"UnknownSession"}
+        waiting = talk.tell("open", session="two")
+        assert talk.ask("heartbeat")["ok"] is True  # its slot is not free before the thread returns
+        assert not ProbeEnvironment.closed.is_set()
+        ProbeEnvironment.gate.set()
+        opened = talk.receive()
+        assert (opened["id"], opened["ok"]) == (waiting, True)
+        assert ProbeEnvironment.closed.wait(20)
+
+
+def test_the_time_in_the_queue_counts(line):
+    with line() as open_talk:
+        talk = open_talk()
+        talk.open("one")
+        running = talk.tell_step("one", "wait")
+        assert ProbeEnvironment.waiting.wait(20)
+        late = error_of(talk.ask(**talk.step_call("one"), deadline_s=0.1))
+        assert late["error"] == "StepTimeout"
+        assert "not executed" in late["message"]
+        ProbeEnvironment.gate.set()
+        assert talk.receive()["id"] == running
+        assert talk.step("one")["observation"]["step_count"] == 2
+
+
+def test_a_deadline_passes_while_the_session_waits_for_its_slot(line):
+    with line(ProbeEnvironment, 1) as open_talk:
+        talk = open_talk()
+        talk.open("a")
+        opening = talk.tell("open", session="b", wait_s=20)
+        talk.seq["b"] = 0
+        error = error_of(talk.ask(**talk.call("reset", "b", deadline_s=0.1)))
+        assert error["error"] == "StepTimeout"
+        closing = talk.tell("close", session="a")
+        assert {talk.receive()["id"], talk.receive()["id"]} == {closing, opening}
+        talk.seq["b"] = 1
+        talk.assert_lives("b")
+
+
+def test_the_deadline_of_a_batch_is_that_of_its_calls(line):
+    with line(AsyncProbe) as open_talk:
+        talk = open_talk()
+        for name in "abc":
+            talk.open(name)
+        calls = [talk.step_call("a", number=1), talk.step_call("b", "hang"), talk.step_call("c", "hang")]
+        calls[2]["deadline_s"] = 0.05
+        frames = talk.batch(*calls, deadline_s=0.3, min_ready=1)
+        results = [result for frame in frames for result in frame["results"]]
+        assert [result["session"] for result in results] == ["a", "c", "b"]
+        assert [result.get("error", {}).get("error") for result in results] == [None, "StepTimeout", "StepTimeout"]
+        for name in "abc":
+            talk.assert_lives(name)
+
+
+def test_others_do_not_wait(line):
+    with line(AsyncProbe) as open_talk:
+        talk = open_talk()
+        talk.open("hung")
+        talk.open("quick")
+        number = talk.tell(**talk.step_call("hung", "hang"), deadline_s=0.3)
+        answered = 0
+        talk.tell_step("quick")
+        while (reply := talk.receive())["id"] != number:
+            answered += reply["ok"]
+            talk.tell_step("quick")
+        assert error_of(reply)["error"] == "StepTimeout"
+        assert answered > 10
+
+
+@pytest.mark.parametrize("deadline", [0, -1, 86_401, "soon"])
+def test_a_deadline_that_is_none_is_refused(talk, deadline):
+    talk.open("one")
+    error = error_of(talk.ask(**talk.step_call("one"), deadline_s=deadline))
+    assert (error["error"], error["blame"]) == ("InvalidAction", "client")
+    talk.seq["one"] -= 1
+    talk.assert_lives("one")

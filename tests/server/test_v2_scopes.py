@@ -1,0 +1,94 @@
+"""What a key of each scope may ask for in v2."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from openenv.server import create_app
+from openenv.server.visitor import Scope, Visitor
+from openenv.settings import ServerSettings
+from openenv.types import Action, Observation
+
+from ..environments import InlinePlain
+
+OPEN = {"op": "open", "session": "one"}
+STATE = {"op": "state", "session": "one"}
+
+
+class Tool(Action):
+    type: str = "plain"
+    tool_name: str = ""
+
+
+class Channel:
+    def __init__(self) -> None:
+        self.frames: list[Any] = []
+
+    def send(self, frame: bytes) -> None:
+        self.frames.append(json.loads(frame))
+
+    def close(self, code: int) -> None:
+        self.frames.append(code)
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+
+def step(seq: int, kind: str) -> dict[str, Any]:
+    return {"op": "step", "session": "one", "seq": seq, "action": {"type": kind}}
+
+
+def reset(seq: int) -> dict[str, Any]:
+    return {"op": "reset", "session": "one", "seq": seq}
+
+
+def replies_to(scope: Scope, *requests: dict[str, Any]) -> list[Any]:
+    async def run() -> list[Any]:
+        app = create_app(InlinePlain, Tool, Observation, settings=ServerSettings.read({}))
+        channel = Channel()
+        connection = app.state.openenv.connect(channel, "openenv.v2.json", Visitor(scope, 1, "here"))
+        for number, request in enumerate(requests, 1):
+            connection.receive(json.dumps({"id": number, **request}).encode())
+        await connection.aclose()
+        return [frame for frame in channel.frames if "id" in frame]
+
+    return asyncio.run(run())
+
+
+def errors(replies: list[Any]) -> list[str | None]:
+    return [reply.get("error", {}).get("error") for reply in replies]
+
+
+def test_control_may_do_everything():
+    replies = replies_to(Scope.CONTROL, OPEN, reset(1), step(2, "plain"), step(3, "call_tool"), STATE)
+    assert errors(replies) == [None] * 5
+
+
+def test_an_agent_uses_tools_and_nothing_else():
+    requests = [
+        OPEN,
+        reset(1),
+        step(1, "plain"),
+        step(1, "call_tool"),
+        step(2, "list_tools"),
+        STATE,
+        {"op": "heartbeat"},
+    ]
+    replies = replies_to(Scope.AGENT, *requests, {"op": "close", "session": "one"})
+    assert errors(replies) == [None, "Forbidden", "Forbidden", None, None, "Forbidden", None, None]
+    assert "control" in replies[1]["error"]["message"]
+
+
+def test_an_action_that_is_not_valid_is_no_tool_call():
+    wrong = {"op": "step", "session": "one", "seq": 1, "action": {"type": "call_tool", "unknown": 1}}
+    assert errors(replies_to(Scope.AGENT, OPEN, wrong))[1] == "Forbidden"
+
+
+def test_what_is_forbidden_alone_is_forbidden_in_a_batch():
+    batch = {"op": "batch", "calls": [OPEN, reset(1), step(1, "call_tool"), step(2, "plain")]}
+    (reply,) = replies_to(Scope.AGENT, batch)
+    results = {result["call"]: result for result in reply["results"]}
+    assert errors([results[place] for place in range(4)]) == [None, "Forbidden", None, "Forbidden"]
