@@ -199,7 +199,7 @@ class ConcurrencyConfigurationError(UsageError):
             message
             or f"{environment_name} does not support concurrent sessions, but {max_concurrent_envs} were asked for: "
             "set SUPPORTS_CONCURRENT_SESSIONS = True on the class if its instances share nothing, "
-            "or serve it with a limit of 1",
+            "or serve it with --isolation process, or with a limit of 1",
             data={"environment_name": environment_name, "max_concurrent_envs": max_concurrent_envs},
         )
         self.environment_name = environment_name

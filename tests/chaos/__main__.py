@@ -11,10 +11,11 @@ import argparse
 import json
 import sys
 import time
+from pathlib import Path
 
 from .faults import FAULTS
 from .served import PEER_PYTHON
-from .table import show
+from .table import as_markdown, show
 from .trial import Finding
 
 
@@ -42,6 +43,8 @@ def main() -> int:
             _say(f"  peer: {_verdict(peer)}")
         rows.append((fault, ours, peer))
     show(rows)
+    if options.markdown:
+        options.markdown.write_text(as_markdown(rows))
     failed = [fault.name for fault, ours, _ in rows if not ours.ok]
     _say(f"FAILED: {', '.join(failed)}" if failed else f"all {len(rows)} faults survived")
     print(json.dumps({fault.name: {"ours": vars(ours), "peer": _plain(peer)} for fault, ours, peer in rows}))
@@ -54,6 +57,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--no-peer", dest="peer", action="store_false", help="leave the released peer out")
     parser.add_argument("--soak-s", type=float, default=120.0, help="how long the soak lasts; default 120")
     parser.add_argument("--seed", type=int, default=1, help="of what is done by chance; default 1")
+    parser.add_argument("--markdown", type=Path, help="a file to write the table to, too")
     parser.add_argument("--list", action="store_true", help="say which faults there are")
     return parser.parse_args()
 

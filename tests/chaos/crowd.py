@@ -2,12 +2,12 @@
 
     python crowd.py URL '{"sessions": 200, ...}'
 
-The options are the fields of `Plan`. It says `{"ready": n}` when all sessions have their first episode, reads commands
-from standard input, a line each, and prints a report as JSON when it is told to end:
+The options are the fields of `Plan`. It says `{"ready": n}` when all sessions have their first episode, reads
+commands from standard input, a line each, and prints a report as JSON when it is told to end:
 
 - `phase NAME`: what is measured from here on is booked under that name.
-- `dare K WHAT SECONDS`: in their next step, K sessions dare the environment to do that. What ends in an error is told at
-  once: `{"dared": session, "error": name}`.
+- `dare K WHAT SECONDS`: in their next step, K sessions dare the environment to do that. What ends in an error
+  is told at once: `{"dared": session, "error": name}`.
 - `pause`, `resume`: no session begins a call, and does again.
 - `finish`: every session plays its episode to the end, and no other.
 - `stop`: every session ends after its call.
@@ -33,6 +33,7 @@ except ImportError:  # the other package has no such class
 
     class OpenEnvError(Exception):  # type: ignore[no-redef]
         """Nothing is one."""
+
 
 # Errors of one session after which it is given up, and the pause after each.
 MOST_ERRORS = 40
@@ -235,7 +236,7 @@ class Crowd:
                             client = await self._begin(player, client)
                     else:
                         await client.reset(seed=player.episode)
-                except Exception as error:  # whatever it is, it is booked
+                except Exception as error:  # noqa: BLE001 - whatever it is, it is booked
                     if first:
                         self._is_ready()
                         first = False
@@ -281,7 +282,7 @@ class Crowd:
             began = time.monotonic()
             try:
                 result = await client.step(player.action())
-            except Exception as error:  # as above
+            except Exception as error:  # noqa: BLE001 - as above
                 client = await self._failed(player, "step", began, error, client)
                 if _is_over(error):
                     player.played += 1
@@ -388,7 +389,7 @@ async def _close(client: Any) -> None:
     try:
         async with asyncio.timeout(5):
             await client.close()
-    except Exception:  # noqa: S110 - it is of no use any more
+    except Exception:  # noqa: BLE001 - it is of no use any more
         pass
 
 

@@ -10,13 +10,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
 from .served import HERE, MARK, PEER_PYTHON, own_environ
 
-__all__ = ["Driver", "Report"]
+__all__ = ["Driver", "Report", "told"]
 
 READY_S = 60.0
 END_S = 40.0
@@ -70,6 +71,11 @@ class Report:
         for error in self.errors:
             found[error["error"]] = found.get(error["error"], 0) + 1
         return found
+
+
+def told(names: Mapping[str, int]) -> str:
+    """How often each error was told, to be read."""
+    return ", ".join(f"{count} {name}" for name, count in sorted(names.items())) or "nothing"
 
 
 class Driver:

@@ -60,7 +60,9 @@ class _Ledger:
     """Appends lines. Each one is one write, which the kernel does not mix with those of others."""
 
     def __init__(self, path: str | None):
-        self._file = -1 if path is None else os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._file = (
+            -1 if path is None else os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        )
 
     def note(self, deed: str, episode: int, number: int = 0) -> None:
         if self._file != -1:

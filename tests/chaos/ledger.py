@@ -71,7 +71,11 @@ class Ledger:
                 found.append(
                     f"episode {episode}: {answered.get(episode, 0)} answered, {len(certain)} executed of those"
                 )
-        found += [f"episode {episode}: reset {count} times" for episode, count in self.resets.items() if count > 1]
+        found += [
+            f"episode {episode}: reset {count} times"
+            for episode, count in self.resets.items()
+            if count > 1 and episode in answered
+        ]
         return found
 
 

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from openenv.bench.procfs import process_tree, resident_bytes
 
-__all__ = ["HERE", "PEER_PYTHON", "MARK", "Served", "end_marked", "holds", "marked", "own_environ"]
+__all__ = ["HERE", "MARK", "PEER_PYTHON", "Served", "end_marked", "holds", "marked", "own_environ"]
 
 HERE = Path(__file__).resolve().parent
 PEER_PYTHON = HERE.parents[1] / ".venv-peer/bin/python"

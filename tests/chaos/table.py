@@ -11,7 +11,7 @@ from rich.text import Text
 
 from .trial import Fault, Finding
 
-__all__ = ["show"]
+__all__ = ["as_markdown", "show"]
 
 WIDTH = 200
 LONGEST = 400
@@ -37,5 +37,16 @@ def _told(finding: Finding | str) -> Text:
     return text
 
 
+def as_markdown(rows: Sequence[tuple[Fault, Finding, Finding | str]]) -> str:
+    """The same for a page."""
+    lines = ["| fault | sessions | what must hold | ours | peer (0.10.0) |", "|---|---|---|---|---|"]
+    for fault, ours, peer in rows:
+        told = (_told(finding).plain.replace("|", "/") for finding in (ours, peer))
+        lines.append(f"| {fault.name} | {fault.sessions:,} | {fault.must} | {' | '.join(told)} |")
+    return "\n".join(lines) + "\n"
+
+
 def _cut(said: str) -> str:
+    """Without the example."""
+    said = said.partition(", as ")[0]
     return said if len(said) <= LONGEST else said[:LONGEST] + " ..."

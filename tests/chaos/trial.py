@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .driver import Driver, Report
+from .driver import Driver, Report, told
 from .ledger import Ledger
 from .proxy import Proxy
 from .served import Served, end_marked
@@ -117,7 +117,11 @@ class Trial:
         """Whether the environments' own counts are those of the clients."""
         ledger = Ledger(server.ledger_path)
         differences = ledger.differences(report.raw)
-        self.check(not report.mixed, "no reply to another request", f"replies of another request or environment: {report.mixed[:3]}")
+        self.check(
+            not report.mixed,
+            "no reply to another request",
+            f"{len(report.mixed)} replies of another request or environment, as {report.mixed[:3]}",
+        )
         return self.check(
             not differences,
             f"counts equal ({ledger.total} steps)",
@@ -129,7 +133,7 @@ class Trial:
         return self.check(
             len(report.errors) <= besides,
             f"{report.completed} episodes complete, no error",
-            f"{len(report.errors)} errors ({report.completed} episodes complete): {report.names()}, "
+            f"{len(report.errors)} errors ({report.completed} episodes complete): {told(report.names())}, "
             f"as {report.errors[0]['message'] if report.errors else ''!r}",
         )
 
@@ -170,7 +174,7 @@ class Fault:
                 trial = Trial(system, seed, soak_s, stack, folder)
                 try:
                     self.run(trial)
-                except Exception as error:  # a fault that cannot be put is one that failed
+                except Exception as error:  # noqa: BLE001 - a fault that cannot be put is one that failed
                     lines = traceback.format_exc().splitlines()
                     where = [line.strip() for line in lines if "tests/chaos" in line][-1:]
                     trial.finding.failed.append(f"{type(error).__name__}: {error} {where}"[:1500])

@@ -38,16 +38,6 @@ NO_OPTION = {
 }
 
 
-@pytest.fixture(autouse=True)
-def clean_environment(monkeypatch):
-    """No setting is set, and what the command exports is forgotten."""
-    for setting in TABLE:
-        for variable in setting.variables:
-            # Set first: only what the test changed is put back, and `export` changes it unseen.
-            monkeypatch.setenv(variable, "")
-            monkeypatch.delenv(variable)
-
-
 def run(*arguments, **variables):
     """Runs `openenv serve` as far as it gets; returns the error that stopped it."""
     result = CliRunner(env=variables).invoke(app, ["serve", *arguments], standalone_mode=False)
@@ -201,3 +191,15 @@ def test_a_certificate_that_cannot_be_used_is_found_before_anything_starts():
     error = run("echo", "--ssl-certfile", "/nowhere.pem")
     assert type(error) is UsageError
     assert "--ssl-certfile" in error.message
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize(
+    ("arguments", "variable"),
+    [(["--api-key", "boss:hidden"], "OPENENV_API_KEYS"), (["--allowed-origins", "here"], "OPENENV_ALLOWED_ORIGINS")],
+)
+def test_keys_and_origins_are_looked_at_before_anything_starts(arguments, variable, workers):
+    error = run("echo", "--workers", workers, *arguments)
+    assert type(error) is UsageError
+    assert variable in error.message
+    assert "hidden" not in error.message

@@ -119,6 +119,7 @@ async def test_the_connection_ends_during_the_opening():
     batch = await peer.asked(1)
     openings = batch["calls"][::2]
     assert {opening["wait_s"] for opening in openings} == {20}
+    assert batch["deadline_s"] == pytest.approx(60 + 20, abs=0.5)
     peer.results(batch, {2: OPENED}, more=True)
     peer.hang_up()
     second = await returning(app, 1, openings, GONE, (0, None), (1, outcome(9.0)))
@@ -131,6 +132,20 @@ async def test_the_connection_ends_during_the_opening():
     assert again["calls"][0] == openings[0]
     answer(second, again)
     assert rewards(await reset) == [1.0, 1.0, 9.0]
+    await envs.close()
+
+
+async def test_the_connection_ends_before_its_hello():
+    app = ScriptedApp(WINDOW_S)
+    hello, app.hello = app.hello, None
+    envs = VectorEnvClient(GenericEnvClient, app=app, num_envs=2)
+    reset = asyncio.create_task(envs.reset())
+    peer = await app.peer()
+    app.hello = hello
+    peer.hang_up()
+    second = await app.peer(1)
+    answer(second, await second.asked(1))
+    assert errors(await reset) == [None] * 2
     await envs.close()
 
 

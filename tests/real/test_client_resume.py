@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import ExitStack
+from functools import partial
 from urllib.parse import urlsplit
 
 import pytest
@@ -15,7 +16,7 @@ from openenv.server.fastpath import FastPath
 
 from ..asynchronous import until
 from ..chaos.proxy import Proxy
-from ..client.environments import Counter, CounterAction, CounterEnv, RingingCounter, ThreadCounter, app_of
+from ..client.environments import Bell, Counter, CounterAction, CounterEnv, RingingCounter, ThreadCounter, app_of
 from ..server.wires import served
 
 pytestmark = pytest.mark.real
@@ -107,6 +108,24 @@ async def test_a_server_that_cannot_be_reached_for_a_while(behind):
         assert (await step).reward == 1.0
 
 
+async def test_a_server_that_seems_to_be_there(behind):
+    """Half-open: nothing comes through, and nobody is told. The server may have executed the step."""
+    app = app_of(ThreadCounter, sessions=1)
+    proxy = behind(app)
+    pings = {"websocket_ping_interval_s": 0.1, "websocket_ping_timeout_s": 0.1, "connect_timeout_s": 0.5}
+    async with CounterEnv(proxy.url, **pings) as env:
+        await env.reset()
+        for count in (1.0, 2.0):
+            before = proxy.accepted
+            proxy.freeze()
+            step = asyncio.create_task(env.step(ONE))
+            await until(lambda before=before: proxy.accepted > before)
+            assert not step.done()
+            await asyncio.to_thread(proxy.thaw)
+            assert (await step).reward == count
+        assert app.state.openenv.active_sessions == 1
+
+
 async def test_the_window_of_the_server_is_over(behind):
     app = app_of(resume_window_s=0.2)
     proxy = behind(app)
@@ -149,10 +168,6 @@ async def test_replies_that_are_later_than_the_client_waits(behind):
 
 
 async def test_a_step_that_does_not_end_is_stopped_by_the_server(behind):
-    from functools import partial
-
-    from ..client.environments import Bell
-
     bell = Bell()
     proxy = behind(app_of(partial(RingingCounter, bell)))
     async with CounterEnv(proxy.url, message_timeout_s=0.1) as env:

@@ -1,4 +1,4 @@
-"""The client and a server of several worker processes: where sessions come back, and what a dead worker takes along."""
+"""The client and a server of several workers: where sessions come back, and what a dead worker takes along."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ def test_a_gymnasium_environment():
 
 
 def test_every_address_of_this_machine():
-    with serving("echo", "--host", "0.0.0.0") as server:
+    with serving("echo", "--host", "0.0.0.0", "--api-key", "none") as server:
         assert "http://0.0.0.0:" in server.announcement
         assert play(server.url.replace("0.0.0.0", "127.0.0.1")) == 0.5
 

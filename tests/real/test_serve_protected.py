@@ -45,7 +45,9 @@ def status(url: str, key: str | None = None) -> int:
 def test_off_loopback_it_makes_a_key_and_prints_it_once(workers):
     with serving("echo", "--host", "0.0.0.0", "--workers", workers) as server:
         line = server.line()
-        key = re.search(r'api_key="([^"]+)"', line)[1]
+        found = re.search(r'api_key="([^"]+)"', line)
+        assert found is not None, line
+        key = found[1]
         assert "OPENENV_API_KEYS" in server.line()
         url = server.url.replace("0.0.0.0", "127.0.0.1")
         assert status(f"{url}/health") == 200

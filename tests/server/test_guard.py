@@ -457,3 +457,13 @@ def test_what_an_owners_route_takes_is_not_limited():
 
     with TestClient(app) as client:
         assert client.post("/upload", json={"padding": "x" * 200_000}).json() == 200_000
+
+
+def test_a_path_cannot_write_lines_into_the_log(caplog):
+    caplog.set_level(logging.WARNING, "openenv.server")
+    with TestClient(guarded()) as client:
+        client.get("/a%0AERROR%20forged" + "x" * 10_000)
+        client.get("/a%0AERROR%20forged", headers=bearer(VIEW))
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 2
+    assert not any("\n" in line or len(line) > 1000 for line in said)

@@ -15,7 +15,9 @@ from .wires import SocketWire, eventually, served
 
 @pytest.fixture
 def address():
-    with served(app_of(InlineProbe, max_message_mb=1, max_unsent_mb=64, resume_window_s=0), ws="websockets-sansio") as address:
+    with served(
+        app_of(InlineProbe, max_message_mb=1, max_unsent_mb=64, resume_window_s=0), ws="websockets-sansio"
+    ) as address:
         yield address
 
 

@@ -7,8 +7,8 @@ import ssl
 from typing import Any
 
 from ..errors import UsageError
-from ..server.keys import NO_KEYS
-from ..server.origin import is_loopback
+from ..server.keys import NO_KEYS, Keyring
+from ..server.origin import Origins, is_loopback
 from ..settings import ServerSettings
 
 __all__ = ["check_tls", "tls_options", "with_keys", "words_about_keys"]
@@ -21,7 +21,12 @@ def with_keys(settings: ServerSettings) -> tuple[ServerSettings, str | None]:
 
     Returns:
         The settings, and the key if one was made.
+
+    Raises:
+        UsageError: Keys or origins cannot be read; said here, before a process is started that could not either.
     """
+    Keyring.parse(settings.api_keys)
+    Origins(settings.allowed_origins)
     if settings.api_keys is not None:
         return settings, None
     if is_loopback(settings.host):

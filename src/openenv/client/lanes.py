@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from ..errors import OpenEnvError, ProtocolViolation
+from ..errors import ConnectionLost, OpenEnvError, ProtocolViolation
 from .dial import Dial
 from .link import Link
 from .redial import redial
@@ -86,7 +86,10 @@ class _Lane:
         self._refills: set[asyncio.Task[None]] = set()
 
     async def open(self, link: Link | None) -> None:
-        self._road = await self._new_road(link)
+        try:
+            self._road = await self._new_road(link)
+        except ConnectionLost:  # after the handshake: there is a server, and the road is bad
+            self._road = await redial(self._new_road, self._patience_s)
 
     def carry(self, seats: Sequence[Seat], wave: Wave) -> None:
         road = self._road

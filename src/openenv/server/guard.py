@@ -76,7 +76,7 @@ def log_refusal(error: OpenEnvError, head: Head) -> None:
     METER.failed(error)
     level = logging.DEBUG if isinstance(error, TooManyFailures) else logging.WARNING
     origin = head.peer[0] if head.peer else "-"
-    logger.log(level, "%s %s from %s: %s: %s", head.method, head.path, origin, type(error).__name__, error.message)
+    logger.log(level, "%s from %s: %s: %s", head, origin, type(error).__name__, error.message)
 
 
 def head_of(scope: MutableMapping[str, Any]) -> Head:

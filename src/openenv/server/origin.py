@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from ..errors import Forbidden, UsageError
 
-__all__ = ["Origins", "is_loopback"]
+__all__ = ["MOST_SHOWN", "Origins", "is_loopback"]
 
 _PORTS = {"http": 80, "ws": 80, "https": 443, "wss": 443}
 _ANY = "*"

@@ -7,11 +7,12 @@ import binascii
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
+from urllib.parse import quote
 
 from ..errors import TooManyFailures, Unauthorized
 from ..settings import ServerSettings
 from .keys import FailureBook, Keyring, Right, allows, refusal
-from .origin import Origins
+from .origin import MOST_SHOWN, Origins
 from .visitor import Scope, Visitor
 
 __all__ = ["HANDSHAKE", "KEY_OFFER", "RIGHTS", "Head", "Porter", "fields_of", "without_keys"]
@@ -53,6 +54,10 @@ class Head(NamedTuple):
     fields: Mapping[bytes, bytes]
     peer: tuple[str, int] | None = None
     local: str | None = None
+
+    def __str__(self) -> str:
+        """The request in one line of bounded length, whatever its path holds."""
+        return f"{self.method} {quote(self.path[:MOST_SHOWN])}"
 
 
 def fields_of(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
@@ -106,7 +111,7 @@ class Porter:
         self._check_origin(head, bool(shown))
         right = RIGHTS.get(("GET" if head.method == "HEAD" else head.method, head.path), Right.EVERYTHING)
         if not allows(visitor.scope, right):
-            raise refusal(visitor.scope, f"{head.method} {head.path}")
+            raise refusal(visitor.scope, str(head))
         return visitor
 
     def _recognize(self, head: Head, shown: list[bytes], peer: str) -> Visitor:

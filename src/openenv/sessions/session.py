@@ -253,7 +253,8 @@ class Session:
             self.executor.cancel()
         elif state is _LIVE or state is _DETACHED:
             self.executor.close(self._closed)
-        # One that is STARTING is closed as soon as its environment is there.
+        else:  # STARTING: closed as soon as its environment is there, or its making could be stopped
+            self.executor.cancel()
 
     def end(self, error: OpenEnvError) -> None:
         """Ends the session and tells its user why."""

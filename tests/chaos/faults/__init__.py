@@ -6,4 +6,16 @@ from __future__ import annotations
 from . import network, workers, hung, isolation, capacity, abuse, fuzz, keys, stopping, soak  # isort: skip
 from ..trial import FAULTS
 
-__all__ = ["FAULTS", "abuse", "capacity", "fuzz", "hung", "isolation", "keys", "network", "soak", "stopping", "workers"]
+__all__ = [
+    "FAULTS",
+    "abuse",
+    "capacity",
+    "fuzz",
+    "hung",
+    "isolation",
+    "keys",
+    "network",
+    "soak",
+    "stopping",
+    "workers",
+]

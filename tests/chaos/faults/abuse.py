@@ -14,13 +14,13 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from ...server.raw import TEXT, close_frame, frame, read_frame, read_until, shake_hands
-from ..served import Served, holds
+from ..served import Served
 from ..trial import Trial, fault
 
 EACH = 10
 # Each of these keeps as much of the server's memory as it may have unsent.
 SLOW_READERS = 5
-PATIENCE_S = 4.0
+PATIENCE_S = 3.0
 FLAT_MB = 60
 SETTINGS = {
     "OPENENV_HANDSHAKE_TIMEOUT_S": 1,
@@ -113,7 +113,7 @@ def _header_flood(server: Served, chance: random.Random) -> _Told:
                 line = b"X-%d: " % sent + value + b"\r\n"
                 raw.sendall(line)
                 sent += len(line)
-                holds(lambda: False, 0.001)
+                time.sleep(0.001)
         return _rest(raw)._replace(sent=sent)
 
 
@@ -123,7 +123,7 @@ def _slow_sender(server: Served, _: random.Random) -> _Told:
         for byte in b"GET /health HT":
             with suppress(OSError):
                 raw.send(bytes([byte]))
-            holds(lambda: False, 0.2)
+            time.sleep(0.2)
         return _rest(raw)
 
 
@@ -141,14 +141,14 @@ def _oversize(server: Served, _: random.Random) -> _Told:
 def _slow_reader(server: Served, _: random.Random) -> _Told:
     """Asks for much, and reads nothing until the server has had time to find out."""
     with _greedy(server) as raw:
-        holds(lambda: False, 1.0)
+        time.sleep(1.0)
         return _read_to_the_end(raw)
 
 
 def _never_reads(server: Served, _: random.Random) -> _Told:
     """The same for so long that the server does not wait for it any more."""
     with _greedy(server) as raw:
-        holds(lambda: False, PATIENCE_S)
+        time.sleep(PATIENCE_S)
         return _read_to_the_end(raw)
 
 

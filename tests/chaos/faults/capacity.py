@@ -7,6 +7,7 @@ import time
 from contextlib import AsyncExitStack
 
 from ...mini_client import Failed, MiniClient, Msgpack
+from ..driver import told
 from ..ledger import Ledger
 from ..served import Served
 from ..trial import Trial, fault
@@ -33,7 +34,7 @@ def admission(trial: Trial) -> None:
     trial.check(
         report.completed == CLIENTS and not report.errors,
         f"{report.completed} of {CLIENTS} served",
-        f"{report.completed} of {CLIENTS} served, {len(report.errors)} errors: {report.names()}",
+        f"{report.completed} of {CLIENTS} served, {len(report.errors)} errors: {told(report.names())}",
     )
     most = Ledger(server.ledger_path).most_at_once
     trial.check(most <= SLOTS, f"{most} at a time")
@@ -77,4 +78,6 @@ async def _in_line(trial: Trial, server: Served) -> None:
             async with asyncio.timeout(10):
                 await asyncio.wait([waiting[place]])
         out = sum(1 for place, number in enumerate(served) if place != number)
-        trial.check(not early and not out, f"{len(served)} in line served in order", f"{out} out of order: {served[:20]}")
+        trial.check(
+            not early and not out, f"{len(served)} in line served in order", f"{out} out of order: {served[:20]}"
+        )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
+from collections import Counter
 from pathlib import Path
 
-from ..driver import Driver
+from ..driver import Driver, told
 from ..served import Served, holds
 from ..trial import Trial, fault
 
@@ -21,12 +23,13 @@ ENDS = {
 }
 # Without isolation the rest would only fill this machine.
 OF_THE_PEER = ("segfault", "exit")
-TIMEOUT_S = 3.0
+TIMEOUT_S = 4.0
 GONE_WITHIN_S = 2.0
+PACE_S = 0.4
 FLAT_MB = 40
 SETTINGS = {
     "OPENENV_ISOLATION": "process",
-    "OPENENV_PROCESS_MEMORY_MB": 512,
+    "OPENENV_PROCESS_MEMORY_MB": 384,
     "OPENENV_PROCESS_CHILDREN": 64,
     "OPENENV_PROCESS_OUTPUT_MB": 16,
 }
@@ -38,7 +41,7 @@ SETTINGS = {
 )
 def misdeeds(trial: Trial) -> None:
     server = trial.serve("sync", sessions=400, settings=SETTINGS)
-    crowd = trial.crowd(server.url, vector=100, timeout_s=TIMEOUT_S, steps=10, pace_s=0.4)
+    crowd = trial.crowd(server.url, vector=100, timeout_s=TIMEOUT_S, steps=10, pace_s=PACE_S)
     culprits = set(range(200 - CULPRITS, 200))
     memory = server.resident_bytes()
     processes = len(server.marked())
@@ -49,8 +52,8 @@ def misdeeds(trial: Trial) -> None:
             break
     report = crowd.report()
     for what, ends in ENDS.items() if trial.ours else ():
-        told = [error for error in report.errors if error["phase"] == what]
-        first = {error["session"]: error["error"] for error in reversed(told)}
+        errors = [error for error in report.errors if error["phase"] == what]
+        first = {error["session"]: error["error"] for error in reversed(errors)}
         right = {session for session, name in first.items() if name in ends}
         trial.check(right == culprits, f"{what}: {_names(first)}", f"{what}: sessions were told {_names(first)}")
     others = [error for error in report.errors if error["session"] not in culprits]
@@ -60,7 +63,9 @@ def misdeeds(trial: Trial) -> None:
         grown = (server.resident_bytes() - memory) / 2**20
         trial.check(grown <= FLAT_MB, f"memory {grown:+.0f} MB", f"memory {grown:+.0f} MB")
         left = len(server.marked())
-        trial.check(left <= processes + 20, f"{left} processes of {processes}", f"{left} processes, before {processes}")
+        trial.check(
+            left <= processes + 20, f"{left} processes of {processes}", f"{left} processes, before {processes}"
+        )
 
 
 def _commit(trial: Trial, server: Served, crowd: Driver, what: str) -> None:
@@ -69,8 +74,12 @@ def _commit(trial: Trial, server: Served, crowd: Driver, what: str) -> None:
     groups = _groups(server)
     crowd.say(f"dare {CULPRITS} {what} 0")
     crowd.dared(CULPRITS, TIMEOUT_S + 1.0)
+    # A session that was given up says so once more before it plays again.
+    time.sleep(2 * PACE_S)
     gone = holds(lambda: len(_groups(server)) <= len(groups) + CULPRITS * 4, GONE_WITHIN_S)
-    trial.check(gone is not None, f"{what}: group gone", f"{what}: {len(_groups(server))} processes, before {len(groups)}")
+    trial.check(
+        gone is not None, f"{what}: group gone", f"{what}: {len(_groups(server))} processes, before {len(groups)}"
+    )
 
 
 def _groups(server: Served) -> list[int]:
@@ -79,5 +88,5 @@ def _groups(server: Served) -> list[int]:
     return [pid for pid in server.marked() if pid not in own and Path(f"/proc/{pid}").exists() and pid != os.getpid()]
 
 
-def _names(told: dict[int, str]) -> dict[str, int]:
-    return {name: list(told.values()).count(name) for name in set(told.values())}
+def _names(heard: dict[int, str]) -> str:
+    return told(Counter(heard.values()))

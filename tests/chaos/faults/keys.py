@@ -9,9 +9,10 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from openenv.server.keys import Keyring
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
+
+from openenv.server.keys import Keyring
 
 from ..served import Served
 from ..trial import Trial, fault

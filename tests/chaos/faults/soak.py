@@ -41,6 +41,7 @@ def soak(trial: Trial) -> None:
         last = statistics.median(figures[name] for figures in later[-part:])
         said = f"{name} {first:.0f} -> {last:.0f}"
         trial.check(last - first <= room + 0.02 * first, said, f"{said}: not flat")
+    trial.note("memory by time: " + ", ".join(f"{at:.0f} s {each['memory MB']:.0f}" for at, each in looks[::10]))
     trial.no_errors(report)
     trial.counts(server, report)
 

@@ -341,12 +341,23 @@ async def test_close_closes_the_environment_and_then_ends_its_process(tmp_path):
 
 async def test_a_close_that_hangs_is_ended(tmp_path, monkeypatch):
     monkeypatch.setattr("openenv.execution.process.executor.CLOSE_S", 0.2)
-    async with nursery_of(Closing, str(tmp_path / "note"), True) as nursery:
+    async with nursery_of(Closing, str(tmp_path / "note"), "hang") as nursery:
         patient = Patient(nursery)
         assert await patient.start() is None
         pid = await patient.pid()
         _, error = await patient.close()
         assert "close()" in str(error)
+        assert not alive(pid)
+
+
+@pytest.mark.parametrize(("then", "words"), [("fail", "no such door"), ("segfault", "SIGSEGV")])
+async def test_a_close_that_fails_is_said(tmp_path, then, words):
+    async with nursery_of(Closing, str(tmp_path / "note"), then) as nursery:
+        patient = Patient(nursery)
+        assert await patient.start() is None
+        pid = await patient.pid()
+        _, error = await patient.close()
+        assert words in str(error)
         assert not alive(pid)
 
 

@@ -45,11 +45,13 @@ async def test_the_root_is_read_only_and_so_is_what_the_kernel_shows(tmp_path):
         assert not (tmp_path / "x").exists()
 
 
-async def test_each_session_has_a_tmp_of_its_own():
+async def test_each_session_has_a_tmp_of_its_own(monkeypatch):
+    monkeypatch.setenv("TMPDIR", "/elsewhere")
     async with nursery_of(sandbox="bwrap") as nursery:
         one, other = Patient(nursery), Patient(nursery)
         assert await one.start() is None
         assert await other.start() is None
+        assert await one.do(do="temporary") == "/tmp"
         for place in ("/tmp", "/dev/shm"):
             assert await one.do(do="write", path=f"{place}/mine") == "written"
             assert "mine" in await one.do(do="look", path=place)

@@ -17,14 +17,15 @@ from openenv.errors import (
 from openenv.execution import Execution
 from openenv.execution.process import Nursery
 from openenv.server import HTTPEnvServer
-from openenv.sessions import Limits, SessionManager
+from openenv.server.metadata import environment_metadata
+from openenv.sessions import Limits, SessionManager, SessionState
 from openenv.settings import ServerSettings
 from openenv.types import Action, Observation
 
 from ... import asynchronous
-from ...asynchronous import open_session, outcome
+from ...asynchronous import open_session, outcome, until
 from ...environments import Exclusive
-from .wild import PATIENCE_S, Failing, Wild, alive, gone, names
+from .wild import PATIENCE_S, Failing, Talkative, Unborn, Wild, alive, gone, names
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 
@@ -121,6 +122,26 @@ async def test_closing_a_session_in_mid_call_ends_its_process():
     session.close()
     await gone(fields["metadata"]["pid"])
     await manager.aclose()
+
+
+async def test_closing_a_session_whose_constructor_hangs_ends_its_process():
+    manager = SessionManager(Unborn, Limits(max_sessions=1), Nursery(Unborn, ISOLATED))
+    session = manager.create(lambda error: None)
+    manager.open(session)
+    await until(lambda: session.executor is not None)
+    session.close()
+    await until(lambda: session.state is SessionState.GONE)
+    assert manager.held == 0
+    await manager.aclose()
+
+
+async def test_what_an_environment_tells_of_itself_comes_from_its_process():
+    server = HTTPEnvServer(Talkative, Action, Observation, settings=ISOLATED)
+    metadata = await environment_metadata(server)
+    assert metadata.name == "Talkative"
+    assert metadata.description.startswith("in process ")
+    assert metadata.description != f"in process {os.getpid()}"
+    await server.aclose()
 
 
 async def test_it_starts_with_the_app():

@@ -21,13 +21,14 @@ from typing import Any
 from openenv.environment import Environment
 from openenv.execution.process import Nursery, ProcessExecutor
 from openenv.settings import ServerSettings
-from openenv.types import Action, Observation, State
+from openenv.types import Action, EnvironmentMetadata, Observation, State
 
 __all__ = [
     "AsyncWild",
     "Closing",
     "Failing",
     "Patient",
+    "Talkative",
     "Wild",
     "alive",
     "descendants",
@@ -180,6 +181,9 @@ class Wild(Environment[Action, Observation, State]):
             return type(error).__name__
         return "connected"
 
+    def temporary(self) -> str:
+        return tempfile.gettempdir()
+
     def privileges(self) -> list[int]:
         lines = Path("/proc/self/status").read_text().splitlines()
         return [int(line.split()[1], 16) for line in lines if line.startswith(("CapEff", "CapPrm", "CapBnd"))][:2]
@@ -231,17 +235,23 @@ class AsyncWild(Wild):
 
 
 class Closing(Wild):
-    """Says in a file that it was closed, or never ends to close."""
+    """Says in a file that it was closed, and does more if it is told to."""
 
-    def __init__(self, path: str, hangs: bool = False) -> None:
+    def __init__(self, path: str, then: str = "nothing") -> None:
         super().__init__()
         self.path = path
-        self.hangs = hangs
+        self.then = then
 
     def close(self) -> None:
         Path(self.path).write_text("closed")
-        if self.hangs:
-            self.hang()
+        getattr(self, self.then)()
+
+
+class Talkative(Wild):
+    """Tells more of itself than its class does."""
+
+    def get_metadata(self) -> EnvironmentMetadata:
+        return EnvironmentMetadata(name="Talkative", description=f"in process {os.getpid()}", version="3")
 
 
 class Failing(Wild):
@@ -254,6 +264,14 @@ class Failing(Wild):
         if how == "exit":
             os._exit(3)
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Unborn(Wild):
+    """Its constructor never returns."""
+
+    def __init__(self) -> None:
+        while True:
+            signal.pause()
 
 
 def local_factory() -> Callable[[], Wild]:

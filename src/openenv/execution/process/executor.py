@@ -164,7 +164,7 @@ class ProcessExecutor:
         done, self._done = self._done, None
         closed, self._closed = self._closed, None
         if closed is not None:
-            closed(None, error if ending.reason else None)
+            closed(None, None if done is None else error)  # what ends a process that has nothing to close is no error
         elif done is not None:
             done(None, error)
 

@@ -75,7 +75,7 @@ class WarmParent:
                 sandbox.command(plan.sandbox, boot),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                env=environ_of_environments(),
+                env=environ_of_environments() | ({} if plan.sandbox == "none" else sandbox.VARIABLES),
                 pass_fds=(theirs.fileno(), told),
                 start_new_session=True,  # a Ctrl-C at the terminal is for the server
             )

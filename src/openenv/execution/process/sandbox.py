@@ -18,7 +18,10 @@ from typing import Literal
 from ...errors import UsageError
 from . import linux
 
-__all__ = ["check", "command", "fork_inside"]
+__all__ = ["VARIABLES", "check", "command", "fork_inside"]
+
+# For processes in a sandbox: wherever it was before, this is the place that can be written to.
+VARIABLES = {"TMPDIR": "/tmp"}  # noqa: S108
 
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_REC = 1, 2, 4, 8, 0x1000, 0x4000
 CHECK_LIMIT_S = 10.0
@@ -150,5 +153,4 @@ def _furnish(kept: list[str], tmp_bytes: int) -> None:
         os.close(descriptor)
     # Read-only: root without capabilities may write to much of what lies there.
     linux.mount("proc", "/proc", "proc", flags | _MS_NOEXEC | _MS_RDONLY)
-    os.environ["TMPDIR"] = "/tmp"  # noqa: S108
     linux.give_up_privileges()

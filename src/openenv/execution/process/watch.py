@@ -54,7 +54,9 @@ def take_census() -> Census:
                 text = Path(f"/proc/{name}/stat").read_bytes()
             except OSError:  # gone
                 continue
-            fields = text[text.rindex(b")") + 2 :].split()
+            fields = text[text.rfind(b")") + 2 :].split()
+            if len(fields) < 18:  # gone while it was read
+                continue
             pid = int(name)
             census.parents[pid] = int(fields[1])
             census.groups[pid] = int(fields[2])
@@ -90,9 +92,12 @@ class Watch:
                 found.append(leader)
         self._not_before = now + (time.monotonic() - now) / SHARE
         self._count_at = max(self._not_before, now + COUNT_S)
-        self._enough = total + max(self._most - most, 1)
+        self._enough = total + max(self._most - most, 1) if total else 0
         return found
 
 
 def _threads_of_the_machine() -> int:
-    return int(Path("/proc/loadavg").read_bytes().split()[3].partition(b"/")[2])
+    try:
+        return int(Path("/proc/loadavg").read_bytes().split()[3].partition(b"/")[2])
+    except (OSError, IndexError, ValueError):  # some containers hide or replace it: then each session is counted
+        return 0
