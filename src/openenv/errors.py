@@ -70,7 +70,7 @@ class OpenEnvError(Exception):
     """
 
     code: ClassVar[str] = "SESSION_ERROR"
-    blame: ClassVar[Blame] = "infrastructure"
+    blame: Blame = "infrastructure"
     retryable: ClassVar[bool] = False
 
     def __init__(
@@ -256,7 +256,7 @@ class EnvironmentFailed(OpenEnvError, RuntimeError):
     """The environment's own code failed."""
 
     code = "EXECUTION_ERROR"
-    blame = "environment"
+    blame: Blame = "environment"
 
 
 class SessionCreationError(EnvironmentFailed):

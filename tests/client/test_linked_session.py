@@ -403,3 +403,33 @@ async def test_cancelled_by_the_server_is_an_error_of_its_own():
     with pytest.raises(Cancelled, match="stopped"):
         await step
     await env.close()
+
+
+async def test_an_episode_that_begins_while_the_server_drains_begins_on_another_connection():
+    app = ScriptedApp()
+    env, peer = await opened(app)
+    peer.say({"event": "draining", "grace_s": 30})
+    step = asyncio.create_task(env.step({}))  # the one that runs goes on where it is
+    peer.reply(await peer.asked(2), outcome(1.0))
+    assert (await step).reward == 1.0
+    reset = asyncio.create_task(env.reset())
+    other = await app.peer(1)
+    other.reply(await other.asked(1), {"ok": True, "seq": 0})
+    other.reply(await other.asked(2), outcome())
+    await reset
+    assert peer.requests[-1]["op"] == "close"
+    assert peer.closed
+    await env.close()
+
+
+async def test_where_no_other_server_is_an_episode_begins_on_the_one_that_drains():
+    app = ScriptedApp()
+    env, peer = await opened(app)
+    peer.say({"event": "draining", "grace_s": 30})
+    app.refusals.append(ConnectionFailed("refused"))
+    reset = asyncio.create_task(env.reset())
+    asked = await peer.asked(2)
+    assert asked["op"] == "reset"
+    peer.reply(asked, outcome())
+    await reset
+    await env.close()

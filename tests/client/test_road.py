@@ -255,24 +255,52 @@ async def test_the_window_ends():
     assert nothing_left()
 
 
-async def test_a_step_does_not_wait_longer_than_it_may_and_its_session_is_ended_later():
+async def test_a_step_does_not_wait_longer_than_it_may_and_its_session_goes_on():
     app = ScriptedApp(WINDOW_S)
     envs, peer, openings = await playing(app, 2, message_timeout_s=SHORT_S)
     hello, app.hello = app.hello, None
     peer.hang_up()
     await envs.send([{}], env_ids=[0])
     ((_, result),) = await envs.recv()
-    assert isinstance(result.error, SessionLost)
+    assert isinstance(result.error, StepTimeout)
+    assert result.error.blame == "infrastructure"
     assert "within 0.2 s (message_timeout_s)" in str(result.error)
     second = await app.peer(1)
     second.say(hello)
-    await second.asked(2)
     second = await returning(app, 1, openings, (1, None), (1, None))
-    assert (await second.asked(3)) == {"id": 3, "op": "close", "session": openings[0]["session"]}
     envs._ensemble._timeout_s = None
     step = asyncio.create_task(envs.step([{}, {}]))
-    answer(second, await second.asked(4))
-    assert errors(await step) == [ResetRequired, None]
+    asked = await second.asked(3)
+    assert [call["seq"] for call in asked["calls"]] == [2, 2]
+    answer(second, asked)
+    assert errors(await step) == [None, None]
+    await envs.close()
+
+
+async def test_an_episode_that_begins_while_the_server_drains_begins_on_another_connection():
+    app = ScriptedApp(WINDOW_S)
+    envs, peer, openings = await playing(app, 2)
+    peer.say({"event": "draining", "grace_s": 30})
+    step = asyncio.create_task(envs.step([{}, {}]))  # those that run go on where they are
+    answer(peer, await peer.asked(len(peer.requests) + 1))
+    assert errors(await step) == [None, None]
+    reset = asyncio.create_task(envs.reset(env_ids=[1]))
+    second = await app.peer(1)
+    answer(second, await second.asked(1))
+    assert errors(await reset) == [None]
+    assert peer.requests[-1] == {**peer.requests[-1], "op": "close", "session": openings[1]["session"]}
+    await envs.close()
+
+
+async def test_where_no_other_server_is_an_episode_begins_on_the_one_that_drains():
+    app = ScriptedApp(WINDOW_S)
+    envs, peer, _ = await playing(app, 2)
+    peer.say({"event": "draining", "grace_s": 30})
+    app.refusals += [ConnectionFailed("refused")] * 10
+    before = len(peer.requests)
+    reset = asyncio.create_task(envs.reset())
+    answer(peer, await peer.asked(before + 1))
+    assert errors(await reset) == [None, None]
     await envs.close()
 
 

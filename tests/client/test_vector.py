@@ -916,7 +916,7 @@ async def test_a_server_that_changes_its_version_is_noticed(monkeypatch, version
         for session in app.state.openenv.manager.sessions:
             session.end(SessionLost("gone"))
         if before is not None:
-            envs._ensemble.carrier._lanes[0]._road._link.end(ConnectionLost("cut"))
+            envs._ensemble.carrier._lanes[0]._road.link.end(ConnectionLost("cut"))
         monkeypatch.setattr(memory, "SUBPROTOCOL", after)
         (result,) = await envs.reset()
         assert isinstance(result.error, ProtocolViolation)

@@ -30,6 +30,10 @@ class Conversation:
         self.error: OpenEnvError | None = None
         """Why there is no session any more; None while there is one."""
 
+    @property
+    def leaving(self) -> bool:
+        return False  # v1 has no words for it
+
     def begin(self, transport: Transport) -> None:
         """Takes the connection, whose frames it may have received already."""
         self._transport = transport

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from ..errors import OpenEnvError, StepTimeout, UsageError
+from ..errors import OpenEnvError, UsageError
 from .deadline import LATE_S
-from .loss import lost
+from .loss import lost, overdue
 from .seat import AutoresetMode, Outcome, Seat
 from .wave import Carrier, Wave
 
@@ -180,15 +180,11 @@ class Ensemble:
         self.carrier.carry(seats, wave)
 
     def _expire(self, wave: Wave, seats: Sequence[Seat]) -> None:
-        limit = f"within {self._timeout_s:g} s (message_timeout_s)"
-        late = f"no reply to {wave.kind} {limit}; it may still be at it"
+        late = f"no reply to {wave.kind} within {self._timeout_s:g} s (message_timeout_s)"
         for seat in seats:
-            if seat.pending is not wave:
-                continue
-            if seat.road is not None and seat.road.away:
-                self.settle(seat, wave, seat.road.forsake(seat, limit))
-            else:
-                self.settle(seat, wave, StepTimeout(f"environment {seat.index}: {late}"))
+            if seat.pending is wave:
+                link = None if seat.road is None else seat.road.link
+                self.settle(seat, wave, overdue(f"environment {seat.index}: {late}", link))
         self.flush()
 
     def _withdraw(self, wave: Wave) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Generic, Self, TypeVar, cast, get_origin
 
 from pydantic import TypeAdapter
 
-from ..errors import ConnectionLost, SessionLost, UsageError
+from ..errors import ConnectionFailed, ConnectionLost, SessionLost, UsageError
 from ..generics import type_arguments
 from ..types import ObsT, StateT, StepResult
 from . import memory, websocket
@@ -235,9 +235,9 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
             await session.aclose()
 
     async def _open(self, anew: bool = False) -> Session:
-        """The session of this client; with `anew`, a new one in place of one that has ended."""
+        """The session of this client; with `anew`, a new one in place of one that has ended or is about to."""
         session = self._session
-        if session is not None and (session.error is None or not anew):
+        if session is not None and (not anew or (session.error is None and not session.leaving)):
             return session
         if self._closed and not anew:
             raise SessionLost("this client was closed, and its session with it: call reset() for a new one")
@@ -246,11 +246,18 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         async with connecting:
             self._check_open(connecting)
             if self._session is session:
-                end = await self._dial()
+                try:
+                    end = await self._dial()
+                except ConnectionFailed:
+                    if session is None or session.error is not None:
+                        raise
+                    return session  # there is no other server: this one serves for as long as it does
                 if connecting is not self._connecting:
                     await end.aclose()
                 self._check_open(connecting)
                 self._session = self._session_of(end)
+                if session is not None:
+                    await session.aclose()
             assert self._session is not None
             return self._session
 

@@ -96,14 +96,16 @@ class _Lane:
         fresh = road if road is not None and road.usable else None
         shares: dict[Road | None, list[Seat]] = {}
         for seat in seats:
-            way = seat.road or fresh
+            way = seat.road
+            if way is None or _moves(seat):
+                way = fresh
             if way in shares:
                 shares[way].append(seat)
             else:
                 shares[way] = [seat]
         for way, share in shares.items():
             if way is not None:
-                way.carry(share, wave)
+                _send(share, wave, way)
             else:
                 refill = asyncio.get_running_loop().create_task(self._refill(share, wave))
                 self._refills.add(refill)
@@ -116,20 +118,24 @@ class _Lane:
         await asyncio.gather(*self._refills, *(road.aclose() for road in roads), return_exceptions=True)
 
     async def _refill(self, seats: list[Seat], wave: Wave) -> None:
-        """Finds seats without a road a new one."""
+        """Finds seats a new road who have none, or one that ends soon."""
+        homeless = [seat for seat in seats if seat.road is None]
         try:
             async with self._connecting:
                 if self._road is None or not self._road.usable:
-                    fresh = await redial(self._new_road, self._patience_s)
+                    fresh = await redial(self._new_road, self._patience_s if homeless else 0.0)
                     self._former = [road for road in (*self._former, self._road) if road and road.error is None]
                     self._road = fresh
         except OpenEnvError as error:
-            for seat in seats:
+            for seat in homeless:
                 self._owner.settle(seat, wave, error)
+            # There is no other server: theirs serves for as long as it does.
+            for road in {seat.road for seat in seats if seat.road is not None}:
+                road.carry([seat for seat in seats if seat.road is road and seat.pending is wave], wave)
             self._owner.flush()
         else:
             # Some may have given up meanwhile, and have other calls by now.
-            self._road.carry([seat for seat in seats if seat.pending is wave], wave)
+            _send([seat for seat in seats if seat.pending is wave], wave, self._road)
 
     async def _new_road(self, link: Link | None = None) -> Road:
         end = link or await self._dial()
@@ -142,3 +148,15 @@ class _Lane:
             await end.aclose()
             raise
         return Road(end, self._owner, self._resumption, self._wait_s)
+
+
+def _moves(seat: Seat) -> bool:
+    """Whether an episode begins that is better begun on another road."""
+    return seat.kind == "reset" and seat.road is not None and seat.road.leaving and seat.call is None
+
+
+def _send(seats: Sequence[Seat], wave: Wave, road: Road) -> None:
+    for seat in seats:
+        if seat.road is not None and seat.road is not road:
+            seat.road.dismiss(seat)
+    road.carry(seats, wave)

@@ -13,14 +13,13 @@ from ..errors import (
     ProtocolViolation,
     SequenceError,
     SessionLost,
-    StepTimeout,
     TooManyCalls,
     UnknownSession,
 )
 from ..protocol.client_v2 import Request2, error_of
 from .deadline import LATE_S, deadline_of
 from .link import Link
-from .loss import forgotten, lost, told
+from .loss import forgotten, lost, overdue, told
 from .resumption import Resumption, Verdict
 from .session import Kind
 
@@ -91,6 +90,10 @@ class LinkedSession:
         self._returning: asyncio.Task[None] | None = None
         self._take_link(link)
         self._open()
+
+    @property
+    def leaving(self) -> bool:
+        return self.error is None and self._link.error is None and self._link.draining
 
     async def call(self, kind: Kind, data: Any, timeout_s: float | None) -> Payload:
         if self.error is not None:
@@ -200,19 +203,9 @@ class LinkedSession:
             self._link.post("cancel", {"target": errand.request.id})
 
     def _expire(self, errand: _Errand, timeout_s: float | None) -> None:
-        if errand.done():
-            return
-        if self._link.error is None:
-            errand.set_exception(
-                StepTimeout(
-                    f"no reply to {errand.kind} within {timeout_s:g} s (message_timeout_s); "
-                    "the environment may still be at it"
-                )
-            )
-        else:
-            within = f"was not to be had again within {timeout_s:g} s (message_timeout_s)"
-            cause = f"its connection was lost ({self._link.error.message}), and {within}"
-            self._end(SessionLost(f"the session is gone, call reset() for a new one: {cause}"))
+        if not errand.done():
+            late = f"no reply to {errand.kind} within {timeout_s:g} s (message_timeout_s)"
+            errand.set_exception(overdue(late, self._link))
 
     # What becomes of the session.
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import CapacityError, FactoryFailed, OpenEnvError, SessionLost
+from ..errors import CapacityError, FactoryFailed, OpenEnvError, SessionLost, StepTimeout
 from ..protocol.client_v2 import error_of
+from .link import Link
 
-__all__ = ["again", "forgotten", "lost", "told"]
+__all__ = ["again", "forgotten", "lost", "overdue", "told"]
 
 
 def lost(error: OpenEnvError) -> SessionLost:
@@ -43,3 +44,19 @@ def told(fields: Mapping[str, Any]) -> OpenEnvError:
     """Why a session ended, from the server's event `session_lost`."""
     facts = fields.get("error")
     return error_of(facts) if isinstance(facts, Mapping) else SessionLost(str(fields.get("reason", "")))
+
+
+def overdue(late: str, link: Link | None) -> StepTimeout:
+    """A call that was not answered in time; the road is to blame if there is none at the moment.
+
+    Args:
+        late: What was not answered, and within what.
+        link: The connection of its session.
+    """
+    if link is None or link.error is None:
+        return StepTimeout(f"{late}; the environment may still be at it")
+    error = StepTimeout(
+        f"{late}: the connection is lost ({link.error.message}), and its session goes on with the next"
+    )
+    error.blame = "infrastructure"
+    return error

@@ -36,6 +36,7 @@ class Road:
 
     Attributes:
         error: Why it has ended for good; None while it lasts.
+        link: The connection there is, or was last.
     """
 
     def __init__(self, link: Link, owner: Owner, resumption: Resumption, wait_s: float | None = None):
@@ -55,18 +56,18 @@ class Road:
     @property
     def usable(self) -> bool:
         """Whether sessions can be opened here."""
-        return self._link.error is None and not self._link.draining
+        return self.link.error is None and not self.link.draining
 
     @property
-    def away(self) -> bool:
-        """Whether it is between two connections."""
-        return self.error is None and self._link.error is not None
+    def leaving(self) -> bool:
+        """Whether its server ends the sessions here soon."""
+        return self.link.error is None and self.link.draining
 
     def carry(self, seats: Sequence[Seat], wave: Wave) -> None:
         """Sends what seats were asked to do, who are here or have no session; one without gets one first."""
         calls: list[Payload] = []
         entries: list[Entry] = []
-        batches, away = self._batches, self._link.error is not None
+        batches, away = self._batches, self.link.error is not None
         for seat in seats:
             if seat.session is None:
                 if batches.room <= 0:
@@ -93,14 +94,10 @@ class Road:
         if self.error is not None:  # the link has ended meanwhile, for good, when some of them were not here yet
             self._tell_end([seat for seat in seats if seat.road is self], self.error)
 
-    def forsake(self, seat: Seat, limit: str) -> SessionLost:
-        """Gives up the session of a seat that cannot be asked in time. Returns what to tell."""
-        assert self._link.error is not None
-        cause = f"its connection was lost ({self._link.error.message}), and was not to be had again {limit}"
-        if seat.session is not None:
-            self._forsaken[seat.session] = seat.token
+    def dismiss(self, seat: Seat) -> None:
+        """Ends the session of a seat, which is to have one elsewhere."""
+        self.link.post("close", {"session": seat.session})
         self._leave(seat)
-        return SessionLost(f"the session is gone, call reset() for a new one: {cause}")
 
     async def aclose(self) -> None:
         """Ends the sessions here, and the connection."""
@@ -108,7 +105,7 @@ class Road:
         if self._returning is not None:
             self._returning.cancel()
             await asyncio.wait([self._returning])
-        await self._link.aclose([*self._seats, *self._forsaken])
+        await self.link.aclose([*self._seats, *self._forsaken])
         self._finish(ConnectionLost("this client was closed"))
 
     # What batches tell.
@@ -127,7 +124,7 @@ class Road:
         if self._seats.get(opening.session) is opening.seat:
             opening.seat.opened = True
         else:  # nobody wants it any more
-            self._link.post("close", {"session": opening.session})
+            self.link.post("close", {"session": opening.session})
 
     def not_opened(self, opening: Opening, wave: Wave, item: Payload) -> None:
         # It answers the call that follows it, whose own answer comes too late.
@@ -145,10 +142,10 @@ class Road:
     def cancelled(self, opening: Opening) -> None:
         if opening.seat.session != opening.session:
             return
-        if self._link.error is not None:
+        if self.link.error is not None:
             self._forsaken[opening.session] = opening.seat.token
         elif opening.seat.opened:
-            self._link.post("close", {"session": opening.session})
+            self.link.post("close", {"session": opening.session})
         self._leave(opening.seat)
 
     def left_out(self, seat: Seat, wave: Wave, error: OpenEnvError) -> None:
@@ -167,7 +164,7 @@ class Road:
         shares: dict[Wave, list[Seat]] = {}
         for seat in held:
             wave = seat.held
-            if seat.road is self and wave is not None and seat.call is None and self._link.error is None:
+            if seat.road is self and wave is not None and seat.call is None and self.link.error is None:
                 seat.held = None
                 if seat.pending is wave:  # else it has given up
                     shares.setdefault(wave, []).append(seat)
@@ -176,7 +173,7 @@ class Road:
 
     def _admit(self) -> None:
         """Goes on with seats that had to wait until others were opened."""
-        while self._waiting and self._batches.room > 0 and self._link.error is None:
+        while self._waiting and self._batches.room > 0 and self.link.error is None:
             wave = self._waiting[0][1]
             seats: list[Seat] = []
             while self._waiting and self._waiting[0][1] is wave and len(seats) < self._batches.room:
@@ -214,7 +211,7 @@ class Road:
     # From one connection to the next.
 
     def _take_link(self, link: Link) -> None:
-        self._link = link
+        self.link = link
         self._batches = Batches(link, self)
         link.on_event = self._heard
         link.on_end = self._lost
@@ -222,15 +219,15 @@ class Road:
     def _lost(self, error: OpenEnvError) -> None:
         """The link has ended."""
         here = any(seat.road is self for seat in self._seats.values())  # else its vector has left this connection
-        if here and not self._closing and self._resumption.window_s(self._link):
-            self._returning = self._link.loop.create_task(self._return())
+        if here and not self._closing and self._resumption.window_s(self.link):
+            self._returning = self.link.loop.create_task(self._return())
         else:
             self._finish(error)
 
     async def _return(self) -> None:
         """Goes on with the sessions on another connection."""
         try:
-            link, verdicts = await self._resumption.run(self._link, self._tokens, self._heard)
+            link, verdicts = await self._resumption.run(self.link, self._tokens, self._heard)
         except SessionLost as error:
             self._finish(error)
         else:
@@ -246,7 +243,7 @@ class Road:
             seat = self._seats.get(session)
             if seat is None:
                 if self._forsaken.pop(session, None) is not None and isinstance(verdict, dict):
-                    self._link.post("close", {"session": session})
+                    self.link.post("close", {"session": session})
             elif self._is_back(seat, verdict):
                 self._held.append(seat)
                 if seat.call is not None and seat.wave is not None:

@@ -20,6 +20,10 @@ class Session(Protocol):
 
     error: OpenEnvError | None
 
+    @property
+    def leaving(self) -> bool:
+        """Whether its server ends it soon, so that the next episode is better begun elsewhere."""
+
     async def call(self, kind: Kind, data: Any, timeout_s: float | None) -> dict[str, Any]:
         """Sends a request and waits for its reply; calls made meanwhile are executed in their order.
 
