@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import ssl
 from collections.abc import Callable
@@ -136,7 +137,10 @@ class _Attempt:
 
     async def run(self) -> None:
         for longest in _PAUSES_S:
-            await self._shake_hands()
+            # asyncio's selector may still know a closed socket of the number that a new one got (ENOENT, in a storm of
+            # lost connections on Python 3.11). It has forgotten it when it has said so.
+            with contextlib.suppress(FileNotFoundError):
+                await self._shake_hands()
             if self.made:
                 return
             await asyncio.sleep(pause_of(longest))  # cut in the middle: by a bad road, or a server that just starts

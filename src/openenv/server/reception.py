@@ -62,6 +62,7 @@ class Reception(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
         super().connection_lost(exc)
+        del self.parser  # it knows this object: a circle would wait for the garbage collector, which seldom comes
 
     def data_received(self, data: bytes) -> None:
         self._begun = True
@@ -80,6 +81,7 @@ class Reception(HttpToolsProtocol):
         self._left = True
         self._stop_waiting()
         super().handle_websocket_upgrade()
+        del self.parser  # as above
 
     def send_400_response(self, msg: str) -> None:
         self._stop_waiting()

@@ -120,6 +120,7 @@ class Seating:
     def abandon(self) -> None:
         """The connection has gone. Its sessions wait for their client to come back, for as long as they may."""
         seats, self._seats = self._seats, {}
+        self._on_loss = _nobody_hears
         for seat in seats.values():
             if self._window_s:
                 seat.detach()
@@ -283,6 +284,10 @@ class Seating:
         if session is None or session.state in _ENDED:
             return UnknownSession(session_id)
         return Unauthorized(f"session {session_id!r} belongs to another connection: attach to it with its token")
+
+
+def _nobody_hears(session: str, error: OpenEnvError) -> None:
+    """The connection is gone, and shall not be kept by what is left of it."""
 
 
 def _has_key(seat: Seat, token: str | None) -> bool:

@@ -261,8 +261,9 @@ class Session:
         if self.state is _STARTING and self.executor is None:
             self.fail(error)
         elif self.state is _STARTING:
+            opened = self._opened
             self.close()
-            self._opened(error)
+            opened(error)
         else:
             if self._on_lost is not None and self.state is not _CLOSING and self.state is not _GONE:
                 self._on_lost(error)
@@ -307,7 +308,7 @@ class Session:
 
     def fail(self, error: OpenEnvError) -> None:
         """There will be no environment: its constructor raised, or no slot came free."""
-        wanted = self.state is _STARTING
+        wanted, opened = self.state is _STARTING, self._opened
         if wanted:
             self.state = _CLOSING
             self._owner.closing(self)
@@ -316,7 +317,7 @@ class Session:
         elif wanted:
             self._closed(None, None)
         if wanted:
-            self._opened(error)
+            opened(error)
 
     def _takes_calls(self, done: Done) -> bool:
         if self.state is _LIVE:
@@ -383,5 +384,11 @@ class Session:
             told = about(self.id, self.episode)
             logger.warning("session %s: close() of its environment failed", self.id, exc_info=error, extra=told)
         self._owner.gone(self)
+        # A circle with whoever heard of it would wait for the garbage collector, which seldom comes.
+        self._opened, self._on_lost, self.user = _nobody_hears, None, None
         if self.gone is not None:
             self.gone.set()
+
+
+def _nobody_hears(error: OpenEnvError | None) -> None:
+    """There is nothing more to hear."""

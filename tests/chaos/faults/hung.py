@@ -23,7 +23,7 @@ TIMEOUTS = {"StepTimeout", "TimeoutError"}
 MUST = "typed answer at the deadline plus at most 100 ms; other sessions' P99 unmoved"
 
 
-@fault("step that never returns: async", MUST)
+@fault("step that never returns: async", MUST, peer="as with a thread")
 def hung_async(trial: Trial) -> None:
     _hung(trial, "async", {})
 

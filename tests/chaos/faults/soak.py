@@ -23,16 +23,16 @@ ROOM = {"memory MB": 24.0, "descriptors": 100.0, "threads": 8.0}
     sessions=SESSIONS,
 )
 def soak(trial: Trial) -> None:
+    began = time.monotonic()
     server = trial.serve("async", workers=2, sessions=4000)
     crowd = trial.crowd(
         server.url, sessions=SESSIONS, vector=1200, connections=8, steps=10, pace_s=1.5, churn=0.5, timeout_s=30.0
     )
-    began = time.monotonic()
     looks: list[tuple[float, dict[str, float]]] = []
     while time.monotonic() - began < trial.soak_s:
         time.sleep(LOOK_S)
         looks.append((time.monotonic() - began, _figures(server)))
-    report = crowd.report("finish", 90.0)
+    report = crowd.report("stop", 90.0)
     warm = min(WARM_S, trial.soak_s / 2)
     later = [figures for at, figures in looks if at > warm]
     part = max(1, len(later) // 4)
