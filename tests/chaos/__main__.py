@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import time
 from pathlib import Path
@@ -22,6 +23,8 @@ from .trial import Finding
 def main() -> int:
     """Runs all faults; returns the exit code."""
     options = _options()
+    # Whoever ends the suite ends what it has started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     chosen = [fault for fault in FAULTS if not options.only or any(part in fault.name for part in options.only)]
     if options.list:
         for fault in chosen:

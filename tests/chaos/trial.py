@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from .served import Served, end_marked
 __all__ = ["FAULTS", "Fault", "Finding", "Trial", "fault"]
 
 SESSIONS = 200
+# For one fault under one system; the soak has its own time besides.
+LIMIT_S = 120.0
 
 
 @dataclass
@@ -173,7 +176,8 @@ class Fault:
             with ExitStack() as stack:
                 trial = Trial(system, seed, soak_s, stack, folder)
                 try:
-                    self.run(trial)
+                    with _limited(LIMIT_S + soak_s):
+                        self.run(trial)
                 except Exception as error:  # noqa: BLE001 - a fault that cannot be put is one that failed
                     lines = traceback.format_exc().splitlines()
                     where = [line.strip() for line in lines if "tests/chaos" in line][-1:]
@@ -182,6 +186,22 @@ class Fault:
                 end_marked(f"{os.getpid()}-{path.name}")
         trial.finding.seconds = time.monotonic() - began
         return trial.finding
+
+
+@contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    """Ends what hangs, wherever it hangs; in the main thread."""
+
+    def over(*_: object) -> None:
+        raise TimeoutError(f"the trial was not over after {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, over)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 FAULTS: list[Fault] = []

@@ -7,8 +7,6 @@ import ssl
 from typing import Any
 
 from ..errors import UsageError
-from ..server.keys import NO_KEYS, Keyring
-from ..server.origin import Origins, is_loopback
 from ..settings import ServerSettings
 
 __all__ = ["check_tls", "tls_options", "with_keys", "words_about_keys"]
@@ -25,6 +23,9 @@ def with_keys(settings: ServerSettings) -> tuple[ServerSettings, str | None]:
     Raises:
         UsageError: Keys or origins cannot be read; said here, before a process is started that could not either.
     """
+    from ..server.keys import NO_KEYS, Keyring
+    from ..server.origin import Origins, is_loopback
+
     Keyring.parse(settings.api_keys)
     Origins(settings.allowed_origins)
     if settings.api_keys is not None:
@@ -37,6 +38,9 @@ def with_keys(settings: ServerSettings) -> tuple[ServerSettings, str | None]:
 
 def words_about_keys(settings: ServerSettings, made_key: str | None, address: str) -> list[str]:
     """What whoever starts a server is told of its keys: the one that was made, here and nowhere else."""
+    from ..server.keys import NO_KEYS
+    from ..server.origin import is_loopback
+
     if made_key is not None:
         return [
             f'clients need this key:  EnvClient("{address}", api_key="{made_key}")',

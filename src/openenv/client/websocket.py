@@ -45,9 +45,9 @@ from .url import is_loopback
 
 __all__ = ["Options", "WebSocketTransport", "connect"]
 
-# An adapter, since picows makes a child of a plain logger for every connection and keeps it.
-_picows_log = logging.LoggerAdapter(logging.getLogger("openenv.client.picows"))
-_picows_log.setLevel(logging.CRITICAL)
+# An adapter, since picows makes a child of a plain logger for every connection and keeps it. Of a logger that nobody
+# else can find, since whoever configures those of this package would have it say what is none of their business.
+_picows_log = logging.LoggerAdapter(logging.Logger("openenv.client.picows", logging.CRITICAL))
 # Seconds for the closing handshake; a server that does not answer is left.
 CLOSE_TIMEOUT_S = 2.0
 _TEXT, _BINARY, _PONG, _CLOSE = WSMsgType.TEXT, WSMsgType.BINARY, WSMsgType.PONG, WSMsgType.CLOSE

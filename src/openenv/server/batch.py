@@ -32,6 +32,9 @@ class Outlet(Protocol):
     def send(self, frame: bytes) -> None:
         """Sends a frame, if the client is still there."""
 
+    def answered(self, count: int) -> None:
+        """So many calls have been given their replies."""
+
     def completed(self, batch: Batch) -> None:
         """Everything of a batch was sent."""
 
@@ -108,6 +111,7 @@ class Batch:
         self._forget_due()
         results, self._results = self._results, []
         self._size = 0
+        self._outlet.answered(len(results))
         self._outlet.send(self._outlet.protocol.results(self.id, results, self._left > 0))
         if not self._left:
             self.drop()

@@ -163,9 +163,12 @@ class MultiConnection:
         if not self._ended:
             self._channel.send(self.protocol.reply(key, body))
 
+    def answered(self, count: int) -> None:
+        """So many calls of a batch have been given their replies."""
+        self._unanswered -= count
+
     def completed(self, batch: Batch) -> None:
         """Everything of a batch was sent."""
-        self._unanswered -= batch.count
         self._batches.pop(batch.id, None)
 
     def _take(self, frame: bytes) -> None:
@@ -187,7 +190,7 @@ class MultiConnection:
             self._last_id = number
             self._seating.life.heard_at = time.monotonic()
             self._unanswered += 1
-            if self._unanswered > self._max_unanswered:
+            if self._unanswered > self._max_unanswered and type(message) not in _ALWAYS:
                 self._refuse_more(number, 1)
                 return
             handle = SESSION_REQUESTS.get(type(message))
@@ -243,6 +246,8 @@ class MultiConnection:
             self._channel.close(code)
 
 
+# Answered at once, and what makes room.
+_ALWAYS = (messages.Cancel, messages.Close, messages.Heartbeat)
 _REQUESTS: dict[type[Any], Callable[[MultiConnection, Any], None]] = {
     messages.Batch: MultiConnection._batch,
     messages.Cancel: MultiConnection._cancel,

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from fastapi import FastAPI
 from starlette.middleware import Middleware
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from ..errors import OpenEnvError
 from ..types import EnvironmentMetadata, HealthResponse, ResetResponse, SchemaResponse, StepResponse
@@ -27,13 +28,14 @@ class Route(NamedTuple):
     endpoint: Callable[..., Any]
     response_model: Any
     tag: str
+    response_class: type[Response] = JSONResponse
 
 
 ROUTES = (
     Route("GET", "/health", http.health, HealthResponse, "server"),
     Route("GET", "/metadata", http.metadata, EnvironmentMetadata, "server"),
     Route("GET", "/schema", http.schema, SchemaResponse, "server"),
-    Route("GET", "/metrics", metrics, None, "server"),
+    Route("GET", "/metrics", metrics, None, "server", PlainTextResponse),
     Route("GET", "/sessions", http.sessions, None, "server"),
     Route("POST", "/reset", http.reset, ResetResponse, "environment"),
     Route("POST", "/step", http.step, StepResponse, "environment"),
@@ -49,6 +51,7 @@ def register(app: FastAPI) -> None:
             route.endpoint,
             methods=[route.method],
             response_model=route.response_model,
+            response_class=route.response_class,
             tags=[route.tag],
         )
     app.add_api_websocket_route(ENVIRONMENT_PATH, environment_socket)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections import deque
+from itertools import takewhile
 from typing import Any, Protocol
 
 from ..errors import (
@@ -29,6 +30,8 @@ from .call import NOBODY, Asker, Call, request_of
 from .deadlines import Deadlines
 
 __all__ = ["Landlord", "Seat"]
+
+_NOT_EXECUTED = "waited for its turn for all of its deadline_s, and was not executed"
 
 
 class Landlord(Protocol):
@@ -148,15 +151,13 @@ class Seat:
 
     def take(self, message: Reset | Step | State, asker: Asker, key: int) -> None:
         """Executes a call, now or when those before it have ended."""
-        seq = 0
-        due = asker.due
+        seq, due = 0, None
         if type(message) is Step or type(message) is Reset:
             seq = message.seq
             if seq != self.accepted + 1:
                 self._take_another(message, asker, key)
                 return
-            if message.deadline_s is not None:
-                due = time.monotonic() + message.deadline_s
+            due = asker.due if message.deadline_s is None else time.monotonic() + message.deadline_s
         call = Call(message, seq, asker, key)
         call.due = due
         if self._running is None and not self._queue:
@@ -195,8 +196,7 @@ class Seat:
             if call.due > now:
                 self.landlord.deadlines.watch(self, call.due)
             elif call is not self._running:
-                late = "waited for its turn for all of its deadline_s, and was not executed"
-                self._give_up(call, self._late(call, late))
+                self._give_up(call, self._late(call, _NOT_EXECUTED))
             else:
                 self._give_up(call, self._late(call, "did not end within its deadline_s, and was stopped"))
                 if not self.session.stop():
@@ -211,7 +211,7 @@ class Seat:
 
     def detach(self) -> None:
         """The connection is gone. A call that is running goes on, for it to be repeated; the others are forgotten."""
-        self._forget_queue()
+        self._forget_waiting()
         if self._running is not None:
             self._running.desert()
         self.session.detach()
@@ -226,33 +226,30 @@ class Seat:
 
     def end(self) -> None:
         """Ends the session; nobody is there to be answered."""
+        self.landlord.vacated(self, None)
         self._rest()
         self.session.close()
 
     def move(self, landlord: Landlord) -> None:
         """Another connection has the session from here on. A call that is running goes on, for it to be repeated."""
         lost = SessionLost(f"session {self.session.id} was attached elsewhere: another connection has it now")
-        last = self.recall()
         self.landlord.vacated(self, lost)
-        running = self._running
+        running, waiting = self._running, self._queue
         self._dismiss(lost)
-        self._running = running
-        self._count_back()
+        self._running, self._queue = running, waiting
+        self._forget_waiting()
         self._deserted = False
+        before = self._protocol
         self.landlord, self._protocol = landlord, landlord.protocol
+        if self._protocol is not before:
+            self._translate(before)
         self.session.attach()
-        if last is not None:
-            self.last = self._protocol.codec.body(last)
         if running is not None and running.due is not None:
             landlord.deadlines.watch(self, running.due)
 
     def recall(self) -> dict[str, Any] | None:
         """The fields of the stored reply."""
-        if self.last is None:
-            return None
-        fields: dict[str, Any] = self._protocol.codec.decode(self._protocol.reply(1, self.last))
-        del fields["id"]
-        return fields
+        return None if self.last is None else _fields(self._protocol, self.last)
 
     def _take_another(self, message: Reset | Step, asker: Asker, key: int) -> None:
         """Answers what is not simply the next call."""
@@ -365,6 +362,9 @@ class Seat:
         self._advancing = True
         while self._queue and self._running is None:
             call = self._queue.popleft()
+            if call.fate is None and call.due is not None and call.due <= time.monotonic():
+                # Nobody has looked yet: the loop was busy.
+                call.fate = self._late(call, _NOT_EXECUTED)
             if call.fate is not None:
                 self._conclude(call, call.fate)
             else:
@@ -396,13 +396,24 @@ class Seat:
         if self.slot:
             self.landlord.deadlines.forget(self)
 
-    def _forget_queue(self) -> None:
-        self._queue = ()
-        self._count_back()
+    def _forget_waiting(self) -> None:
+        """Forgets what waits for its turn, as if it had not been taken, but for what was answered already.
 
-    def _count_back(self) -> None:
-        """The running call is the last one that counts, or the one before it."""
-        self.accepted = (self._running.seq if self._running is not None else 0) or self.completed
+        That has used its number, unless it comes after one that is forgotten.
+        """
+        answered = takewhile(lambda call: call.fate is not None or not call.seq, self._queue)
+        self._queue = deque(call for call in answered if call.seq) or ()
+        last = self._queue[-1] if self._queue else self._running
+        self.accepted = (0 if last is None else last.seq) or self.completed
+
+    def _translate(self, before: ServerProtocolV2) -> None:
+        """Writes what was answered as the connection reads it that has the session now."""
+        body = self._protocol.codec.body
+        if self.last is not None:
+            self.last = body(_fields(before, self.last))
+        for call in self._unanswered():
+            if call.fate is not None:
+                call.fate = body(_fields(before, call.fate))
 
     def _refuse(self, asker: Asker, key: int, error: OpenEnvError) -> None:
         asker.answer(key, self.session.id, self.landlord.refusal(self.session.id, error, request_of(asker, key)))
@@ -411,3 +422,10 @@ class Seat:
         limit = f"{self.landlord.max_in_flight} (max_in_flight, OPENENV_MAX_IN_FLIGHT)"
         crowd = f"more than {limit} calls of session {self.session.id} wait"
         return TooManyCalls(f"{crowd}: take replies, then send more")
+
+
+def _fields(protocol: ServerProtocolV2, body: Body) -> dict[str, Any]:
+    """What a stored reply says."""
+    fields: dict[str, Any] = protocol.codec.decode(protocol.reply(1, body))
+    del fields["id"]
+    return fields

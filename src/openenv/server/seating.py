@@ -60,6 +60,7 @@ class Seating:
     """
 
     __slots__ = (
+        "_leaving",
         "_manager",
         "_max_opening",
         "_on_loss",
@@ -98,6 +99,7 @@ class Seating:
         self._max_opening = settings.max_batch
         self._on_loss = on_loss
         self._opening = 0
+        self._leaving: asyncio.TimerHandle | None = None
         self._seats: dict[str, Seat] = {}
 
     @property
@@ -119,21 +121,20 @@ class Seating:
 
     def abandon(self) -> None:
         """The connection has gone. Its sessions wait for their client to come back, for as long as they may."""
-        seats, self._seats = self._seats, {}
         self._on_loss = _nobody_hears
-        for seat in seats.values():
+        for seat in list(self._seats.values()):
             if self._window_s:
                 seat.detach()
             else:
                 seat.end()
-        if self._window_s and seats:
-            asyncio.get_running_loop().call_later(self._window_s, self._leave, list(seats.values()))
+        if self._seats:
+            self._leaving = asyncio.get_running_loop().call_later(self._window_s, self._leave)
 
-    def _leave(self, seats: list[Seat]) -> None:
+    def _leave(self) -> None:
         """The time to come back is over."""
-        for seat in seats:
-            if seat.landlord is self:
-                seat.leave()
+        self._leaving = None
+        for seat in list(self._seats.values()):
+            seat.leave()
 
     # What is asked, each by the connection itself or by a batch on it.
 
@@ -223,6 +224,9 @@ class Seating:
         self._opening -= seat.opening
         if self._seats.pop(seat.session.id, None) is not None and loss is not None:
             self._on_loss(seat.session.id, loss)
+        if self._leaving is not None and not self._seats:
+            self._leaving.cancel()
+            self._leaving = None
 
     def _forbidden(self, message: messages.Reset | messages.Step | messages.State) -> OpenEnvError | None:
         """What the client's key does not allow; such a call is not taken, and uses no number."""

@@ -93,6 +93,7 @@ class Session:
         "_held_back",
         "_on_lost",
         "_opened",
+        "_outside",
         "_owner",
         "_phase",
         "_stuck",
@@ -134,6 +135,8 @@ class Session:
         # A call that waits for the gate, and whether one could not be stopped.
         self._held_back: Callable[[], None] | None = None
         self._stuck = False
+        # Whether the call in flight has given its permit back before its end.
+        self._outside = False
         # What the call in flight is counted as.
         self._phase: Phase | None = None
         self.episode: str | None = None
@@ -215,8 +218,7 @@ class Session:
             return True
         self._stuck = True
         METER.add(Gauge.STUCK_THREADS, 1)
-        if self._owner.gate is not None:  # what hangs must not keep others from being executed
-            self._owner.gate.leave()
+        self._let_others_in()
         told = about(self.id, self.episode)
         what = "its call does not return, and a thread cannot be stopped: it is given up"
         logger.error("session %s: %s", self.id, what, extra=told)
@@ -250,7 +252,8 @@ class Session:
         if self.executor is None:  # it still waits for a slot
             self._closed(None, None)
         elif state is _EXECUTING:
-            self.executor.cancel()
+            if not self.executor.cancel():
+                self._let_others_in()
         elif state is _LIVE or state is _DETACHED:
             self.executor.close(self._closed)
         else:  # STARTING: closed as soon as its environment is there, or its making could be stopped
@@ -349,9 +352,15 @@ class Session:
 
     def _passed(self, result: Any, error: BaseException | None) -> None:
         """A call that the gate had let through has ended."""
-        given_up = self._stuck
+        outside, self._outside = self._outside, False
         self._finished(result, error)
-        if not given_up and self._owner.gate is not None:
+        if not outside and self._owner.gate is not None:
+            self._owner.gate.leave()
+
+    def _let_others_in(self) -> None:
+        """Gives the permit back of a call that cannot be stopped: if it hangs, it must not keep others out."""
+        if self._owner.gate is not None:
+            self._outside = True
             self._owner.gate.leave()
 
     def _finished(self, result: Any, error: BaseException | None) -> None:
