@@ -257,6 +257,19 @@ def test_a_peer_that_answers_pings_stays():
         wire.close()
 
 
+def test_a_stopping_server_tells_its_sessions_to_a_client_of_v2():
+    app = app_of()
+    with fast(app) as address:
+        wire = SocketWire(f"ws://{address}/ws", subprotocols=["openenv.v2.json"])
+        assert wire.receive()["event"] == "hello"
+        assert wire.ask({"id": 1, "op": "open", "session": "one"})["ok"] is True
+    told = wire.receive()
+    assert (told["event"], told["session"], told["error"]["error"]) == ("session_lost", "one", "SessionLost")
+    with pytest.raises(ConnectionClosed):
+        wire.socket.recv(PATIENCE_S)
+    wire.close()
+
+
 def test_a_stopping_server_says_so():
     app = app_of()
     with fast(app) as address:

@@ -192,6 +192,10 @@ class Connection:
         """Something of ours raised what nobody expected: the conversation cannot go on."""
         self._finish(CLOSE_INTERNAL_ERROR)
 
+    def stop(self) -> None:
+        """The server ends now."""
+        self.disconnected()
+
     def announce(self, grace_s: float) -> None:
         """The server stops; v1 has no words for that."""
 

@@ -140,6 +140,12 @@ class MultiConnection:
         """Something of ours raised what nobody expected: the conversation cannot go on."""
         self._finish(CLOSE_INTERNAL_ERROR)
 
+    def stop(self) -> None:
+        """The server ends now: so do the sessions here, and the client is told that it need not come back."""
+        for session in self._seating.sessions:
+            session.end(SessionLost("the server was stopped"))
+        self.disconnected()
+
     def announce(self, grace_s: float) -> None:
         """Tells the client that the server stops."""
         self.send(self.protocol.event("draining", {"grace_s": grace_s}))

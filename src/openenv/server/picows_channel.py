@@ -249,7 +249,7 @@ class PicowsChannel(WSListener):
     def shutdown(self) -> None:
         """What uvicorn calls on every connection when it stops."""
         if self._connection is not None:
-            self._connection.disconnected()
+            self._connection.stop()
         self.close(CLOSE_GOING_AWAY)
 
     def broken(self, code: WSCloseCode, explanation: str) -> None:
