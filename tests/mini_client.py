@@ -15,8 +15,9 @@ from typing import Any
 
 import msgspec
 from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
 
-__all__ = ["CODECS", "Array", "Failed", "Json", "MiniClient", "MiniClientV1", "Msgpack"]
+__all__ = ["CODECS", "Array", "Failed", "Json", "Lasting", "MiniClient", "MiniClientV1", "Msgpack"]
 
 # Element types and how many bytes one takes; see "In msgpack".
 ELEMENTS = {"|b1": 1, "|i1": 1, "|u1": 1, "<i2": 2, "<u2": 2, "<f2": 2, "<i4": 4, "<u4": 4, "<f4": 4}
@@ -237,6 +238,84 @@ class MiniClient:
             frames.append(reply["results"])
             if not reply["more"]:
                 return frames
+
+
+class Lasting:
+    """A session that outlives its connections: it attaches on a new one and repeats what had no reply.
+
+    Attributes:
+        id: Chosen here, as the token is, so that it can attach though the reply to `open` was lost.
+        seq: Number of the last call.
+        client: The connection of now.
+        attached: The last answer to `attach`; None before the first.
+    """
+
+    def __init__(self, url: str, codec: Json | Msgpack, session: str, token: str):
+        self.id = session
+        self.seq = 0
+        self.client = MiniClient(url, codec)
+        self.attached: dict[str, Any] | None = None
+        self._url, self._codec, self._token = url, codec, token
+        self._answered = False
+
+    async def __aenter__(self) -> Lasting:
+        await self.client.__aenter__()
+        await self._open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.client.call("close", session=self.id)
+        await self.client.__aexit__()
+
+    async def tell(self, op: str, **fields: Any) -> int:
+        """Sends the next call; there must be none without a reply."""
+        self.seq += 1
+        return await self.client.send(op, session=self.id, seq=self.seq, **fields)
+
+    async def call(self, op: str, **fields: Any) -> dict[str, Any]:
+        """The reply to a call, over as many connections as that takes.
+
+        Raises:
+            Failed: The reply was an error, or the session is gone.
+        """
+        number = await self.tell(op, **fields)
+        while True:
+            try:
+                return self._good(await self.client.next_reply(number))
+            except ConnectionClosed:
+                await self.come_back()
+                number = await self.client.send(op, session=self.id, seq=self.seq, **fields)
+
+    def cut(self) -> None:
+        """Ends the connection as a broken road does: without a word."""
+        self.client.socket.transport.abort()
+
+    async def come_back(self) -> None:
+        """Connects to the same worker and attaches.
+
+        Raises:
+            Failed: The session is gone.
+        """
+        worker = self.client.hello["worker"]
+        url = self._url if worker is None else f"{self._url}?worker={worker}"
+        self._answered |= any("ok" in reply for reply in self.client._kept)
+        await self.client.__aexit__()
+        self.client = await MiniClient(url, self._codec).__aenter__()
+        try:
+            self.attached = await self.client.call("attach", session=self.id, token=self._token)
+        except Failed as failed:
+            if failed.name != "UnknownSession" or self._answered:
+                raise
+            await self._open()  # the first `open` never arrived
+
+    async def _open(self) -> None:
+        await self.client.send("open", session=self.id, token=self._token)
+
+    def _good(self, reply: dict[str, Any]) -> dict[str, Any]:
+        self._answered = True
+        if "error" in reply:
+            raise Failed(reply["error"])
+        return reply
 
 
 class MiniClientV1:

@@ -17,6 +17,7 @@ import random
 import socket
 import struct
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Self, TypeVar
 
@@ -88,6 +89,7 @@ class _Road:
         # Bytes that may still pass, in either direction; None: any number.
         self.budget: int | None = None
         self._due = 0.0
+        self._late: deque[tuple[float, bytes]] = deque()
         self._frozen: list[tuple[_End, bytes]] = []
         self.gone = False
         self.ended = asyncio.get_running_loop().create_future()
@@ -106,12 +108,23 @@ class _Road:
             return
         wait_s = self.proxy._wait_s() if source is self.back else 0.0
         loop = asyncio.get_running_loop()
-        if source is self.back and (wait_s or loop.time() < self._due):
+        if source is self.back and (wait_s or self._late):
             # What was sent later does not arrive earlier.
             self._due = max(self._due, loop.time() + wait_s)
-            loop.call_at(self._due, self.pass_on, target, data)
+            self._late.append((self._due, data))
+            if len(self._late) == 1:
+                loop.call_at(self._due, self._deliver)
         else:
             self.pass_on(target, data)
+
+    def _deliver(self) -> None:
+        """Passes on what is due of what is late; the loop may call a little early."""
+        loop = asyncio.get_running_loop()
+        due = self._late[0][0]
+        while self._late and self._late[0][0] <= due:
+            self.pass_on(self.front, self._late.popleft()[1])
+        if self._late:
+            loop.call_at(self._late[0][0], self._deliver)
 
     def pass_on(self, target: _End, data: bytes) -> None:
         if self.gone:

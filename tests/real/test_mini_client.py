@@ -20,7 +20,7 @@ from websockets.exceptions import ConnectionClosed
 from .. import mini_client
 from ..cli.process import Serving, serving
 from ..cli.projects import write_module
-from ..mini_client import CODECS, Array, Failed, Json, MiniClient, MiniClientV1, Msgpack
+from ..mini_client import CODECS, Array, Failed, Json, Lasting, MiniClient, MiniClientV1, Msgpack
 
 pytestmark = [pytest.mark.real, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
 
@@ -301,8 +301,8 @@ async def test_which_failures_use_a_number(answering, codec):
             await client.call("step", session=session, seq="1", action={})
         with fails("InvalidAction"):
             await client.call("step", session=session, seq=1, action={}, unknown=1)
-        with fails("UsageError"):
-            await client.call("step", session=session, seq=1, action={}, deadline_s=1)
+        with fails("InvalidAction"):
+            await client.call("step", session=session, seq=1, action={}, deadline_s=0)
         with fails("InvalidAction"):
             await client.call("step", session=session, seq=1, action={"fail": "no bool"})
         with fails("InvalidAction"):
@@ -597,19 +597,21 @@ async def test_what_has_not_begun_is_not_executed(answering, codec, gate):
         assert await steps_taken(client, session) == 2
 
 
-async def test_a_running_call_that_cannot_be_stopped_is_answered(answering, codec, gate):
+async def test_a_running_call_is_answered_at_once_and_the_next_waits_for_its_end(answering, codec, gate):
     async with MiniClient(answering, codec) as client:
         session = await opened(client)
         running = await client.send("step", session=session, seq=1, action=gate.action)
         await gate.reached()
         assert (await client.call("cancel", target=running))["cancelled"] is True
+        assert (await client.next_reply(running))["error"]["error"] == "Cancelled"
+        with fails("Cancelled"):
+            await client.call("step", session=session, seq=1, action=gate.action)
         gate.open()
-        assert (await client.next_reply(running))["reward"] == 1.0
         await client.call("step", session=session, seq=2, action={})
         assert await steps_taken(client, session) == 2
 
 
-async def test_the_calls_of_a_batch_that_have_not_begun_are_cancelled_with_it(answering, codec, gate):
+async def test_the_calls_of_a_batch_are_cancelled_with_it(answering, codec, gate):
     async with MiniClient(answering, codec) as client:
         slow, quick = await opened(client), await opened(client)
         calls = [step(slow, 1, **gate.action), step(slow, 2), step(quick, 1)]
@@ -618,13 +620,14 @@ async def test_the_calls_of_a_batch_that_have_not_begun_are_cancelled_with_it(an
         assert first["call"] == 2
         await gate.reached()
         assert (await client.call("cancel", target=number))["cancelled"] is True
-        gate.open()
         errors, more = {}, True
         while more:
             part = await client.next_reply(number)
             errors |= {result["call"]: result.get("error", {}).get("error") for result in part["results"]}
             more = part["more"]
-        assert errors == {0: None, 1: "Cancelled"}
+        assert errors == {0: "Cancelled", 1: "Cancelled"}
+        gate.open()
+        assert await steps_taken(client, slow) == 1
 
 
 async def test_there_may_be_nothing_to_cancel(benchmark, codec):
@@ -632,6 +635,99 @@ async def test_there_may_be_nothing_to_cancel(benchmark, codec):
         await client.call("heartbeat")
         for target in (1, 999):
             assert (await client.call("cancel", target=target))["cancelled"] is False
+
+
+# Deadlines
+
+
+async def test_a_call_in_time_is_answered_as_any_other(answering, codec):
+    async with MiniClient(answering, codec) as client:
+        session = await opened(client)
+        assert (await client.call("step", session=session, seq=1, action={"value": 3}, deadline_s=30))["reward"] == 1.0
+
+
+async def test_a_call_that_waits_for_all_of_its_time_is_not_executed(answering, codec, gate):
+    async with MiniClient(answering, codec) as client:
+        session = await opened(client)
+        running = await client.send("step", session=session, seq=1, action=gate.action)
+        for seq in (2, 2):  # told again as often as it is asked
+            with fails("StepTimeout", "environment"):
+                await client.call("step", session=session, seq=seq, action={}, deadline_s=0.05)
+        calls = [step(session, 3), {**step(session, 4), "deadline_s": 30}]
+        number = await client.send("batch", calls=calls, deadline_s=0.05, min_ready=1)
+        ((late,),) = [(await client.next_reply(number))["results"]]
+        assert (late["call"], late["error"]["error"]) == (0, "StepTimeout")
+        gate.open()
+        assert (await client.next_reply(running))["ok"] is True
+        ((done,),) = [(await client.next_reply(number))["results"]]
+        assert (done["call"], done["reward"]) == (1, 2.0)
+
+
+async def test_a_thread_that_does_not_end_in_time_takes_its_session_along(answering, codec, gate):
+    async with MiniClient(answering, codec) as client:
+        session = await opened(client)
+        with fails("StepTimeout", "environment"):
+            await client.call("step", session=session, seq=1, action=gate.action, deadline_s=0.1)
+        assert (await client.event("session_lost"))["session"] == session
+        with fails("UnknownSession"):
+            await client.call("step", session=session, seq=2, action={})
+        gate.open()
+
+
+# A connection that is lost
+
+
+async def test_a_step_whose_connection_is_cut_is_executed_once(answering, codec, gate):
+    async with Lasting(answering, codec, name(), "a-token-of-our-own") as session:
+        assert session.client.hello["resume_window_s"] > 0
+        assert "resume" in session.client.hello["capabilities"]
+        await session.call("reset")
+        waiting = asyncio.ensure_future(session.call("step", action={"value": b"x", **gate.action}))
+        await gate.reached()
+        session.cut()
+        gate.open()
+        assert (await waiting)["reward"] == 1.0
+        assert session.attached["state"] in {"executing", "live"}
+        assert await steps_taken(session.client, session.id) == 1
+        assert (await session.call("step", action={}))["reward"] == 2.0
+
+
+async def test_a_reply_that_was_lost_is_kept(answering, codec):
+    async with Lasting(answering, codec, name(), "a-token-of-our-own") as session:
+        reply = await session.client.next_reply(await session.tell("step", action={"value": 1.5}))
+        session.cut()
+        await session.come_back()
+        assert (session.attached["state"], session.attached["seq"]) == ("live", 1)
+        assert {**session.attached["last"], "id": reply["id"]} == reply
+        again = await session.client.call("step", session=session.id, seq=1, action={"value": 1.5})
+        assert {**again, "id": reply["id"]} == reply
+        assert await steps_taken(session.client, session.id) == 1
+
+
+async def test_a_call_that_was_given_up_has_used_its_number_on_the_next_connection_too(answering, codec, gate):
+    async with Lasting(answering, codec, name(), "a-token-of-our-own") as session:
+        running = await session.tell("step", action=gate.action)
+        await gate.reached()
+        waiting = await session.tell("step", action={})
+        for number in (running, waiting):
+            assert (await session.client.call("cancel", target=number))["cancelled"] is True
+        session.cut()
+        await session.come_back()
+        assert (session.attached["state"], session.attached["seq"]) == ("executing", 0)
+        for seq in (1, 2):
+            with fails("Cancelled"):
+                await session.client.call("step", session=session.id, seq=seq, action={})
+        gate.open()
+        assert (await session.call("step", action={}))["reward"] == 2.0
+
+
+async def test_a_session_that_is_gone_says_so(answering, codec):
+    async with Lasting(answering, codec, name(), "a-token-of-our-own") as session:
+        await session.call("reset")
+        await session.client.call("close", session=session.id)
+        session.cut()
+        with fails("UnknownSession"):
+            await session.come_back()
 
 
 # Two connections

@@ -45,7 +45,7 @@ class Counting(Environment[Move, Seen, State]):
     SUPPORTS_CONCURRENT_SESSIONS = True
     execution = "inline"
     executed: list[tuple[str, int]]
-    gates: dict[str, Any]
+    gates: dict[str, Any]  # of the steps that wait, by their session
 
     def __init__(self) -> None:
         self._count = 0
@@ -74,12 +74,11 @@ class CountingOnThread(Counting):
         if action.wait:
             gate = Counting.gates[action.session] = threading.Event()
             gate.wait(PATIENCE_S)
-            del Counting.gates[action.session]
         return seen
 
 
 class CountingOnLoop(Counting):
-    execution = "loop"
+    execution = None  # chosen: it is asynchronous
 
     async def step_async(self, action: Move) -> Seen:
         seen = self._counted(action)
@@ -88,7 +87,7 @@ class CountingOnLoop(Counting):
             try:
                 await gate.wait()
             finally:
-                del Counting.gates[action.session]
+                Counting.gates.pop(action.session, None)
         return seen
 
 
@@ -155,7 +154,7 @@ class Seats(RuleBasedStateMachine):
     def step(self, which, older, ahead, wait):
         name = self.name(older)
         call = self.call(name, self.accepted(name) + ahead, wait)
-        self.tell(which, calls=[(name, call["seq"])], **call)
+        self.tell(which, asked=[(name, call["seq"])], **call)
 
     @precondition(lambda self: self.names)
     @rule(which=st.integers(0, 99))
@@ -188,8 +187,8 @@ class Seats(RuleBasedStateMachine):
     @precondition(lambda self: Counting.gates)
     @rule(which=st.integers(0, 99))
     def let_go_on(self, which):
-        gates = list(Counting.gates.values())
-        self.do(gates[which % len(gates)].set)
+        names = list(Counting.gates)
+        self.do(Counting.gates.pop(names[which % len(names)]).set)
 
     @precondition(lambda self: self.names)
     @rule(older=st.booleans())
@@ -277,10 +276,11 @@ class Seats(RuleBasedStateMachine):
 
     # How it is done.
 
-    def tell(self, which: int, op: str, calls: list[tuple[str, int]], **fields: Any) -> None:
+    def tell(self, which: int, op: str, asked: list[tuple[str, int]], **fields: Any) -> None:
+        """Sends a request. `asked`: the calls in it."""
         end = self.ends[which % len(self.ends)]
         number = end._last_id + 1
-        self.asked[end][number] = (op, calls)
+        self.asked[end][number] = (op, asked)
         self.do(lambda: end.tell(op, **fields))
 
     def do(self, what: Any) -> None:
@@ -306,8 +306,8 @@ class Seats(RuleBasedStateMachine):
     async def end(self) -> None:
         closing = asyncio.ensure_future(self.server.aclose())
         while not closing.done():
-            for gate in list(Counting.gates.values()):
-                gate.set()
+            for name in list(Counting.gates):
+                Counting.gates.pop(name).set()
             await asyncio.sleep(0.0005)
         await closing
 
@@ -361,7 +361,7 @@ class Seats(RuleBasedStateMachine):
 
 
 Seats.TestCase.settings = settings(
-    max_examples=60,
+    max_examples=40,
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

@@ -104,7 +104,7 @@ async def _handshakes(trial: Trial, server: Served, who: str, headers: dict[str,
         except InvalidStatus as refused:
             if refused.response.status_code != status:
                 let_in.append(f"{subprotocol or 'v1'}: {refused.response.status_code}")
-    trial.check(not let_in, f"{who}: every transport refuses", f"{who}: let in: {let_in}")
+    trial.check(not let_in, f"{who}: every transport refuses", f"{who}: let in, as {let_in}")
 
 
 async def _agent(trial: Trial, server: Served) -> None:

@@ -61,7 +61,7 @@ def rolling(trial: Trial) -> None:
     )
     for who, crowd in (("who come and go", churning), ("who stay", staying)):
         report = crowd.report()
-        trial.note(f"clients {who}:")
+        trial.note(f"clients {who}")
         trial.no_errors(report)
         trial.check(not report.mixed, "no reply to another", f"{report.mixed[:3]}")
     trial.check(server.exit_code is None and len(server.children()) == 4, "4 workers")

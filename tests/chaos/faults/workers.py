@@ -59,7 +59,7 @@ def worker(trial: Trial) -> None:
     trial.check(
         replaced is not None and replaced <= REPLACED_WITHIN_S,
         f"replaced after {replaced or 0:.1f} s",
-        f"replaced after {replaced} s",
+        f"replaced after {replaced:.1f} s" if replaced else "not replaced",
     )
     trial.counts(server, report)
     trial.unmoved(report)
