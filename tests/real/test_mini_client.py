@@ -643,7 +643,8 @@ async def test_there_may_be_nothing_to_cancel(benchmark, codec):
 async def test_a_call_in_time_is_answered_as_any_other(answering, codec):
     async with MiniClient(answering, codec) as client:
         session = await opened(client)
-        assert (await client.call("step", session=session, seq=1, action={"value": 3}, deadline_s=30))["reward"] == 1.0
+        reply = await client.call("step", session=session, seq=1, action={"value": 3}, deadline_s=30)
+        assert (reply["observation"]["value"], reply["reward"]) == (3, 1.0)
 
 
 async def test_a_call_that_waits_for_all_of_its_time_is_not_executed(answering, codec, gate):

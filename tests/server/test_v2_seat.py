@@ -139,7 +139,7 @@ async def test_a_deadline_holds_though_the_session_has_moved(leave):
     await ending(server)
 
 
-async def test_a_call_whose_time_was_over_before_its_turn_came_is_not_executed(monkeypatch):
+async def test_a_call_whose_time_was_over_before_its_turn_came_is_not_executed():
     server = server_of(ProbeEnvironment)
     end = End(server)
     await opened(end)
@@ -147,7 +147,7 @@ async def test_a_call_whose_time_was_over_before_its_turn_came_is_not_executed(m
     late = end.step(2, deadline_s=0.05)
     await until(ProbeEnvironment.waiting.is_set)
     ProbeEnvironment.gate.set()
-    time.sleep(0.2)  # the loop is busy: the end of the first and the deadline of the second come together
+    time.sleep(0.2)  # noqa: ASYNC251 - the loop is busy: the end of the first and the deadline of the second come together
     await answered(end, late)
     assert end.error(late) == "StepTimeout"
     assert (await answered(end, end.tell("state", session="one")))["state"]["step_count"] == 1

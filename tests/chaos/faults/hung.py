@@ -50,8 +50,9 @@ def _hung(trial: Trial, form: str, settings: dict[str, Any]) -> None:
     crowd.say(f"dare {HUNG} hang 0")
     if trial.ours:
         took, name = asyncio.run(_asked_directly(server))
-        trial.check(
-            name == "StepTimeout" and took <= TIMEOUT_S + LATE_S,
+        trial.check(name == "StepTimeout", "answered by the server", f"the server answers {name}")
+        trial.in_time(
+            took <= TIMEOUT_S + LATE_S,
             f"server answers {name} {1000 * (took - TIMEOUT_S):.0f} ms after the deadline",
         )
     time.sleep(DURING_S)
@@ -67,7 +68,7 @@ def _hung(trial: Trial, form: str, settings: dict[str, Any]) -> None:
         f"{len(heard & hung)} were told, and {len(heard - hung)} others: {told(report.names())}",
     )
     latest = max((error["after_s"] for error in timeouts), default=0.0) - TIMEOUT_S
-    trial.check(latest <= LATE_S, f"at most {1000 * latest:.0f} ms late", f"{1000 * latest:.0f} ms late")
+    trial.in_time(latest <= LATE_S, f"at most {1000 * latest:.0f} ms late", f"{1000 * latest:.0f} ms late")
     others = [error for error in report.errors if error["session"] not in hung]
     trial.check(not others, "no other session failed", f"{len(others)} errors of others, as {others[:1]}")
     completed = {episode // EPISODES for episode in report.raw["completed"]}

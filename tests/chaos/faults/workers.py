@@ -55,8 +55,8 @@ def worker(trial: Trial) -> None:
     trial.check(set(names) <= {"SessionLost"}, "SessionLost", f"told {told(names)}")
     first = {error["session"]: error["at"] - killed for error in reversed(report.errors)}
     latest = max(first.values(), default=0.0)
-    trial.check(latest <= LOST_WITHIN_S, f"told within {latest:.2f} s", f"told after {latest:.2f} s")
-    trial.check(
+    trial.in_time(latest <= LOST_WITHIN_S, f"told within {latest:.2f} s", f"told after {latest:.2f} s")
+    trial.in_time(
         replaced is not None and replaced <= REPLACED_WITHIN_S,
         f"replaced after {replaced or 0:.1f} s",
         f"replaced after {replaced:.1f} s" if replaced else "not replaced",
@@ -87,7 +87,7 @@ def parent(trial: Trial) -> None:
     count = len(server.marked())
     server.tell(signal.SIGKILL)
     gone = holds(lambda: not server.marked(), 4.0)
-    trial.check(
+    trial.in_time(
         gone is not None and gone <= GONE_WITHIN_S,
         f"{count} processes gone after {gone or 0:.2f} s",
         f"{len(server.marked())} of {count} processes are left after {gone or 4:.1f} s",
