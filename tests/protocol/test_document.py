@@ -131,7 +131,8 @@ class TestWhatIsSentIsWhatIsSaid:
             assert fault.error == type(error).__name__
 
     def test_an_event(self, server):
-        limits = {"max_message_bytes": 1, "max_sessions": 1, "max_in_flight": 1, "max_connection_in_flight": 1, "max_batch": 1}
+        limits = {"max_message_bytes": 1, "max_sessions": 1, "max_in_flight": 1, "max_batch": 1}
+        limits["max_connection_in_flight"] = 1
         fields = {"protocol": 2, "server": "1", "environment": "e", "limits": limits, "heartbeat_s": None}
         fields |= {"resume_window_s": 0, "capabilities": [], "worker": None}
         assert self.read(server, server.event("hello", fields), Hello).protocol == 2

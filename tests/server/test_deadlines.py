@@ -81,3 +81,14 @@ def test_a_loop_that_has_ended_holds_up_nobody():
     asyncio.run(leave())
     asyncio.run(wait())
     assert old.looks == []
+
+
+async def test_who_was_watched_when_it_closed_can_be_watched_again():
+    deadlines = Deadlines()
+    watched = Watched(deadlines)
+    deadlines.watch(watched, time.monotonic() + 0.05)
+    deadlines.close()
+    assert watched.slot == 0
+    deadlines.watch(watched, time.monotonic() + 0.1)
+    await until(lambda: watched.looks)
+    assert len(watched.looks) == 1

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from openenv.server import create_app
+from openenv.server import HTTPEnvServer, create_app
 from openenv.settings import ServerSettings
 from openenv.types import Action, Observation
 
@@ -43,12 +43,9 @@ def no_collection() -> Iterator[None]:
     gc.enable()
 
 
-@pytest.mark.usefixtures("no_collection")
-@pytest.mark.parametrize("subprotocol", [None, "openenv.v2.json"])
-@pytest.mark.parametrize("environment", [InlinePlain, AsyncPlain, Plain])
-async def test_a_connection_that_has_ended_leaves_nothing(environment, subprotocol):
-    app = create_app(environment, Action, Observation, settings=ServerSettings.read({}, resume_window_s=0))
-    server, channel = app.state.openenv, Channel()
+async def converse(server: HTTPEnvServer, subprotocol: str | None) -> weakref.ref[Channel]:
+    """A conversation from its beginning to its end."""
+    channel = Channel()
     connection = channel.connection = server.connect(channel, subprotocol)
     reset = {"type": "reset"}
     if subprotocol is not None:
@@ -58,12 +55,20 @@ async def test_a_connection_that_has_ended_leaves_nothing(environment, subprotoc
     connection.receive(json.dumps(reset).encode())
     (session,) = server.manager.sessions
     await until(lambda: channel.frames == (1 if subprotocol is None else 3))
-    seen = weakref.ref(channel)
     connection.disconnected()
     channel.connection = None  # what a real channel does when its connection is over
     await until(lambda: server.manager.active == 0)
     assert session.user is None
-    del connection, channel, session
+    return weakref.ref(channel)
+
+
+@pytest.mark.usefixtures("no_collection")
+@pytest.mark.parametrize("subprotocol", [None, "openenv.v2.json"])
+@pytest.mark.parametrize("environment", [InlinePlain, AsyncPlain, Plain])
+async def test_a_connection_that_has_ended_leaves_nothing(environment, subprotocol):
+    app = create_app(environment, Action, Observation, settings=ServerSettings.read({}, resume_window_s=0))
+    server = app.state.openenv
+    seen = await converse(server, subprotocol)
     await asyncio.sleep(0)
     assert seen() is None
     await server.aclose()

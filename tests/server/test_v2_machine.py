@@ -366,7 +366,7 @@ class Seats(RuleBasedStateMachine):
 
 
 Seats.TestCase.settings = settings(
-    max_examples=40,
+    max_examples=150,
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

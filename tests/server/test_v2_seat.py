@@ -238,6 +238,15 @@ class TestTheWindow:
         del end, session
         assert seatings() == 0
 
+    async def test_nor_when_its_connection_was_ended_for_good(self):
+        server = server_of(InlineProbe)
+        end = End(server)
+        await opened(end)
+        await end.connection.aclose()
+        assert server.manager.active == 0
+        del end
+        assert seatings() == 0
+
     async def test_nor_when_another_connection_has_its_sessions(self):
         server = server_of(InlineProbe)
         first, second = End(server), End(server)

@@ -137,8 +137,8 @@ class _Attempt:
 
     async def run(self) -> None:
         for longest in _PAUSES_S:
-            # asyncio's selector may still know a closed socket of the number that a new one got (ENOENT, in a storm of
-            # lost connections on Python 3.11). It has forgotten it when it has said so.
+            # asyncio's selector may still know a closed socket of the number that a new one got (ENOENT, in a storm
+            # of lost connections on Python 3.11). It has forgotten it when it has said so.
             with contextlib.suppress(FileNotFoundError):
                 await self._shake_hands()
             if self.made:

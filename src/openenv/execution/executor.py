@@ -33,7 +33,7 @@ class Executor(Protocol):
         """Runs one operation."""
 
     def cancel(self) -> bool:
-        """Stops the running operation. True: its `done` comes soon. False: it cannot be stopped, and comes when it ends."""
+        """Stops the running operation; its `done` comes in any case, soon for True. False: it cannot be stopped."""
 
     def close(self, done: Done) -> None:
         """Closes the environment and gives back what the executor holds. Nothing may follow."""

@@ -72,6 +72,9 @@ class Deadlines:
         """Looks at nothing any more."""
         for timer in self._timers.values():
             timer.cancel()
+        for waiting in self._slots.values():
+            for watched in waiting:
+                watched.slot = 0
         self._timers.clear()
         self._slots.clear()
 

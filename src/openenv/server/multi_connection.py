@@ -153,7 +153,9 @@ class MultiConnection:
     async def aclose(self) -> None:
         """Ends the conversation and waits until its environments are closed."""
         self.disconnected()
-        for session in self._seating.remaining:
+        remaining = self._seating.remaining
+        self._seating.end()
+        for session in remaining:
             await close_session(session)
 
     # Where replies go.

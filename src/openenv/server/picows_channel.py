@@ -167,9 +167,9 @@ class PicowsChannel(WSListener):
         self._let_go()
 
     def _let_go(self) -> None:
-        """Keeps nothing of the connection: what knows one another waits for the garbage collector, which seldom comes.
+        """Keeps nothing of the connection: what knows one another waits for a garbage collection, which is rare.
 
-        Of 9 KB a connection, in a server that lives for weeks.
+        That would be 9 KB for each connection, for hours.
         """
         self._over = True
         self._connection = self._words = None

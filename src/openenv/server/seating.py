@@ -130,6 +130,11 @@ class Seating:
         if self._seats:
             self._leaving = asyncio.get_running_loop().call_later(self._window_s, self._leave)
 
+    def end(self) -> None:
+        """Nobody will come back: ends the sessions."""
+        for seat in list(self._seats.values()):
+            seat.end()
+
     def _leave(self) -> None:
         """The time to come back is over."""
         self._leaving = None
