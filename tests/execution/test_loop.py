@@ -451,3 +451,28 @@ async def test_an_environment_without_a_close_of_its_own_needs_no_helper(helpers
 
 class AsyncWithoutClose(AsyncPlain):
     close = Environment.close
+
+
+async def test_cancelling_a_call_before_it_began_does_not_cancel_the_next(helpers):
+    executor = loop_executor(helpers, AsyncPlain())
+    first, second = [], asyncio.get_running_loop().create_future()
+
+    async def at_once(environment, argument):
+        return "at once"
+
+    async def later(environment, argument):
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return "later"
+
+    def ended(result, error):
+        first.append((result, error))
+        executor.submit(later, None, lambda result, error: second.set_result((result, error)))
+
+    executor.submit(at_once, None, ended)  # from a task: it begins in the next turn of the loop
+    assert executor.cancel() is True
+    assert await asyncio.wait_for(second, PATIENCE_S) == ("later", None)
+    ((result, error),) = first
+    assert result is None
+    assert isinstance(error, asyncio.CancelledError)
+    await outcome(executor.close)
