@@ -31,7 +31,7 @@ try:
     from openenv.errors import OpenEnvError
 except ImportError:  # the other package has no such class
 
-    class OpenEnvError(Exception):  # type: ignore[no-redef]
+    class OpenEnvError(Exception):
         """Nothing is one."""
 
 

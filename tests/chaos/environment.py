@@ -72,7 +72,7 @@ class _Ledger:
 ledger = _Ledger(LEDGER)
 
 
-class Chaos(Environment):  # type: ignore[type-arg]  # not every package's Environment takes types
+class Chaos(Environment):
     """Counts its steps. The seed of a reset is the number of the episode, unique in a trial."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True

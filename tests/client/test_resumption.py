@@ -8,7 +8,7 @@ import warnings
 
 import pytest
 
-from openenv.client import GenericEnvClient, redial, resumption
+from openenv.client import GenericEnvClient
 from openenv.errors import (
     CapacityError,
     ConnectionFailed,
@@ -22,18 +22,10 @@ from openenv.errors import (
 )
 
 from ..asynchronous import until
+from .returning import GONE, OPENED, SHORT_S, WINDOW_S
 from .scripted import ScriptedApp, fault, outcome
 
-WINDOW_S = 10
-SHORT_S = 0.2
-OPENED = {"ok": True, "seq": 0}
-GONE = fault("UnknownSession", "no such session", "SESSION_ERROR")
-
-
-@pytest.fixture(autouse=True)
-def hurry(monkeypatch):
-    for module in (redial, resumption):
-        monkeypatch.setattr(module, "FIRST_PAUSE_S", 0.002)
+pytestmark = pytest.mark.usefixtures("hurry")
 
 
 async def playing(app, **options):

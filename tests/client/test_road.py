@@ -8,21 +8,13 @@ import warnings
 
 import pytest
 
-from openenv.client import GenericEnvClient, VectorEnvClient, redial, resumption
+from openenv.client import GenericEnvClient, VectorEnvClient
 from openenv.errors import ConnectionFailed, ResetRequired, SessionLost, StepFailed, StepTimeout
 
+from .returning import GONE, OPENED, SHORT_S, WINDOW_S
 from .scripted import ScriptedApp, fault, outcome
 
-WINDOW_S = 10
-SHORT_S = 0.2
-OPENED = {"ok": True, "seq": 0}
-GONE = fault("UnknownSession", "no such session", "SESSION_ERROR")
-
-
-@pytest.fixture(autouse=True)
-def hurry(monkeypatch):
-    for module in (redial, resumption):
-        monkeypatch.setattr(module, "FIRST_PAUSE_S", 0.002)
+pytestmark = pytest.mark.usefixtures("hurry")
 
 
 def errors(results):

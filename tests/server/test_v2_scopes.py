@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
 from openenv.server import create_app
@@ -12,6 +11,7 @@ from openenv.settings import ServerSettings
 from openenv.types import Action, Observation
 
 from ..environments import InlinePlain
+from .scripted import End
 
 OPEN = {"op": "open", "session": "one"}
 STATE = {"op": "state", "session": "one"}
@@ -20,21 +20,6 @@ STATE = {"op": "state", "session": "one"}
 class Tool(Action):
     type: str = "plain"
     tool_name: str = ""
-
-
-class Channel:
-    def __init__(self) -> None:
-        self.frames: list[Any] = []
-
-    def send(self, frame: bytes) -> None:
-        self.frames.append(json.loads(frame))
-
-    def close(self, code: int) -> None:
-        self.frames.append(code)
-
-    def pause(self) -> None: ...
-
-    def resume(self) -> None: ...
 
 
 def step(seq: int, kind: str) -> dict[str, Any]:
@@ -48,12 +33,10 @@ def reset(seq: int) -> dict[str, Any]:
 def replies_to(scope: Scope, *requests: dict[str, Any]) -> list[Any]:
     async def run() -> list[Any]:
         app = create_app(InlinePlain, Tool, Observation, settings=ServerSettings.read({}))
-        channel = Channel()
-        connection = app.state.openenv.connect(channel, "openenv.v2.json", Visitor(scope, 1, "here"))
-        for number, request in enumerate(requests, 1):
-            connection.receive(json.dumps({"id": number, **request}).encode())
-        await connection.aclose()
-        return [frame for frame in channel.frames if "id" in frame]
+        end = End(app.state.openenv, visitor=Visitor(scope, 1, "here"))
+        replies = [end.now(**request) for request in requests]
+        await end.connection.aclose()
+        return replies
 
     return asyncio.run(run())
 

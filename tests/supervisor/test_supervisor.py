@@ -74,7 +74,9 @@ def test_without_room_for_files_the_door_is_left_alone_for_a_while():
     supervisor._selector.close()
 
 
-def test_who_is_to_be_replaced_already_is_replaced_once():
+@pytest.fixture
+def fleet_and_started():
+    """Two workers that are ready, which do nothing, and all that are ever started."""
     started = []
     fleet = Fleet(
         ServerSettings(workers=2), lambda *_: ["sleep", "600"], started.append, lambda child: child.salvage()
@@ -83,36 +85,32 @@ def test_who_is_to_be_replaced_already_is_replaced_once():
         fleet.start()
         for child in started:
             fleet.ready(child)
-        for _ in range(3):
-            fleet.replace_all()
-        for _ in range(6):
-            fleet.turn(time.monotonic())
-            for child in fleet.children:
-                if child.life is Life.STARTING:
-                    fleet.ready(child)
-            for child in fleet.children:
-                if child.life is Life.LEAVING:
-                    os.kill(child.pid, signal.SIGKILL)
-                    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-            fleet.reap()
-        assert len(started) == 4
-        assert fleet.taking == started[2:]
+        yield fleet, started
     finally:
         fleet.close()
 
 
-def test_nobody_is_replaced_by_a_server_that_ends():
-    started = []
-    fleet = Fleet(
-        ServerSettings(workers=2), lambda *_: ["sleep", "600"], started.append, lambda child: child.salvage()
-    )
-    try:
-        fleet.start()
-        for child in started:
-            fleet.ready(child)
-        fleet.leave(10.0)
+def test_who_is_to_be_replaced_already_is_replaced_once(fleet_and_started):
+    fleet, started = fleet_and_started
+    for _ in range(3):
         fleet.replace_all()
+    for _ in range(6):
         fleet.turn(time.monotonic())
-        assert len(started) == 2
-    finally:
-        fleet.close()
+        for child in fleet.children:
+            if child.life is Life.STARTING:
+                fleet.ready(child)
+        for child in fleet.children:
+            if child.life is Life.LEAVING:
+                os.kill(child.pid, signal.SIGKILL)
+                os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        fleet.reap()
+    assert len(started) == 4
+    assert fleet.taking == started[2:]
+
+
+def test_nobody_is_replaced_by_a_server_that_ends(fleet_and_started):
+    fleet, started = fleet_and_started
+    fleet.leave(10.0)
+    fleet.replace_all()
+    fleet.turn(time.monotonic())
+    assert len(started) == 2

@@ -46,6 +46,15 @@ _set = object.__setattr__
 _QUICK = ("gymnasium.envs.classic_control.", "gymnasium.envs.toy_text.")
 
 
+class GymnasiumAction(Action):
+    """What `step` of a Gymnasium environment takes; subclasses type `action` by the space."""
+
+    # How another process gets a class that no module has (`openenv.execution.process`).
+    __reference__: ClassVar[tuple[Any, ...]]
+
+    action: Any
+
+
 class GymnasiumObservation(Observation):
     """What `reset` and `step` of a Gymnasium environment return; subclasses type `observation` by the space."""
 
@@ -61,7 +70,7 @@ class GymnasiumState(State):
     seed: int | None = Field(default=None, description="The seed given to the last reset")
 
 
-class GymnasiumEnvironment(Environment[Action, GymnasiumObservation, GymnasiumState]):
+class GymnasiumEnvironment(Environment[GymnasiumAction, GymnasiumObservation, GymnasiumState]):
     """One Gymnasium environment. Serve the subclasses that `gymnasium_environment` makes.
 
     Attributes:
@@ -75,7 +84,7 @@ class GymnasiumEnvironment(Environment[Action, GymnasiumObservation, GymnasiumSt
 
     env_id: ClassVar[str]
     arguments: ClassVar[dict[str, Any]]
-    action_cls: ClassVar[type[Action]]
+    action_cls: ClassVar[type[GymnasiumAction]]
     observation_cls: ClassVar[type[GymnasiumObservation]]
     _action_codec: ClassVar[SpaceCodec]
     _observation_codec: ClassVar[SpaceCodec]
@@ -122,7 +131,7 @@ class GymnasiumEnvironment(Environment[Action, GymnasiumObservation, GymnasiumSt
         self._episode_id = episode_id or uuid4().hex
         return self._observe(observation, None, False, False, info)
 
-    def step(self, action: Action, timeout_s: float | None = None, **kwargs: Any) -> GymnasiumObservation:
+    def step(self, action: GymnasiumAction, timeout_s: float | None = None, **kwargs: Any) -> GymnasiumObservation:
         """Does one action.
 
         Raises:
@@ -131,7 +140,7 @@ class GymnasiumEnvironment(Environment[Action, GymnasiumObservation, GymnasiumSt
         """
         if not self._playing:
             raise ResetRequired(self._refusal)
-        member = self._decode(action.action)  # type: ignore[attr-defined]  # a field of every `action_cls`
+        member = self._decode(action.action)
         observation, reward, terminated, truncated, info = self._env.step(member)
         self._steps += 1
         if terminated or truncated:
@@ -193,8 +202,7 @@ def gymnasium_environment(env_id: str, **kwargs: Any) -> type[GymnasiumEnvironme
         name = _class_name(env_id)
         observation_cls = _observation_cls(name, env.observation_space, observations)
         action_cls = _action_cls(name, env.action_space, actions)
-        # How another process gets these classes, which no module has (`openenv.execution.process`).
-        action_cls.__reference__ = (_action_again, env_id, kwargs)  # type: ignore[attr-defined]
+        action_cls.__reference__ = (_action_again, env_id, kwargs)
         return type(
             name,
             (GymnasiumEnvironment,),
@@ -224,7 +232,7 @@ def _again(env_id: str, kwargs: dict[str, Any]) -> type[GymnasiumEnvironment]:
     return _made[key]
 
 
-def _action_again(env_id: str, kwargs: dict[str, Any]) -> type[Action]:
+def _action_again(env_id: str, kwargs: dict[str, Any]) -> type[GymnasiumAction]:
     return _again(env_id, kwargs).action_cls
 
 
@@ -285,9 +293,9 @@ def _description(env_id: str, env: gymnasium.Env[Any, Any]) -> str:
     return f"{env_id}: {summary}"
 
 
-def _action_cls(name: str, space: gymnasium.Space[Any], codec: SpaceCodec) -> type[Action]:
+def _action_cls(name: str, space: gymnasium.Space[Any], codec: SpaceCodec) -> type[GymnasiumAction]:
     field = Field(description=_describe(space))
-    return create_model(f"{name}_Action", __base__=Action, __module__=__name__, action=(codec.type, field))
+    return create_model(f"{name}_Action", __base__=GymnasiumAction, __module__=__name__, action=(codec.type, field))
 
 
 def _observation_cls(name: str, space: gymnasium.Space[Any], codec: SpaceCodec) -> type[GymnasiumObservation]:

@@ -60,7 +60,7 @@ class Codec(ABC):
         """
 
     @abstractmethod
-    def decoder(self, declared: Any) -> Callable[[bytes | str], Any]:
+    def decoder(self, declared: Any) -> Callable[[bytes | bytearray | str], Any]:
         """A fast reader for frames of one declared type; `msgspec.Raw` fields stay encoded.
 
         What it raises (`ValueError`, `RecursionError`) does not yet mean that the frame is wrong: only `decode`

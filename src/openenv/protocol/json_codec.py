@@ -45,10 +45,10 @@ class JsonCodec(Codec):
         except (ValueError, TypeError, RecursionError) as error:
             raise InvalidMessage(f"Invalid JSON: {error}") from None
 
-    def decoder(self, declared: Any) -> Callable[[bytes | str], Any]:
+    def decoder(self, declared: Any) -> Callable[[bytes | bytearray | str], Any]:
         decode = msgspec.json.Decoder(declared).decode
 
-        def read(frame: bytes | str) -> Any:
+        def read(frame: bytes | bytearray | str) -> Any:
             if has_marks(frame):
                 raise ValueError("bytes or arrays: read by `decode` alone")
             return decode(frame)
@@ -79,7 +79,7 @@ class JsonCodec(Codec):
         )
 
 
-def has_marks(text: bytes | str) -> bool:
+def has_marks(text: bytes | bytearray | str) -> bool:
     """Whether a text in JSON may hold marked bytes or arrays."""
     if isinstance(text, str):
         return '"$' in text or "u0024" in text

@@ -40,9 +40,9 @@ class MsgpackCodec(Codec):
         except (ValueError, TypeError, RecursionError, OverflowError) as error:
             raise InvalidMessage(f"Invalid msgpack: {error}") from None
 
-    def decoder(self, declared: Any) -> Callable[[bytes | str], Any]:
+    def decoder(self, declared: Any) -> Callable[[bytes | bytearray | str], Any]:
         decode = msgspec.msgpack.Decoder(declared, ext_hook=_extension).decode
-        return cast("Callable[[bytes | str], Any]", decode)
+        return cast("Callable[[bytes | bytearray | str], Any]", decode)
 
     def body(self, fields: Mapping[str, Any], plain: bool = False) -> Body:
         count = len(fields)

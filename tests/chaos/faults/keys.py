@@ -96,7 +96,7 @@ async def _handshakes(trial: Trial, server: Served, who: str, headers: dict[str,
         try:
             async with connect(
                 f"ws://127.0.0.1:{server.port}/ws",
-                subprotocols=subprotocol and [subprotocol],  # type: ignore[arg-type, list-item]
+                subprotocols=subprotocol and [subprotocol],
                 additional_headers=headers,
             ) as socket:
                 await socket.send(json.dumps({"type": "reset", "data": {"seed": 990_000_002}}))

@@ -27,17 +27,16 @@ _HINTS = {
 }
 
 
-def _operation(verb: Verb) -> Operation:
-    """Stands for an operation of a profile: the executor knows it by its verb."""
+def _operation() -> Operation:
+    """Stands for an operation of a profile: by which of them it is, the executor knows the verb."""
 
     def elsewhere(environment: Any, argument: Any) -> Any:
         raise AssertionError("this environment is in another process")
 
-    elsewhere.verb = verb  # type: ignore[attr-defined]
     return elsewhere
 
 
-_RESET, _STEP, _STEP_WITH, _STATE = map(_operation, (Verb.RESET, Verb.STEP, Verb.STEP_WITH, Verb.STATE))
+_RESET, _STEP, _STEP_WITH, _STATE = _operation(), _operation(), _operation(), _operation()
 _VERBS = {_RESET: Verb.RESET, _STEP: Verb.STEP, _STEP_WITH: Verb.STEP_WITH, _STATE: Verb.STATE}
 
 

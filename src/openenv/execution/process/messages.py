@@ -142,7 +142,7 @@ def decode(frame: bytes | bytearray) -> tuple[Any, BaseException | None]:
         ValueError: It is no reply.
     """
     try:
-        reply = _decode(frame)  # type: ignore[arg-type]  # it takes any buffer
+        reply = _decode(frame)
     except (ValueError, TypeError, RecursionError, OverflowError, MemoryError) as error:
         raise ValueError(f"a reply that cannot be read: {error}") from None
     if not reply.ok:
