@@ -182,3 +182,17 @@ def test_a_message_over_the_limit_is_named_and_the_connection_ends(line):
         again.open("one", token=talk.tokens["one"])  # its session has not ended with it
         again.seq["one"] = 0
         again.assert_lives("one")
+
+
+def test_a_reply_over_the_limit_is_an_error_and_the_session_goes_on(line):
+    with line(InlineProbe, max_reply_mb=0.1) as open_talk:
+        talk = open_talk()
+        talk.open("one")
+        error = error_of(talk.step("one", "large", 200_000))
+        assert (error["error"], error["blame"]) == ("StepFailed", "environment")
+        assert "104857 bytes (max_reply_mb, OPENENV_MAX_REPLY_MB)" in error["message"]
+        (frame,) = talk.batch(talk.step_call("one", "large", 200_000), talk.step_call("one", number=3))
+        large, small = frame["results"]
+        assert error_of(large)["error"] == "StepFailed"
+        assert small["observation"]["value"] == 3
+        assert talk.step("one", "large", 50_000)["ok"] is True

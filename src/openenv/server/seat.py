@@ -6,7 +6,7 @@ import secrets
 import time
 from collections import deque
 from itertools import takewhile
-from typing import Any, Protocol
+from typing import Any
 
 from ..errors import (
     Cancelled,
@@ -27,41 +27,12 @@ from ..protocol.server_v2 import ServerProtocolV2
 from ..sessions import Session
 from ..tracing import Trail
 from .call import NOBODY, Asker, Call, request_of
-from .deadlines import Deadlines
+from .connection import oversized_reply
+from .landlord import Landlord
 
-__all__ = ["Landlord", "Seat"]
+__all__ = ["Seat"]
 
 _NOT_EXECUTED = "waited for its turn for all of its deadline_s, and was not executed"
-
-
-class Landlord(Protocol):
-    """Who has the seats: a connection.
-
-    Attributes:
-        protocol: How its replies are written.
-        max_in_flight: Calls of one session that may wait for their turn.
-        max_reply_bytes: Largest reply.
-        deadlines: Watches over calls.
-        trail: Where calls are traced; None: nowhere.
-    """
-
-    protocol: ServerProtocolV2
-    max_in_flight: int
-    max_reply_bytes: int
-    deadlines: Deadlines
-    trail: Trail | None
-
-    def seated(self) -> None:
-        """One of its sessions is open now."""
-
-    def welcome(self, seat: Seat) -> Body:
-        """The reply to `open`."""
-
-    def refusal(self, session: str | None, error: OpenEnvError, request: str | None = None) -> Body:
-        """The reply that says why not. `request`: how the call is named in the log."""
-
-    def vacated(self, seat: Seat, loss: OpenEnvError | None) -> None:
-        """The seat is no longer its own. `loss`: why, if its client has not asked for that and must be told."""
 
 
 class Seat:
@@ -324,11 +295,7 @@ class Seat:
         except StepFailed as failure:
             return self._failed(call, failure)
         if len(body.fields) > self.landlord.max_reply_bytes:
-            limit = f"{self.landlord.max_reply_bytes} bytes (max_reply_mb, OPENENV_MAX_REPLY_MB)"
-            size = (
-                f"the reply to call {call.seq or 'state'} of session {self.session.id} has {len(body.fields)} bytes"
-            )
-            return self._failed(call, StepFailed(f"{size}, over the limit of {limit}"))
+            return self._failed(call, oversized_reply(len(body.fields), self.landlord.max_reply_bytes))
         return body
 
     def _conclude(self, call: Call, body: Body) -> None:
