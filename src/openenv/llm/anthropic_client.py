@@ -1,0 +1,118 @@
+"""Anthropic's messages API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .client import LLMResponse, ToolCall
+from .sender import Address
+from .service import ServedModel
+from .tools import blocks_of, function_of
+
+__all__ = ["AnthropicClient"]
+
+_API_VERSION = "2023-06-01"
+
+
+class AnthropicClient(ServedModel):
+    """Messages, with conversations and tools in the same form as for `OpenAIClient`.
+
+    Args:
+        endpoint: URL of the server, `https://api.anthropic.com` for instance.
+        port: Its port; None if the URL says it, or for the usual one.
+        model: Name of the model.
+        api_key: None for a server that asks for none.
+        system_prompt: For each conversation that has no system message of its own.
+        temperature, max_tokens: For calls that do not say otherwise.
+        timeout_s: Seconds for an answer, attempts and pauses included.
+        retries: How often a call is made again after a refused connection, 408, 409, 425, 429 or 5xx.
+        backoff_s: A random part of `backoff_s * 2**n` lies between two attempts; or what Retry-After asks for.
+        sdk: Send through the package `anthropic`; None: if it is installed.
+
+    Raises:
+        ValueError: The endpoint is no URL, or names another port.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        port: int | None,
+        model: str,
+        api_key: str | None = None,
+        system_prompt: str | None = None,
+        temperature: float = 0.0,
+        max_tokens: int = 256,
+        *,
+        timeout_s: float = 120.0,
+        retries: int = 2,
+        backoff_s: float = 0.5,
+        sdk: bool | None = None,
+    ):
+        super().__init__(
+            endpoint,
+            port,
+            model,
+            api_key,
+            system_prompt,
+            temperature,
+            max_tokens,
+            timeout_s=timeout_s,
+            retries=retries,
+            backoff_s=backoff_s,
+            sdk=sdk,
+        )
+
+    async def complete(self, prompt: str, **kwargs: Any) -> str:
+        """Sends a prompt and returns the text of the answer.
+
+        Args:
+            prompt: What the user says.
+            kwargs: `temperature`, `max_tokens`, and whatever else the API takes.
+
+        Raises:
+            ModelFailed: The server refused, or answered what cannot be read.
+            ModelUnavailable: It could not be reached, or not now; `ModelTimeout` if the time was over.
+            MissingExtra: httpx is not installed.
+        """
+        return (await self._response([{"role": "user", "content": prompt}], kwargs)).content
+
+    async def complete_with_tools(
+        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], **kwargs: Any
+    ) -> LLMResponse:
+        """Sends a conversation with tools; see `LLMClient`. Raises as `complete` does."""
+        if tools:
+            functions = map(function_of, tools)
+            kwargs["tools"] = [
+                {"name": f["name"], "description": f["description"], "input_schema": f["parameters"]}
+                for f in functions
+            ]
+        return await self._response(messages, kwargs)
+
+    async def _response(self, messages: list[dict[str, Any]], kwargs: dict[str, Any]) -> LLMResponse:
+        system, turns = blocks_of(messages)
+        body = {
+            "model": self.model,
+            "messages": turns,
+            "temperature": self.temperature,
+            "max_tokens": self.max_tokens,
+            **kwargs,
+        }
+        if system or self.system_prompt:
+            body.setdefault("system", system or self.system_prompt)
+        answer = await self._ask("/v1/messages", body)
+        blocks = answer.get("content")
+        if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
+            raise self._garbage("no message", answer)
+        text = "".join(str(block.get("text") or "") for block in blocks if block.get("type") == "text")
+        return LLMResponse(text, [self._tool_call(block) for block in blocks if block.get("type") == "tool_use"])
+
+    def _tool_call(self, block: dict[str, Any]) -> ToolCall:
+        arguments, name = block.get("input") or {}, block.get("name")
+        if not isinstance(arguments, dict) or not isinstance(name, str):
+            raise self._garbage("a tool call whose arguments are no JSON object", block)
+        return ToolCall(str(block.get("id") or ""), name, arguments)
+
+    def _address(self) -> Address:
+        key = self._key.get_secret_value()
+        root, auth = self.base_url.removesuffix("/v1"), {"x-api-key": key} if key else {}
+        return Address(root, "anthropic", key, auth, {"anthropic-version": _API_VERSION})

@@ -1,0 +1,168 @@
+"""`Rubric`: a part of a reward, and perhaps a tree of further parts."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from ..scoring import finite_score, label, sheet
+from .settling import Steps, settle
+
+__all__ = ["Hook", "PreHook", "Rubric"]
+
+PreHook = Callable[["Rubric", Any, Any], Any]
+Hook = Callable[["Rubric", Any, Any, float], Any]
+
+
+class Rubric(ABC):
+    """Scores an action and the observation it led to. Subclass it and write `forward`, synchronous or not.
+
+    A rubric that is assigned to an attribute becomes a child of that name; it leaves when the attribute gets another
+    value or is deleted. Calling `super().__init__()` is optional.
+
+    An instance belongs to one environment, which judges one step at a time. Where calls of one instance overlap, each
+    still returns its own score, and what `Environment._apply_rubric` reports is its own call's; `last_score` is that
+    of whichever call ended last.
+
+    Attributes:
+        last_score: What the last call gave; None before the first.
+    """
+
+    last_score: float | None = None
+
+    # Class attributes, so that a subclass without `super().__init__()` has them too; an instance gets its own
+    # as soon as it has one to keep.
+    _rubric_children: Mapping[str, Rubric] = {}
+    _forward_pre_hooks: tuple[PreHook, ...] = ()
+    _forward_hooks: tuple[Hook, ...] = ()
+    _registered_as: str | None = None
+
+    @abstractmethod
+    def forward(self, action: Any, observation: Any) -> Any:
+        """The score: a finite number, or an awaitable of one."""
+
+    def __call__(self, action: Any, observation: Any) -> Any:
+        """Scores a step: pre-hooks, `forward`, `last_score`, hooks.
+
+        Returns:
+            The score; a coroutine that gives it if `forward` or a hook is asynchronous.
+
+        Raises:
+            RubricFailed: `forward` returned what is no finite number.
+        """
+        return settle(self._scoring(action, observation))
+
+    def _scoring(self, action: Any, observation: Any) -> Steps[float]:
+        for pre_hook in self._forward_pre_hooks:
+            yield pre_hook(self, action, observation)
+        score = finite_score((yield self.forward(action, observation)), self)
+        self.__dict__["last_score"] = score  # past `__setattr__`, which looks for children
+        page = sheet()
+        if page is not None:
+            page.scores[id(self)] = score
+        for hook in self._forward_hooks:
+            yield hook(self, action, observation, score)
+        return score
+
+    def _note(self, note: str) -> None:
+        """Adds a note to the score that is being given, for the metadata of the observation."""
+        page = sheet()
+        if page is not None:
+            page.notes.append((self, note))
+
+    def register_forward_pre_hook(self, hook: PreHook) -> None:
+        """Has `hook(rubric, action, observation)` called before each `forward`; it may be asynchronous."""
+        self._forward_pre_hooks = (*self._forward_pre_hooks, hook)
+
+    def register_forward_hook(self, hook: Hook) -> None:
+        """Has `hook(rubric, action, observation, score)` called after each `forward`; it may be asynchronous."""
+        self._forward_hooks = (*self._forward_hooks, hook)
+
+    # Children
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, Rubric):
+            self._register(name, value)
+        elif name in self._rubric_children:
+            self._unregister(name)
+        super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        super().__delattr__(name)
+        if name in self._rubric_children:
+            self._unregister(name)
+
+    def _register(self, name: str, child: Rubric) -> None:
+        if child is self or any(below is self for below in child.rubrics()):
+            raise ValueError(f"{label(self)} cannot be a part of itself: {name!r} is it, or has it among its parts")
+        # A new dict: the one before may be the class's, or in use by somebody who goes through the children.
+        self.__dict__["_rubric_children"] = {**self._rubric_children, name: child}
+        child.__dict__["_registered_as"] = name
+
+    def _unregister(self, name: str) -> None:
+        self.__dict__["_rubric_children"] = {k: v for k, v in self._rubric_children.items() if k != name}
+
+    def children(self) -> Iterator[Rubric]:
+        """The direct children, in the order in which they were added."""
+        yield from self._rubric_children.values()
+
+    def named_children(self) -> Iterator[tuple[str, Rubric]]:
+        """The direct children with their names."""
+        yield from self._rubric_children.items()
+
+    def rubrics(self) -> Iterator[Rubric]:
+        """All rubrics below this one, each before its own children."""
+        for _, rubric in self.named_rubrics():
+            yield rubric
+
+    def named_rubrics(self, prefix: str = "") -> Iterator[tuple[str, Rubric]]:
+        """All rubrics below this one with their paths: `"style"`, `"style.length"`.
+
+        Args:
+            prefix: Stands before each path, with a dot between.
+        """
+        for name, child in self._rubric_children.items():
+            path = f"{prefix}.{name}" if prefix else name
+            yield path, child
+            yield from child.named_rubrics(path)
+
+    def get_rubric(self, path: str) -> Rubric:
+        """The rubric of a path below this one.
+
+        Raises:
+            KeyError: There is none; the message says which there are.
+        """
+        below = dict(self.named_rubrics())
+        if path not in below:
+            raise KeyError(f"no rubric {path!r} in {label(self)}: it has {', '.join(below) or 'none'}")
+        return below[path]
+
+    # Between episodes and processes
+
+    def reset(self) -> Any:
+        """Forgets the last episode, in this rubric and in all below it.
+
+        Returns:
+            None; an awaitable if the `reset` of one of them is asynchronous.
+        """
+        return settle(self._resetting())
+
+    def _resetting(self) -> Steps[None]:
+        for child in self._rubric_children.values():
+            yield child.reset()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The settings of this rubric and, under the names of its children, theirs; without what is empty."""
+        states = ((name, child.state_dict()) for name, child in self._rubric_children.items())
+        return {name: state for name, state in states if state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes over what `state_dict` of a rubric with the same parts gave. What is not in it stays as it is.
+
+        Raises:
+            ValueError: A setting that its rubric cannot have.
+        """
+        for name, child in self._rubric_children.items():
+            if name in state:
+                child.load_state_dict(state[name])
