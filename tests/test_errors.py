@@ -19,6 +19,7 @@ TREE = {
     "OpenEnvError": ("Exception", "SESSION_ERROR", MACHINES, False, ()),
     "UsageError": ("OpenEnvError", "SESSION_ERROR", CLIENT, False, (RuntimeError,)),
     "InvalidAction": ("UsageError", "VALIDATION_ERROR", CLIENT, False, (RuntimeError,)),
+    "InvalidArgument": ("UsageError", "SESSION_ERROR", CLIENT, False, (RuntimeError, ValueError)),
     "InvalidMessage": ("UsageError", "INVALID_JSON", CLIENT, False, (RuntimeError,)),
     "UnknownMessage": ("UsageError", "UNKNOWN_TYPE", CLIENT, False, (RuntimeError,)),
     "UnknownSession": ("UsageError", "SESSION_ERROR", CLIENT, False, (RuntimeError,)),
@@ -26,8 +27,12 @@ TREE = {
     "SequenceError": ("UsageError", "SESSION_ERROR", CLIENT, False, (RuntimeError,)),
     "Unauthorized": ("UsageError", "SESSION_ERROR", CLIENT, False, (RuntimeError,)),
     "Forbidden": ("Unauthorized", "EXECUTION_ERROR", CLIENT, False, (RuntimeError,)),
+    "Hidden": ("Forbidden", "EXECUTION_ERROR", CLIENT, False, (RuntimeError,)),
     "TooManyFailures": ("Unauthorized", "SESSION_ERROR", CLIENT, False, (RuntimeError,)),
     "SeedIgnored": ("UsageError", "SESSION_ERROR", CLIENT, False, (RuntimeError, UserWarning)),
+    "SchemaMismatch": ("UsageError", "SESSION_ERROR", CLIENT, False, (RuntimeError, UserWarning)),
+    "UnknownEnvironment": ("UsageError", "SESSION_ERROR", CLIENT, False, (RuntimeError, ValueError)),
+    "ImportFailed": ("UsageError", "SESSION_ERROR", CLIENT, False, (RuntimeError, ImportError)),
     "MessageTooLarge": ("UsageError", "SESSION_ERROR", CLIENT, False, (RuntimeError,)),
     "Cancelled": ("UsageError", "EXECUTION_ERROR", CLIENT, False, (RuntimeError,)),
     "SlowReader": ("UsageError", "SESSION_ERROR", CLIENT, False, (RuntimeError,)),
@@ -41,7 +46,10 @@ TREE = {
     "SessionCreationError": ("EnvironmentFailed", "EXECUTION_ERROR", ENVIRONMENT, False, (RuntimeError,)),
     "FactoryFailed": ("SessionCreationError", "FACTORY_ERROR", ENVIRONMENT, False, (RuntimeError,)),
     "StepFailed": ("EnvironmentFailed", "EXECUTION_ERROR", ENVIRONMENT, False, (RuntimeError,)),
+    "RubricFailed": ("StepFailed", "EXECUTION_ERROR", ENVIRONMENT, False, (RuntimeError,)),
+    "JudgeFailed": ("RubricFailed", "EXECUTION_ERROR", MACHINES, False, (RuntimeError,)),
     "StepTimeout": ("EnvironmentFailed", "EXECUTION_ERROR", ENVIRONMENT, False, (RuntimeError, TimeoutError)),
+    "ToolFailed": ("EnvironmentFailed", "EXECUTION_ERROR", ENVIRONMENT, False, (RuntimeError,)),
     "EnvironmentCrashed": ("EnvironmentFailed", "EXECUTION_ERROR", ENVIRONMENT, False, (RuntimeError,)),
     "ConnectionFailed": ("OpenEnvError", "SESSION_ERROR", MACHINES, True, (ConnectionError,)),
     "ConnectTimeout": ("ConnectionFailed", "SESSION_ERROR", MACHINES, True, (ConnectionError, TimeoutError)),
@@ -52,17 +60,25 @@ TREE = {
     "NotReady": ("ProviderFailed", "SESSION_ERROR", MACHINES, True, (RuntimeError,)),
     "LaunchFailed": ("ProviderFailed", "SESSION_ERROR", MACHINES, False, (RuntimeError,)),
     "MissingExtra": ("ProviderFailed", "SESSION_ERROR", CLIENT, False, (RuntimeError, ImportError)),
+    "ModelFailed": ("OpenEnvError", "SESSION_ERROR", MACHINES, False, (RuntimeError,)),
+    "ModelUnavailable": ("ModelFailed", "SESSION_ERROR", MACHINES, True, (RuntimeError,)),
+    "ModelTimeout": ("ModelUnavailable", "SESSION_ERROR", MACHINES, True, (RuntimeError, TimeoutError)),
 }
 
 # Those whose constructor takes facts and makes a message of them.
 MADE_OF_FACTS = {
+    "ToolFailed": lambda: errors.ToolFailed("add", "invalid_args", "it takes a"),
     "UnknownSession": lambda: errors.UnknownSession("s-1"),
     "ConcurrencyConfigurationError": lambda: errors.ConcurrencyConfigurationError("Chess", 8),
     "ServerFull": lambda: errors.ServerFull(8, 9, retry_after_s=1.5),
     "QueueTimeout": lambda: errors.QueueTimeout(9, 9),
     "EnvironmentCrashed": lambda: errors.EnvironmentCrashed("it is gone", signal="SIGSEGV", stderr="a trace"),
+    "SessionCreationError": lambda: errors.SessionCreationError("no memory"),
     "FactoryFailed": lambda: errors.FactoryFailed("Chess"),
     "MissingExtra": lambda: errors.MissingExtra("gymnasium", "gymnasium"),
+    "ModelFailed": lambda: errors.ModelFailed("it broke", status=400),
+    "ModelUnavailable": lambda: errors.ModelUnavailable("it is busy", status=429, retry_after_s=2.0),
+    "ModelTimeout": lambda: errors.ModelTimeout("it was late"),
 }
 
 
@@ -272,6 +288,21 @@ class TestInvalidAction:
         assert str(error).startswith("Invalid message")
 
 
+@pytest.mark.parametrize(
+    ("error", "attributes"),
+    [
+        (errors.ConcurrencyConfigurationError("Chess", 3), {"environment_name": "Chess", "max_concurrent_envs": 3}),
+        (errors.SessionCapacityError(2, max_sessions=3), {"active_sessions": 2, "max_sessions": 3}),
+        (errors.SessionNotFoundError(session_id="s-1"), {"session_id": "s-1"}),
+        (errors.SessionCreationError(reason="no memory"), {"reason": "no memory"}),
+        (errors.EnvironmentFactoryError(factory_name="Chess"), {"factory_name": "Chess"}),
+    ],
+)
+def test_what_existing_code_makes_and_reads(error, attributes):
+    assert {name: getattr(error, name) for name in attributes} == attributes
+    assert str(next(iter(attributes.values()))) in str(error)
+
+
 def test_messages_say_what_to_do():
     assert "3 of 3" in str(errors.ServerFull(3, 3))
     assert "MAX_CONCURRENT_ENVS" in str(errors.ServerFull(3, 3))
@@ -287,6 +318,7 @@ def test_messages_say_what_to_do():
         errors.ServerFull(1, 1, "own words"),
         errors.UnknownSession("s", "own words"),
         errors.FactoryFailed("Chess", "own words"),
+        errors.SessionCreationError("no memory", message="own words"),
         errors.ConcurrencyConfigurationError("Chess", 2, "own words"),
     ],
 )

@@ -199,9 +199,23 @@ def test_http_responses(response):
         response(observation={}, bord=[])
 
 
-def test_schema_response_needs_all_four():
+def test_schema_response_needs_three_and_sends_no_fourth_that_there_is_not():
     with pytest.raises(ValidationError):
-        SchemaResponse(action={}, observation={}, state={})
+        SchemaResponse(action={}, observation={})
+    three = {"action": {}, "observation": {}, "state": {}}
+    assert SchemaResponse(**three).model_dump() == three
+    assert SchemaResponse(**three, reset_observation={"title": "R"}).model_dump()["reset_observation"] == {
+        "title": "R"
+    }
+
+
+def test_a_server_has_no_more_sessions_than_it_can_have():
+    status = ServerCapacityStatus.from_counts(2, 4)
+    assert (status.available_slots, status.is_at_capacity) == (2, False)
+    assert ServerCapacityStatus.from_counts(active=4, max_sessions=4).is_at_capacity
+    for active, most in ((5, 4), (-1, 4), (0, 0)):
+        with pytest.raises(ValidationError):
+            ServerCapacityStatus.from_counts(active, most)
 
 
 class TestStateCount:

@@ -5,10 +5,13 @@ Names are imported when they are first used: `import openenv` alone costs next t
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from .lazy import lazy as _lazy
 
 if TYPE_CHECKING:
+    from . import core as core
+    from .auto import AutoAction, AutoEnv
     from .client import EnvClient, GenericAction, GenericEnvClient, SyncEnvClient, VectorEnvClient
     from .environment import Environment, Transform
     from .errors import OpenEnvError
@@ -19,6 +22,8 @@ __version__ = "1.0.0"
 
 __all__ = [
     "Action",
+    "AutoAction",
+    "AutoEnv",
     "EnvClient",
     "Environment",
     "GenericAction",
@@ -36,31 +41,22 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Action": "types",
-    "EnvClient": "client",
-    "Environment": "environment",
-    "GenericAction": "client",
-    "GenericEnvClient": "client",
-    "Observation": "types",
-    "OpenEnvError": "errors",
-    "State": "types",
-    "StepResult": "types",
-    "SyncEnvClient": "client",
-    "Transform": "environment",
-    "VectorEnvClient": "client",
-    "reward_mask": "rewards",
+    "Action": "openenv.types",
+    "AutoAction": "openenv.auto",
+    "AutoEnv": "openenv.auto",
+    "EnvClient": "openenv.client",
+    "Environment": "openenv.environment",
+    "GenericAction": "openenv.client",
+    "GenericEnvClient": "openenv.client",
+    "Observation": "openenv.types",
+    "OpenEnvError": "openenv.errors",
+    "State": "openenv.types",
+    "StepResult": "openenv.types",
+    "SyncEnvClient": "openenv.client",
+    "Transform": "openenv.environment",
+    "VectorEnvClient": "openenv.client",
+    "core": "openenv.core",
+    "reward_mask": "openenv.rewards",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name == "core":
-        return importlib.import_module(".core", __name__)
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = _lazy(__name__, _HOMES)

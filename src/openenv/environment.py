@@ -9,6 +9,7 @@ from functools import cached_property
 from random import Random
 from typing import Any, ClassVar, Generic
 
+from . import scoring
 from .signatures import accepted
 from .types import ActT, EnvironmentMetadata, ObsT, StateT
 
@@ -39,6 +40,7 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
     Attributes:
         SUPPORTS_CONCURRENT_SESSIONS: Instances share nothing, so many may live in one process.
         REQUIRES_SINGLE_THREAD_EXECUTOR: Kept for existing code; each session has one thread in any case.
+        REPORT_RUBRIC: `_apply_rubric` writes what each part of the rubric gave to `observation.metadata["rubric"]`.
         execution: `"inline"` runs synchronous code on the event loop itself: for steps of microseconds,
             where a thread would cost more than the step. `None` chooses a thread for synchronous and the
             loop for asynchronous code.
@@ -46,6 +48,7 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
 
     SUPPORTS_CONCURRENT_SESSIONS: ClassVar[bool] = False
     REQUIRES_SINGLE_THREAD_EXECUTOR: ClassVar[bool] = False
+    REPORT_RUBRIC: ClassVar[bool] = False
     execution: ClassVar[str | None] = None
 
     # Class attributes, so that a subclass without `super().__init__()` has them too.
@@ -115,20 +118,24 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         return observation if self.transform is None else self.transform(observation)
 
     def _apply_rubric(self, action: Any, observation: Any) -> float:
-        if self.rubric is None:
-            return 0.0
-        return float(self.rubric(action, observation))
+        """The rubric's score, 0.0 without one; the caller sets the reward. An asynchronous rubric is waited for.
+
+        Raises:
+            RubricFailed: The score is no finite number.
+        """
+        return 0.0 if self.rubric is None else scoring.score(self.rubric, action, observation, self.REPORT_RUBRIC)
 
     async def _apply_rubric_async(self, action: Any, observation: Any) -> float:
+        """The same in asynchronous code, where waiting for a rubric holds up nobody else."""
         if self.rubric is None:
             return 0.0
-        score = self.rubric(action, observation)
-        return float(await score if inspect.isawaitable(score) else score)
+        return await scoring.score_async(self.rubric, action, observation, self.REPORT_RUBRIC)
 
     def _reset_rubric(self) -> None:
+        """Has the rubric forget the last episode; to be called in `reset`."""
         reset = getattr(self.rubric, "reset", None)
         if reset is not None:
-            reset()
+            scoring.waited(reset())
 
     async def _reset_rubric_async(self) -> None:
         reset = getattr(self.rubric, "reset", None)

@@ -9,7 +9,7 @@ are bases where existing programs catch these failures by those names.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast, get_args
 
 __all__ = [
     "Cancelled",
@@ -24,17 +24,26 @@ __all__ = [
     "EnvironmentFailed",
     "FactoryFailed",
     "Forbidden",
+    "Hidden",
+    "ImportFailed",
     "InvalidAction",
+    "InvalidArgument",
     "InvalidMessage",
+    "JudgeFailed",
     "LaunchFailed",
     "MessageTooLarge",
     "MissingExtra",
+    "ModelFailed",
+    "ModelTimeout",
+    "ModelUnavailable",
     "NotReady",
     "OpenEnvError",
     "ProtocolViolation",
     "ProviderFailed",
     "QueueTimeout",
     "ResetRequired",
+    "RubricFailed",
+    "SchemaMismatch",
     "SeedIgnored",
     "SequenceError",
     "ServerFull",
@@ -47,7 +56,9 @@ __all__ = [
     "StepTimeout",
     "TooManyCalls",
     "TooManyFailures",
+    "ToolFailed",
     "Unauthorized",
+    "UnknownEnvironment",
     "UnknownMessage",
     "UnknownSession",
     "UsageError",
@@ -124,6 +135,10 @@ def _fault(fault: Any) -> str:
     return f"{where or '-'}: {fault.get('msg', fault)}"
 
 
+class InvalidArgument(UsageError, ValueError):
+    """An argument or a setting of a value that it cannot have."""
+
+
 class InvalidMessage(UsageError):
     """A frame that cannot be read."""
 
@@ -166,12 +181,28 @@ class Forbidden(Unauthorized):
     code = "EXECUTION_ERROR"  # the session lives on
 
 
+class Hidden(Forbidden):
+    """What a server in production mode does not have for anybody whose key is not of scope control."""
+
+
 class TooManyFailures(Unauthorized):
     """Too many wrong keys from this address; wait, then come back with the right one."""
 
 
 class SeedIgnored(UsageError, UserWarning):
     """A seed was given to an environment that takes none: a warning, and with `strict=True` an error."""
+
+
+class SchemaMismatch(UsageError, UserWarning):
+    """The types of a client do not fit those of its server: a warning, and with `strict=True` an error."""
+
+
+class UnknownEnvironment(UsageError, ValueError):
+    """No environment of that name is installed, and none comes with this package."""
+
+
+class ImportFailed(UsageError, ImportError):
+    """A module of an environment package cannot be imported; the message names the file and the import."""
 
 
 class MessageTooLarge(UsageError):
@@ -260,7 +291,13 @@ class EnvironmentFailed(OpenEnvError, RuntimeError):
 
 
 class SessionCreationError(EnvironmentFailed):
-    """A session could not be made."""
+    """A session could not be made, for a `reason`."""
+
+    reason: str = ""
+
+    def __init__(self, reason: str, message: str | None = None):
+        super().__init__(message or f"the session could not be made: {reason}", data={"reason": reason})
+        self.reason = reason
 
 
 class FactoryFailed(SessionCreationError):
@@ -270,7 +307,7 @@ class FactoryFailed(SessionCreationError):
     factory_name: str = ""
 
     def __init__(self, factory_name: str, message: str | None = None):
-        super().__init__(
+        super(SessionCreationError, self).__init__(
             message or f"{factory_name} could not create an environment", data={"factory_name": factory_name}
         )
         self.factory_name = factory_name
@@ -278,6 +315,38 @@ class FactoryFailed(SessionCreationError):
 
 class StepFailed(EnvironmentFailed):
     """`reset`, `step` or `state` raised, or returned what cannot be sent."""
+
+
+class RubricFailed(StepFailed):
+    """A rubric gave what is no score, so the step has no reward; the message names the rubric."""
+
+
+class JudgeFailed(RubricFailed):
+    """A judge gave no score: it was late, could not be reached, or its answer has none in it.
+
+    Not retryable as a step: the action was executed before it was judged.
+    """
+
+    blame = "infrastructure"
+
+
+class ToolFailed(EnvironmentFailed):
+    """A tool gave nothing; the episode goes on, and the model may be told.
+
+    Attributes:
+        tool_name: The tool.
+        error_type: Why: `execution_error`, `invalid_args`, `tool_not_found`, `timeout` or `transport_error`.
+    """
+
+    tool_name: str = ""
+    error_type: str = "execution_error"
+
+    def __init__(self, tool_name: str, error_type: str, message: str):
+        super().__init__(message, data={"tool_name": tool_name, "error_type": error_type})
+        self.tool_name = tool_name
+        self.error_type = error_type
+        if error_type in {"invalid_args", "tool_not_found"}:
+            self.blame = "client"
 
 
 class StepTimeout(EnvironmentFailed, TimeoutError):
@@ -347,12 +416,37 @@ class LaunchFailed(ProviderFailed):
 
 
 class MissingExtra(ProviderFailed, ImportError):
-    """An optional dependency is not installed; the message names the extra to install."""
+    """An optional dependency is not installed; the message names the extra to install, or else the package."""
 
     blame = "client"
 
-    def __init__(self, package: str, extra: str):
-        super().__init__(f"{package} is not installed: pip install 'openenv[{extra}]'")
+    def __init__(self, package: str, extra: str | None):
+        wanted = package if extra is None else f"'openenv[{extra}]'"
+        super().__init__(f"{package} is not installed: pip install {wanted}")
+
+
+class ModelFailed(OpenEnvError, RuntimeError):
+    """The server of a language model refused a request, or answered what cannot be read.
+
+    Attributes:
+        status: The HTTP status, if there was an answer.
+    """
+
+    status: int | None = None
+
+    def __init__(self, message: str = "", *, status: int | None = None, retry_after_s: float | None = None):
+        super().__init__(message, retry_after_s=retry_after_s, data={"status": status})
+        self.status = status
+
+
+class ModelUnavailable(ModelFailed):
+    """A language model cannot answer now: no connection, too many requests, or its server's own failure."""
+
+    retryable = True
+
+
+class ModelTimeout(ModelUnavailable, TimeoutError):
+    """A language model did not answer within `timeout_s`."""
 
 
 SessionCapacityError = ServerFull
@@ -390,6 +484,9 @@ def from_wire(data: Mapping[str, Any]) -> OpenEnvError:
     error = _blank(cls)
     OpenEnvError.__init__(error, str(data.get("message", "")), retry_after_s=data.get("retry_after_s"), data=extras)
     error.__dict__.update({key: value for key, value in extras.items() if key in _ATTRIBUTES})
+    blame = data.get("blame")
+    if blame != error.blame and blame in get_args(Blame):  # of a class whose instances differ in it
+        error.blame = cast("Blame", blame)
     return error
 
 
@@ -414,8 +511,12 @@ _ATTRIBUTES = frozenset(
         "factory_name",
         "max_concurrent_envs",
         "max_sessions",
+        "reason",
         "session_id",
         "signal",
+        "status",
         "stderr",
+        "tool_name",
+        "error_type",
     }
 )

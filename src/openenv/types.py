@@ -4,24 +4,62 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, Strict, model_serializer
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    Strict,
+    model_serializer,
+    model_validator,
+)
 
 from .errors import OpenEnvError
+from .lazy import lazy
+
+if TYPE_CHECKING:
+    from .messages import (
+        GetTaskRangeRequest,
+        GetTaskRequest,
+        HealthResponse,
+        ListTasksRequest,
+        NumTasksRequest,
+        ResetRequest,
+        ResetResponse,
+        SchemaResponse,
+        StepRequest,
+        StepResponse,
+        WSCloseMessage,
+        WSErrorCode,
+        WSErrorResponse,
+        WSIncomingMessage,
+        WSObservationResponse,
+        WSResetMessage,
+        WSStateMessage,
+        WSStateResponse,
+        WSStepMessage,
+    )
 
 __all__ = [
     "ActT",
     "Action",
+    "BaseMessage",
     "CodeExecResult",
     "ConcurrencyConfig",
     "EnvironmentMetadata",
+    "GetTaskRangeRequest",
+    "GetTaskRequest",
     "HealthResponse",
     "HealthStatus",
+    "ListTasksRequest",
+    "NumTasksRequest",
     "ObsT",
     "Observation",
     "ResetRequest",
     "ResetResponse",
+    "Scalar",
     "SchemaResponse",
     "ServerCapacityStatus",
     "ServerMode",
@@ -31,8 +69,48 @@ __all__ = [
     "StepRequest",
     "StepResponse",
     "StepResult",
+    "WSCloseMessage",
+    "WSErrorCode",
+    "WSErrorResponse",
+    "WSIncomingMessage",
+    "WSObservationResponse",
+    "WSResetMessage",
+    "WSStateMessage",
+    "WSStateResponse",
+    "WSStepMessage",
 ]
 
+# Read and written by few programs: they cost nothing to all others. A type checker sees the imports above.
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy(
+        __name__,
+        dict.fromkeys(
+            [
+                "GetTaskRangeRequest",
+                "GetTaskRequest",
+                "HealthResponse",
+                "ListTasksRequest",
+                "NumTasksRequest",
+                "ResetRequest",
+                "ResetResponse",
+                "SchemaResponse",
+                "StepRequest",
+                "StepResponse",
+                "WSCloseMessage",
+                "WSErrorCode",
+                "WSErrorResponse",
+                "WSIncomingMessage",
+                "WSObservationResponse",
+                "WSResetMessage",
+                "WSStateMessage",
+                "WSStateResponse",
+                "WSStepMessage",
+            ],
+            "openenv.messages",
+        ),
+    )
+
+Scalar = int | float | bool
 
 # What is accepted is what `bool | int | float | None` accepts. A value of exactly one of these types, which is what
 # environments give, is found without weighing it against the others: a fifth of the cost of an observation.
@@ -145,10 +223,14 @@ class StepResult(Generic[ObsT]):
             self.terminated = self.done and not self.truncated
 
 
-class EnvironmentMetadata(BaseModel):
-    """What `GET /metadata` says about an environment."""
+class BaseMessage(BaseModel):
+    """Base of what servers and clients tell each other; unknown fields are refused."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)
+
+
+class EnvironmentMetadata(BaseMessage):
+    """What `GET /metadata` says about an environment."""
 
     name: str
     description: str
@@ -167,7 +249,7 @@ class EnvironmentMetadata(BaseModel):
         return fields
 
 
-class CodeExecResult(BaseModel):
+class CodeExecResult(BaseMessage):
     """Outcome of running a piece of code: both streams and the exit code."""
 
     stdout: str = ""
@@ -183,16 +265,14 @@ class ServerMode(StrEnum):
 
 
 class HealthStatus(StrEnum):
+    """What `GET /health` says."""
+
     HEALTHY = "healthy"
     UNHEALTHY = "unhealthy"
     DEGRADED = "degraded"
 
 
-class HealthResponse(BaseModel):
-    status: HealthStatus = HealthStatus.HEALTHY
-
-
-class ConcurrencyConfig(BaseModel):
+class ConcurrencyConfig(BaseMessage):
     """How many sessions a server opens, and how long an idle one may stay.
 
     Attributes:
@@ -200,17 +280,28 @@ class ConcurrencyConfig(BaseModel):
         session_timeout: Seconds without a call after which a session is closed; None keeps it.
     """
 
-    model_config = ConfigDict(extra="forbid")
-
     max_concurrent_envs: int = Field(default=1, ge=1)
     session_timeout: float | None = Field(default=None, gt=0)
 
 
-class ServerCapacityStatus(BaseModel):
-    """How full a server is."""
+class ServerCapacityStatus(BaseMessage):
+    """How full a server is. More sessions than there can be are refused."""
 
     active_sessions: int = Field(ge=0)
     max_sessions: int = Field(ge=1)
+
+    @classmethod
+    def from_counts(cls, active: int, max_sessions: int) -> Self:
+        """The status of a server with so many sessions, of so many."""
+        return cls(active_sessions=active, max_sessions=max_sessions)
+
+    @model_validator(mode="after")
+    def _within_bounds(self) -> Self:
+        if self.active_sessions > self.max_sessions:
+            raise ValueError(
+                f"active_sessions ({self.active_sessions}) is more than max_sessions ({self.max_sessions})"
+            )
+        return self
 
     @property
     def available_slots(self) -> int:
@@ -221,7 +312,7 @@ class ServerCapacityStatus(BaseModel):
         return self.available_slots <= 0
 
 
-class SessionInfo(BaseModel):
+class SessionInfo(BaseMessage):
     """One open session. Times are seconds since the epoch."""
 
     session_id: str
@@ -229,47 +320,3 @@ class SessionInfo(BaseModel):
     last_activity_at: float
     step_count: int = Field(default=0, ge=0)
     environment_type: str
-
-
-class ResetRequest(BaseModel):
-    """Body of `POST /reset`; further keys go to the environment's `reset` if it takes them."""
-
-    model_config = ConfigDict(extra="allow")
-
-    seed: int | None = Field(default=None, ge=0)
-    episode_id: str | None = Field(default=None, max_length=255)
-
-
-class StepRequest(BaseModel):
-    """Body of `POST /step`."""
-
-    model_config = ConfigDict(extra="allow")
-
-    action: dict[str, Any]
-    timeout_s: float | None = Field(default=None, gt=0)
-    request_id: str | None = Field(default=None, max_length=255)
-
-
-class StepResponse(BaseModel):
-    """Answer of `POST /step` and, by its other name, of `POST /reset`."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    observation: dict[str, Any]
-    reward: bool | int | float | None = None
-    done: bool = False
-    metadata: dict[str, Any] | None = None
-    truncated: bool = False
-
-
-class ResetResponse(StepResponse):
-    """Answer of `POST /reset`."""
-
-
-class SchemaResponse(BaseModel):
-    """Answer of `GET /schema`: JSON Schemas of what the environment takes and gives."""
-
-    action: dict[str, Any]
-    observation: dict[str, Any]
-    state: dict[str, Any]
-    reset_observation: dict[str, Any]

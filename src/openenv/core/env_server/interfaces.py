@@ -1,6 +1,19 @@
-"""`openenv.environment` under its older name."""
+"""`openenv.environment` and `openenv.interfaces` under their older name."""
+
+from __future__ import annotations
 
 from ...environment import Environment, Transform
-from ...types import Action, Observation, State
+from ...interfaces import Message, ModelTokenizer, TaskProvider
+from ...types import Action, EnvironmentMetadata, Observation, State
 
-__all__ = ["Action", "Environment", "Observation", "State", "Transform"]
+__all__ = [
+    "Action",
+    "Environment",
+    "EnvironmentMetadata",
+    "Message",
+    "ModelTokenizer",
+    "Observation",
+    "State",
+    "TaskProvider",
+    "Transform",
+]

@@ -1,0 +1,17 @@
+"""`openenv.evals` under its older name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...lazy import lazy
+
+if TYPE_CHECKING:
+    from ...evals import EvalConfig, EvalResult
+
+__all__ = [
+    "EvalConfig",
+    "EvalResult",
+]
+
+__getattr__, __dir__ = lazy(__name__, dict.fromkeys(__all__, "openenv.evals"))

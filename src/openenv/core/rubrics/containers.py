@@ -1,0 +1,21 @@
+"""`openenv.rubrics` under its older name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...lazy import lazy
+
+if TYPE_CHECKING:
+    from ...rubrics import Gate, Rubric, RubricDict, RubricList, Sequential, WeightedSum
+
+__all__ = [
+    "Gate",
+    "Rubric",
+    "RubricDict",
+    "RubricList",
+    "Sequential",
+    "WeightedSum",
+]
+
+__getattr__, __dir__ = lazy(__name__, dict.fromkeys(__all__, "openenv.rubrics"))
