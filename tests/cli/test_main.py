@@ -88,13 +88,17 @@ def test_an_interrupt_is_not_a_traceback(command, monkeypatch, tmp_path):
     assert (code, output, complaints.strip()) == (130, "", "")
 
 
-def test_an_error_of_the_user_s_module_keeps_its_traceback(monkeypatch, tmp_path):
+def test_an_error_of_the_user_s_module_keeps_its_traceback(monkeypatch, tmp_path, capsys):
     (tmp_path / "broken.py").write_text("raise LookupError('inside')\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "argv", ["openenv", "serve", "broken:app"])
-    with pytest.raises(LookupError, match="inside"):
+    with pytest.raises(SystemExit) as ended:
         main()
+    complaints = capsys.readouterr().err
+    assert ended.value.code == 1
+    assert "Traceback" in complaints
+    assert complaints.rstrip().splitlines()[-1].startswith("error: broken:app: importing broken failed: LookupError")
 
 
 def test_python_m_openenv_is_the_same(monkeypatch, capsys):

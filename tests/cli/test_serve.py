@@ -21,6 +21,7 @@ NO_OPTION = {
     "target",
     "max_concurrent_envs",
     "readme_path",
+    "web_interface",
     "max_batch",
     "max_constructing",
     "max_connection_in_flight",
@@ -87,6 +88,7 @@ def test_the_help_says_what_a_target_is(help_text):
         (["--max-message-mb", "0"], "max_message_mb (OPENENV_MAX_MESSAGE_MB)"),
         (["--max-reply-mb", "0"], "max_reply_mb (OPENENV_MAX_REPLY_MB)"),
         (["--heartbeat", "-1"], "heartbeat_s (OPENENV_HEARTBEAT_S)"),
+        (["--mode", "planet"], "mode (OPENENV_MODE)"),
         (["--isolation", "planet"], "isolation (OPENENV_ISOLATION)"),
         (["--max-in-flight", "0"], "max_in_flight (OPENENV_MAX_IN_FLIGHT)"),
         (["--ping-interval", "-1"], "ping_interval_s (OPENENV_PING_INTERVAL_S)"),
@@ -96,7 +98,7 @@ def test_the_help_says_what_a_target_is(help_text):
 )
 def test_a_value_that_is_not_valid_names_its_setting(arguments, setting):
     error = run("echo", *arguments)
-    assert type(error) is UsageError
+    assert isinstance(error, UsageError)
     assert setting in error.message
     assert arguments[1] in error.message
 
@@ -104,7 +106,7 @@ def test_a_value_that_is_not_valid_names_its_setting(arguments, setting):
 @pytest.mark.parametrize("variable", ["PORT", "WORKERS", "MAX_CONCURRENT_ENVS"])
 def test_a_variable_that_is_not_valid_is_named(variable):
     error = run("echo", **{variable: "plenty"})
-    assert type(error) is UsageError
+    assert isinstance(error, UsageError)
     assert variable in error.message
     assert "'plenty'" in error.message
 
@@ -114,7 +116,7 @@ def test_a_port_in_use_names_the_ways_out(host):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         error = run("echo", "--host", host, "--port", str(port))
-    assert type(error) is UsageError
+    assert isinstance(error, UsageError)
     assert f"cannot listen on {host}:{port}: Address already in use" in error.message
     assert "--port (0 takes a free port)" in error.message
 
@@ -122,7 +124,7 @@ def test_a_port_in_use_names_the_ways_out(host):
 @pytest.mark.parametrize("host", ["nowhere.invalid", "192.0.2.1", "::ffff:0:0:1"])
 def test_an_address_that_is_not_ours(host):
     error = run("echo", "--host", host, "--port", "0")
-    assert type(error) is UsageError
+    assert isinstance(error, UsageError)
     assert f"cannot listen on {host}:0" in error.message
     assert "--host" in error.message
 
@@ -189,7 +191,7 @@ def test_reloading_there_is_one_worker():
 
 def test_a_certificate_that_cannot_be_used_is_found_before_anything_starts():
     error = run("echo", "--ssl-certfile", "/nowhere.pem")
-    assert type(error) is UsageError
+    assert isinstance(error, UsageError)
     assert "--ssl-certfile" in error.message
 
 
@@ -200,6 +202,6 @@ def test_a_certificate_that_cannot_be_used_is_found_before_anything_starts():
 )
 def test_keys_and_origins_are_looked_at_before_anything_starts(arguments, variable, workers):
     error = run("echo", "--workers", workers, *arguments)
-    assert type(error) is UsageError
+    assert isinstance(error, UsageError)
     assert variable in error.message
     assert "hidden" not in error.message

@@ -9,8 +9,9 @@ from fastapi import FastAPI
 from openenv import State
 from openenv.cli.target import bundled, load
 from openenv.client import GenericEnvClient
-from openenv.errors import ConcurrencyConfigurationError, MissingExtra, UsageError
+from openenv.errors import ConcurrencyConfigurationError, ImportFailed, MissingExtra, UsageError
 
+from ..modules import forget
 from .projects import ENVIRONMENT, MODELS, write_module, write_project
 
 GUESS = MODELS + ENVIRONMENT.format(imports="", hint="no")
@@ -19,14 +20,11 @@ GUESS = MODELS + ENVIRONMENT.format(imports="", hint="no")
 @pytest.fixture(autouse=True)
 def somewhere(tmp_path, monkeypatch):
     """Works in an empty folder; modules and search paths of a test are forgotten after it."""
-    modules = set(sys.modules)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.chdir(tmp_path)
     importlib.invalidate_caches()
     yield tmp_path
-    for name in set(sys.modules) - modules:
-        if not name.startswith(("openenv", "gymnasium")):
-            del sys.modules[name]
+    forget(tmp_path)
 
 
 def server_of(app):
@@ -186,14 +184,15 @@ def test_a_package_without_that_module(somewhere):
 
 def test_a_module_that_needs_what_is_not_installed(somewhere):
     write_module(somewhere / "needy.py", "import unheard_of\n")
-    with pytest.raises(UsageError, match=r"needy:app: importing needy failed: .*unheard_of.*is it installed"):
+    with pytest.raises(ImportFailed, match=r"needy:app: importing needy failed: .*needy\.py, line 1.*install un"):
         load("needy:app")
 
 
-def test_a_module_that_fails_shows_its_own_error(somewhere):
+def test_a_module_that_fails_shows_its_own_error_and_where_it_was_raised(somewhere):
     write_module(somewhere / "broken.py", "raise LookupError('inside')\n")
-    with pytest.raises(LookupError, match="inside"):
+    with pytest.raises(ImportFailed, match=r"LookupError: inside in .*broken\.py, line 1") as caught:
         load("broken:app")
+    assert isinstance(caught.value.__cause__, LookupError)
 
 
 @pytest.mark.parametrize("attribute", ["app", "App.app", ""])
@@ -249,14 +248,20 @@ async def test_a_manifest_may_name_an_environment_class(somewhere):
     assert server_of(load("guess_env")).env_name == "Guess"
 
 
+async def test_a_manifest_that_names_an_environment_and_no_app(somewhere):
+    write_project(somewhere / "guess_env", package=True, manifest="environment: server.guess_environment:Guess\n")
+    assert server_of(load("guess_env")).env_name == "Guess"
+
+
 @pytest.mark.parametrize(
     ("manifest", "fault"),
     [
         ("app: [", "is no YAML"),
-        ("", "`app` must say module:attribute"),
-        ("- app", "`app` must say module:attribute"),
+        ("", "is empty"),
+        ("- app", "is a list: it must have keys and values"),
         ("app: server.app\n", "`app` must say module:attribute"),
         ("app: 3\n", "`app` must say module:attribute"),
+        ("environment: Guess\n", "write module:Guess"),
         ("app: server.nothing:app\n", "no module 'server.nothing'"),
         ("app: server.app:nothing\n", "has no 'nothing'"),
         ("app: server.app:GuessAction\n", "can be served"),

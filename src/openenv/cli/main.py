@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+import traceback
 
 import click
 
 from .. import __version__
-from ..errors import OpenEnvError
+from ..errors import ImportFailed, OpenEnvError
 from .bench import app as bench
+from .contract import contract
 from .serve import serve
 from .top import top
 from .worker import worker
@@ -26,6 +28,7 @@ app.add_command(serve)
 app.add_command(top)
 app.add_command(worker)
 app.add_command(bench)
+app.add_command(contract)
 
 
 def main() -> None:
@@ -37,6 +40,9 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except OpenEnvError as error:
+        cause = error.__cause__
+        if isinstance(error, ImportFailed) and not isinstance(cause, ImportError):
+            traceback.print_exception(cause)  # of the user's own module
         click.echo(f"{click.style('error:', fg='red')} {error.message}", err=True)
         sys.exit(1)
     except (KeyboardInterrupt, click.Abort):

@@ -25,6 +25,7 @@ _SETTINGS: dict[str, Setting] = {setting.name: setting for setting in ServerSett
 _NO_OPTION = (
     "max_concurrent_envs",
     "readme_path",
+    "web_interface",
     "target",
     "max_batch",
     "max_constructing",
@@ -106,6 +107,7 @@ def _without_option() -> list[str]:
 @_option("max_executing", int)
 @_option("queue_limit", int)
 @_option("queue_timeout_s", float)
+@_option("mode")
 @_option("resume_window_s", float)
 @_option("idle_timeout_s", float)
 @_option("isolation")

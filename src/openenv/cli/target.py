@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any, get_type_hints
-
-import yaml
 
 from ..environment import Environment
 from ..errors import UsageError
 from ..generics import type_arguments
+from ..project import Manifest, attribute_of, import_module
+from ..project.imports import search
 from ..types import Action, Observation, State
 
 __all__ = ["bundled", "load"]
@@ -30,6 +27,7 @@ def load(target: str) -> Any:
 
     Raises:
         UsageError: There is no such thing; the message says what was looked for and where.
+        ImportFailed: Its module cannot be imported; the message says why, and in which file.
         MissingExtra: The target needs a package that is not installed.
     """
     if target.startswith("gymnasium:"):
@@ -38,14 +36,14 @@ def load(target: str) -> Any:
         env_id, arguments = parse_target(target.removeprefix("gymnasium:"))
         return gymnasium_app(env_id, **arguments)
     if target in bundled():
-        return _attribute(_import(f"openenv.envs.{target}.server.app", target), "app", target)
+        return attribute_of(import_module(f"openenv.envs.{target}.server.app", target), "app", target)
     if (Path(target) / "openenv.yaml").is_file():
         return _from_project(Path(target).resolve())
     module, colon, attribute = target.partition(":")
     if not colon:
         raise UsageError(f"{target!r} is nothing to serve: give {_KINDS} ({', '.join(bundled())})")
-    _search(Path.cwd())
-    return _app_of(_attribute(_import(module, target), attribute, target), target)
+    search(Path.cwd())
+    return _found(module, attribute, target)
 
 
 def bundled() -> list[str]:
@@ -55,48 +53,23 @@ def bundled() -> list[str]:
 
 
 def _from_project(folder: Path) -> Any:
-    manifest = folder / "openenv.yaml"
-    try:
-        contents = yaml.safe_load(manifest.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise UsageError(f"{manifest} is no YAML: {error}") from None
-    app = contents.get("app", "server.app:app") if isinstance(contents, dict) else None
-    if not isinstance(app, str) or ":" not in app:
-        raise UsageError(f"{manifest}: `app` must say module:attribute, as in `app: server.app:app`")
-    module, _, attribute = app.partition(":")
+    manifest = Manifest.read(folder)
+    served = manifest.app
+    if manifest.environment is not None and "app" not in manifest.model_fields_set:
+        served = manifest.environment
+    module, colon, attribute = served.partition(":")
+    if not colon:
+        raise UsageError(f"{manifest.path}: `environment: {served}` is to be served: write module:{served}")
     # Projects import their models both as `..models` and as `models`: both must resolve.
-    _search(folder)
+    search(folder)
     if (folder / "__init__.py").is_file():
-        _search(folder.parent)
+        search(folder.parent)
         module = f"{folder.name}.{module}"
-    return _app_of(_attribute(_import(module, str(manifest)), attribute, str(manifest)), str(manifest))
+    return _found(module, attribute, str(manifest.path))
 
 
-def _search(folder: Path) -> None:
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
-
-
-def _import(module: str, target: str) -> ModuleType:
-    if not all(module.split(".")):
-        raise UsageError(f"{target}: {module!r} is no name of a module")
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (module == error.name or module.startswith(f"{error.name}.")):
-            raise UsageError(
-                f"{target}: no module {error.name!r} in {Path.cwd()} or among the installed packages"
-            ) from None
-        raise UsageError(f"{target}: importing {module} failed: {error}; is it installed?") from error
-
-
-def _attribute(module: ModuleType, path: str, target: str) -> Any:
-    value: Any = module
-    for name in path.split("."):
-        if not hasattr(value, name):
-            raise UsageError(f"{target}: module {module.__name__} has no {path!r}")
-        value = getattr(value, name)
-    return value
+def _found(module: str, attribute: str, target: str) -> Any:
+    return _app_of(attribute_of(import_module(module, target), attribute, target), target)
 
 
 def _app_of(value: Any, target: str) -> Any:

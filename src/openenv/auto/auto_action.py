@@ -1,0 +1,69 @@
+"""`AutoAction`: the action class of an environment, by the environment's name."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from ..client import GenericAction
+from ..errors import OpenEnvError
+from . import catalog
+from .auto_env import entry_of
+from .classes import class_of
+from .words import described
+
+__all__ = ["AutoAction"]
+
+
+class AutoAction:
+    """Finds the action class of an environment, whose name is written as for `AutoEnv`::
+
+        EchoAction = AutoAction.from_env("echo")
+
+    Not to be instantiated: it has class methods alone.
+    """
+
+    def __new__(cls, *_: Any, **__: Any) -> NoReturn:
+        raise TypeError("AutoAction has no instances: AutoAction.from_env('echo') gives an action class")
+
+    @classmethod
+    def from_env(cls, name: str, skip_install: bool = False, *, trust_remote_code: bool = False) -> type[Any]:
+        """The action class of an environment.
+
+        Args:
+            name: Of the environment, or of a Space.
+            skip_install: Nothing is looked for or installed: `GenericAction`, which takes any fields.
+            trust_remote_code: As for `AutoEnv.from_env`.
+
+        Raises:
+            UnknownEnvironment: No environment of that name is installed.
+            UsageError: It has no action class, or several, and its `openenv.yaml` does not say which.
+            ImportFailed: Its package cannot be imported.
+        """
+        return GenericAction if skip_install else class_of(entry_of(name, trust_remote_code), "action")
+
+    @classmethod
+    def from_hub(cls, env_name: str, skip_install: bool = False, *, trust_remote_code: bool = False) -> type[Any]:
+        """The same by another name. See `from_env`."""
+        return cls.from_env(env_name, skip_install, trust_remote_code=trust_remote_code)
+
+    @classmethod
+    def get_action_info(cls, name: str) -> dict[str, Any]:
+        """What is known of an environment's action: names, classes, fields. Raises as `from_env` does."""
+        entry = entry_of(name)
+        action = class_of(entry, "action")
+        fields = {field: str(info.annotation) for field, info in getattr(action, "model_fields", {}).items()}
+        return {**described(entry), "module": action.__module__, "fields": fields}
+
+    @classmethod
+    def list_actions(cls) -> list[str]:
+        """Prints the environments that there are here with their action classes, and returns their names."""
+        there = catalog.entries()
+        width = max((len(entry.key) for entry in there), default=0)
+        print("Actions:")  # noqa: T201 - this is what notebooks call it for
+        for entry in there:
+            try:
+                action = class_of(entry, "action").__name__
+            except OpenEnvError as error:
+                action = f"- ({error.message})"
+            print(f"  {entry.key:{width}}  {action}")  # noqa: T201 - as above
+        return [entry.key for entry in there]

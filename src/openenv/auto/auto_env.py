@@ -1,0 +1,126 @@
+"""`AutoEnv`: the client of an environment, by the environment's name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from ..client import EnvClient, GenericEnvClient
+from ..errors import UsageError
+from . import catalog
+from .classes import class_of
+from .name import canonical
+from .space import Space
+from .words import described
+
+__all__ = ["AutoEnv", "entry_of"]
+
+
+class AutoEnv:
+    """Finds the client class of an environment that is installed, comes with this package, or is a Space of the Hub::
+
+        env = AutoEnv.from_env("echo", base_url="http://localhost:8000")
+
+    A name may be written `echo`, `echo-env`, `echo_env` or `openenv-echo`; a Space is `user/space`. Not to be
+    instantiated: it has class methods alone.
+    """
+
+    def __new__(cls, *_: Any, **__: Any) -> NoReturn:
+        raise TypeError("AutoEnv has no instances: AutoEnv.from_env('echo', base_url=...) gives a client")
+
+    @classmethod
+    def from_env(
+        cls,
+        name: str,
+        base_url: str | None = None,
+        docker_image: str | None = None,
+        container_provider: Any = None,
+        wait_timeout: float = 30.0,
+        env_vars: Mapping[str, str] | None = None,
+        trust_remote_code: bool = False,
+        skip_install: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """A client of the environment's own class.
+
+        Args:
+            name: Of the environment, or of a Space.
+            base_url: Its server. Without one, a Space is used where it is served, and any other environment is
+                started in a container.
+            docker_image: Image to start in a container, if there is no server; `NAME-env:latest` by default.
+            container_provider: What starts containers; Docker on this machine by default.
+            wait_timeout: Seconds that a server which is started has to become ready.
+            env_vars: Environment variables for that server.
+            trust_remote_code: The package of a Space may be installed, which runs its code.
+                OPENENV_TRUST_REMOTE_CODE=1 says the same.
+            skip_install: Nothing is looked for or installed: a `GenericEnvClient`, which needs no types.
+            kwargs: Further arguments of the client, or of what starts its server.
+
+        Returns:
+            A client. Where a server is started and an event loop is running, what `from_docker_image` returns.
+
+        Raises:
+            UnknownEnvironment: No environment of that name is installed.
+            UsageError: Its class cannot be told (see `get_env_class`), or it is to be installed without trust.
+            ImportFailed: Its package cannot be imported.
+            LaunchFailed, NotReady, MissingExtra: No server could be started for it.
+        """
+        space = Space.of(name)
+        client: type[EnvClient[Any, Any, Any]] = (
+            GenericEnvClient if skip_install else class_of(entry_of(name, trust_remote_code), "client")
+        )
+        url = base_url
+        if url is None and docker_image is None and space is not None:
+            url = space.url
+        if url is not None:
+            return client(base_url=url, **kwargs)
+        if env_vars:
+            kwargs["env_vars"] = dict(env_vars)
+        image = docker_image or default_image(name)
+        return client.from_docker_image(image, provider=container_provider, ready_timeout_s=wait_timeout, **kwargs)
+
+    from_hub = from_env
+    """The same by another name."""
+
+    @classmethod
+    def get_env_class(cls, name: str) -> type[EnvClient[Any, Any, Any]]:
+        """The client class of an environment that is installed.
+
+        Raises:
+            UnknownEnvironment: None of that name is.
+            UsageError: It has no client class, or several, and its `openenv.yaml` does not say which.
+            ImportFailed: Its package cannot be imported.
+        """
+        return class_of(entry_of(name), "client")
+
+    @classmethod
+    def get_env_info(cls, name: str) -> dict[str, Any]:
+        """What is known of an environment: names, version, classes, image. Raises as `get_env_class` does."""
+        entry = entry_of(name)
+        client = class_of(entry, "client")
+        return {**described(entry), "env_class": client.__name__, "module": client.__module__}
+
+    @classmethod
+    def list_environments(cls) -> list[str]:
+        """Prints the environments that there are here, and returns their names."""
+        there = catalog.entries()
+        width = max((len(entry.key) for entry in there), default=0)
+        print("Environments:")  # noqa: T201 - this is what notebooks call it for
+        for entry in there:
+            origin = entry.distribution or "comes with openenv"
+            print(f"  {entry.key:{width}}  {entry.version}  {entry.summary}  ({origin})")  # noqa: T201 - as above
+        return [entry.key for entry in there]
+
+
+def default_image(name: str) -> str:
+    """What the image of an environment is called, if nobody says otherwise."""
+    space = Space.of(name)
+    return f"{canonical(space.name if space else name)}-env:latest"
+
+
+def entry_of(name: str, trust_remote_code: bool = False) -> catalog.Entry:
+    """The environment of a name, or of a Space, which is installed if that is trusted."""
+    if not isinstance(name, str) or not name.strip():
+        raise UsageError(f"{name!r} is no name of an environment, as in 'echo'")
+    space = Space.of(name)
+    return catalog.find(name) if space is None else space.ensure(trust_remote_code)

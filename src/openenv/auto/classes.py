@@ -1,0 +1,144 @@
+"""The classes of an environment's package: as its manifest names them, or found among what it defines."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+from types import ModuleType
+from typing import Any, Literal
+
+from ..client import EnvClient
+from ..errors import UsageError
+from ..generics import type_arguments
+from ..project import attribute_of, import_module
+from ..types import Action, Observation
+from .catalog import Entry
+
+__all__ = ["Kind", "class_of"]
+
+Kind = Literal["client", "action", "observation"]
+_BASES: dict[Kind, type[Any]] = {"client": EnvClient, "action": Action, "observation": Observation}
+_MODULES: dict[Kind, tuple[str, ...]] = {
+    "client": ("client", ""),
+    "action": ("models", "client", ""),
+    "observation": ("models", "client", ""),
+}
+_TOOL_CLIENTS = "openenv.client.mcp_client"
+# Where the type is among those of `EnvClient[action, observation, state]`.
+_PLACES: dict[Kind, int] = {"action": 0, "observation": 1}
+
+
+def class_of(entry: Entry, kind: Kind) -> type[Any]:
+    """A class of an environment.
+
+    The manifest's word counts first. Without one, the client is the only subclass of `EnvClient` that `client.py`
+    defines, or the package itself; action and observation are those that the client was made for, or the only ones
+    that `models.py` defines.
+
+    Raises:
+        UsageError: There is none, or there are several, or the manifest names what is none; the message names the
+            manifest's key that says which.
+        ImportFailed: The package cannot be imported.
+    """
+    manifest = entry.manifest
+    reference: str | None = getattr(manifest, kind) if manifest is not None else None
+    if reference is not None:
+        return _named(entry, kind, reference)
+    of_client = None if kind == "client" else _made_for(entry, kind)
+    return of_client or _only(entry, kind)
+
+
+def _made_for(entry: Entry, kind: Kind) -> type[Any] | None:
+    """The type that the environment's client was made for, if it has one client and that says so."""
+    manifest = entry.manifest
+    if manifest is not None and manifest.client is not None:
+        client = _named(entry, "client", manifest.client)
+    else:
+        found = _candidates(entry, "client")
+        if len(found) != 1:
+            return None
+        client = found[0]
+    arguments = type_arguments(client, EnvClient)
+    declared = arguments[_PLACES[kind]] if len(arguments) == 3 else None
+    if inspect.isclass(declared) and issubclass(declared, _BASES[kind]) and declared is not _BASES[kind]:
+        return declared
+    return _of_tools(client, kind)
+
+
+def _of_tools(client: type[Any], kind: Kind) -> type[Any] | None:
+    """What goes into an environment of tools that has no types of its own, and what comes out."""
+    if not any(base.__module__ == _TOOL_CLIENTS for base in client.__mro__):
+        return None
+    from ..mcp.types import CallToolAction, CallToolObservation
+
+    found: type[Any] = CallToolAction if kind == "action" else CallToolObservation
+    return found
+
+
+def _only(entry: Entry, kind: Kind) -> type[Any]:
+    found = _candidates(entry, kind)
+    base, what = _BASES[kind].__name__, f"{entry.package} ({entry.manifest_path or entry.folder})"
+    key = f"`{kind}: module:Name` in its openenv.yaml"
+    if len(found) > 1:
+        names = ", ".join(f"{cls.__module__.removeprefix(entry.package + '.')}:{cls.__name__}" for cls in found)
+        raise UsageError(f"{what} has several subclasses of {base}: {names}; say which with {key}")
+    if not found:
+        raise UsageError(f"{what} has no subclass of {base}; say where it is with {key}")
+    return found[0]
+
+
+def _candidates(entry: Entry, kind: Kind) -> list[type[Any]]:
+    """The classes of a kind in the first module that defines some; bases of others among them do not count."""
+    for name in _MODULES[kind]:
+        module = _module(entry, name)
+        found = [] if module is None else _defined(module, entry.package if not name else module.__name__, kind)
+        if found:
+            return [cls for cls in found if not any(cls in other.__mro__[1:] for other in found)]
+    return []
+
+
+def _defined(module: ModuleType, home: str, kind: Kind) -> list[type[Any]]:
+    base = _BASES[kind]
+    # `dir` also knows what a package imports when it is first asked for it.
+    values = (getattr(module, name, None) for name in dir(module) if not name.startswith("_"))
+    found = [cls for cls in values if inspect.isclass(cls) and issubclass(cls, base) and cls is not base]
+    return [cls for cls in dict.fromkeys(found) if f"{cls.__module__}.".startswith(f"{home}.")]
+
+
+def _module(entry: Entry, name: str) -> ModuleType | None:
+    """A module of the package, the package itself for the empty name; None if there is none of that name."""
+    package = import_module(entry.package, entry.package)
+    if not name:
+        return package
+    whole = f"{entry.package}.{name}"
+    try:
+        there = importlib.util.find_spec(whole) is not None
+    except ModuleNotFoundError:  # not even what it would be inside of
+        there = False
+    return import_module(whole, entry.package) if there else None
+
+
+def _named(entry: Entry, kind: Kind, reference: str) -> type[Any]:
+    """What a key of the manifest names: `module:Name`, from the package or from anywhere, or a name alone."""
+    what = f"{entry.manifest_path}: `{kind}: {reference}`"
+    module, colon, name = reference.rpartition(":")
+    if not colon and "." in reference:
+        module, _, name = reference.rpartition(".")
+    found = _by_module(entry, module, name, what) if module else _by_name(entry, kind, name, what)
+    if not inspect.isclass(found) or (kind == "client" and not issubclass(found, EnvClient)):
+        raise UsageError(f"{what} is {found!r:.100}: it must be a subclass of {_BASES[kind].__name__}")
+    return found
+
+
+def _by_module(entry: Entry, module: str, name: str, what: str) -> Any:
+    inside = _module(entry, module.removeprefix(f"{entry.package}.")) if module != entry.package else None
+    return attribute_of(inside or import_module(module, what), name, what)
+
+
+def _by_name(entry: Entry, kind: Kind, name: str, what: str) -> Any:
+    for place in _MODULES[kind]:
+        module = _module(entry, place)
+        if module is not None and hasattr(module, name):
+            return getattr(module, name)
+    where = ", ".join(f"{place}.py" if place else entry.package for place in _MODULES[kind])
+    raise UsageError(f"{what}: there is no {name} in {where}; write module:{name}")

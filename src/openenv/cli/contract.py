@@ -1,0 +1,175 @@
+"""`openenv contract`: what an environment takes and gives, kept in a file and compared with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from .. import __version__
+from ..contract import Contract, differences
+from ..errors import ConnectionLost, MissingExtra, OpenEnvError, ProtocolViolation, Unauthorized, UsageError
+
+__all__ = ["contract"]
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+TIMEOUT_S = 10.0
+DIFFERS, NO_ANSWER = 1, 2
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+class _Unanswered(click.ClickException):
+    """The question could not be answered, which is neither yes nor no."""
+
+    exit_code = NO_ANSWER
+
+
+@click.group(name="contract", short_help="What an environment takes and gives, as a file to compare with.")
+def contract() -> None:
+    """Writes the JSON Schemas of an environment's action, observation and state to a file, and compares them with it:
+    a change that breaks clients is then seen in CI, before they are.
+    """
+
+
+def _of_environment(command: Command) -> Command:
+    url = click.option("--url", help="Ask the server there, instead of a target.")
+    key = click.option(
+        "--api-key", envvar="OPENENV_API_KEY", help="Key to show to that server, of any scope. [OPENENV_API_KEY]"
+    )
+    return url(key(command))
+
+
+@contract.command(short_help="Print the contract, or write it to a file.")
+@click.argument("target", required=False)
+@_of_environment
+@click.option("-o", "--output", type=_FILE, help="Write it there instead of printing it.")
+def dump(target: str | None, url: str | None, api_key: str | None, output: Path | None) -> None:
+    """Prints the contract of TARGET (as for `openenv serve`), or of the server at --url, as JSON: the schemas, their
+    hash, and the version of openenv. Exit code 2: there is no such environment.
+
+    \b
+    Examples:
+      openenv contract dump . -o contract.json
+      openenv contract dump --url http://127.0.0.1:8000
+    """
+    found = _answered(lambda: _contract_of(target, url, api_key))
+    text = json.dumps(_document(found), indent=2) + "\n"
+    if output is None:
+        print(text, end="")
+        return
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise _Unanswered(f"{output} cannot be written: {error.strerror}") from None
+
+
+@contract.command(short_help="Whether an environment still keeps to a contract in a file.")
+@click.argument("arguments", nargs=-1, metavar="[TARGET] FILE", required=True)
+@_of_environment
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object in place of lines.")
+def check(arguments: tuple[str, ...], url: str | None, api_key: str | None, as_json: bool) -> None:
+    """Compares TARGET, or the server at --url, with what `openenv contract dump` wrote to FILE. Every field that is
+    not the same is named. Titles, descriptions, defaults and order do not count.
+
+    Exit code 0: the same; 1: they differ; 2: no comparison (no such file, no such environment, no answer).
+
+    \b
+    Examples:
+      openenv contract check . contract.json
+      openenv contract check --url http://127.0.0.1:8000 contract.json --json
+    """
+    if len(arguments) != 2 - bool(url):
+        raise click.UsageError("give TARGET and FILE, or --url URL and FILE")
+    target = None if url else arguments[0]
+    kept, found = _answered(lambda: (_read(Path(arguments[-1])), _contract_of(target, url, api_key)))
+    differing = differences(found, kept)
+    unknown = [name for name, schema in kept.schemas.items() if (schema is None) != (found.schemas[name] is None)]
+    if as_json:
+        report = {
+            "same": not differing,
+            "hash": {"now": found.hash, "file": kept.hash},
+            "differences": [{"place": each.place, "now": each.mine, "file": each.theirs} for each in differing],
+            "not_compared": unknown,
+        }
+        print(json.dumps(report))
+    else:
+        for name in unknown:
+            print(f"{name}: not compared, it has a schema only {'now' if found.schemas[name] else 'in the file'}")
+        for each in differing:
+            print(each.sentence("now", f"in {arguments[-1]}"))
+        print(f"{len(differing)} different" if differing else f"the same ({found.hash})")
+    if differing:
+        raise click.exceptions.Exit(DIFFERS)
+
+
+def _answered(question: Callable[[], Any]) -> Any:
+    try:
+        return question()
+    except OpenEnvError as error:
+        raise _Unanswered(error.message) from error
+
+
+def _document(found: Contract) -> dict[str, Any]:
+    return {"openenv": __version__, "hash": found.hash, "schemas": found.schemas}
+
+
+def _read(file: Path) -> Contract:
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise UsageError(f"{file} is no JSON: {error}") from None
+    schemas = document.get("schemas") if isinstance(document, dict) else None
+    if not isinstance(schemas, dict):
+        raise UsageError(f"{file} has no schemas: write it with `openenv contract dump -o {file}`")
+    try:
+        return Contract(schemas)
+    except ValueError as error:
+        raise UsageError(f"{file}: {error}") from None
+
+
+def _contract_of(target: str | None, url: str | None, api_key: str | None) -> Contract:
+    if (target is None) == (url is None):
+        raise UsageError("give a target, or the --url of a server")
+    return _asked(url, api_key) if url is not None else _loaded(str(target))
+
+
+def _loaded(target: str) -> Contract:
+    from .target import load
+
+    server = getattr(getattr(load(target), "state", None), "openenv", None)
+    if server is None:
+        raise UsageError(f"{target} is an app that create_app did not make: its types are not known")
+    found: Contract = server.contract
+    return found
+
+
+def _asked(url: str, api_key: str | None) -> Contract:
+    from ..client.url import websocket_url
+
+    try:
+        import httpx
+    except ModuleNotFoundError:
+        raise MissingExtra("httpx", "core") from None
+    socket = websocket_url(url).partition("?")[0]
+    address = "http" + socket.removeprefix("ws").removesuffix("/ws")
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    try:
+        answer = httpx.get(f"{address}/schema", headers=headers, timeout=TIMEOUT_S)
+    except httpx.HTTPError as error:
+        raise ConnectionLost(f"no answer from {address}: {str(error) or type(error).__name__}") from None
+    if answer.status_code in {401, 403}:
+        raise Unauthorized(f"{address} wants another key, or one at all: give it by --api-key")
+    if answer.status_code != 200:
+        raise ProtocolViolation(
+            f"{address}/schema answers with status {answer.status_code}: is an environment there?"
+        )
+    try:
+        schemas = answer.json()
+        return Contract(schemas if isinstance(schemas, dict) else {})
+    except ValueError as error:
+        raise ProtocolViolation(f"{address}/schema answers what is no schema: {error}") from None

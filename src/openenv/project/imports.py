@@ -1,0 +1,90 @@
+"""Importing the modules of environment packages, with errors that say which import in which file failed."""
+
+from __future__ import annotations
+
+import importlib
+import linecache
+import sys
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any
+
+from ..errors import ImportFailed, OpenEnvError, UsageError
+
+__all__ = ["attribute_of", "import_module", "search"]
+
+
+def import_module(name: str, what: str) -> ModuleType:
+    """Imports a module of somebody else's.
+
+    Args:
+        name: The module.
+        what: For whom, at the beginning of the message: a file, a target, a package.
+
+    Raises:
+        UsageError: There is no such module.
+        ImportFailed: There is one, and it cannot be imported.
+        OpenEnvError: What of ours it calls raises, such as `create_app`.
+    """
+    if not all(name.split(".")):
+        raise UsageError(f"{what}: {name!r} is no name of a module")
+    try:
+        return importlib.import_module(name)
+    except OpenEnvError:  # of an app that it makes, and says more
+        raise
+    except Exception as error:  # the edge to foreign code: a module may raise anything
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
+            raise UsageError(
+                f"{what}: no module {error.name!r} in {Path.cwd()} or among the installed packages"
+            ) from None
+        raise ImportFailed(f"{what}: importing {name} failed: {_reason(error)}", data={"module": name}) from error
+
+
+def attribute_of(module: ModuleType, path: str, what: str) -> Any:
+    """An attribute of a module, or one inside of another (`Site.app`). Raises `UsageError` if there is none."""
+    value: Any = module
+    for name in path.split("."):
+        if not hasattr(value, name):
+            raise UsageError(f"{what}: module {module.__name__} has no {path!r}")
+        value = getattr(value, name)
+    return value
+
+
+def search(folder: Path) -> None:
+    """Looks for modules in a folder before anywhere else."""
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+def _reason(error: BaseException) -> str:
+    """What failed, where, and what to do."""
+    first = error.__context__
+    # `except ImportError: from models import ...` hides what was wrong with `from .models import ...`.
+    if isinstance(error, ImportError) and isinstance(first, ImportError) and not _of_place(first):
+        return f"{_reason(first)}; and then, as it tried something else: {error}"
+    place = _place(error.__traceback__)
+    where = f" in {place[0]}, line {place[1]} (`{place[2]}`)" if place and place[2] else ""
+    if isinstance(error, SyntaxError):
+        return f"{error.msg} in {error.filename}, line {error.lineno}: correct it"
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        top = error.name.partition(".")[0]
+        return f"{error}{where}: install {top}, or the project with what it depends on (pip install -e PROJECT)"
+    if isinstance(error, ImportError):
+        return f"{error}{where}: are both of versions that fit together?"
+    return f"{type(error).__name__}: {error}{where}: correct it"
+
+
+def _of_place(error: ImportError) -> bool:
+    """Whether it only says that a module was imported by another name than it has in its package."""
+    return "relative import" in str(error)
+
+
+def _place(traceback: TracebackType | None) -> tuple[str, int, str] | None:
+    """File, line and text of the innermost line that was executed in a file."""
+    found = None
+    while traceback is not None:
+        file = traceback.tb_frame.f_code.co_filename
+        if not file.startswith("<") and file != __file__ and Path(file) != Path(str(importlib.__file__)):
+            found = (file, traceback.tb_lineno, linecache.getline(file, traceback.tb_lineno).strip())
+        traceback = traceback.tb_next
+    return found

@@ -1,0 +1,29 @@
+"""A folder that distributions are installed in."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from openenv.settings import ClientSettings
+
+from ..modules import forget
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """On the search path; what was imported from it is forgotten after the test."""
+    for setting in ClientSettings.table():
+        for variable in setting.variables:
+            monkeypatch.delenv(variable, raising=False)
+    place = tmp_path / "site"
+    place.mkdir()
+    monkeypatch.setattr(sys, "path", [str(place), *sys.path])
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    importlib.invalidate_caches()
+    yield place
+    forget(tmp_path)
