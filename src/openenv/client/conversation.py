@@ -8,6 +8,7 @@ from typing import Any
 from ..errors import CapacityError, MessageTooLarge, OpenEnvError, ProtocolViolation, StepTimeout
 from ..protocol import ClientProtocol
 from .loss import again, lost
+from .models import unwritable
 from .session import Kind
 from .transport import Transport
 
@@ -46,7 +47,10 @@ class Conversation:
             raise again(self.error, self._served)
         assert self._transport is not None
         waiter: asyncio.Future[dict[str, Any]] = self._loop.create_future()
-        frame, request = self._protocol.send(kind, data, waiter)
+        try:
+            frame, request = self._protocol.send(kind, data, waiter)
+        except ValueError as error:
+            raise unwritable(kind, error) from error
         if len(frame) > self._max_bytes:
             self._protocol.withdraw(request)
             raise MessageTooLarge(

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import threading
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from functools import partial
-from typing import Any, Generic, Self, TypeVar, cast, get_origin
+from typing import Any, Generic, Self, TypeVar, get_origin
+from weakref import WeakSet
 
 from pydantic import TypeAdapter
 
-from ..errors import ConnectionFailed, ConnectionLost, SessionLost, UsageError
+from ..errors import ConnectionFailed, ConnectionLost, InvalidArgument, SessionLost, UsageError
 from ..generics import type_arguments
+from ..settings import ClientSettings
 from ..types import ObsT, StateT, StepResult
 from . import memory, websocket
+from .agreement import check_of, checked
 from .conversation import Conversation
 from .dial import dial
 from .headers import headers_of
+from .home import Homed
+from .hosting import hosting_of, kept, key_of, on_thread
+from .launchable import Launchable
 from .link import Link
 from .linked_session import LinkedSession
 from .models import dump_action, parse_observation, parse_state
-from .portal import portal, run_on, submit_to
 from .resumption import Resumption
 from .seeds import check_seed
 from .session import Session
@@ -32,10 +35,11 @@ from .url import websocket_url, with_worker
 __all__ = ["EnvClient"]
 
 ActT = TypeVar("ActT")
-T = TypeVar("T")
+# What belongs to one connection or process, and is made anew in a copy.
+_OF_NOW = ("_resumption", "_session", "_closed", "_others", "_home", "_pid", "_connecting", "_claiming", "_blocking")
 
 
-class EnvClient(Generic[ActT, ObsT, StateT]):
+class EnvClient(Homed, Launchable, Generic[ActT, ObsT, StateT]):
     """Drives one session of an environment, wherever it is served.
 
     Give the types of your environment and nothing else is needed::
@@ -48,7 +52,8 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
             result = await env.step(CounterAction(by=2))
 
     Without a running event loop the same calls work synchronously: `with CounterEnv(...) as env: env.reset()`.
-    `env.sync()` gives the synchronous client as a type of its own.
+    `env.sync()` gives the synchronous client as a type of its own. `from_docker_image`, `from_env` and `from_hub`
+    start the server as well, and closing their client stops it.
 
     The connection is made by the first call. Calls made at the same time are executed in their order, one after the
     other. A connection that is lost is made again, and the call that has no reply is repeated under its number, so
@@ -65,9 +70,14 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         max_message_size_mb: Largest message sent or accepted.
         websocket_ping_interval_s: Seconds of silence before the server is pinged; None or 0 turns it off.
         websocket_ping_timeout_s: Seconds without an answer before the connection counts as lost.
+        provider: What runs the server, to be stopped with this client; without `base_url`, a `RuntimeProvider`
+            that is started by the first call.
+        mode: "simulation", or "production" for a server that lets clients call tools only; None takes that of
+            OPENENV_CLIENT_MODE, if there is one, and else simulation.
         headers: HTTP headers for the handshake.
-        api_key: Key to show to the server; None takes that of OPENENV_API_KEY, if there is one.
-        strict: A seed that the environment cannot take is an error (`SeedIgnored`) and not only a warning.
+        api_key: Key to show to the server; None takes that of the provider or of OPENENV_API_KEY, if there is one.
+        strict: A seed that the environment cannot take (`SeedIgnored`), and types of this class that do not fit the
+            server's (`SchemaMismatch`), are errors and not only warnings.
         wait_s: Seconds that the server may let a new session wait for a free slot, on top of `message_timeout_s`;
             None leaves that to the server. (Protocol v2.)
         app: An app made by `create_app`, to step its environment in this process without a socket.
@@ -89,16 +99,22 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         max_message_size_mb: float = 100.0,
         websocket_ping_interval_s: float | None = 20.0,
         websocket_ping_timeout_s: float | None = 20.0,
-        *,
+        provider: Any = None,
+        mode: str | None = None,
         headers: Mapping[str, str] | None = None,
+        *,
         api_key: str | None = None,
         strict: bool = False,
         wait_s: float | None = None,
         app: Any = None,
     ):
-        if (base_url is None) == (app is None):
-            raise UsageError(f"{type(self).__name__} needs base_url='http://host:port', or app=create_app(...)")
+        if (base_url is None and provider is None) == (app is None):
+            raise InvalidArgument(f"{type(self).__name__} needs base_url='http://host:port', or app=create_app(...)")
+        settings = ClientSettings.read(mode=mode)
+        self._mode = settings.mode
+        self._base_url = None if base_url is None else base_url.rstrip("/")
         self._url = None if base_url is None else websocket_url(base_url)
+        self._hosting = None if provider is None else hosting_of(provider, base_url)
         self._app = app
         self._message_timeout_s = message_timeout_s
         self._options = websocket.Options(
@@ -106,18 +122,16 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
             max_message_bytes=int(max_message_size_mb * 1024 * 1024),
             ping_interval_s=websocket_ping_interval_s,
             ping_timeout_s=websocket_ping_timeout_s,
-            headers=headers_of(headers or {}, api_key),
+            headers=headers_of(headers or {}, api_key, key_of(provider) or settings.api_key),
         )
         self._strict = strict
         self._wait_s = wait_s
-        self._resumption = Resumption(self._dial, connect_timeout_s)
-        self._session: Session | None = None
-        self._home: asyncio.AbstractEventLoop | None = None
-        self._pid = os.getpid()
-        self._closed = False
-        self._connecting = asyncio.Lock()
-        self._claiming = threading.Lock()
-        self._blocking = False
+        self._begin()
+
+    @property
+    def base_url(self) -> str | None:
+        """The server's address as it was given, without a slash at its end; None for an app, or before its start."""
+        return self._base_url
 
     # Each of these awaits in a running event loop, and blocks without one or inside `with`.
 
@@ -126,6 +140,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
 
         Raises:
             ConnectionFailed: No server there, or none that answers in time (`ConnectTimeout`).
+            SchemaMismatch: With `strict`: the types of this class do not fit the server's.
         """
         return self._call(self._connect())
 
@@ -145,8 +160,13 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         """
         return self._call(self._reset(kwargs))
 
-    def step(self, action: ActT) -> Awaitable[StepResult[ObsT]]:
+    def step(self, action: ActT, *, timeout_s: float | None = None, **kwargs: Any) -> Awaitable[StepResult[ObsT]]:
         """Does one action.
+
+        Args:
+            action: The action.
+            timeout_s: Seconds for this call, in place of `message_timeout_s`.
+            kwargs: Accepted for programs that pass more, and of no effect: what a step needs is in its action.
 
         Raises:
             InvalidAction: The server does not accept the action; `error.data["errors"]` says why.
@@ -155,42 +175,71 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
                 asynchronous one goes on, one on a thread is lost, one in a process of its own needs a reset.
             EnvironmentFailed, ConnectionFailed: As for `reset`.
         """
-        return self._call(self._step(action))
+        return self._call(self._step(action, timeout_s))
 
     def state(self) -> Awaitable[StateT]:
         """The episode's state. Raises as `step` does."""
         return self._call(self._state())
 
     def close(self) -> Awaitable[None]:
-        """Ends the session and the connection. May be called repeatedly; a later `reset` connects anew."""
+        """Ends the session and the connection, those of `new_session`, and the server if a provider runs it.
+
+        May be called repeatedly; a later `reset` connects anew, unless the server was stopped.
+        """
         return self._call(self._close())
+
+    def disconnect(self) -> Awaitable[None]:
+        """Ends the session and the connection, and nothing else; a later `reset` connects anew."""
+        return self._call(self._disconnect())
+
+    def new_session(self) -> Awaitable[Self]:
+        """Another client of the same server, connected, with a session of its own. It is closed with this one."""
+        return self._call(self._new_session())
 
     def sync(self) -> SyncEnvClient[ActT, ObsT, StateT]:
         """This client for code that cannot await."""
         return SyncEnvClient(self)
 
-    def blocking(self, call: Coroutine[Any, Any, T]) -> T:
-        """Runs one of this client's coroutines to its end, from a thread that may wait."""
-        own = portal()
-        home = self._claim(own.loop)
-        if home is own.loop:
-            own.clients.add(self)
-        return run_on(home, call)
+    def __await__(self) -> Generator[Any, None, Self]:
+        """Connects, as `connect` does: `env = await MyEnv(...)`."""
+        return self._routed(self._connect()).__await__()
 
     async def __aenter__(self) -> Self:
         return await self._routed(self._connect())
 
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self._routed(self._close())
+    async def __aexit__(self, _: object, error: BaseException | None, *__: object) -> None:
+        with kept(error):
+            await self._routed(self._close())
 
     def __enter__(self) -> Self:
         self.blocking(self._connect())
         self._blocking = True
         return self
 
-    def __exit__(self, *exc_info: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
         self._blocking = False
-        self.blocking(self._close())
+        with kept(error):
+            self.blocking(self._close())
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy in another process begins with: everything but a connection.
+
+        Raises:
+            UsageError: It is connected, or its server belongs to this process.
+        """
+        name = type(self).__name__
+        if self._session is not None and self._session.error is None:
+            raise UsageError(f"this {name} is connected, and its session stays here: close() it before it is pickled")
+        if self._hosting is not None or self._app is not None:
+            raise UsageError(
+                f"the server of this {name} belongs to this process: "
+                f"pickle functools.partial({name}, base_url=...) in its place"
+            )
+        return self._copied()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin()
 
     # What a subclass may override.
 
@@ -209,6 +258,14 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
 
     # The asynchronous core.
 
+    def _begin(self) -> None:
+        """Begins without a session."""
+        self._settle()
+        self._resumption = Resumption(self._dial, self._options.connect_timeout_s)
+        self._session: Session | None = None
+        self._closed = False
+        self._others: WeakSet[EnvClient[ActT, ObsT, StateT]] = WeakSet()
+
     async def _connect(self) -> Self:
         await self._open(anew=True)
         return self
@@ -219,20 +276,44 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         check_seed(self, arguments, payload)
         return self._parse_result(payload)
 
-    async def _step(self, action: ActT) -> StepResult[ObsT]:
+    async def _step(self, action: ActT, timeout_s: float | None = None) -> StepResult[ObsT]:
         session = await self._open()
-        return self._parse_result(await session.call("step", self._step_payload(action), self._message_timeout_s))
+        limit_s = self._message_timeout_s if timeout_s is None else timeout_s
+        return self._parse_result(await session.call("step", self._step_payload(action), limit_s))
 
     async def _state(self) -> StateT:
         session = await self._open()
         return self._parse_state(await session.call("state", None, self._message_timeout_s))
 
-    async def _close(self) -> None:
+    async def _new_session(self) -> Self:
+        await self._host()
+        other = type(self).__new__(type(self))
+        other.__setstate__(self._copied() | {"_hosting": None})
+        self._others.add(other)
+        return await other._routed(other._connect())
+
+    async def _disconnect(self) -> None:
         # Another one tells whoever is connecting now that it is of no use any more.
         self._connecting, self._closed = asyncio.Lock(), True
         session, self._session, self._home = self._session, None, None
         if session is not None:
             await session.aclose()
+
+    async def _close(self) -> None:
+        others, self._others = list(self._others), WeakSet()
+        try:
+            await asyncio.gather(*(other._routed(other._close()) for other in others), return_exceptions=True)
+            await self._disconnect()
+        finally:
+            if self._hosting is not None:
+                await on_thread(self._hosting.stop)
+
+    async def _host(self) -> None:
+        """Has the provider start the server, if it does not run."""
+        hosting = self._hosting
+        if hosting is not None and hosting.url is None:
+            self._base_url = (await on_thread(hosting.start, hosting.stop)).rstrip("/")
+            self._url = websocket_url(self._base_url)
 
     async def _open(self, anew: bool = False) -> Session:
         """The session of this client; with `anew`, a new one in place of one that has ended or is about to."""
@@ -241,17 +322,24 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
             return session
         if self._closed and not anew:
             raise SessionLost("this client was closed, and its session with it: call reset() for a new one")
+        if self._mode == "production":
+            raise UsageError(
+                "in production mode (mode, OPENENV_CLIENT_MODE) servers offer tools and no reset, step or state: "
+                "use MCPToolClient, or mode='simulation'"
+            )
         self._closed = False
         connecting = self._connecting
         async with connecting:
             self._check_open(connecting)
             if self._session is session:
+                await self._host()
                 try:
                     end = await self._dial()
                 except ConnectionFailed:
                     if session is None or session.error is not None:
                         raise
                     return session  # there is no other server: this one serves for as long as it does
+                await checked(end, self._options.connect_timeout_s)
                 if connecting is not self._connecting:
                     await end.aclose()
                 self._check_open(connecting)
@@ -271,51 +359,22 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
 
     async def _dial(self, worker: str | None = None) -> Link | Conversation:
         """A connection to the server, to one of its workers if that is named."""
-        return await dial(partial(self._transport, worker), self._options.max_message_bytes)
+        end = await dial(partial(self._transport, worker), self._options.max_message_bytes)
+        if isinstance(end, Link):
+            end.check = check_of(self, self._options.connect_timeout_s)
+        return end
 
     async def _transport(self, worker: str | None, receiver: Callable[[str | None], Receiver]) -> Transport:
         if self._url is None:
             return await memory.connect(self._app, receiver)
         return await websocket.connect(with_worker(self._url, worker), receiver, self._options)
 
-    def _call(self, call: Coroutine[Any, Any, T]) -> Awaitable[T]:
-        """A coroutine for a caller who can await, its result for one who cannot."""
-        try:
-            asyncio.get_running_loop()
-            blocking = self._blocking
-        except RuntimeError:
-            blocking = True
-        if blocking:
-            return cast("Awaitable[T]", self.blocking(call))
-        return self._routed(call)
-
-    async def _routed(self, call: Coroutine[Any, Any, T]) -> T:
-        """Runs a call on the event loop that the connection lives on, when it is awaited."""
-        running = asyncio.get_running_loop()
-        home = self._claim(running)
-        return await (call if home is running else asyncio.wrap_future(submit_to(home, call)))
-
-    def _claim(self, loop: asyncio.AbstractEventLoop) -> asyncio.AbstractEventLoop:
-        """The event loop that the connection lives on, or shall live on: the first that asks."""
-        with self._claiming:
-            home = self._home_loop()
-            if home is None:
-                home = self._home = loop
-                self._pid, self._connecting = os.getpid(), asyncio.Lock()
-            return home
-
-    def _home_loop(self) -> asyncio.AbstractEventLoop | None:
-        """The event loop that the connection lives on; where that is gone, so is the session."""
-        if self._home is not None and self._home.is_closed():
-            self._home_lost("the event loop of its connection was closed")
-        elif self._home is not None and self._pid != os.getpid():
-            self._home_lost("the connection is that of the process this one was forked from")
-        return self._home
-
-    def _home_lost(self, reason: str) -> None:
-        self._home = None
+    def _cut(self, reason: str) -> None:
         if self._session is not None:
             self._session.error = ConnectionLost(reason)
+
+    def _copied(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in _OF_NOW}
 
 
 def _adapter(cls: Any) -> TypeAdapter[Any] | None:

@@ -12,6 +12,9 @@ __all__ = ["GenericAction", "GenericEnvClient"]
 class GenericAction(dict[str, Any]):
     """An action by its fields: `GenericAction(message="hi")`."""
 
+    def __repr__(self) -> str:
+        return f"GenericAction({', '.join(f'{name}={value!r}' for name, value in self.items())})"
+
 
 class GenericEnvClient(EnvClient[dict[str, Any], dict[str, Any], dict[str, Any]]):
     """Takes actions as mappings (or models) and returns observations and states as dicts.

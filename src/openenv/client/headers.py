@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import UsageError
-from ..settings import ClientSettings
 
 __all__ = ["SECRET", "Headers", "headers_of"]
 
@@ -15,12 +14,13 @@ SECRET = ("authorization", "cookie")
 """Those that are for one server alone, in lower case."""
 
 
-def headers_of(given: Mapping[str, str], api_key: str | None) -> Headers:
+def headers_of(given: Mapping[str, str], api_key: str | None, else_key: str | None = None) -> Headers:
     """The headers of the handshake.
 
     Args:
         given: Those that the user names.
-        api_key: The key to show; None takes that of the process's environment, if there is one.
+        api_key: The key to show.
+        else_key: The key to show where the user names none, neither so nor by a header.
 
     Raises:
         UsageError: One of them cannot be sent. A key is not repeated in the message.
@@ -29,7 +29,7 @@ def headers_of(given: Mapping[str, str], api_key: str | None) -> Headers:
     own = any(name.lower() == "authorization" for name, _ in headers)
     if own and api_key is not None:
         raise UsageError("api_key and a header Authorization: give one of them")
-    key = api_key if own or api_key is not None else ClientSettings.read().api_key
+    key = else_key if api_key is None and not own else api_key
     if key is None:
         return headers
     if not isinstance(key, str) or not key.isascii() or not key.isprintable() or not key or " " in key:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from ..errors import MessageTooLarge, OpenEnvError, ProtocolViolation
@@ -83,6 +83,8 @@ class Link:
         draining: The server has announced that it stops: it opens no further session.
         on_event: Hears of events of sessions, as `(name, fields)`.
         on_end: Hears why the link has ended, once, after all requests have.
+        check: What is still to be found out before the link is used, once the hello is there; `greeting` awaits it
+            and raises what it raises. None: nothing.
     """
 
     def __init__(self, codec: Codec, max_message_bytes: int):
@@ -92,6 +94,7 @@ class Link:
         self.draining = False
         self.on_event: Callable[[str, Payload], None] | None = None
         self.on_end: Callable[[OpenEnvError], None] | None = None
+        self.check: Callable[[Link], Awaitable[None]] | None = None
         self._protocol = ClientProtocolV2(codec)
         self._max_bytes = max_message_bytes
         self._limit = "max_message_size_mb"
@@ -122,6 +125,9 @@ class Link:
         if self.error is not None:
             raise self.error
         assert self.hello is not None
+        check, self.check = self.check, None
+        if check is not None:
+            await check(self)
         return self.hello
 
     def request(self, op: str, fields: Mapping[str, Any]) -> Call:

@@ -20,6 +20,7 @@ from ..protocol.client_v2 import Request2, error_of
 from .deadline import LATE_S, deadline_of
 from .link import Link
 from .loss import forgotten, lost, overdue, told
+from .models import unwritable
 from .resumption import Resumption, Verdict
 from .session import Kind
 
@@ -187,7 +188,7 @@ class LinkedSession:
             if errand.seq:
                 self._seq -= 1
             if not errand.done():
-                errand.set_exception(error)
+                errand.set_exception(error if isinstance(error, OpenEnvError) else unwritable(errand.kind, error))
 
     def _fields(self, errand: _Errand) -> Payload:
         if errand.kind == "state":

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from ..errors import ProtocolViolation
+from ..errors import InvalidArgument, ProtocolViolation
+from ..protocol.lifting import lifter_of
+from ..protocol.plan import has_own_forms, is_tight
+from ..protocol.portable import fields_of, holds_binary
 from ..types import StepResult
 
-__all__ = ["dump_action", "parse_observation", "parse_state"]
+__all__ = ["dump_action", "parse_observation", "parse_state", "unwritable"]
 
 
 def dump_action(action: Any) -> dict[str, Any]:
@@ -20,10 +24,48 @@ def dump_action(action: Any) -> dict[str, Any]:
     if isinstance(action, BaseModel):
         # An empty metadata says nothing, and most actions have one.
         empty = {"metadata"} if not getattr(action, "metadata", True) else None
-        return action.model_dump(mode="json", exclude=empty)
+        if not (empty and _is_text(type(action))) and _is_binary(action):
+            return _fields(action, empty)
+        try:
+            return action.model_dump(mode="json", exclude=empty)
+        except ValueError:  # an array, in a class that has forms of its own for something else
+            return _fields(action, empty)
     if isinstance(action, Mapping):
         return dict(action)
     raise TypeError(f"an action is a model or a mapping, not {type(action).__name__}")
+
+
+def _fields(action: BaseModel, empty: set[str] | None) -> dict[str, Any]:
+    """The fields, bytes and arrays as they are."""
+    fields: dict[str, Any] = fields_of(action)
+    return {name: value for name, value in fields.items() if empty is None or name not in empty}
+
+
+@cache
+def _is_text(cls: type[BaseModel]) -> bool:
+    """Whether actions of a class hold neither bytes nor arrays, by their types, unless their metadata do."""
+    return set(_loose_fields(cls)) <= {"metadata"} and cls.model_config.get("extra") != "allow"
+
+
+@cache
+def _loose_fields(cls: type[BaseModel]) -> tuple[str, ...]:
+    """The fields that may hold bytes or arrays by their types; none of a class that has forms of its own in JSON."""
+    if has_own_forms(cls):
+        return ()
+    return tuple(name for name, field in cls.model_fields.items() if not is_tight(field.annotation))
+
+
+def _is_binary(action: BaseModel) -> bool:
+    """Whether an action holds bytes or arrays, which are not made into text before it is known how they travel."""
+    values, more = action.__dict__, action.__pydantic_extra__
+    return any(holds_binary(values.get(name)) for name in _loose_fields(type(action))) or (
+        bool(more) and holds_binary(more)
+    )
+
+
+def unwritable(kind: str, error: ValueError) -> InvalidArgument:
+    """What a caller is told whose action, or whose arguments of a reset, cannot be written."""
+    return InvalidArgument(f"{'the action' if kind == 'step' else 'an argument'} {error}")
 
 
 def parse_observation(adapter: TypeAdapter[Any] | None, payload: Mapping[str, Any]) -> StepResult[Any]:
@@ -61,7 +103,15 @@ def parse_state(adapter: TypeAdapter[Any] | None, payload: Mapping[str, Any]) ->
 def _validate(adapter: TypeAdapter[Any], values: Mapping[str, Any]) -> Any:
     try:
         return adapter.validate_python(values)
-    except ValidationError as error:
-        raise ProtocolViolation(
-            f"the server's reply does not fit this client's types (are both of one version?): {error}"
-        ) from error
+    except ValidationError as refused:
+        error = refused
+    lift = lifter_of(adapter._type)
+    lifted = values if lift is None else lift(values)
+    if lifted is not values:
+        try:
+            return adapter.validate_python(lifted)
+        except ValidationError as refused:
+            error = refused
+    raise ProtocolViolation(
+        f"the server's reply does not fit this client's types (are both of one version?): {error}"
+    ) from error

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from ..errors import InvalidAction, OpenEnvError, ProtocolViolation, SessionLost
+from ..errors import InvalidAction, InvalidArgument, OpenEnvError, ProtocolViolation, SessionLost
 from .conversation import Conversation
 from .dial import Dial
 from .loss import again
@@ -63,10 +63,10 @@ class Solos:
         except SessionLost as error:
             seat.vacate()
             reply = error
+        except InvalidArgument as error:
+            reply = InvalidAction(error.message)
         except OpenEnvError as error:
             reply = error
-        except ValueError as error:
-            reply = InvalidAction(str(error))
         self._owner.settle(seat, wave, reply)
         self._owner.flush()
 

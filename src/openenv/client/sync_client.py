@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import wraps
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from ..types import ObsT, StateT, StepResult
+from .hosting import kept
 
 if TYPE_CHECKING:
     from .env_client import EnvClient
@@ -38,9 +41,9 @@ class SyncEnvClient(Generic[ActT, ObsT, StateT]):
         """See `EnvClient.reset`."""
         return self._client.blocking(self._client._reset(kwargs))
 
-    def step(self, action: ActT) -> StepResult[ObsT]:
+    def step(self, action: ActT, *, timeout_s: float | None = None, **kwargs: Any) -> StepResult[ObsT]:
         """See `EnvClient.step`."""
-        return self._client.blocking(self._client._step(action))
+        return self._client.blocking(self._client._step(action, timeout_s))
 
     def state(self) -> StateT:
         """See `EnvClient.state`."""
@@ -50,8 +53,36 @@ class SyncEnvClient(Generic[ActT, ObsT, StateT]):
         """See `EnvClient.close`."""
         self._client.blocking(self._client._close())
 
+    def disconnect(self) -> None:
+        """See `EnvClient.disconnect`."""
+        self._client.blocking(self._client._disconnect())
+
+    def new_session(self) -> Self:
+        """See `EnvClient.new_session`."""
+        return type(self)(self._client.blocking(self._client._new_session()))
+
+    @property
+    def base_url(self) -> str | None:
+        """See `EnvClient.base_url`."""
+        return self._client.base_url
+
+    def __getattr__(self, name: str) -> Any:
+        """What a client class has of its own: its attributes, and its coroutine functions as functions that block."""
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        found = getattr(self._client, name)
+        if not iscoroutinefunction(found):
+            return found
+
+        @wraps(found)
+        def blocking(*args: Any, **kwargs: Any) -> Any:
+            return self._client.blocking(found(*args, **kwargs))
+
+        return blocking
+
     def __enter__(self) -> Self:
         return self.connect()
 
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
+        with kept(error):
+            self.close()

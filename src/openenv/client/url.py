@@ -7,7 +7,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 from ..errors import UsageError
 
-__all__ = ["is_loopback", "websocket_url", "with_worker"]
+__all__ = ["is_loopback", "mcp_url", "websocket_url", "with_worker"]
 
 _SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 
@@ -34,6 +34,12 @@ def websocket_url(base_url: str) -> str:
     if not path.endswith("/ws"):
         path += "/ws"
     return urlunsplit((_SCHEMES[parts.scheme], parts.netloc, path, parts.query, ""))
+
+
+def mcp_url(endpoint: str) -> str:
+    """The tools of a server whose environment endpoint is given."""
+    parts = urlsplit(endpoint)
+    return urlunsplit(parts._replace(path=parts.path.removesuffix("/ws") + "/mcp"))
 
 
 def with_worker(url: str, worker: str | None) -> str:

@@ -120,6 +120,7 @@ class VectorEnvClient(Generic[ActT, ObsT]):
 
         Raises:
             ConnectionFailed: No server there, or none that answers in time (`ConnectTimeout`).
+            SchemaMismatch: With `strict`: the types of `env_cls` do not fit the server's.
             UsageError: It lives on another event loop.
         """
         self._claim()

@@ -1,0 +1,274 @@
+"""The client of environments whose actions are tool calls."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from typing import Any, Self, cast
+
+from pydantic import ConfigDict, ValidationError
+
+from ..errors import ProtocolViolation, SessionLost, ToolFailed, UsageError
+from ..mcp.types import CallToolAction, CallToolObservation, ListToolsAction, ListToolsObservation, Tool
+from ..types import Observation, State, StepResult
+from . import websocket
+from .env_client import EnvClient
+from .loss import lost
+from .mcp_link import McpLink
+from .models import parse_observation
+from .sync_client import SyncEnvClient
+from .url import mcp_url
+
+__all__ = ["GenericMCPObservation", "MCPClientBase", "MCPToolClient", "SyncMCPToolClient"]
+
+
+class GenericMCPObservation(Observation):
+    """What `reset`, and a step that is no tool call, give: whatever fields the environment has."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class MCPClientBase(EnvClient[Any, Any, State]):
+    """Lists the tools of an environment; `MCPToolClient` calls them too.
+
+    By default everything is one session: `reset`, `step`, and tools by way of steps, each exactly once. With
+    `mode="production"` (or OPENENV_CLIENT_MODE), tools are all that there is: they are used by JSON-RPC at the `/mcp`
+    of the server, over a WebSocket that is one session, and `reset`, `step` and `state` raise `UsageError`.
+    """
+
+    def list_tools(self, use_cache: bool = True) -> Awaitable[list[Tool]]:
+        """The tools that there are.
+
+        Args:
+            use_cache: Ask only once for each connection.
+        """
+        return self._call(self._list_tools(use_cache))
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._tools: list[Tool] | None = None
+        self._mcp: McpLink | None = None
+
+    def _copied(self) -> dict[str, Any]:
+        return {name: value for name, value in super()._copied().items() if name not in {"_tools", "_mcp"}}
+
+    def _parse_result(self, payload: dict[str, Any]) -> StepResult[Any]:
+        result = parse_observation(None, payload)
+        fields = {**result.observation, "reward": result.reward, "done": result.done}
+        try:
+            result.observation = _kind_of(fields).model_validate(fields)
+        except ValidationError as error:
+            raise ProtocolViolation(f"the server's reply is no observation of tools: {error}") from error
+        return result
+
+    async def _list_tools(self, use_cache: bool) -> list[Tool]:
+        if self._tools is None or not use_cache:
+            if self._by_requests:
+                answer = await (await self._link()).ask("tools/list", {}, self._message_timeout_s)
+                self._tools = _tools_of(answer)
+            else:
+                observation = (await self._step(ListToolsAction())).observation
+                if not isinstance(observation, ListToolsObservation):
+                    raise ProtocolViolation(f"the server does not list tools: {observation!r:.200}")
+                self._tools = observation.tools
+        return list(self._tools)
+
+    @property
+    def _by_requests(self) -> bool:
+        return self._mode == "production"
+
+    async def _connect(self) -> Self:
+        if not self._by_requests:
+            return await super()._connect()
+        await self._link(anew=True)
+        return self
+
+    async def _reset(self, arguments: dict[str, Any]) -> StepResult[Any]:
+        self._check_simulation("reset")
+        return await super()._reset(arguments)
+
+    async def _step(self, action: Any, timeout_s: float | None = None) -> StepResult[Any]:
+        self._check_simulation("step")
+        return await super()._step(action, timeout_s)
+
+    async def _state(self) -> State:
+        self._check_simulation("state")
+        return await super()._state()
+
+    async def _disconnect(self) -> None:
+        link, self._mcp, self._tools = self._mcp, None, None
+        await super()._disconnect()
+        if link is not None:
+            await link.aclose()
+
+    def _cut(self, reason: str) -> None:
+        super()._cut(reason)
+        if self._mcp is not None:
+            self._mcp.error = SessionLost(reason)
+
+    def _check_simulation(self, what: str) -> None:
+        if self._by_requests:
+            raise UsageError(
+                f"{what} is not for clients in production mode (mode, OPENENV_CLIENT_MODE), where servers offer "
+                "tools and nothing that drives an episode: use list_tools and call_tool, or pass mode='simulation'"
+            )
+
+    async def _link(self, anew: bool = False) -> McpLink:
+        """The connection to `/mcp`; with `anew`, a new one in place of one that has ended."""
+        link = self._mcp
+        if link is not None and (link.error is None or not anew):
+            return _usable(link)
+        if self._closed and not anew:
+            raise SessionLost("this client was closed, and its session with it: call connect() for a new one")
+        self._closed = False
+        connecting = self._connecting
+        async with connecting:
+            self._check_open(connecting)
+            if self._mcp is link:
+                await self._host()
+                self._mcp, self._tools = await self._dial_mcp(), None
+            assert self._mcp is not None
+            return self._mcp
+
+    async def _dial_mcp(self) -> McpLink:
+        if self._url is None:
+            raise UsageError("mode='production' uses the /mcp of a server: pass base_url, and not app")
+        link = McpLink(self._options.max_message_bytes)
+        link.begin(await websocket.connect(mcp_url(self._url), lambda _: link, self._options))
+        return link
+
+
+class MCPToolClient(MCPClientBase):
+    """Calls the tools of an environment::
+
+        with MCPToolClient(base_url="http://localhost:8000") as env:
+            env.reset()
+            print([tool.name for tool in env.list_tools()])
+            print(env.call_tool("add", a=1, b=2))
+
+    In a running event loop the same calls are awaited. See `MCPClientBase` for the modes.
+    """
+
+    def call_tool(self, *name: str, **arguments: Any) -> Awaitable[Any]:
+        """Calls a tool: `call_tool("add", a=1, b=2)`.
+
+        Args:
+            name: Of the tool.
+            arguments: For it, by name.
+
+        Returns:
+            The value that the tool returned, as JSON has it; the blocks of its content if it has no such value.
+
+        Raises:
+            ToolFailed: It gave nothing; `error_type` says why.
+            OpenEnvError: As for `EnvClient.step`.
+        """
+        return self._call(self._call_tool(*_named(name, arguments)))
+
+    def get_tool(self, name: str) -> Awaitable[Tool | None]:
+        """One of the tools; None if there is none of that name."""
+        return self._call(self._get_tool(name))
+
+    def has_tool(self, name: str) -> Awaitable[bool]:
+        """Whether there is a tool of that name."""
+        return self._call(self._has_tool(name))
+
+    def sync(self) -> SyncMCPToolClient:
+        """This client for code that cannot await."""
+        return SyncMCPToolClient(self)
+
+    async def _call_tool(self, name: str, arguments: dict[str, Any]) -> Any:
+        if self._by_requests:
+            link, params = await self._link(), {"name": name, "arguments": arguments}
+            return _value_of(name, await link.ask("tools/call", params, self._message_timeout_s))
+        observation = (await self._step(CallToolAction(tool_name=name, arguments=arguments))).observation
+        if not isinstance(observation, CallToolObservation):
+            raise ProtocolViolation(f"the server does not call tools: {observation!r:.200}")
+        if observation.error is not None:
+            error = observation.error
+            raise ToolFailed(name, error.error_type.value, f"Tool {name!r} failed: {error.message}")
+        return _value_of(name, observation.result)
+
+    async def _get_tool(self, name: str) -> Tool | None:
+        return next((tool for tool in await self._list_tools(use_cache=True) if tool.name == name), None)
+
+    async def _has_tool(self, name: str) -> bool:
+        return await self._get_tool(name) is not None
+
+
+class SyncMCPToolClient(SyncEnvClient[Any, Any, State]):
+    """`MCPToolClient` without `await`.
+
+    Args:
+        client: The client it drives; both share one session.
+    """
+
+    def __init__(self, client: MCPToolClient):
+        super().__init__(client)
+
+    def list_tools(self, use_cache: bool = True) -> list[Tool]:
+        """See `MCPToolClient.list_tools`."""
+        return self._client.blocking(self._tool_client._list_tools(use_cache))
+
+    def call_tool(self, *name: str, **arguments: Any) -> Any:
+        """See `MCPToolClient.call_tool`."""
+        return self._client.blocking(self._tool_client._call_tool(*_named(name, arguments)))
+
+    def get_tool(self, name: str) -> Tool | None:
+        """See `MCPToolClient.get_tool`."""
+        return self._client.blocking(self._tool_client._get_tool(name))
+
+    def has_tool(self, name: str) -> bool:
+        """See `MCPToolClient.has_tool`."""
+        return self._client.blocking(self._tool_client._has_tool(name))
+
+    @property
+    def _tool_client(self) -> MCPToolClient:
+        return cast("MCPToolClient", self._client)
+
+
+def _named(name: tuple[str, ...], arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The tool and its arguments. One of them may be called `name`, unless the tool itself is named by keyword."""
+    if not name and isinstance(arguments.get("name"), str):
+        return arguments["name"], {key: value for key, value in arguments.items() if key != "name"}
+    if len(name) != 1:
+        raise TypeError("call_tool takes the name of the tool, and its arguments by keyword")
+    return name[0], arguments
+
+
+def _kind_of(fields: Mapping[str, Any]) -> type[Observation]:
+    if "tools" in fields:
+        return ListToolsObservation
+    return CallToolObservation if {"tool_name", "result"} <= fields.keys() else GenericMCPObservation
+
+
+def _tools_of(answer: Any) -> list[Tool]:
+    try:
+        return [
+            Tool(
+                name=each["name"],
+                description=each.get("description") or "",
+                input_schema=each.get("inputSchema") or each.get("input_schema") or {},
+            )
+            for each in answer["tools"]
+        ]
+    except (KeyError, TypeError, AttributeError, ValidationError) as error:
+        raise ProtocolViolation(f"the server's reply lists no tools: {answer!r:.200}") from error
+
+
+def _value_of(name: str, result: Any) -> Any:
+    """What a tool returned, out of all that is said about it."""
+    if not isinstance(result, Mapping):
+        return result
+    if result.get("isError") or result.get("is_error"):
+        content = result.get("content") or ()
+        said = " ".join(str(block.get("text")) for block in content if isinstance(block, Mapping) and "text" in block)
+        raise ToolFailed(name, "execution_error", f"Tool {name!r} failed: {said}")
+    value = result["data"] if "data" in result else result.get("structuredContent")
+    return result.get("content") or None if value is None else value
+
+
+def _usable(link: McpLink) -> McpLink:
+    """Raises `SessionLost` where its connection has ended."""
+    if link.error is not None:
+        raise lost(link.error)
+    return link

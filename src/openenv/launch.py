@@ -1,0 +1,211 @@
+"""A client and its server together: started by a provider, and stopped when the client is closed."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import secrets
+from collections.abc import Callable, Coroutine, Generator
+from functools import partial
+from typing import Any, Generic, NoReturn, TypeVar, cast
+
+from .client.env_client import EnvClient
+from .client.hosting import Hosting, kept, on_thread
+from .client.sync_client import SyncEnvClient
+from .errors import UsageError
+from .settings import ClientSettings
+
+__all__ = ["Launch", "from_docker_image", "from_env", "from_hub"]
+
+ClientT = TypeVar("ClientT", bound=EnvClient[Any, Any, Any])
+READY_TIMEOUT_S = 30.0
+_OF_PROVIDERS = {"base_url", "provider", "app", "image", "port", "env_vars"}
+
+
+class Launch(Coroutine[Any, Any, ClientT], Generic[ClientT]):
+    """A client whose server is still to be started: by `await` or `async with`; by `.sync()` or `with`, which block.
+
+    A coroutine, since programs hand it to `asyncio.create_task`.
+
+    Args:
+        cls: The client's class.
+        hosting: How to start its server.
+        arguments: Further arguments of the client.
+    """
+
+    def __init__(self, cls: type[ClientT], hosting: Hosting, arguments: dict[str, Any]):
+        self._cls = cls
+        self._hosting = hosting
+        self._arguments = arguments
+        self._client: ClientT | None = None
+        self._starting: Coroutine[Any, Any, ClientT] | None = None
+
+    def started(self) -> ClientT:
+        """The client, when its server is ready. Blocks."""
+        if self._client is None:
+            self._client = self._made(self._hosting.start())
+        return self._client
+
+    def sync(self) -> SyncEnvClient[Any, Any, Any]:
+        """The client for code that cannot await. Blocks until its server is ready."""
+        return self.started().sync()
+
+    def __await__(self) -> Generator[Any, None, ClientT]:
+        return self._start().__await__()
+
+    def send(self, value: Any) -> Any:
+        """See `Coroutine.send`."""
+        if self._starting is None:
+            self._starting = self._start()
+        return self._starting.send(value)
+
+    def throw(self, *exc_info: Any) -> Any:
+        """See `Coroutine.throw`."""
+        if self._starting is None:
+            self._starting = self._start()
+        return self._starting.throw(*exc_info)
+
+    def close(self) -> None:
+        """See `Coroutine.close`; a client that was started is closed by its own."""
+        if self._starting is not None:
+            self._starting.close()
+
+    async def __aenter__(self) -> ClientT:
+        client = await self._start()
+        try:
+            return await client.__aenter__()
+        except BaseException as error:
+            with kept(error):
+                await client.close()
+            raise
+
+    async def __aexit__(self, *exc_info: Any) -> None:
+        if self._client is not None:
+            await self._client.__aexit__(*exc_info)
+
+    def __enter__(self) -> ClientT:
+        client = self.started()
+        try:
+            return client.__enter__()
+        except BaseException as error:
+            with kept(error):
+                client.sync().close()
+            raise
+
+    def __exit__(self, *exc_info: Any) -> None:
+        if self._client is not None:
+            self._client.__exit__(*exc_info)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(
+            f"{name}: the server of this {self._cls.__name__} is not started yet, and may not block a running event "
+            "loop: await what from_docker_image, from_env or from_hub returned, or call its sync()"
+        )
+
+    async def _start(self) -> ClientT:
+        if self._client is None:
+            url = await on_thread(self._hosting.start, self._hosting.stop)
+            if self._client is None:
+                self._client = self._made(url)
+        return self._client
+
+    def _made(self, url: str) -> ClientT:
+        hosting = self._hosting.hand_over()
+        try:
+            return made(self._cls, url, hosting, self._arguments)
+        except BaseException as error:
+            with kept(error):
+                hosting.stop()
+            raise
+
+
+def made(cls: type[ClientT], url: str, hosting: Hosting, arguments: dict[str, Any]) -> ClientT:
+    """A client of a server that is ready, whose constructor may take less than that of `EnvClient`."""
+    parameters = inspect.signature(cls).parameters
+    anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    whole = anything or "provider" in parameters
+    client = cls(base_url=url, **({"provider": hosting.provider} if whole else {}), **arguments)
+    client._hosting = hosting
+    return client
+
+
+def from_docker_image(cls: type[ClientT], image: str, provider: Any = None, **kwargs: Any) -> Launch[ClientT]:
+    """See `EnvClient.from_docker_image`."""
+    if provider is None:
+        from .providers import LocalDockerProvider
+
+        provider = LocalDockerProvider()
+    elif not callable(getattr(provider, "start_container", None)):
+        raise UsageError(f"{type(provider).__name__} starts no containers: pass a ContainerProvider")
+    return _launch(cls, provider, partial(provider.start_container, image), provider.stop_container, kwargs)
+
+
+def from_env(
+    cls: type[ClientT], repo_id: str, use_docker: bool = True, provider: Any = None, **kwargs: Any
+) -> Launch[ClientT]:
+    """See `EnvClient.from_env`."""
+    owner, name = _split(repo_id)
+    runs = provider is not None and not hasattr(provider, "start_container")
+    if use_docker and not runs:
+        tag = kwargs.pop("tag", None) or "latest"
+        image = f"{ClientSettings.read().hub_registry}/{_subdomain(owner, name)}:{tag}"
+        return from_docker_image(cls, image, provider, **kwargs)
+    if provider is None:
+        from .providers import UVProvider
+
+        of_uv = {key: kwargs.pop(key) for key in ("app", "host", "reload", "context_timeout_s") if key in kwargs}
+        revision = f"@{kwargs.pop('tag')}" if "tag" in kwargs else ""
+        project = f"git+{ClientSettings.read().hub_url.rstrip('/')}/spaces/{owner}/{name}{revision}"
+        provider = UVProvider(project_path=project, **of_uv)
+    elif not runs:
+        raise UsageError(f"{type(provider).__name__} starts containers: use_docker=True, or pass a RuntimeProvider")
+    return _launch(cls, provider, provider.start, provider.stop, kwargs)
+
+
+def from_hub(
+    cls: type[ClientT], repo_id: str, provider: Any = None, replicas: int | None = None, **kwargs: Any
+) -> Launch[ClientT]:
+    """See `EnvClient.from_hub`."""
+    if replicas is not None:
+        kwargs["replicas"] = replicas
+        if provider is None:
+            from .providers import DockerSwarmProvider
+
+            provider = DockerSwarmProvider()
+    return from_env(cls, repo_id, True, provider, **kwargs)
+
+
+def _launch(
+    cls: type[ClientT], provider: Any, start: Callable[..., str], stop: Callable[[], None], kwargs: dict[str, Any]
+) -> Launch[ClientT]:
+    timeout_s = kwargs.pop("ready_timeout_s", None)
+    known = {*inspect.signature(cls).parameters, *inspect.signature(EnvClient).parameters} - _OF_PROVIDERS
+    arguments = {name: kwargs.pop(name) for name in known & kwargs.keys()}
+    if getattr(provider, "public", False) is True and "OPENENV_API_KEYS" not in (kwargs.get("env_vars") or {}):
+        # Whoever reaches the address could use it otherwise.
+        key = secrets.token_urlsafe(24)
+        kwargs["env_vars"] = {**(kwargs.get("env_vars") or {}), "OPENENV_API_KEYS": f"control:{key}"}
+
+    def ready(url: str) -> None:
+        limits = () if timeout_s is None else (timeout_s,)
+        provider.wait_for_ready(*((url,) if hasattr(provider, "start_container") else ()), *limits)
+
+    launch = Launch(cls, Hosting(partial(start, **kwargs), ready, stop, provider=provider), arguments)
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        # Nobody is kept waiting but the caller, for whom the client is there with all its methods.
+        return cast("Launch[ClientT]", launch.started())
+    return launch
+
+
+def _split(repo_id: str) -> tuple[str, str]:
+    owner, slash, name = repo_id.partition("/")
+    if not (owner and slash and name) or "/" in name:
+        raise UsageError(f"{repo_id!r} is no name on the Hub: write owner/name")
+    return owner, name
+
+
+def _subdomain(owner: str, name: str) -> str:
+    """How the registry calls a space."""
+    return "".join(letter if letter.isalnum() else "-" for letter in f"{owner}-{name}".lower()).strip("-")

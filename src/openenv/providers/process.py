@@ -1,0 +1,158 @@
+"""A server as a process of this machine: started, watched and ended together with all that it has started."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ..errors import LaunchFailed
+from .secrecy import masked, secrets_of
+
+__all__ = ["TAIL_LINES", "Process"]
+
+TAIL_LINES = 50
+"""How much of a log an error shows."""
+LONGEST_LINE = 2000
+# Seconds between the request to end and the end.
+GRACE_S = 5.0
+# Asks the kernel for a signal at its parent's death, and becomes the command. Run before the command and not between
+# fork and exec, where a process that has threads must not run Python.
+_TETHER = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGTERM, 0, 0, 0)
+if os.getppid() != int(sys.argv[1]): sys.exit("the process that started this one is gone")
+try: os.execvp(sys.argv[2], sys.argv[2:])
+except OSError as error: sys.exit(f"{sys.argv[2]}: {error.strerror}")
+"""
+
+
+class Process:
+    """One command, in a process group of its own: a Ctrl-C at the terminal is for whoever started it.
+
+    Args:
+        command: The command line. No secrets: everybody on the machine can read it.
+        variables: Its environment variables, all of them.
+        folder: Where it runs; None: here.
+
+    Raises:
+        LaunchFailed: The machine would not start it.
+    """
+
+    def __init__(self, command: Sequence[str], variables: Mapping[str, str], folder: Path | None = None):
+        self._command = list(command)
+        self._variables = dict(variables)
+        self._folder = folder
+        self._secrets = secrets_of(variables)
+        self._owner = os.getpid()
+        self._lines: deque[str] = deque(maxlen=TAIL_LINES)
+        self._said = threading.Condition()
+        self._over = False
+        self._ending = threading.Lock()
+        self._fault: OSError | None = None
+        self._child: subprocess.Popen[str] | None = None
+        started = threading.Event()
+        # The thread that starts it stays for as long as it lives: the kernel tells of that thread's end, not of the
+        # end of this process.
+        self._keeper = threading.Thread(target=self._keep, args=(started,), name="openenv-process", daemon=True)
+        self._keeper.start()
+        started.wait()
+        if self._fault is not None:
+            raise LaunchFailed(f"{self._command[0]} could not be started: {self._fault.strerror}") from self._fault
+        atexit.register(self.stop)
+
+    @property
+    def pid(self) -> int:
+        assert self._child is not None
+        return self._child.pid
+
+    @property
+    def end(self) -> str | None:
+        """How it ended, to go on with after "the server"; None while it lives."""
+        code = None if self._child is None else self._child.poll()
+        if code is None:
+            return None
+        self._keeper.join(1.0)  # for its last words
+        return f"ended with exit code {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
+
+    @property
+    def tail(self) -> str:
+        """The last of what it has written, without secrets."""
+        with self._said:
+            return masked("\n".join(self._lines), self._secrets)
+
+    def wait_for(self, pattern: str, timeout_s: float) -> re.Match[str] | None:
+        """Waits for a line of its log; None: it did not come in time, or the log has ended."""
+        found: re.Match[str] | None = None
+
+        def told() -> bool:
+            nonlocal found
+            found = next(filter(None, (re.search(pattern, line) for line in self._lines)), None)
+            return found is not None or self._over
+
+        with self._said:
+            self._said.wait_for(told, timeout_s)
+        return found
+
+    def stop(self) -> None:
+        """Ends it and all that it has started: asks first, and does not wait long. May be called repeatedly."""
+        if os.getpid() != self._owner or self._child is None:
+            return  # a fork: it is the parent's
+        with self._ending:
+            self._signal(signal.SIGTERM)
+            try:
+                self._child.wait(GRACE_S)
+            except subprocess.TimeoutExpired:
+                pass
+            finally:
+                self._signal(signal.SIGKILL)
+                self._child.wait()
+        self._keeper.join(1.0)
+        atexit.unregister(self.stop)
+
+    def _signal(self, number: int) -> None:
+        try:
+            os.killpg(self.pid, number)
+        except ProcessLookupError:
+            return
+
+    def _keep(self, started: threading.Event) -> None:
+        try:
+            self._child = child = subprocess.Popen(  # noqa: S603 - what the provider was made for
+                [*self._tether(), *self._command],
+                env=self._variables,
+                cwd=self._folder,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._fault = error
+            return
+        finally:
+            started.set()
+        assert child.stdout is not None
+        with child.stdout as log:
+            while line := log.readline(LONGEST_LINE):
+                with self._said:
+                    self._lines.append(line.rstrip())
+                    self._said.notify_all()
+        child.wait()
+        with self._said:
+            self._over = True
+            self._said.notify_all()
+
+    def _tether(self) -> list[str]:
+        if not sys.platform.startswith("linux"):
+            return []
+        return [sys.executable, "-I", "-S", "-c", _TETHER, str(self._owner)]

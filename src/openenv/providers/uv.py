@@ -1,0 +1,100 @@
+"""A server from an environment project, with the packages that the project asks for: `uv run`."""
+
+from __future__ import annotations
+
+import ipaddress
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import ProviderFailed, UsageError
+from ..settings import environ_of_environments
+from .server_process import ServerProcess
+
+__all__ = ["UVProvider"]
+
+# Less than what a process has for its end.
+SHUTDOWN_S = 2
+_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - compared with, not bound
+
+
+class UVProvider(ServerProcess):
+    """Runs the app of a project by `uv run`, which installs what the project needs first.
+
+    Args:
+        project_path: A folder with pyproject.toml, or `git+https://...` of a repository.
+        app: Where its app is, as `module:attribute`.
+        host: Address to listen on. Off loopback, the server can be reached from other machines.
+        reload: Whether it starts anew when a file changes.
+        env_vars: Environment variables, besides those of this process.
+        context_timeout_s: Seconds for the start, installing included, and again until it is ready.
+        options: Options for `uv run`, such as `("--offline",)`.
+
+    Raises:
+        UsageError: There is no such folder, or no project in it.
+        ProviderFailed: uv is not installed.
+    """
+
+    def __init__(
+        self,
+        *,
+        project_path: str | Path,
+        app: str = "server.app:app",
+        host: str = "127.0.0.1",
+        reload: bool = False,
+        env_vars: Mapping[str, str] | None = None,
+        context_timeout_s: float = 60.0,
+        options: tuple[str, ...] = (),
+    ):
+        super().__init__(env_vars, context_timeout_s)
+        self._source = _source_of(project_path)
+        self._folder = None if self._source[0] == "--with" else Path(self._source[1])
+        self._app = app
+        self._host = host
+        self._reached_at = _address(host)
+        self.public = not _is_loopback(host)
+        self._reload = reload
+        self._options = options
+        self._uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
+        if self._uv is None:
+            raise ProviderFailed("uv is not installed: pip install uv")
+
+    def _command(self, port: int, workers: int = 1, **_: Any) -> list[str]:
+        assert self._uv is not None
+        served = [self._app, "--host", self._host, "--port", str(port)]
+        manner = ["--log-level", "info", "--timeout-graceful-shutdown", str(SHUTDOWN_S)]
+        how_many = ["--reload"] if self._reload else ["--workers", str(workers)]
+        return [self._uv, "run", *self._options, *self._source, "uvicorn", *served, *manner, *how_many]
+
+    def _variables(self, **_: Any) -> dict[str, str]:
+        # uv takes the project's own environment, and not that of this process.
+        inherited = environ_of_environments()
+        for name in ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME"):
+            inherited.pop(name, None)
+        return inherited
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _address(host: str) -> str:
+    """Where a server that listens on a host is reached from this machine."""
+    if host in _EVERYWHERE:
+        return _EVERYWHERE[host]
+    return f"[{host}]" if ":" in host else host
+
+
+def _source_of(project_path: str | Path) -> tuple[str, ...]:
+    """The options of `uv run` that name the project."""
+    if str(project_path).startswith("git+"):
+        return "--with", str(project_path), "--isolated", "--no-project"
+    folder = Path(project_path).expanduser().resolve()
+    if not (folder / "pyproject.toml").is_file():
+        raise UsageError(f"{folder} is no project: project_path is a folder with pyproject.toml, or git+https://...")
+    return "--project", str(folder)

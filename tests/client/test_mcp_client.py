@@ -1,0 +1,312 @@
+from __future__ import annotations
+
+import asyncio
+import pickle
+import threading
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from openenv.client.mcp_client import GenericMCPObservation, MCPToolClient, SyncMCPToolClient
+from openenv.client.url import mcp_url, websocket_url
+from openenv.errors import (
+    ConnectionFailed,
+    InvalidAction,
+    ServerFull,
+    SessionLost,
+    StepTimeout,
+    ToolFailed,
+    UsageError,
+)
+from openenv.mcp import CallToolAction, CallToolObservation, ListToolsAction, ListToolsObservation
+from openenv.server import create_app
+from openenv.settings import ServerSettings
+from openenv.types import State
+
+from ..chaos.proxy import Proxy
+from ..mcp.environments import AsyncToolEnvironment, ToolEnvironment
+from ..server.wires import served
+
+pytestmark = pytest.mark.real
+
+
+def app_of(environment: Any = ToolEnvironment, *, most: int = 8, **settings: Any) -> Any:
+    settings.setdefault("resume_window_s", 0.0)
+    return create_app(
+        environment,
+        CallToolAction,
+        CallToolObservation,
+        env_name="counter",
+        max_concurrent_envs=most,
+        settings=ServerSettings.read({}, **settings),
+    )
+
+
+@pytest.fixture(scope="module", params=[ToolEnvironment, AsyncToolEnvironment], ids=["thread", "loop"])
+def address(request):
+    with served(app_of(request.param)) as address:
+        yield f"http://{address}" if "://" not in str(address) else address
+
+
+@contextmanager
+def at(app: Any):
+    with served(app) as address:
+        yield f"http://{address}" if "://" not in str(address) else address
+
+
+class TestBothModes:
+    @pytest.fixture(params=[None, "production"], ids=["steps", "requests"])
+    def mode(self, request):
+        return request.param
+
+    async def test_tools_are_listed_and_called_in_one_session(self, address, mode):
+        async with MCPToolClient(address, mode=mode) as env:
+            assert await env.call_tool("add", a=1) == 3
+            assert await env.call_tool("increase") == {"count": 1}
+            assert await env.call_tool("increase", by=2) == {"count": 3}
+            assert await env.call_tool("later", text="x") == "X"
+            assert await env.call_tool("nothing") is None
+            tool = await env.get_tool("add")
+            assert (tool.name, tool.description, tool.input_schema["required"]) == ("add", "Adds two numbers.", ["a"])
+            assert await env.get_tool("jump") is None
+            assert await env.has_tool("fail")
+
+    @pytest.mark.parametrize(
+        ("name", "arguments", "kind", "blame"),
+        [
+            ("fail", {}, "execution_error", "environment"),
+            ("jump", {}, "tool_not_found", "client"),
+            ("add", {"a": "x"}, "invalid_args", "client"),
+        ],
+    )
+    async def test_a_tool_that_gives_nothing_raises_and_the_session_goes_on(
+        self, address, mode, name, arguments, kind, blame
+    ):
+        async with MCPToolClient(address, mode=mode) as env:
+            await env.call_tool("increase")
+            with pytest.raises(ToolFailed) as caught:
+                await env.call_tool(name, **arguments)
+            error = caught.value
+            assert isinstance(error, RuntimeError)
+            assert (error.tool_name, error.error_type, error.blame) == (name, kind, blame)
+            again = pickle.loads(pickle.dumps(error))
+            assert (str(again), again.error_type, again.blame) == (str(error), kind, blame)
+            assert await env.call_tool("increase") == {"count": 2}
+
+    def test_without_await(self, address, mode):
+        with MCPToolClient(address, mode=mode) as env:
+            assert env.call_tool("add", a=1) == 3
+            assert "add" in [tool.name for tool in env.list_tools()]
+            assert env.has_tool("add")
+        client = MCPToolClient(base_url=address, mode=mode)
+        assert client.call_tool("add", a=4) == 6
+        client.close()
+        with MCPToolClient(address, mode=mode).sync() as sync:
+            assert isinstance(sync, SyncMCPToolClient)
+            assert sync.call_tool("add", a=1, b=1) == 2
+            assert sync.get_tool("later").name == "later"
+            assert not sync.has_tool("jump")
+            assert sync.list_tools(use_cache=False)
+
+    async def test_several_calls_at_a_time(self, address, mode):
+        async with MCPToolClient(address, mode=mode) as env:
+            found = await asyncio.gather(*(env.call_tool("add", a=number, b=0) for number in range(20)))
+            assert found == list(range(20))
+
+    def test_from_several_threads(self, address, mode):
+        found: list[Any] = []
+
+        def use() -> None:
+            with MCPToolClient(address, mode=mode) as env:
+                found.extend(env.call_tool("increase") for _ in range(3))
+
+        threads = [threading.Thread(target=use) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        assert [each["count"] for each in found].count(3) == 4
+
+    async def test_a_tool_may_have_an_argument_called_name(self, mode):
+        class Named(ToolEnvironment):
+            def __init__(self) -> None:
+                super().__init__()
+                self.tool()(greet)
+
+        def greet(name: str) -> str:
+            return f"hello {name}"
+
+        with at(app_of(Named)) as address:
+            async with MCPToolClient(address, mode=mode) as env:
+                assert await env.call_tool("greet", name="you") == "hello you"
+                assert await env.call_tool(name="add", a=1) == 3
+                for wrong in ((), ("add", "b")):
+                    with pytest.raises(TypeError, match="name of the tool"):
+                        await env.call_tool(*wrong)
+
+    async def test_tools_are_asked_for_once_unless_they_shall_be_asked_again(self, mode):
+        class Growing(ToolEnvironment):
+            def __init__(self) -> None:
+                super().__init__()
+                self.tool(name="grow")(lambda: str(self.tool(name="grown")(lambda: "grown")))
+
+        with at(app_of(Growing)) as address:
+            async with MCPToolClient(address, mode=mode) as env:
+                assert not await env.has_tool("grown")
+                await env.call_tool("grow")
+                assert "grown" not in [tool.name for tool in await env.list_tools()]
+                assert "grown" in [tool.name for tool in await env.list_tools(use_cache=False)]
+                assert await env.has_tool("grown")
+
+    async def test_a_full_server(self, mode):
+        with at(app_of(most=1)) as address:
+            async with MCPToolClient(address, mode=mode) as first:
+                await first.call_tool("increase")
+                async with MCPToolClient(address, mode=mode) as second:
+                    with pytest.raises(ServerFull) as caught:
+                        await second.call_tool("increase")
+                    assert (caught.value.active_sessions, caught.value.max_sessions) == (1, 1)
+
+    async def test_a_connection_that_is_lost_takes_the_session_along(self, mode):
+        with at(app_of()) as address, Proxy(urlsplit(address).port) as proxy:
+            async with MCPToolClient(proxy.url, mode=mode) as env:
+                assert await env.call_tool("increase") == {"count": 1}
+                await asyncio.to_thread(proxy.cut_all, 1, 0.01)
+                with pytest.raises(ConnectionFailed):
+                    for _ in range(2):
+                        await env.call_tool("increase")
+                with pytest.raises(SessionLost):
+                    await env.call_tool("increase")
+                await env.connect()
+                assert await env.call_tool("increase") == {"count": 1}
+
+    async def test_a_call_that_takes_too_long(self, mode):
+        class Hasty(ToolEnvironment):
+            tool_timeout_s = 0.5
+
+        with at(app_of(Hasty)) as address:
+            async with MCPToolClient(address, message_timeout_s=0.1, mode=mode) as env:
+                with pytest.raises(StepTimeout):
+                    await env.call_tool("hang_later")
+
+    async def test_nobody_is_there(self, mode):
+        with pytest.raises(ConnectionFailed):
+            await MCPToolClient("127.0.0.1:9", mode=mode).call_tool("add", a=1)
+
+    async def test_after_close_there_is_no_session(self, address, mode):
+        env = MCPToolClient(address, mode=mode)
+        await env.call_tool("increase")
+        await env.close()
+        with pytest.raises(SessionLost):
+            await env.call_tool("increase")
+        await env.connect()
+        assert await env.call_tool("increase") == {"count": 1}
+        await env.close()
+
+    async def test_it_is_pickled_without_its_connection(self, address, mode):
+        env = MCPToolClient(address, mode=mode)
+        await env.list_tools()
+        await env.close()
+        copy = pickle.loads(pickle.dumps(env))
+        assert await copy.call_tool("increase") == {"count": 1}
+        other = await copy.new_session()
+        assert await other.call_tool("increase") == {"count": 1}
+        await copy.close()
+
+
+class TestToolsThatAreClients:
+    """A tool may be a client of its own server: no session waits for another one's thread or loop."""
+
+    @pytest.mark.parametrize("base", [ToolEnvironment, AsyncToolEnvironment], ids=["thread", "loop"])
+    @pytest.mark.parametrize("mode", [None, "production"], ids=["steps", "requests"])
+    def test_synchronously_and_asynchronously(self, base, mode):
+        class Calling(base):
+            def __init__(self) -> None:
+                super().__init__()
+
+                @self.tool()
+                def ask(url: str) -> int:
+                    with MCPToolClient(url, mode=mode) as env:
+                        return int(env.call_tool("add", a=1))
+
+                @self.tool()
+                async def ask_later(url: str) -> int:
+                    async with MCPToolClient(url, mode=mode) as env:
+                        return int(await env.call_tool("add", a=2))
+
+        with at(app_of(Calling)) as address, MCPToolClient(address, mode=mode) as env:
+            assert env.call_tool("ask", url=address) == 3
+            assert env.call_tool("ask_later", url=address) == 4
+
+
+class TestSteps:
+    async def test_reset_step_and_state_are_of_the_same_session(self, address):
+        async with MCPToolClient(address) as env:
+            result = await env.reset(seed=3)
+            assert isinstance(result.observation, GenericMCPObservation)
+            assert result.metadata == {"seed": 3}
+            result = await env.step(CallToolAction(tool_name="increase", arguments={"by": 5}))
+            assert isinstance(result.observation, CallToolObservation)
+            assert result.observation.result["data"] == {"count": 5}
+            assert isinstance((await env.step(ListToolsAction())).observation, ListToolsObservation)
+            state = await env.state()
+            assert isinstance(state, State)
+            assert state.count == 5
+            with pytest.raises(InvalidAction):
+                await env.step({"type": "call_tool"})
+
+    async def test_in_this_process(self):
+        async with MCPToolClient(app=app_of()) as env:
+            await env.reset()
+            assert await env.call_tool("increase") == {"count": 1}
+
+    async def test_against_a_server_in_production(self):
+        with at(app_of(mode="production")) as address:
+            async with MCPToolClient(address) as env:
+                assert await env.call_tool("only_production") == "production"
+                with pytest.raises(UsageError):
+                    await env.reset()
+
+
+class TestRequests:
+    @pytest.mark.parametrize("what", ["reset", "state", "step"])
+    async def test_what_drives_an_episode_is_refused(self, address, what):
+        async with MCPToolClient(address, mode="production") as env:
+            arguments = (ListToolsAction(),) if what == "step" else ()
+            with pytest.raises(UsageError, match=f"{what} is not for clients in production mode"):
+                await getattr(env, what)(*arguments)
+
+    async def test_the_environment_variable_does_the_same(self, address, monkeypatch):
+        monkeypatch.setenv("OPENENV_CLIENT_MODE", "production")
+        async with MCPToolClient(address) as env:
+            with pytest.raises(UsageError, match="OPENENV_CLIENT_MODE"):
+                await env.reset()
+            assert await env.call_tool("add", a=1) == 3
+
+    async def test_a_server_in_production_has_begun_the_episode(self):
+        with at(app_of(mode="production")) as address:
+            async with MCPToolClient(address, mode="production") as env:
+                assert await env.call_tool("episode") == 1
+                assert await env.call_tool("which") == "in production"
+
+    async def test_it_needs_a_server(self):
+        with pytest.raises(UsageError, match="pass base_url"):
+            await MCPToolClient(app=app_of(), mode="production").call_tool("add", a=1)
+
+    @pytest.mark.parametrize(
+        ("base", "endpoint"),
+        [
+            ("http://host:1", "ws://host:1/mcp"),
+            ("https://host/prefix/", "wss://host/prefix/mcp"),
+            ("ws://host:1/ws?a=b", "ws://host:1/mcp?a=b"),
+        ],
+    )
+    def test_where_requests_go(self, base, endpoint):
+        assert mcp_url(websocket_url(base)) == endpoint
+
+    async def test_a_key_is_shown(self):
+        with at(app_of(api_keys="agent:agent-key-0123456789")) as address:
+            async with MCPToolClient(address, mode="production", api_key="agent-key-0123456789") as env:
+                assert await env.call_tool("add", a=1) == 3

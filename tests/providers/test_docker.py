@@ -1,0 +1,227 @@
+"""What the Docker providers ask an engine for, and what they make of its answers. `tests/real` has a real engine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from openenv.client import GenericEnvClient
+from openenv.errors import LaunchFailed, MissingExtra, NotReady, ProviderFailed, UsageError
+from openenv.providers import DockerSwarmProvider, LocalDockerProvider
+
+from ..client.environments import ThreadCounter, app_of
+from ..server.wires import served
+from .engine import Engine, standing_in
+
+pytest.importorskip("docker")
+FAST = "openenv.server.fastpath:FastPath"
+SECRETS = {"MY_TOKEN": "hush-hush"}
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    with served(app_of(ThreadCounter), ws=FAST) as address:
+        yield int(address.rpartition(":")[2])
+
+
+@pytest.fixture
+def engine(port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    engine = Engine(port)
+    with standing_in(engine) as host:
+        monkeypatch.setenv("DOCKER_HOST", host)
+        yield engine
+
+
+@pytest.fixture
+def docker(engine: Engine) -> Iterator[LocalDockerProvider]:
+    with LocalDockerProvider() as provider:
+        yield provider
+
+
+@pytest.fixture
+def swarm(engine: Engine) -> Iterator[DockerSwarmProvider]:
+    with DockerSwarmProvider() as provider:
+        yield provider
+
+
+# Containers.
+
+
+def test_an_episode_from_beginning_to_end(engine: Engine) -> None:
+    with GenericEnvClient.from_docker_image("img:1", env_vars={"A": "b"}) as env:
+        env.reset()
+        assert env.step({"by": 2}).observation["total"] == 2
+        asked = engine.made["container"]
+    assert asked["Image"] == "img:1"
+    assert asked["Name"].startswith("openenv-img-")
+    assert asked["HostConfig"]["PortBindings"] == {"8000/tcp": [{"HostIp": "127.0.0.1", "HostPort": ""}]}
+    assert set(asked["Env"]) == {"A=b", "OPENENV_API_KEYS=none", "OPENENV_GRACE_S=0"}
+    assert asked["Labels"] == {"openenv.provider": "LocalDockerProvider"}
+    assert engine.asked[-2:] == ["POST /containers/c1/stop", "DELETE /containers/c1"]
+
+
+def test_what_else_docker_can_do(docker: LocalDockerProvider, engine: Engine) -> None:
+    docker.start_container(
+        "img:1", 4711, {"OPENENV_API_KEYS": "control:abc"}, mem_limit="1g", labels={"team": "a"}, name="mine"
+    )
+    asked = engine.made["container"]
+    assert asked["HostConfig"]["PortBindings"]["8000/tcp"] == [{"HostIp": "127.0.0.1", "HostPort": "4711"}]
+    assert asked["HostConfig"]["Memory"] == 1 << 30
+    assert asked["Labels"] == {"team": "a", "openenv.provider": "LocalDockerProvider"}
+    assert (asked["Name"], docker.api_key) == ("mine", "abc")
+    with pytest.raises(UsageError, match="already"):
+        docker.start_container("img:1")
+
+
+@pytest.mark.parametrize(
+    ("image", "pulled"),
+    [("other", "other:latest"), ("other:2", "other:2"), ("host:1/team/other", "host:1/team/other:latest")],
+)
+def test_an_image_that_is_not_here_is_pulled(
+    docker: LocalDockerProvider, engine: Engine, image: str, pulled: str
+) -> None:
+    engine.images.clear()
+    with pytest.raises(LaunchFailed):  # the name that it has is the one with its tag
+        docker.start_container(image + "-nothing")
+    engine.images.add(image)
+    engine.images.discard(pulled)
+    docker.start_container(image)
+    assert engine.made["container"]["Image"] == image
+
+
+def test_a_start_that_is_refused_leaves_no_container(docker: LocalDockerProvider, engine: Engine) -> None:
+    engine.refusal = "port is already allocated for hush-hush"
+    with pytest.raises(LaunchFailed, match=r"starting a container of img:1 failed: .*allocated for \*\*\*"):
+        docker.start_container("img:1", env_vars=SECRETS)
+    assert "container" not in engine.made
+    engine.refusal = None
+    docker.start_container("img:1")
+
+
+def test_a_container_that_ended_at_once(docker: LocalDockerProvider, engine: Engine) -> None:
+    engine.status, engine.log = "exited", "no model for hush-hush\n"
+    with pytest.raises(LaunchFailed, match=r"exit code 7; its log ends with:\nno model for \*\*\*"):
+        docker.start_container("img:1", env_vars=SECRETS)
+
+
+def test_a_container_that_ends_before_it_is_ready(docker: LocalDockerProvider, engine: Engine) -> None:
+    url = docker.start_container("img:1", env_vars=SECRETS)
+    engine.status, engine.log = "exited", "no model for hush-hush\n"
+    with pytest.raises(LaunchFailed, match=r"exit code 7 before it was ready; .*\nno model for \*\*\*"):
+        docker.wait_for_ready(url)
+
+
+def test_a_container_that_is_not_ready_in_time(docker: LocalDockerProvider) -> None:
+    docker.start_container("img:1")
+    with pytest.raises(NotReady, match=r"within 0.3 s(.|\n)*ends with:\nup"):
+        docker.wait_for_ready("http://127.0.0.1:1", 0.3)
+    docker.stop_container()
+    with pytest.raises(LaunchFailed, match="was stopped"):
+        docker.wait_for_ready("http://127.0.0.1:1", 5.0)
+
+
+def test_a_container_that_somebody_else_removed(docker: LocalDockerProvider, engine: Engine) -> None:
+    docker.start_container("img:1")
+    engine.made.clear()
+    docker.stop_container()
+    docker.stop_container()
+
+
+def test_an_argument_that_there_is_not(docker: LocalDockerProvider) -> None:
+    with pytest.raises(UsageError, match="nonsense"):
+        docker.start_container("img:1", nonsense=1)
+
+
+# Swarms.
+
+
+def test_an_episode_in_a_swarm(swarm: DockerSwarmProvider, engine: Engine) -> None:
+    """The stand-in asks for no key; that one was made for it is what counts."""
+    with GenericEnvClient.from_hub("team/env", swarm, replicas=3) as env:
+        env.reset()
+        assert env.step({"by": 2}).observation["total"] == 2
+        asked = engine.made["service"]
+    assert asked["Mode"] == {"replicated": {"Replicas": 3}}
+    assert asked["TaskTemplate"]["ContainerSpec"]["Env"] == [f"OPENENV_API_KEYS=control:{swarm.api_key}"]
+    assert engine.made["swarm"]["AdvertiseAddr"] == "127.0.0.1"
+    assert "DELETE /services/s1" in engine.asked
+
+
+def test_what_a_service_is_asked_for(engine: Engine) -> None:
+    with DockerSwarmProvider(overlay_network="net") as swarm:
+        swarm.start_container(
+            "img:1",
+            4711,
+            {"A": "b"},
+            cpu_limit=0.5,
+            memory_limit="512m",
+            constraints=["node.role==worker"],
+            labels={"team": "a"},
+            command="serve echo",
+        )
+        asked, task = engine.made["service"], engine.made["service"]["TaskTemplate"]
+        with pytest.raises(UsageError, match="already"):
+            swarm.start_container("img:1")
+    assert asked["EndpointSpec"]["Ports"] == [
+        {"Protocol": "tcp", "TargetPort": 8000, "PublishMode": "ingress", "PublishedPort": 4711}
+    ]
+    assert asked["Labels"] == {"team": "a", "openenv.provider": "DockerSwarmProvider"}
+    assert task["Resources"]["Limits"] == {"NanoCPUs": 500_000_000, "MemoryBytes": 512 * 1024 * 1024}
+    assert task["Placement"] == {"Constraints": ["node.role==worker"]}
+    assert task["ContainerSpec"]["Args"] == ["serve", "echo"]
+    assert (engine.made["network"]["Name"], engine.made["network"]["Driver"]) == ("net", "overlay")
+
+
+def test_a_swarm_that_is_not_to_be_made(engine: Engine) -> None:
+    with pytest.raises(ProviderFailed, match="docker swarm init"):
+        DockerSwarmProvider(auto_init_swarm=False)
+    engine.in_swarm = True
+    DockerSwarmProvider(auto_init_swarm=False).close()
+    assert "POST /swarm/init" not in engine.asked
+
+
+def test_a_service_that_fails(swarm: DockerSwarmProvider, engine: Engine) -> None:
+    url = swarm.start_container("img:1", env_vars=SECRETS)
+    engine.status = "rejected"
+    with pytest.raises(LaunchFailed, match=r"was rejected \(no such program, key \*\*\*\)(.|\n)*ends with:\nup"):
+        swarm.wait_for_ready(url)
+    swarm.stop_container()
+    swarm.stop_container()
+    with pytest.raises(LaunchFailed, match="was stopped"):
+        swarm.wait_for_ready(url)
+
+
+def test_a_service_that_is_refused(swarm: DockerSwarmProvider, engine: Engine) -> None:
+    engine.refusal = "port is taken"
+    with pytest.raises(LaunchFailed, match="starting a service of img:1 failed: .*port is taken"):
+        swarm.start_container("img:1")
+    with pytest.raises(UsageError, match="replicas"):
+        swarm.start_container("img:1", replicas=0)
+
+
+# Engines.
+
+
+@pytest.mark.parametrize("provider", [LocalDockerProvider, DockerSwarmProvider])
+@pytest.mark.parametrize("host", ["tcp://127.0.0.1:1", "unix:///nowhere/docker.sock"])
+def test_no_engine(provider: Any, host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", host)
+    with pytest.raises(ProviderFailed, match="DOCKER_HOST"):
+        provider()
+
+
+def test_the_extra_is_named_when_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "docker", None)
+    with pytest.raises(MissingExtra, match=r"openenv\[docker\]"):
+        GenericEnvClient.from_docker_image("img")
+
+
+def test_a_program_that_ends_removes_its_container(engine: Engine) -> None:
+    program = "from openenv.providers import LocalDockerProvider as P; p = P(); p.start_container('img:1')"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    assert engine.asked[-1] == "DELETE /containers/c1"
+    assert "container" not in engine.made

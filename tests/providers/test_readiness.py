@@ -1,0 +1,205 @@
+"""When a server counts as ready, against servers that say one thing or another."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from openenv.errors import LaunchFailed, NotReady, UsageError
+from openenv.providers.readiness import wait_until_ready
+
+from ..client.environments import ThreadCounter, app_of
+from ..client.peers import Peer, Place, observation, serving
+from ..server.wires import eventually, served
+
+SHORT_S = 0.3
+
+
+async def wait(place: Place, timeout_s: float = 5.0, **options: Any) -> None:
+    await asyncio.to_thread(wait_until_ready, place.url, timeout_s, **options)
+
+
+def error(code: str, **facts: Any) -> dict[str, Any]:
+    return {"type": "error", "data": {"message": "for a reason", "code": code, **facts}}
+
+
+def answering(*replies: Any) -> Callable[[Peer], Awaitable[None]]:
+    """Answers reset with one after the other, one a connection; the last stays."""
+    left = list(replies)
+
+    async def behave(peer: Peer) -> None:
+        await peer.accept()
+        assert await peer.message() == {"type": "reset", "data": {}}
+        peer.reply(left.pop(0) if len(left) > 1 else left[0])
+        await peer.ended()
+
+    return behave
+
+
+def refusing(status: str, health: str) -> Callable[[Peer], Awaitable[None]]:
+    """Offers no WebSocket."""
+
+    async def behave(peer: Peer) -> None:
+        await peer.read_request()
+        asked = peer.request.split()[1].decode()
+        answer = health if asked.endswith("/health") else status
+        peer.writer.write(f"HTTP/1.1 {answer}\r\nContent-Length: 0\r\n\r\n".encode())
+        await peer.writer.drain()
+
+    return behave
+
+
+async def test_a_session_that_is_opened_reset_and_closed() -> None:
+    said: list[Any] = []
+
+    async def behave(peer: Peer) -> None:
+        await peer.accept()
+        said.append(await peer.message())
+        peer.reply(observation())
+        said.append(await peer.message())
+        await peer.ended()
+
+    async with serving(behave) as place:
+        await wait(place)
+    assert [message["type"] for message in said] == ["reset", "close"]
+
+
+def test_a_server_of_ours() -> None:
+    app = app_of(ThreadCounter, sessions=1)
+    with served(app, ws="openenv.server.fastpath:FastPath") as address:
+        for _ in range(3):
+            wait_until_ready(f"http://{address}/", 5.0)
+        eventually(lambda: app.state.openenv.active_sessions == 0)
+
+
+async def test_one_whose_environment_cannot_be_made_yet() -> None:
+    async with serving(answering(error("FACTORY_ERROR"), error("SESSION_ERROR"), observation())) as place:
+        await wait(place)
+        assert len(place.peers) == 3
+
+
+@pytest.mark.parametrize("code", ["EXECUTION_ERROR", "VALIDATION_ERROR", "CAPACITY_REACHED"])
+async def test_one_that_answers_with_what_is_its_users_business(code: str) -> None:
+    async with serving(answering(error(code))) as place:
+        await wait(place)
+
+
+@pytest.mark.parametrize("status", ["401 Unauthorized", "403 Forbidden", "404 Not Found"])
+async def test_one_without_sessions_is_ready_when_it_is_healthy(status: str) -> None:
+    async with serving(refusing(status, "200 OK")) as place:
+        await wait(place)
+
+
+async def test_one_that_forbids_reset_is_ready_when_it_is_healthy() -> None:
+    forbidding = answering(error("EXECUTION_ERROR", error="Forbidden"))
+    healthy = refusing("404 Not Found", "200 OK")
+
+    async def behave(peer: Peer) -> None:
+        await (forbidding if len(place.peers) == 1 else healthy)(peer)
+
+    async with serving(behave) as place:
+        await wait(place)
+        assert len(place.peers) == 2
+
+
+@pytest.mark.parametrize(
+    ("behave", "reason"),
+    [
+        (refusing("404 Not Found", "503 Service Unavailable"), "/health answers 503"),
+        (refusing("502 Bad Gateway", "200 OK"), "502"),
+        (answering(error("FACTORY_ERROR")), "for a reason"),
+        (answering({"type": "state", "data": {}}), "answers reset with"),
+        (answering([1, 2]), "answers reset with"),
+    ],
+)
+async def test_one_that_is_not_ready_in_time(behave: Any, reason: str) -> None:
+    async with serving(behave) as place:
+        with pytest.raises(NotReady, match=rf"within 0.3 s \(timeout_s\): .*{reason}.*ends with:\nlast words"):
+            await wait(place, SHORT_S, log=lambda: "last words")
+
+
+async def test_one_that_never_answers() -> None:
+    async def behave(peer: Peer) -> None:
+        await peer.accept()
+        await peer.ended()
+
+    async with serving(behave) as place:
+        with pytest.raises(NotReady, match="its reset did not answer"):
+            await wait(place, SHORT_S)
+
+
+async def test_one_that_never_shakes_hands() -> None:
+    async def behave(peer: Peer) -> None:
+        await peer.ended()
+
+    began = time.monotonic()
+    async with serving(behave) as place:
+        with pytest.raises(NotReady):
+            await wait(place, SHORT_S)
+    assert time.monotonic() - began < 5
+
+
+def test_nobody_there() -> None:
+    with pytest.raises(NotReady, match=r"127\.0\.0\.1:1 was not ready within 0\.3 s"):
+        wait_until_ready("http://127.0.0.1:1", SHORT_S)
+
+
+@contextmanager
+def nobody() -> Any:
+    """A port that is open, with nobody who accepts."""
+    with socket.create_server(("127.0.0.1", 0), backlog=1) as listener:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_an_open_port_is_not_enough() -> None:
+    with nobody() as url, pytest.raises(NotReady):
+        wait_until_ready(url, SHORT_S)
+
+
+def test_it_ends_at_once_when_the_server_is_gone() -> None:
+    looks = iter([None, None, "ended with exit code 3"])
+    began = time.monotonic()
+    with pytest.raises(
+        LaunchFailed, match=r"the server ended with exit code 3 before it was ready.*\nno such module"
+    ):
+        wait_until_ready("http://127.0.0.1:1", 60.0, gone=lambda: next(looks), log=lambda: "no such module")
+    assert time.monotonic() - began < 10
+
+
+async def test_it_ends_when_the_server_is_gone_in_the_middle_of_a_reset() -> None:
+    async def behave(peer: Peer) -> None:
+        await peer.accept()
+        await peer.message()
+        ended.append("was killed by SIGKILL")
+        await peer.ended()
+
+    ended: list[str] = []
+    async with serving(behave) as place:
+        with pytest.raises(LaunchFailed, match="was killed by SIGKILL"):
+            await wait(place, 60.0, gone=lambda: ended[0] if ended else None)
+
+
+async def test_the_key_is_shown_and_no_proxy_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    async with serving(answering(observation())) as place:
+        await wait(place, api_key="k" * 20)
+        assert place.peers[0].header("Authorization") == f"Bearer {'k' * 20}"
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1.0, float("nan")])
+def test_what_is_no_time(timeout_s: float) -> None:
+    with pytest.raises(UsageError, match="timeout_s"):
+        wait_until_ready("http://127.0.0.1:1", timeout_s)
+
+
+async def test_a_path_before_the_endpoint() -> None:
+    async with serving(answering(observation())) as place:
+        await asyncio.to_thread(wait_until_ready, f"{place.url}/team/echo/", 5.0)
+        assert place.peers[0].request.startswith(b"GET /team/echo/ws ")

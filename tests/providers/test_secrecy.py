@@ -1,0 +1,65 @@
+"""Secrets in logs and errors."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openenv.providers.secrecy import key_of, masked, secrets_of
+
+
+def test_secrets_are_told_by_the_names_of_their_variables() -> None:
+    variables = {
+        "HF_TOKEN": "token-1",
+        "OPENAI_API_KEY": "key-22",
+        "DB_PASSWORD": "password-333",
+        "MODE": "production",
+        "PORT": "8000",
+    }
+    assert secrets_of(variables) == ["password-333", "token-1", "key-22"]
+
+
+def test_the_keys_of_a_server_are_secrets_one_by_one() -> None:
+    assert set(secrets_of({"OPENENV_API_KEYS": "control:first-key,second-key"})) >= {"first-key", "second-key"}
+
+
+def test_short_values_are_left_since_they_are_in_every_word() -> None:
+    assert secrets_of({"KEY": "abc", "TOKEN": ""}) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("sent Authorization: Bearer abcdefghijk to it", "sent Authorization: Bearer *** to it"),
+        ("key sk-abcdefgh1234 used", "key *** used"),
+        ("hf_abcdefghijkl", "***"),
+        ("postgres://me:word@host/db", "postgres://***@host/db"),
+        ('EnvClient("http://h:1", api_key="abcdefghijkl")', 'EnvClient("http://h:1", api_key="***")'),
+        ("nothing to see: http://127.0.0.1:8000/health", "nothing to see: http://127.0.0.1:8000/health"),
+    ],
+)
+def test_what_looks_like_a_secret_is_masked(text: str, left: str) -> None:
+    assert masked(text, []) == left
+
+
+@given(st.text(min_size=4).filter(lambda text: set(text) - set("*")), st.text(), st.text())
+def test_no_secret_is_left(secret: str, before: str, after: str) -> None:
+    assert secret not in masked(f"{before}{secret}{after}", secrets_of({"MY_KEY": secret})).replace("***", "\0")
+
+
+@pytest.mark.parametrize(
+    ("keys", "key"),
+    [
+        ("control:abc", "abc"),
+        ("agent:xyz,control:abc", "abc"),
+        ("abc", "abc"),
+        ("view:v, abc", "abc"),
+        ("agent:xyz", None),
+        ("none", None),
+        ("", None),
+    ],
+)
+def test_the_key_that_may_do_everything(keys: str, key: str | None) -> None:
+    assert key_of({"OPENENV_API_KEYS": keys}) == key
+    assert key_of({}) is None

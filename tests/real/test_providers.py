@@ -1,0 +1,277 @@
+"""Servers that providers run as processes of this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openenv.client import GenericEnvClient
+from openenv.errors import LaunchFailed, NotReady, ProviderFailed, UsageError
+from openenv.providers import KubernetesProvider, LocalProvider, UVProvider
+
+from ..providers.test_process import lives
+from ..server.wires import eventually
+
+pytestmark = pytest.mark.real
+
+BROKEN = """
+import os, sys, time
+from openenv.envs.echo.server.app import app
+"""
+
+
+def folder_with(tmp_path: Path, app: str) -> Path:
+    """A project as they are on disk."""
+    (tmp_path / "server").mkdir()
+    (tmp_path / "server" / "__init__.py").touch()
+    (tmp_path / "server" / "app.py").write_text(app, encoding="utf-8")
+    (tmp_path / "openenv.yaml").write_text("spec_version: 1\nname: mine\napp: server.app:app\n", encoding="utf-8")
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "mine"\nversion = "1"\n', encoding="utf-8")
+    return tmp_path
+
+
+def pid_of(provider: Any) -> int:
+    pid: int = provider._process.pid
+    return pid
+
+
+# This Python.
+
+
+def test_an_episode_on_a_server_of_ones_own() -> None:
+    provider = LocalProvider("echo", max_sessions=2)
+    env = GenericEnvClient(provider=provider)
+    env.reset()
+    assert env.step({"message": "hi"}).observation["echoed_message"] == "hi"
+    assert env.base_url == provider.base_url
+    pid = pid_of(provider)
+    env.close()
+    assert not lives(pid)
+    env.reset()  # it may be started again
+    assert pid_of(provider) != pid
+    env.close()
+
+
+async def test_awaited_and_with_workers() -> None:
+    async with GenericEnvClient(provider=LocalProvider("echo", workers=2, max_sessions=3)) as env:
+        await env.reset()
+        assert (await env.step({"message": "hi"})).reward is not None
+
+
+def test_a_block_of_its_own(no_threads_left: None) -> None:
+    with LocalProvider("echo") as provider:
+        pid = pid_of(provider)
+        with GenericEnvClient(provider.base_url) as env:
+            env.reset()
+        with pytest.raises(UsageError, match="already"):
+            provider.start()
+    assert not lives(pid)
+    provider.stop()
+    with pytest.raises(UsageError, match=r"start\(\)"):
+        provider.base_url  # noqa: B018
+
+
+def test_several_at_the_same_time_take_different_ports() -> None:
+    def play(_: int) -> str:
+        with LocalProvider("echo") as provider, GenericEnvClient(provider.base_url) as env:
+            env.reset()
+            started.append(provider.base_url)
+            eventually(lambda: len(started) == 4)
+            return provider.base_url
+
+    started: list[str] = []
+    with ThreadPoolExecutor(4) as threads:
+        assert len(set(threads.map(play, range(4)))) == 4
+
+
+def test_a_port_that_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        provider = LocalProvider("echo")
+        provider.start(listener.getsockname()[1])
+        began = time.monotonic()
+        with pytest.raises(LaunchFailed, match=r"exit code(.|\n)*cannot listen"):
+            provider.wait_for_ready()
+        assert time.monotonic() - began < 20
+        provider.stop()
+
+
+def test_a_folder_with_a_key_that_nobody_sees(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, BROKEN + "print('token:', os.environ['MY_TOKEN'], flush=True)\n")
+    variables = {"MY_TOKEN": "hush-hush", "OPENENV_API_KEYS": "control:a-key-that-is-long-enough"}
+    provider = LocalProvider(str(folder), env_vars=variables)
+    with GenericEnvClient(provider=provider) as env:
+        assert provider._process is not None
+        assert "token: ***" in provider._process.tail
+        command = Path(f"/proc/{pid_of(provider)}/cmdline").read_bytes()
+        assert b"hush" not in command
+        assert b"long-enough" not in command
+        assert "hush" not in repr(vars(provider._process)["_command"])
+        with pytest.raises(RuntimeError, match="key"):
+            GenericEnvClient(env.base_url).reset()
+    provider = LocalProvider(str(folder), env_vars=variables)
+    provider.start()
+    with GenericEnvClient(provider.base_url, provider=provider) as env:
+        env.reset()
+
+
+def test_a_server_that_ends_says_why(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, "import os\nraise LookupError('no model at ' + os.environ['MY_TOKEN'])\n")
+    with pytest.raises(LaunchFailed, match=r"exit code 1(.|\n)*no model at \*\*\*"):
+        GenericEnvClient(provider=LocalProvider(str(folder), env_vars={"MY_TOKEN": "hush-hush"})).reset()
+
+
+def test_a_server_that_does_not_listen_in_time(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, "import time\nprint('thinking', flush=True)\ntime.sleep(60)\n")
+    provider = LocalProvider(str(folder), start_timeout_s=1.5)
+    with pytest.raises(LaunchFailed, match=r"did not listen within 1.5 s(.|\n)*thinking"):
+        provider.start()
+    with pytest.raises(UsageError, match="no server"):
+        provider.wait_for_ready()
+
+
+def test_an_environment_that_is_never_made(tmp_path: Path) -> None:
+    app = """
+from openenv.server import create_app
+from openenv.types import Action, Observation
+
+def make():
+    raise LookupError("no model here")
+
+app = create_app(make, Action, Observation)
+"""
+    provider = LocalProvider(str(folder_with(tmp_path, app)))
+    provider.start()
+    pid = pid_of(provider)
+    with pytest.raises(NotReady, match=r"within 1 s(.|\n)*no model here"):
+        provider.wait_for_ready(1.0)
+    provider.stop()
+    assert not lives(pid)
+
+
+def test_a_server_that_is_killed_while_it_becomes_ready() -> None:
+    provider = LocalProvider("echo")
+    provider.start()
+    os.kill(pid_of(provider), signal.SIGKILL)
+    with pytest.raises(LaunchFailed, match="killed by SIGKILL"):
+        provider.wait_for_ready()
+    provider.stop()
+
+
+@pytest.mark.parametrize("settings", [{"nonsense": 1}, {"workers": 0}, {"port": 1}, {"host": "0.0.0.0"}])
+def test_settings_that_there_are_not(settings: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=next(iter(settings))):
+        LocalProvider("echo", **settings)
+
+
+@pytest.mark.parametrize("how", ["interrupt", "exit", "kill"])
+def test_nothing_is_left_when_the_program_ends(how: str) -> None:
+    program = """
+import sys, time
+from openenv import GenericEnvClient
+from openenv.providers import LocalProvider
+provider = LocalProvider("echo")
+env = GenericEnvClient(provider=provider)
+env.reset()
+print(provider._process.pid, flush=True)
+if sys.argv[1] != "exit":
+    time.sleep(60)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program, how], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        if how != "exit":
+            parent.send_signal(signal.SIGINT if how == "interrupt" else signal.SIGKILL)
+        parent.wait(30)
+    eventually(lambda: not lives(pid))
+
+
+# uv.
+
+
+@pytest.fixture
+def offline() -> dict[str, str]:
+    """uv with the packages of this Python and without a network."""
+    if shutil.which("uv") is None and not (Path(sys.executable).parent / "uv").exists():
+        pytest.skip("uv is not installed")
+    return {"UV_PROJECT_ENVIRONMENT": sys.prefix, "UV_OFFLINE": "1", "UV_NO_SYNC": "1"}
+
+
+def test_a_project_run_by_uv(tmp_path: Path, offline: dict[str, str]) -> None:
+    folder = folder_with(tmp_path, BROKEN)
+    provider = UVProvider(project_path=str(folder), env_vars=offline, context_timeout_s=30.0)
+    with provider, GenericEnvClient(provider.base_url) as env:
+        pid = pid_of(provider)
+        env.reset()
+        assert env.step({"message": "hi"}).observation["echoed_message"] == "hi"
+    assert not lives(pid)
+
+
+async def test_a_project_run_by_uv_for_a_client(tmp_path: Path, offline: dict[str, str]) -> None:
+    provider = UVProvider(project_path=folder_with(tmp_path, BROKEN), env_vars=offline)
+    async with GenericEnvClient.from_env("team/mine", use_docker=False, provider=provider) as env:
+        await env.reset()
+        pid = pid_of(provider)
+    assert not lives(pid)
+
+
+def test_a_project_that_fails_under_uv(tmp_path: Path, offline: dict[str, str]) -> None:
+    folder = folder_with(tmp_path, "raise LookupError('no model')\n")
+    with pytest.raises(LaunchFailed, match="no model"):
+        UVProvider(project_path=folder, env_vars=offline).start()
+
+
+def test_a_project_that_is_none(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(UsageError, match=r"pyproject\.toml"):
+            UVProvider(project_path=str(path))
+
+
+def test_uv_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
+    with pytest.raises(ProviderFailed, match="pip install uv"):
+        UVProvider(project_path=folder_with(tmp_path, BROKEN))
+
+
+def test_the_command_lines_of_uv(tmp_path: Path, offline: dict[str, str]) -> None:
+    def command(provider: UVProvider, **options: Any) -> list[str]:
+        return provider._command(0, **options)[1:]
+
+    url = "git+https://envs.example/team/mine@1.0"
+    served = ["uvicorn", "server.app:app", "--host", "127.0.0.1", "--port", "0"]
+    assert command(UVProvider(project_path=url)) == [
+        *("run", "--with", url, "--isolated", "--no-project"),
+        *(*served, "--log-level", "info", "--timeout-graceful-shutdown", "2", "--workers", "1"),
+    ]
+    local = UVProvider(
+        project_path=folder_with(tmp_path, BROKEN), reload=True, host="0.0.0.0", options=("--offline",)
+    )
+    assert command(local)[:4] == ["run", "--offline", "--project", str(tmp_path)]
+    assert command(local)[-1] == "--reload"
+    assert (local.public, local._reached_at) == (True, "127.0.0.1")
+    hosts = {"127.0.0.1": "127.0.0.1", "localhost": "localhost", "::1": "[::1]"}
+    for host, address in hosts.items():
+        provider = UVProvider(project_path=url, host=host)
+        assert (provider.public, provider._reached_at) == (False, address)
+    assert UVProvider(project_path=url, host="10.1.2.3")._reached_at == "10.1.2.3"
+    assert command(UVProvider(project_path=url, app="mine.app:app"), workers=3)[-1] == "3"
+
+
+# Kubernetes.
+
+
+def test_what_is_not_there_yet_says_so_and_what_to_use() -> None:
+    for arguments in ({}, {"namespace": "envs"}):
+        with pytest.raises(ProviderFailed, match="EnvClient.*DockerSwarmProvider"):
+            KubernetesProvider(**arguments)
