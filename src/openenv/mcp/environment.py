@@ -1,0 +1,226 @@
+"""Environments whose actions are tool calls."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from ..environment import Environment, Transform
+from ..errors import UsageError
+from ..signatures import Accepted, accepted
+from ..types import Action, Observation, State
+from .result import NOT_OURS, ToolFault, failed
+from .toolbox import MODES, Toolbox
+from .types import (
+    MCP_TOOL_CALL_TIMEOUT,
+    CallToolAction,
+    CallToolObservation,
+    ListToolsAction,
+    ListToolsObservation,
+)
+
+if TYPE_CHECKING:
+    from .result import ToolResult
+
+__all__ = ["MCPEnvironment", "is_asynchronous", "mode_of", "toolbox_of"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+# A limit of nothing is one that is over.
+SHORTEST_S = 0.001
+
+
+class MCPEnvironment(Environment[Any, Any, Any]):
+    """An environment that offers the tools of a FastMCP server::
+
+        class Shop(MCPEnvironment):
+            def __init__(self):
+                mcp = FastMCP("shop")
+
+                @mcp.tool
+                def price(item: str) -> float:
+                    "What an item costs."
+                    return PRICES[item]
+
+                super().__init__(mcp)
+
+    `ListToolsAction` and `CallToolAction` are answered from the server's tools; other actions go to `_step_impl`.
+    Whatever becomes of a tool call is data: an unknown tool, wrong arguments, an exception and a tool that takes too
+    long are `CallToolObservation.error`, and the step itself does not fail.
+
+    Tools are called on the server object, with no client in between. A synchronous tool runs on a thread that the
+    environment keeps for its tools, so it may block or run event loops of its own; an asynchronous one on the event
+    loop of the caller of `step_async`, or on one that the environment keeps for its tools. A tool that must run where
+    `reset` runs (Playwright's synchronous API) is declared with `run_in_thread=False`; no deadline can end it.
+
+    A subclass may override `step` alone; it is then what clients step, and the asynchronous form calls it.
+
+    Args:
+        mcp_server: The server; of the package `fastmcp`, or `mcp.server.fastmcp.FastMCP`.
+        transform: For `_apply_transform`, in `_step_impl`; observations of tools are left as they are.
+
+    Raises:
+        TypeError: `mcp_server` is no such server.
+        ValueError: A tool has the name of what drives an environment: reset, step, state, close.
+
+    Attributes:
+        tool_timeout_s: Seconds that a tool has, if the step says nothing else (`timeout_s`); None gives all the time
+            there is, and runs synchronous tools on the environment's own thread.
+        mcp_server: As it was given.
+    """
+
+    tool_timeout_s: ClassVar[float | None] = MCP_TOOL_CALL_TIMEOUT
+
+    # Set by the server for its sessions, before any call; None is simulation.
+    _mode: str | None = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        own = cls.__dict__.get("close")
+        if inspect.isfunction(own):
+            type.__setattr__(cls, "close", _closing(own))
+
+    def __init__(self, mcp_server: Any, transform: Transform[Any] | None = None) -> None:
+        super().__init__(transform=transform)
+        self.mcp_server = mcp_server
+        self._toolbox = Toolbox(mcp_server)
+
+    def _tools(self) -> Toolbox:
+        toolbox = toolbox_of(self)
+        if toolbox is None:
+            what = f"{type(self).__name__} has no tools: call super().__init__(mcp_server) in its __init__"
+            raise UsageError(what)
+        return toolbox
+
+    def tool(self, mode: str | None = None, *, name: str | None = None) -> Callable[[F], F]:
+        """Declares a tool of this environment: `@self.tool(mode="production")`.
+
+        Args:
+            mode: The only mode in which it is there; None for both. Two tools of one name may be declared for the two
+                modes, and one that is declared for a mode stands before one that is there in both.
+            name: What it is called, if not as its function is.
+
+        Raises:
+            ValueError: The name is reserved, or there is no such mode.
+        """
+        if callable(mode):  # @self.tool without parentheses
+            declared: Any = self._tools().declare(mode, None, name)
+            return declared
+        return lambda function: self._tools().declare(function, mode, name)
+
+    def get_callables(self) -> dict[str, Callable[..., Any]]:
+        """The functions behind the tools, by name, of those that were declared in this process."""
+        return self._tools().functions(mode_of(self))
+
+    def step(self, action: Any, timeout_s: float | None = None, **kwargs: Any) -> Any:
+        """Answers a tool action, or does another one by `_step_impl`. May be called inside a running event loop."""
+        if isinstance(action, CallToolAction):
+            try:
+                result = self._tools().call(action.tool_name, action.arguments, self._limit(timeout_s), mode_of(self))
+            except NOT_OURS:
+                raise
+            except BaseException as error:  # noqa: BLE001 - whatever it is, SystemExit too, it is an answer
+                return _refused(action, error)
+            return _answered(action, result)
+        if isinstance(action, ListToolsAction):
+            return ListToolsObservation(tools=[listed.tool for listed in self._tools().tools(mode_of(self))])
+        return self._step_impl(action, **self._takes(timeout_s, kwargs))
+
+    async def step_async(self, action: Any, timeout_s: float | None = None, **kwargs: Any) -> Any:
+        """`step` for callers who can await."""
+        if not is_asynchronous(type(self)) and type(self).step is not MCPEnvironment.step:
+            # What the subclass says of a step is said in `step` alone.
+            arguments = _accepted(type(self).step).of({"timeout_s": timeout_s, **kwargs})
+            return await asyncio.to_thread(self.step, action, **arguments)
+        if isinstance(action, CallToolAction):
+            limit = self._limit(timeout_s)
+            try:
+                result = await self._tools().call_async(action.tool_name, action.arguments, limit, mode_of(self))
+            except NOT_OURS:
+                raise
+            except BaseException as error:  # noqa: BLE001 - as above
+                return _refused(action, error)
+            return _answered(action, result)
+        if isinstance(action, ListToolsAction):
+            found = await self._tools().tools_async(mode_of(self))
+            return ListToolsObservation(tools=[listed.tool for listed in found])
+        observation: Any = self._step_impl(action, **self._takes(timeout_s, kwargs))
+        return await observation if inspect.isawaitable(observation) else observation
+
+    # Classes that override it are asynchronous; by itself it does not make one so (see `execution.profile`).
+    step_async.follows_sync = True  # type: ignore[attr-defined]
+
+    @abstractmethod
+    def _step_impl(self, action: Action, timeout_s: float | None = None, **kwargs: Any) -> Observation:
+        """Does an action that is no tool call. May be a coroutine function, where `step_async` is overridden."""
+
+    @property
+    @abstractmethod
+    def state(self) -> State:
+        """The episode's state."""
+
+    def close(self) -> None:
+        """Ends the threads of the tools, as does a `close` that overrides this one and does not call it."""
+        toolbox = toolbox_of(self)
+        if toolbox is not None:
+            toolbox.close()
+
+    def _limit(self, timeout_s: float | None) -> float | None:
+        limit = self.tool_timeout_s if timeout_s is None else timeout_s
+        return limit if limit is None else max(limit, SHORTEST_S)
+
+    def _takes(self, timeout_s: float | None, kwargs: dict[str, Any]) -> dict[str, Any]:
+        return _accepted(type(self)._step_impl).of({"timeout_s": timeout_s, **kwargs})
+
+
+def mode_of(environment: MCPEnvironment) -> str:
+    """The mode of the server that an environment is in."""
+    mode = environment._mode
+    return mode if mode in MODES else "simulation"
+
+
+def is_asynchronous(cls: type[MCPEnvironment]) -> bool:
+    """Whether a class has a `step_async` of its own."""
+    return cls.step_async is not MCPEnvironment.step_async
+
+
+def toolbox_of(environment: Any) -> Toolbox | None:
+    """The tools of an environment; None for one that has none."""
+    found = getattr(environment, "_toolbox", None)
+    return found if isinstance(found, Toolbox) else None
+
+
+def _closing(close: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A `close` of a subclass, after which the threads of the tools end too.
+
+    Nothing else would end them: FastMCP remembers the functions of tools, and so the environment that they use.
+    """
+
+    @functools.wraps(close)
+    def closing(self: Any) -> Any:
+        try:
+            return close(self)
+        finally:
+            toolbox = toolbox_of(self)
+            if toolbox is not None:
+                toolbox.close()
+
+    return closing
+
+
+@functools.lru_cache(maxsize=256)
+def _accepted(method: Any) -> Accepted:
+    """Which arguments a method takes beside itself and the action."""
+    return accepted(method, positional=2)
+
+
+def _answered(action: CallToolAction, result: ToolResult) -> CallToolObservation:
+    return CallToolObservation(tool_name=action.tool_name, result=result)
+
+
+def _refused(action: CallToolAction, error: BaseException) -> CallToolObservation:
+    fault = error if isinstance(error, ToolFault) else failed(action.tool_name, error)
+    return CallToolObservation(tool_name=action.tool_name, error=fault.error)

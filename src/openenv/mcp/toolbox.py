@@ -1,0 +1,177 @@
+"""The tools of one environment: those of its server, and those that only one mode of the server has."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+from .library import Library, Listed, Shortcut, family_of
+from .result import ToolFault, ToolResult, not_found, timed_out
+from .types import RESERVED_TOOL_NAMES
+from .workbench import Late, Workbench
+
+__all__ = ["MODES", "Toolbox"]
+
+MODES = frozenset({"production", "simulation"})
+LISTING_S = 30.0
+
+
+class Toolbox:
+    """Lists and calls tools, within a time, from any thread and whether or not an event loop runs there.
+
+    Args:
+        server: The FastMCP server of an environment.
+
+    Raises:
+        TypeError: It is none.
+        ValueError: One of its tools has a reserved name.
+    """
+
+    def __init__(self, server: Any):
+        self.workbench = Workbench()
+        self._library = family_of(server)
+        self._of_mode: dict[str, Library] = {}
+        reserved = sorted(RESERVED_TOOL_NAMES.intersection(self._library.names()))
+        if reserved:
+            raise ValueError(f"MCP tools cannot use reserved names: {reserved}; {_reserved()}")
+
+    def declare(self, function: Any, mode: str | None, name: str | None) -> Any:
+        """Adds a tool, to one mode or to both. Returns what it was declared from. Raises `ValueError`."""
+        called = name or getattr(function, "__name__", "")
+        if called in RESERVED_TOOL_NAMES:
+            raise ValueError(f"Tool name {called!r} is reserved and cannot be used; {_reserved()}")
+        library = self._library if mode is None else self._own(mode)
+        library.server.tool(name=called)(function)
+        return function
+
+    def functions(self, mode: str) -> dict[str, Callable[..., Any]]:
+        """What the tools were declared as, by name."""
+        found: dict[str, Callable[..., Any]] = {}
+        for library in reversed(list(self._libraries(mode))):
+            found |= library.functions()
+        return found
+
+    def tools(self, mode: str) -> list[Listed]:
+        """The tools that there are in a mode."""
+        listed: list[Listed] = self.workbench.run_coroutine(lambda: self.tools_async(mode), LISTING_S)
+        return listed
+
+    async def tools_async(self, mode: str) -> list[Listed]:
+        found: dict[str, Listed] = {}
+        for library in reversed(list(self._libraries(mode))):
+            found |= {listed.tool.name: listed for listed in await library.tools()}
+        return list(found.values())
+
+    def call(self, name: str, arguments: dict[str, Any], timeout_s: float | None, mode: str) -> ToolResult:
+        """Calls a tool.
+
+        Args:
+            name: Of the tool.
+            arguments: By name.
+            timeout_s: Seconds that it has. None: without end, and a synchronous tool on the thread of the caller.
+            mode: Of the server.
+
+        Raises:
+            ToolFault: It gave nothing.
+        """
+        library, shortcut = self._find(name, mode)
+        try:
+            if shortcut is None:
+                work = self._asking(library, name, arguments, mode)
+                result = self.workbench.run_coroutine(work, timeout_s or _ENDLESS)
+            elif shortcut.asynchronous:
+                result = self.workbench.run_coroutine(lambda: shortcut.call(arguments), timeout_s or _ENDLESS)
+            elif timeout_s is None or not shortcut.anywhere:
+                result = _driven(shortcut.call(arguments))
+            else:
+                result = self.workbench.run(lambda: _driven(shortcut.call(arguments)), timeout_s)
+        except Late:
+            raise timed_out(name, timeout_s or _ENDLESS) from None
+        assert isinstance(result, ToolResult)
+        return result
+
+    async def call_async(
+        self, name: str, arguments: dict[str, Any], timeout_s: float | None, mode: str
+    ) -> ToolResult:
+        """The same for a caller who can await: an asynchronous tool runs on the caller's event loop."""
+        library, shortcut = self._find(name, mode)
+        if shortcut is not None and not shortcut.asynchronous:
+            if not shortcut.anywhere:
+                return _driven(shortcut.call(arguments))
+            try:
+                job = self.workbench.run_async(lambda: _driven(shortcut.call(arguments)), timeout_s or _ENDLESS)
+                result = await job
+                assert isinstance(result, ToolResult)
+                return result
+            except Late:
+                raise timed_out(name, timeout_s or _ENDLESS) from None
+        work = shortcut.call(arguments) if shortcut else self._asking(library, name, arguments, mode)()
+        try:
+            async with asyncio.timeout(timeout_s) as limit:
+                return await work
+        except TimeoutError:
+            if limit.expired():
+                raise timed_out(name, timeout_s or _ENDLESS) from None
+            raise
+
+    def close(self) -> None:
+        """Ends the threads that tools were run on."""
+        self.workbench.close()
+
+    def _find(self, name: str, mode: str) -> tuple[Library, Shortcut | None]:
+        for library in self._libraries(mode):
+            shortcut = library.shortcut(name)
+            if shortcut is not None:
+                return library, shortcut
+            if library is not self._library and name in library.names():
+                return library, None
+        return self._library, None
+
+    def _asking(
+        self, library: Library, name: str, arguments: dict[str, Any], mode: str
+    ) -> Callable[[], Coroutine[Any, Any, ToolResult]]:
+        """A call by way of the server, which may know tools from elsewhere."""
+
+        async def ask() -> ToolResult:
+            try:
+                return await library.call(name, arguments)
+            except ToolFault as fault:
+                there = [listed.tool.name for listed in await self.tools_async(mode)]
+                raise fault if name in there else not_found(name, there) from fault
+
+        return ask
+
+    def _libraries(self, mode: str) -> Iterator[Library]:
+        """Those that count in a mode, the one that comes first counting most."""
+        if mode in self._of_mode:
+            yield self._of_mode[mode]
+        yield self._library
+
+    def _own(self, mode: str) -> Library:
+        if mode not in MODES:
+            raise ValueError(f"Invalid mode {mode!r}: it must be 'production', 'simulation' or None for both")
+        if mode not in self._of_mode:
+            server = self._library.server
+            self._of_mode[mode] = family_of(type(server)(f"{getattr(server, 'name', 'tools')} ({mode})"))
+        return self._of_mode[mode]
+
+
+# A year: for a wait that has no end, where one must be said.
+_ENDLESS = 31_536_000.0
+
+
+def _driven(call: Coroutine[Any, Any, ToolResult]) -> ToolResult:
+    """Runs a coroutine that never waits, here and now."""
+    try:
+        call.send(None)
+    except StopIteration as stop:
+        result = stop.value
+        assert isinstance(result, ToolResult)
+        return result
+    call.close()
+    raise RuntimeError("a synchronous tool waits for an event loop: declare it with async def")
+
+
+def _reserved() -> str:
+    return f"reserved are {', '.join(sorted(RESERVED_TOOL_NAMES))}, which drive the environment: choose another name"

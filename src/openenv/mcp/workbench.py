@@ -1,0 +1,246 @@
+"""Where the tools of one environment run: on threads of their own, so that a deadline holds whatever a tool does.
+
+A synchronous tool runs on a thread without an event loop, where it may call `asyncio.run` and clients that do; an
+asynchronous one on an event loop that nobody else is on. Both are made when they are first needed and kept, so that
+what one call leaves there (a connection, a background task) is there for the next. A thread that holds a tool which
+does not come back is left to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Coroutine
+from contextvars import Context, ContextVar, copy_context
+from queue import Empty, SimpleQueue
+from typing import Any
+
+__all__ = ["Late", "Workbench"]
+
+logger = logging.getLogger("openenv.mcp")
+
+Outcome = tuple[Any, BaseException | None]
+# The workbenches that the code which runs now was called from. Each is busy with that code, so what is asked of it
+# there (by a tool that steps its own environment) is done on another one.
+_callers: ContextVar[tuple[object, ...]] = ContextVar("openenv_workbenches", default=())
+# What an event loop has, beyond a tool's own time, to show that it still turns.
+LOOP_S = 0.25
+
+
+class Late(Exception):
+    """A tool gave no answer in its time."""
+
+
+class Workbench:
+    """The threads of one environment. Its methods may be called from any thread, with or without an event loop."""
+
+    __slots__ = ("__weakref__", "_loop", "_making", "_name", "_nested", "_worker")
+
+    def __init__(self) -> None:
+        self._worker: _Worker | None = None
+        self._loop: _Loop | None = None
+        self._nested: Workbench | None = None
+        self._making = threading.Lock()
+        # Instead of itself, in what may outlive it.
+        self._name = object()
+
+    def run(self, job: Callable[[], Any], timeout_s: float) -> Any:
+        """Does a job on the thread, and waits for it.
+
+        Raises:
+            Late: It did not end in time.
+            BaseException: What the job raised.
+        """
+        if self._name in _callers.get():
+            return self._inner().run(job, timeout_s)
+        outcomes: SimpleQueue[Outcome] = SimpleQueue()
+        worker = self._thread()
+        errand = worker.give(job, outcomes.put, self._context())
+        try:
+            result, error = outcomes.get(timeout=timeout_s)
+        except Empty:
+            self._give_up(worker, errand)
+            raise Late from None
+        if error is not None:
+            raise error
+        return result
+
+    async def run_async(self, job: Callable[[], Any], timeout_s: float) -> Any:
+        """`run` for a caller who can await."""
+        if self._name in _callers.get():
+            return await self._inner().run_async(job, timeout_s)
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Outcome] = loop.create_future()
+
+        def answer(outcome: Outcome) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop of whoever waited was closed
+                loop.call_soon_threadsafe(lambda: None if future.done() else future.set_result(outcome))
+
+        worker = self._thread()
+        errand = worker.give(job, answer, self._context())
+        try:
+            await asyncio.wait([future], timeout=timeout_s)
+        finally:
+            if not future.done():
+                self._give_up(worker, errand)
+        if not future.done():
+            raise Late
+        result, error = future.result()
+        if error is not None:
+            raise error
+        return result
+
+    def run_coroutine(self, make: Callable[[], Coroutine[Any, Any, Any]], timeout_s: float) -> Any:
+        """Runs a coroutine on the event loop, and waits for it. Raises as `run` does."""
+        if self._name in _callers.get():
+            return self._inner().run_coroutine(make, timeout_s)
+        with self._making:
+            if self._loop is None:
+                self._loop = _Loop()
+                weakref.finalize(self, self._loop.end).atexit = False
+            loop = self._loop
+        outcomes: SimpleQueue[Outcome] = SimpleQueue()
+        task = loop.give(make, outcomes.put, self._context())
+        try:
+            result, error = outcomes.get(timeout=timeout_s)
+        except Empty:
+            if not loop.withdraw(task):
+                logger.warning("an asynchronous tool blocks its event loop, which is left to it")
+                with self._making:
+                    self._loop = None if self._loop is loop else self._loop
+                loop.end()
+            raise Late from None
+        if error is not None:
+            raise error
+        return result
+
+    def close(self) -> None:
+        """Ends the threads; one that is at work ends after that. Later calls make new ones."""
+        with self._making:
+            worker, loop, nested = self._worker, self._loop, self._nested
+            self._worker = self._loop = self._nested = None
+        for each in (worker, loop):
+            if each is not None:
+                each.end()
+        if nested is not None:
+            nested.close()
+
+    def _thread(self) -> _Worker:
+        with self._making:
+            if self._worker is None:
+                self._worker = _Worker()
+                weakref.finalize(self, self._worker.end).atexit = False
+            return self._worker
+
+    def _context(self) -> Context:
+        """That of the caller, for what is done for it here."""
+        context = copy_context()
+        context.run(_callers.set, (*_callers.get(), self._name))
+        return context
+
+    def _inner(self) -> Workbench:
+        with self._making:
+            self._nested = self._nested or Workbench()
+            return self._nested
+
+    def _give_up(self, worker: _Worker, errand: _Errand) -> None:
+        """Nobody waits for a job any more; the thread is left to it."""
+        errand.wanted = False
+        with self._making:
+            if self._worker is worker:
+                self._worker = None
+        worker.end()
+
+
+class _Errand:
+    __slots__ = ("answer", "context", "job", "wanted")
+
+    def __init__(self, job: Callable[[], Any], answer: Callable[[Outcome], None], context: Context):
+        self.job = job
+        self.answer = answer
+        self.context = context
+        self.wanted = True
+
+
+class _Worker:
+    """A thread that does one job after the other. It does not hold the workbench, and ends with it."""
+
+    def __init__(self) -> None:
+        self._inbox: SimpleQueue[_Errand | None] = SimpleQueue()
+        # A daemon: a tool that never returns must not keep the process from ending.
+        self._thread = threading.Thread(target=_work, args=(self._inbox,), name="openenv-tools", daemon=True)
+        self._thread.start()
+
+    def give(self, job: Callable[[], Any], answer: Callable[[Outcome], None], context: Context) -> _Errand:
+        errand = _Errand(job, answer, context)
+        self._inbox.put(errand)
+        return errand
+
+    def end(self) -> None:
+        self._inbox.put(None)
+
+
+def _work(inbox: SimpleQueue[_Errand | None]) -> None:
+    while (errand := inbox.get()) is not None:
+        if errand.wanted:
+            errand.answer(_attempt(errand))
+        del errand  # nothing of a job may outlive it while the thread waits
+
+
+def _attempt(errand: _Errand) -> Outcome:
+    try:
+        return errand.context.run(errand.job), None
+    except BaseException as error:  # noqa: BLE001 - the edge to foreign code: SystemExit of a tool is a failure of it
+        return None, error
+
+
+class _Loop:
+    """A thread with an event loop that turns until the end."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=_turn, args=(self._loop,), name="openenv-tools-loop", daemon=True)
+        self._thread.start()
+
+    def give(
+        self, make: Callable[[], Coroutine[Any, Any, Any]], answer: Callable[[Outcome], None], context: Context
+    ) -> list[asyncio.Task[None]]:
+        started: list[asyncio.Task[None]] = []
+
+        async def attempt() -> None:
+            try:
+                answer((await make(), None))
+            except BaseException as error:  # noqa: BLE001 - the edge to foreign code
+                answer((None, error))
+
+        def start() -> None:
+            started.append(self._loop.create_task(attempt(), context=context))
+
+        self._loop.call_soon_threadsafe(start)
+        return started
+
+    def withdraw(self, started: list[asyncio.Task[None]]) -> bool:
+        """Cancels what `give` started. False: the loop does not turn."""
+        turned = threading.Event()
+
+        def stop() -> None:
+            for task in started:
+                task.cancel()
+            turned.set()
+
+        self._loop.call_soon_threadsafe(stop)
+        return turned.wait(LOOP_S)
+
+    def end(self) -> None:
+        with contextlib.suppress(RuntimeError):  # closed already
+            self._loop.call_soon_threadsafe(self._loop.stop)
+
+
+def _turn(loop: asyncio.AbstractEventLoop) -> None:
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.get_loop()
+        asyncio.set_event_loop(loop)
+        loop.run_forever()  # the runner then cancels what is left there, and closes it

@@ -1,0 +1,147 @@
+"""JSON-RPC 2.0, the language of `/mcp`: requests out of bytes, replies into bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import msgspec
+from pydantic_core import PydanticSerializationError, from_json, to_json
+
+from .portable import UNWRITABLE
+
+__all__ = [
+    "Fault",
+    "Fields",
+    "JsonRpcErrorCode",
+    "Request",
+    "encode",
+    "error_reply",
+    "read",
+    "read_one",
+    "result_reply",
+]
+
+Fields = dict[str, Any]
+
+
+class JsonRpcErrorCode(IntEnum):
+    """What an error says by number."""
+
+    PARSE_ERROR = -32700
+    """Not JSON."""
+    INVALID_REQUEST = -32600
+    """JSON, and no request."""
+    METHOD_NOT_FOUND = -32601
+    INVALID_PARAMS = -32602
+    INTERNAL_ERROR = -32603
+    SERVER_ERROR = -32000
+    """No session is free (`data.active_sessions`, `data.max_sessions`), or something else of the server's own."""
+
+
+class Fault(Exception):
+    """An error as it goes into a reply.
+
+    Attributes:
+        code: One of `JsonRpcErrorCode`.
+        message: What happened and what to do next.
+        data: Further facts, or None.
+    """
+
+    def __init__(self, code: int, message: str, data: Any = None):
+        super().__init__(message)
+        self.code = int(code)
+        self.message = message
+        self.data = data
+
+
+class Request(NamedTuple):
+    """One request.
+
+    Attributes:
+        id: Text or number that its reply repeats; None where it has none.
+        method: What to do.
+        params: With what.
+        expects: Whether it has an id. A notification has none.
+    """
+
+    id: str | int | float | None
+    method: str
+    params: Fields
+    expects: bool
+
+
+# Text, numbers and null; a truth value is a number to Python alone.
+_IDS = (str, int, float, type(None))
+_KEYS = frozenset({"jsonrpc", "id", "method", "params"})
+
+
+def read(text: bytes | str) -> Any:
+    """The JSON value of a message.
+
+    Raises:
+        Fault: It is none, or neither an object nor a list of such.
+    """
+    try:
+        value = from_json(text)
+    except (ValueError, RecursionError) as error:
+        raise Fault(JsonRpcErrorCode.PARSE_ERROR, f"Parse error: {error}") from None
+    if not isinstance(value, (dict, list)):
+        raise Fault(JsonRpcErrorCode.PARSE_ERROR, f"Parse error: a message is an object, not {type(value).__name__}")
+    return value
+
+
+def read_one(value: Any) -> Request:
+    """One request out of a JSON value.
+
+    Raises:
+        Fault: It is no request; says why.
+    """
+    if not isinstance(value, dict):
+        raise _invalid(f"a request is an object, not {type(value).__name__}")
+    if value.get("jsonrpc") != "2.0":
+        raise _invalid('it needs "jsonrpc": "2.0"')
+    method, params, request_id = value.get("method"), value.get("params"), value.get("id")
+    if not isinstance(method, str):
+        raise _invalid("it needs a method, which is text")
+    if isinstance(request_id, bool) or not isinstance(request_id, _IDS):
+        raise _invalid("its id must be text or a number")
+    if params is None:
+        params = {}
+    if not isinstance(params, dict):
+        raise _invalid(f"its params must be an object, not {type(params).__name__}")
+    if not _KEYS.issuperset(value):
+        raise _invalid(f"unknown keys: {', '.join(sorted(map(repr, value.keys() - _KEYS)))}")
+    return Request(request_id, method, params, "id" in value)
+
+
+def result_reply(request_id: Any, result: Any) -> Fields:
+    """The reply to a request that was done."""
+    return {"jsonrpc": "2.0", "id": request_id, "result": result}
+
+
+def error_reply(request_id: Any, fault: Fault) -> Fields:
+    """The reply to one that was not."""
+    error = {"code": fault.code, "message": fault.message, "data": fault.data}
+    return {"jsonrpc": "2.0", "id": request_id, "error": error}
+
+
+def encode(fields: Mapping[str, Any] | list[Fields]) -> bytes:
+    """A reply, or several, as JSON. What cannot be written becomes an error that says so."""
+    try:
+        return _encode(fields)
+    except UNWRITABLE:
+        pass
+    try:
+        return to_json(fields, inf_nan_mode="null")
+    except (PydanticSerializationError, *UNWRITABLE) as error:
+        fault = Fault(JsonRpcErrorCode.INTERNAL_ERROR, f"the result cannot be written as JSON: {error}")
+        return _encode(error_reply(fields.get("id") if isinstance(fields, Mapping) else None, fault))
+
+
+def _invalid(why: str) -> Fault:
+    return Fault(JsonRpcErrorCode.INVALID_REQUEST, f"Invalid request: {why}")
+
+
+_encode = msgspec.json.Encoder().encode

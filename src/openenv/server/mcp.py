@@ -1,0 +1,208 @@
+"""`/mcp`: the tools of environments for clients of the Model Context Protocol, over HTTP and WebSocket."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from fastapi import Request, Response, WebSocket
+
+from ..errors import OpenEnvError, UnknownSession
+from ..protocol.jsonrpc import Fault, Fields, JsonRpcErrorCode, encode, error_reply, read
+from .environment_server import HTTPEnvServer
+from .forward import forwarded
+from .guard import visitor_of
+from .mcp_methods import VERSIONS, Conversation, fault_of
+from .stays import Stay
+from .visitor import Visitor
+
+__all__ = ["MCP_PATH", "delete", "post", "socket", "stream"]
+
+logger = logging.getLogger("openenv.server")
+
+MCP_PATH = "/mcp"
+SESSION_HEADER = "mcp-session-id"
+VERSION_HEADER = "mcp-protocol-version"
+SUBPROTOCOL = "mcp"
+CLOSE_TOO_BIG = 1009
+# What clients with newer revisions of the specification take for the list of those that are spoken.
+UNSUPPORTED_VERSION = -32022
+_ANSWERS = ("application/json", "application/*", "*/*")
+
+
+async def post(request: Request) -> Response:
+    """One JSON-RPC request, or a list of them.
+
+    A session is named by the header Mcp-Session-Id, which the answer to `initialize` has, or by `params.session_id`,
+    which `openenv/session/create` gives. Without one, a tool call gets an environment of its own.
+    """
+    server = _server(request)
+    visitor = visitor_of(request.scope, server)
+    refused = _refused(request)
+    if refused is not None:
+        return refused
+    try:
+        value = read(await request.body())
+    except Fault as fault:
+        return _reply(error_reply(None, fault))
+    named = request.headers.get(SESSION_HEADER)
+    elsewhere = named or _session_of(value)
+    if elsewhere is not None:
+        try:
+            answered = await forwarded(request, server, elsewhere)
+        except OpenEnvError as error:
+            return _reply(error_reply(_id_of(value), fault_of(error)), 200 if named is None else 404)
+        if answered is not None:
+            return answered
+    stay: Stay | None = None
+    if named is not None:
+        try:
+            stay = server.stays.find(named, visitor)
+        except UnknownSession as error:
+            return _reply(error_reply(_id_of(value), _gone(error)), 404)
+    return await _answered(request, server, visitor, stay, value)
+
+
+async def delete(request: Request) -> Response:
+    """Ends the session that the header Mcp-Session-Id names."""
+    server = _server(request)
+    visitor = visitor_of(request.scope, server)
+    named = request.headers.get(SESSION_HEADER)
+    if named is None:
+        fault = Fault(JsonRpcErrorCode.INVALID_REQUEST, "DELETE /mcp needs the header Mcp-Session-Id")
+        return _reply(error_reply(None, fault), 400)
+    try:
+        answered = await forwarded(request, server, named)
+        if answered is None:
+            await server.stays.find(named, visitor).close()
+            answered = Response(status_code=200)
+    except UnknownSession as error:
+        return _reply(error_reply(None, _gone(error)), 404)
+    return answered
+
+
+async def stream(request: Request) -> Response:
+    """Refuses a stream of the server's own messages: it has none."""
+    fault = Fault(JsonRpcErrorCode.INVALID_REQUEST, "this server sends nothing by itself: POST requests to /mcp")
+    return _reply(error_reply(None, fault), 405, {"allow": "POST, DELETE"})
+
+
+async def socket(websocket: WebSocket) -> None:
+    """One client over WebSocket: requests one after the other, and a session that lives as long as the connection."""
+    server = websocket.app.state.openenv
+    assert isinstance(server, HTTPEnvServer)
+    visitor = visitor_of(websocket.scope, server)
+    offered = websocket.scope.get("subprotocols") or ()
+    await websocket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else None)
+    conversation = Conversation(server, visitor, keeps=True)
+    frames: asyncio.Queue[str | bytes] = asyncio.Queue(server.settings.max_in_flight)
+    # Read all the time, so that a client which leaves is noticed in the middle of a call.
+    reading = asyncio.create_task(_read(websocket, frames))
+    serving = asyncio.create_task(_serve(websocket, frames, conversation))
+    try:
+        await asyncio.wait([reading, serving], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        # Nothing that waits: whoever cancels this does not let it wait.
+        for task in (reading, serving):
+            if not task.cancel() and not task.cancelled() and (error := task.exception()) is not None:
+                logger.debug("a client of /mcp has left: %s", error)
+        conversation.end()
+
+
+async def _read(websocket: WebSocket, frames: asyncio.Queue[str | bytes]) -> None:
+    while (message := await websocket.receive())["type"] != "websocket.disconnect":
+        text = message.get("text")
+        await frames.put(text if text is not None else message.get("bytes") or b"")
+
+
+async def _serve(websocket: WebSocket, frames: asyncio.Queue[str | bytes], conversation: Conversation) -> None:
+    settings = websocket.app.state.openenv.settings
+    while len(text := await frames.get()) <= settings.max_message_bytes:
+        reply = await _reply_to(conversation, text, settings.max_batch)
+        if reply is not None:
+            await websocket.send_text(encode(reply).decode())
+    await websocket.close(CLOSE_TOO_BIG)
+
+
+async def _reply_to(conversation: Conversation, text: str | bytes, most: int) -> Fields | list[Fields] | None:
+    try:
+        return await _replies(conversation, read(text), most)
+    except Fault as fault:
+        return error_reply(None, fault)
+
+
+async def _answered(
+    request: Request, server: HTTPEnvServer, visitor: Visitor, stay: Stay | None, value: Any
+) -> Response:
+    standard = stay is not None or VERSION_HEADER in request.headers
+    conversation = Conversation(server, visitor, stay=stay, standard=standard)
+    try:
+        replies = await _replies(conversation, value, server.settings.max_batch)
+    except Fault as fault:
+        return _reply(error_reply(None, fault))
+    except BaseException:
+        if stay is None and conversation.stay is not None:  # given up: nobody will know of its session
+            conversation.stay.depart("its client has left")
+        raise
+    if replies is None:
+        return Response(status_code=202)
+    headers = {}
+    if conversation.stay is not None and stay is None:
+        headers[SESSION_HEADER] = conversation.stay.id
+    return _reply(replies, 200, headers)
+
+
+async def _replies(conversation: Conversation, value: Any, most: int) -> Fields | list[Fields] | None:
+    """The reply to a message; those to a list of them, in its order.
+
+    Raises:
+        Fault: The list is empty or too long.
+    """
+    if not isinstance(value, list):
+        return await conversation.answer(value)
+    if not 0 < len(value) <= most:
+        limit = f"a batch holds 1 to {most} requests (max_batch, OPENENV_MAX_BATCH), not {len(value)}"
+        raise Fault(JsonRpcErrorCode.INVALID_REQUEST, limit)
+    replies = [reply for each in value if (reply := await conversation.answer(each)) is not None]
+    return replies or None
+
+
+def _refused(request: Request) -> Response | None:
+    """The answer to headers that cannot be met; None where they can."""
+    accepted = [part.partition(";")[0].strip() for part in request.headers.get("accept", "*/*").split(",")]
+    if not any(kind in _ANSWERS for kind in accepted):
+        fault = Fault(JsonRpcErrorCode.INVALID_REQUEST, "answers are application/json: name it in the header Accept")
+        return _reply(error_reply(None, fault), 406)
+    version = request.headers.get(VERSION_HEADER)
+    if version is None or version in VERSIONS:
+        return None
+    facts = {"supported": list(VERSIONS), "requested": version}
+    message = f"MCP-Protocol-Version {version!r} is not spoken here: begin with initialize, in one of {VERSIONS}"
+    return _reply(error_reply(None, Fault(UNSUPPORTED_VERSION, message, facts)), 400)
+
+
+def _session_of(value: Any) -> str | None:
+    """The session that a request names in its params; those of a batch must be of this process."""
+    params = value.get("params") if isinstance(value, dict) else None
+    named = params.get("session_id") if isinstance(params, dict) else None
+    return named if isinstance(named, str) else None
+
+
+def _id_of(value: Any) -> Any:
+    found = value.get("id") if isinstance(value, dict) else None
+    return found if isinstance(found, (str, int)) else None
+
+
+def _gone(error: UnknownSession) -> Fault:
+    return Fault(JsonRpcErrorCode.INVALID_REQUEST, f"Session not found: {error.message}; begin with initialize")
+
+
+def _server(request: Request) -> HTTPEnvServer:
+    server = request.app.state.openenv
+    assert isinstance(server, HTTPEnvServer)
+    return server
+
+
+def _reply(fields: Fields | list[Fields], status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(encode(fields), status, headers, media_type="application/json")
