@@ -13,7 +13,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from .errors import UsageError
+from .errors import InvalidArgument
 
 __all__ = ["ClientSettings", "ServerSettings", "Setting", "proxy_for"]
 
@@ -46,7 +46,7 @@ class _Settings(BaseModel):
             overrides: Values by field name, as given on a command line or to a constructor.
 
         Raises:
-            UsageError: A value is not valid; the message names the setting and its variable.
+            InvalidArgument: A value is not valid; the message names the setting and its variable.
         """
         environ = os.environ if environ is None else environ
         values: dict[str, Any] = {}
@@ -58,7 +58,7 @@ class _Settings(BaseModel):
         try:
             return cls(**values)
         except ValidationError as error:
-            raise UsageError(cls._explain(error)) from None
+            raise InvalidArgument(cls._explain(error)) from None
 
     def export(self) -> None:
         """Makes `os.environ` say what these settings say, for apps and processes made from here on."""
@@ -126,6 +126,11 @@ class ServerSettings(_Settings):
         "OPENENV_QUEUE_TIMEOUT_S",
         "Seconds a new session waits for a free slot before it is refused",
         ge=0,
+    )
+    mode: Literal["simulation", "production"] = _setting(
+        "simulation",
+        "OPENENV_MODE",
+        "production: only keys of scope control may reset, step and read state; all others call tools",
     )
     resume_window_s: float = _setting(
         60.0,
@@ -252,6 +257,9 @@ class ServerSettings(_Settings):
     )
     target: str | None = _setting(None, "OPENENV_TARGET", "What a worker process serves; set by `openenv serve`")
     readme_path: str | None = _setting(None, "ENV_README_PATH", "README shown by /metadata")
+    web_interface: bool = _setting(
+        True, "ENABLE_WEB_INTERFACE", "Whether the page that an app has from its `gradio_builder` is made and served"
+    )
 
     @property
     def max_message_bytes(self) -> int:
@@ -270,6 +278,16 @@ class ClientSettings(_Settings):
     """What a client reads when it is made."""
 
     api_key: str | None = _setting(None, "OPENENV_API_KEY", "Key to show to the server (`api_key`)", repr=False)
+    mode: Literal["simulation", "production"] = _setting(
+        "simulation", "OPENENV_CLIENT_MODE", "production: the server lets clients call tools only (`mode`)"
+    )
+    hub_url: str = _setting("https://huggingface.co", "HF_ENDPOINT", "The Hub that `from_env` takes projects from")
+    hub_registry: str = _setting(
+        "registry.hf.space", "OPENENV_HUB_REGISTRY", "Where the containers of the Hub's spaces are"
+    )
+    trust_remote_code: bool = _setting(
+        False, "OPENENV_TRUST_REMOTE_CODE", "Whether packages of the Hub may be installed, which runs their code"
+    )
 
 
 def proxy_for(scheme: str, host: str) -> str | None:

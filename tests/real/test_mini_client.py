@@ -371,6 +371,17 @@ async def test_heartbeat(benchmark, codec):
         assert await client.call("heartbeat") == {"id": 1, "ok": True}
 
 
+async def test_schemas_are_told(benchmark, codec):
+    """`hello` has a hash of each; equal ones mean that nothing has changed."""
+    async with MiniClient(benchmark, codec) as client:
+        schemas = (await client.call("schema"))["schemas"]
+        assert set(schemas) == set(client.hello["schema"]) == {"action", "observation", "state"}
+        assert schemas["observation"]["type"] == "object"
+        again = (await client.call("schema"))["schemas"]
+    async with MiniClient(benchmark, codec) as another:
+        assert (another.hello["schema"], again) == (client.hello["schema"], schemas)
+
+
 async def test_requests_need_not_wait_for_replies(answering, codec):
     async with MiniClient(answering, codec) as client:
         session = name()

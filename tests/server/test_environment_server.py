@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import time
 from functools import partial
 
 import pytest
+from fastapi import FastAPI
+from starlette.testclient import TestClient
 
 from openenv.errors import ConcurrencyConfigurationError, UsageError
 from openenv.server import HTTPEnvServer, create_app, create_fastapi_app
 from openenv.server.environment_server import DEFAULT_MAX_SESSIONS
+from openenv.server.visitor import ANYBODY
 from openenv.settings import ServerSettings
-from openenv.types import ConcurrencyConfig
+from openenv.types import ConcurrencyConfig, ServerMode
 
 from .probe import ProbeAction, ProbeEnvironment, ProbeObservation
 
@@ -92,3 +96,42 @@ def test_the_positional_orders_of_existing_code():
     app = create_fastapi_app(ProbeEnvironment, ProbeAction, ProbeObservation, 3, None, "named")
     assert (app.state.openenv.env_name, app.state.openenv.max_concurrent_envs) == ("named", 3)
     assert create_app(ProbeEnvironment, ProbeAction, ProbeObservation).state.openenv.env_name == "ProbeEnvironment"
+
+
+async def test_what_programs_read_of_a_server():
+    server = server_of(max_concurrent_envs=3)
+    assert (server.active_sessions, server.max_concurrent_envs, server.is_concurrency_safe) == (0, 3, True)
+    assert server.concurrency_config == ConcurrencyConfig(max_concurrent_envs=3, session_timeout=3600.0)
+    assert server.get_capacity_status().model_dump() == {"active_sessions": 0, "max_sessions": 3}
+    began = time.time()
+    stay = await server.stays.open(ANYBODY)
+    await stay.call(lambda session, done: session.step(ProbeAction(), done))
+    assert server.get_capacity_status().available_slots == 2
+    info = server.get_session_info(stay.id)
+    assert (info.session_id, info.step_count, info.environment_type) == (stay.id, 1, "ProbeEnvironment")
+    assert began - 1 < info.created_at <= info.last_activity_at < time.time() + 1
+    await stay.close()
+    assert server.get_session_info(stay.id) is None
+    assert server.active_sessions == 0
+    await server.aclose()
+
+
+def test_an_environment_that_is_not_safe_says_so():
+    assert not server_of(Alone).is_concurrency_safe
+    assert not server_of(lambda: ProbeEnvironment()).is_concurrency_safe
+
+
+def test_a_server_may_be_subclassed_and_reads_its_factory():
+    class Mine(HTTPEnvServer):
+        def register_routes(self, app: FastAPI, mode: ServerMode | str | None = None) -> None:
+            super().register_routes(app, mode=mode)
+
+            @app.get("/mine")
+            def mine() -> str:
+                return type(self._env_factory()).__name__
+
+    app = FastAPI()
+    Mine(env=ProbeEnvironment, action_cls=ProbeAction, observation_cls=ProbeObservation).register_routes(app)
+    with TestClient(app) as client:
+        assert client.get("/mine").json() == "ProbeEnvironment"
+        assert client.post("/reset").status_code == 200

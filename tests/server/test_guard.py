@@ -33,10 +33,22 @@ CONTROL, AGENT, VIEW = "the-key-of-those-in-control", "the-key-of-an-agent", "th
 KEYS = f"control:{CONTROL},agent:{AGENT},view:{VIEW}"
 HANDSHAKE = "WEBSOCKET"
 # What keys of less than control may do. Everything else is forbidden to them, whatever is added to an app.
-FOR_AGENTS = {("GET", "/metadata"), ("GET", "/schema"), (HANDSHAKE, "/ws")}
+FOR_AGENTS = {("GET", path) for path in ("/metadata", "/schema", "/list_environments")} | {
+    (HANDSHAKE, "/ws"),
+    *((method, "/mcp") for method in ("GET", "POST", "DELETE", HANDSHAKE)),
+}
 FOR_VIEWERS = {
     ("GET", path)
-    for path in ("/metadata", "/schema", "/metrics", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json")
+    for path in (
+        "/metadata",
+        "/schema",
+        "/list_environments",
+        "/metrics",
+        "/docs",
+        "/docs/oauth2-redirect",
+        "/redoc",
+        "/openapi.json",
+    )
 } | {("HEAD", path) for path in ("/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json")}
 FOR_ALL = {("GET", "/health")}
 
@@ -106,6 +118,7 @@ def under_test_client(app: FastAPI) -> Iterator[Send]:
         def send(method: str, path: str, headers: dict[str, str]) -> Reply:
             if method != HANDSHAKE:
                 answer = client.request(method, path, headers=headers, follow_redirects=False)
+                client.cookies.clear()  # the other transport keeps none either
                 return Reply(answer.status_code, dict(answer.headers), answer.content)
             try:
                 with client.websocket_connect(path, headers=dict(headers)) as socket:

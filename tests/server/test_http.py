@@ -44,7 +44,7 @@ def test_reset_step_and_state_stand_alone(client):
         reply = client.post("/step", json={"action": {"number": 6}}).json()
         assert (reply["observation"]["value"], reply["observation"]["step_count"], reply["reward"]) == (6, 1, 1.5)
     assert client.get("/state").json() == {"episode_id": "probe", "step_count": 0}
-    assert client.app.state.openenv.active_sessions == 0
+    eventually(lambda: client.app.state.openenv.active_sessions == 0)
 
 
 def test_a_step_gets_the_arguments_it_takes():

@@ -10,24 +10,31 @@ from fastapi.responses import JSONResponse
 from ..errors import (
     CapacityError,
     Forbidden,
+    Hidden,
     InvalidAction,
     MessageTooLarge,
     OpenEnvError,
+    SessionLost,
     StepTimeout,
     TooManyFailures,
     Unauthorized,
+    UnknownSession,
     UsageError,
 )
+from ..protocol.report import error_facts
 
 __all__ = ["answer_to", "raw_answer"]
 
 # First match wins: classes before their bases.
 _STATUS: tuple[tuple[type[OpenEnvError], int], ...] = (
     (InvalidAction, 422),
+    (Hidden, 404),
     (Forbidden, 403),
     (TooManyFailures, 429),
     (Unauthorized, 401),
     (MessageTooLarge, 413),
+    (UnknownSession, 404),
+    (SessionLost, 404),
     (UsageError, 400),
     (CapacityError, 503),
     (StepTimeout, 504),
@@ -43,7 +50,12 @@ def answer_to(error: OpenEnvError, status: int | None = None) -> JSONResponse:
         headers["Retry-After"] = str(math.ceil(error.retry_after_s or 1))
     elif status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    return JSONResponse({**error.data, **error.facts(), "detail": error.message}, status, headers)
+    facts = error_facts(error)
+    data = facts.pop("data", {})
+    detail = facts["message"]
+    if isinstance(error, InvalidAction):  # what validation found, where clients of FastAPI look for it
+        detail = data.get("errors") or [{"type": "invalid", "loc": [], "msg": detail}]
+    return JSONResponse({**data, **facts, "detail": detail}, status, headers)
 
 
 def raw_answer(error: OpenEnvError, status: int | None = None) -> bytes:

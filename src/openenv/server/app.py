@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI
 
 from .. import __version__
 from ..settings import ServerSettings
-from ..types import ConcurrencyConfig, State
+from ..types import ConcurrencyConfig, ServerMode, State
 from .environment_server import HTTPEnvServer
-from .keys import SHORT_KEY
 
-__all__ = ["create_app", "create_fastapi_app"]
-
-logger = logging.getLogger("openenv.server")
+__all__ = ["create_app", "create_fastapi_app", "create_web_interface_app"]
 
 
 def create_app(
@@ -27,16 +22,31 @@ def create_app(
     env_name: str | None = None,
     max_concurrent_envs: int | None = None,
     concurrency_config: ConcurrencyConfig | None = None,
-    *,
+    gradio_builder: Callable[..., Any] | None = None,
+    custom_tab_name: str = "Custom",
+    custom_tab_primary: bool = False,
+    show_default_tab: bool = True,
+    title_override: str | None = None,
     state_cls: Any = State,
+    *,
+    mode: ServerMode | str | None = None,
     reset_observation_cls: Any = None,
     settings: ServerSettings | None = None,
 ) -> FastAPI:
     """Makes an app that serves an environment over WebSocket and HTTP, for any ASGI server.
 
     The app is an ordinary FastAPI app: add routes and middleware to it, mount it, delete its routes. Its
-    `state.openenv` is the `HTTPEnvServer` behind it, which documents the arguments and errors.
+    `state.openenv` is the `HTTPEnvServer` behind it, which documents the arguments and errors that are not here.
+
+    Args:
+        gradio_builder: Makes a page for people, which is mounted at `/web/custom` where Gradio is installed
+            (`server.gradio.add_page`); not in production mode, and not with ENABLE_WEB_INTERFACE=false.
+        custom_tab_name, custom_tab_primary, show_default_tab: Taken and not used: the page stands alone.
+        title_override: Title of that page.
+        mode: `simulation`, or `production`, in which clients use tools only; None: as OPENENV_MODE says.
     """
+    if mode is not None:  # before anything is made of it: session processes are told by what makes them
+        settings = (settings or ServerSettings.read()).model_copy(update={"mode": mode})
     server = HTTPEnvServer(
         env,
         action_cls,
@@ -52,10 +62,16 @@ def create_app(
         title=f"{server.env_name} environment",
         version=__version__,
         description="Drive it with `openenv.EnvClient` over the WebSocket at `/ws`, or over these routes.",
-        lifespan=_lifespan,
     )
-    server.register_routes(app)
+    server.register_routes(app, mode=mode)
+    if gradio_builder is not None and server.settings.web_interface and not server.porter.production:
+        from .gradio import add_page
+
+        add_page(app, server, gradio_builder, title_override)
     return app
+
+
+create_web_interface_app = create_app
 
 
 def create_fastapi_app(
@@ -67,6 +83,7 @@ def create_fastapi_app(
     env_name: str | None = None,
     state_cls: Any = State,
     *,
+    mode: ServerMode | str | None = None,
     reset_observation_cls: Any = None,
 ) -> FastAPI:
     """`create_app` with the argument order that existing code uses under this name."""
@@ -78,23 +95,6 @@ def create_fastapi_app(
         max_concurrent_envs,
         concurrency_config,
         state_cls=state_cls,
+        mode=mode,
         reset_observation_cls=reset_observation_cls,
     )
-
-
-@asynccontextmanager
-async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    server = app.state.openenv
-    _say_who_may_come_in(server)
-    server.manager.warm()
-    yield
-    await server.aclose()
-
-
-def _say_who_may_come_in(server: HTTPEnvServer) -> None:
-    keys = server.porter.keys
-    if server.settings.api_keys is None:
-        advice = "set OPENENV_API_KEYS to ask for a key, or to none if that is meant"
-        logger.warning("%s is open to everybody who can reach it: %s", server.env_name, advice)
-    for number in keys.short:
-        logger.warning("key %d of OPENENV_API_KEYS can be guessed: use %d characters or more", number, SHORT_KEY)

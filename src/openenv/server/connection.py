@@ -20,6 +20,7 @@ from ..sessions import Opened, SessionManager
 from ..sessions.life import Life
 from ..sessions.waiting import close_session
 from ..settings import ServerSettings
+from . import mcp_frames
 from .keys import Right, allows, is_tool_call, refusal
 from .visitor import Scope, Visitor
 
@@ -163,8 +164,8 @@ class Connection:
             self._encode = self._protocol.state
             self._session.read_state(self._answer)
         elif message["type"] == "mcp":
-            self._encode = self._protocol.no_mcp
-            self._answer(message["data"], None)
+            self._encode = self._protocol.mcp
+            mcp_frames.ask(self._session, message["data"], self._answer)
         else:
             self._finish(CLOSE_NORMAL)
 

@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Awaitable, Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pydantic import TypeAdapter
+from pydantic_core import to_json
 
 from .. import __version__, tracing
+from ..contract import Contract, contract_of, schema_of
 from ..environment import Environment
-from ..errors import ConcurrencyConfigurationError
+from ..errors import ConcurrencyConfigurationError, InvalidAction
 from ..execution import Execution, class_of, profile_of
 from ..execution.process import Nursery
 from ..metrics import METER
 from ..protocol import ServerProtocol
+from ..protocol.action import ActionReader
 from ..protocol.codec import codec_of
 from ..protocol.server_v2 import ServerProtocolV2
 from ..sessions import Limits, SessionManager
 from ..settings import ServerSettings
-from ..types import ConcurrencyConfig, ServerCapacityStatus, State
+from ..types import ConcurrencyConfig, ServerCapacityStatus, ServerMode, SessionInfo, State
 from .connection import Channel, Connection
 from .deadlines import Deadlines
+from .guest import Guestbook
 from .heartbeat import Heartbeat
+from .mcp_class import action_type_of, factory_of, tell_mode
 from .multi_connection import MultiConnection
-from .porter import Porter
+from .porter import Porter, production_of
 from .report import sessions_here
+from .stays import Stays
 from .visitor import ANYBODY, Visitor
 
 if TYPE_CHECKING:
@@ -62,7 +68,9 @@ class HTTPEnvServer:
         MissingExtra: `tracing` is set, and the extra `otel` is not installed.
 
     Attributes:
+        action_type: What clients may send for a step: `action_cls`, and tool actions where there are tools.
         porter: Decides who may come in.
+        stays: The sessions that are used over HTTP.
         report: Lists the sessions of all worker processes, as `GET /sessions` answers; set by the supervisor.
         words: Watches over clients that said they would speak in every period.
         worker_key: What this process is called by clients that must reach it again; set by the supervisor.
@@ -97,12 +105,13 @@ class HTTPEnvServer:
         if self.settings.metrics:
             METER.start()
         self._trails = tracing.start() if self.settings.tracing else None
-        self._env_factory = env
+        self._factory = env
         self.action_cls = action_cls
         self.observation_cls = observation_cls
         self.reset_observation_cls = reset_observation_cls or observation_cls
         self.state_cls = state_cls
-        self.protocol = ServerProtocol(action_cls)
+        self.action_type = action_type_of(env, action_cls)
+        self.protocol = ServerProtocol(self.action_type)
         if concurrency_config is not None:
             max_concurrent_envs = concurrency_config.max_concurrent_envs
         idle = concurrency_config.session_timeout if concurrency_config else None
@@ -115,7 +124,8 @@ class HTTPEnvServer:
             max_executing=self.settings.max_executing,
             max_constructing=self.settings.max_constructing,
         )
-        self.manager = SessionManager(env, limits, Nursery(env, self.settings) if self._isolated else None)
+        factory = factory_of(env, self.settings.mode)
+        self.manager = SessionManager(factory, limits, Nursery(factory, self.settings) if self._isolated else None)
         self.env_name = env_name or self.manager.factory_name
         self._protocols: dict[str, ServerProtocolV2] = {}
         self._connections: set[MultiConnection] = set()
@@ -123,11 +133,22 @@ class HTTPEnvServer:
         self.porter = Porter(self.settings)
         self.report: Callable[[], Awaitable[list[dict[str, Any]]]] = self._report
         self.words = Heartbeat.of_words(self.settings.heartbeat_s)
+        self.stays = Stays(self.manager, lambda: self.worker_key, self.settings.max_in_flight)
 
     @property
     def env_factory(self) -> Callable[[], Any]:
-        """What makes an environment; subclasses that exist already read it as `_env_factory`."""
-        return self._env_factory
+        """What makes an environment."""
+        return self._factory
+
+    @property
+    def _env_factory(self) -> Callable[[], Any]:
+        """The same for subclasses that exist already, which read it under this name, and put another in its place."""
+        return self._factory
+
+    @_env_factory.setter
+    def _env_factory(self, factory: Callable[[], Any]) -> None:
+        self.manager.replace(factory_of(factory, self.settings.mode))
+        self._factory = factory
 
     @property
     def active_sessions(self) -> int:
@@ -142,7 +163,7 @@ class HTTPEnvServer:
     @property
     def is_concurrency_safe(self) -> bool:
         """Whether the environment's class says that many instances may live in one process."""
-        cls = class_of(self._env_factory)
+        cls = class_of(self._factory)
         return cls is not None and profile_of(cls).concurrent
 
     @property
@@ -159,7 +180,26 @@ class HTTPEnvServer:
             "state": self.state_cls,
             "reset_observation": self.reset_observation_cls,
         }
-        return {name: TypeAdapter(part).json_schema() for name, part in parts.items()}
+        return {name: schema_of(part) or {} for name, part in parts.items()}
+
+    @cached_property
+    def contract(self) -> Contract:
+        """What clients compare with their own types."""
+        return contract_of(self.action_cls, self.observation_cls, self.state_cls)
+
+    @cached_property
+    def read_action(self) -> Callable[[Any], Any]:
+        """Makes an action of plain data; raises `InvalidAction`."""
+        reader = ActionReader(self.action_type, codec_of("openenv.v2.json"))
+
+        def read(data: Any) -> Any:
+            try:
+                text = to_json(data, inf_nan_mode="constants")
+            except (ValueError, RecursionError) as error:  # text that is no UTF-8, nesting without end
+                raise InvalidAction(f"the action is no JSON that can be read: {error}") from None
+            return reader(text)
+
+        return read
 
     def get_capacity_status(self) -> ServerCapacityStatus:
         """How full the server is."""
@@ -182,14 +222,15 @@ class HTTPEnvServer:
         if self._trails is not None:
             visitor = visitor._replace(trail=self._trails(visitor.traceparent))
         if subprotocol is None:
-            return Connection(self.manager, self.protocol, channel, settings, visitor)
+            rooms: Any = self.manager if visitor.session is None else Guestbook(self.stays, visitor)
+            return Connection(rooms, self.protocol, channel, settings, visitor)
         protocol = self._protocols.get(subprotocol)
         if protocol is None:
-            protocol = ServerProtocolV2(self.action_cls, codec_of(subprotocol), settings.max_batch)
+            protocol = ServerProtocolV2(self.action_type, codec_of(subprotocol), settings.max_batch)
             self._protocols[subprotocol] = protocol
         ended = self._connections.discard
         connection = MultiConnection(
-            self.manager, protocol, channel, settings, self._hello(), self._deadlines, visitor, ended
+            self.manager, protocol, channel, settings, self._hello(), self._deadlines, visitor, ended, self.contract
         )
         self._connections.add(connection)
         return connection
@@ -200,12 +241,41 @@ class HTTPEnvServer:
         for connection in list(self._connections):
             connection.announce(grace_s)
 
-    def register_routes(self, app: FastAPI) -> None:
-        """Adds this server's routes to an app, which then serves this environment and no other."""
+    def get_session_info(self, session_id: str) -> SessionInfo | None:
+        """When a session of this process was opened and last used; None if there is none of that id."""
+        session = self.manager.find(session_id)
+        if session is None:
+            return None
+        began = time.time() - time.monotonic()
+        return SessionInfo(
+            session_id=session.id,
+            created_at=began + session.created_at,
+            last_activity_at=began + session.used_at,
+            step_count=session.steps,
+            environment_type=self.manager.factory_name,
+        )
+
+    def register_routes(self, app: FastAPI, mode: ServerMode | str | None = None) -> None:
+        """Adds this server's routes to an app, which then serves this environment and no other.
+
+        Sessions that are still open when the app stops are closed then.
+
+        Args:
+            app: Gets them.
+            mode: Instead of the setting `mode`: in production, only keys of scope control reset, step and read state.
+
+        Raises:
+            InvalidArgument: There is no such mode.
+        """
+        from .attendance import attend
         from .routes import register
 
+        if mode is not None:
+            self.porter.production = production_of(mode)
+            tell_mode(self.manager.factory, mode)
         app.state.openenv = self
         register(app)
+        attend(app, self)
 
     async def aclose(self) -> None:
         """Closes every session and waits until their environments are closed."""
@@ -232,17 +302,18 @@ class HTTPEnvServer:
             "resume_window_s": settings.resume_window_s,
             "capabilities": CAPABILITIES,
             "worker": self.worker_key,
+            "schema": self.contract.hashes,
         }
 
     @property
     def _isolated(self) -> bool:
         """Whether sessions have processes of their own."""
-        cls = class_of(self._env_factory)
+        cls = class_of(self._factory)
         declared = cls is not None and profile_of(cls).execution is Execution.PROCESS
         return declared or self.settings.isolation == "process" or self.settings.sandbox != "none"
 
     def _max_sessions(self, given: int | None) -> int:
-        cls = class_of(self._env_factory)
+        cls = class_of(self._factory)
         concurrent = self._isolated or (None if cls is None else profile_of(cls).concurrent)
         chosen = self.settings.max_sessions or given or self.settings.max_concurrent_envs
         if chosen is None:

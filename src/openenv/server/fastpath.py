@@ -27,7 +27,7 @@ from .guard import log_refusal
 from .picows_channel import serve
 from .porter import HANDSHAKE, Head
 from .relay import relay
-from .site import Site
+from .site import Site, server_inside
 from .upgrade import Upgrade
 from .visitor import Visitor
 
@@ -67,12 +67,18 @@ class FastPath(asyncio.Protocol):
         if self._transport.is_closing():
             return
         site = Site.of(self._config, self._server_state)
-        upgrade = None if site is None else Upgrade.parse(self._request)
+        upgrade = Upgrade.parse(self._request)
         if site is None or upgrade is None or not site.serves(upgrade.path):
-            self._use_stock()
+            # Who may come in is asked where it comes in: here, or by the worker that it is for.
+            server = None if upgrade is None else server_inside(self._config.loaded_app)
+            if server is None or upgrade is None or not self._hand_on(server, upgrade.worker):
+                self._use_stock()
         else:
             visitor = self._admit(site.server, upgrade)
             if visitor is not None and not self._hand_on(site.server, upgrade.worker):
+                if upgrade.session is not None:
+                    visitor = visitor._replace(session=upgrade.session, token=upgrade.token)
+                    upgrade = upgrade._replace(subprotocol=None)  # only v1 connections are attached
                 serve(site, self._transport, upgrade, visitor)
 
     def _admit(self, server: HTTPEnvServer, upgrade: Upgrade) -> Visitor | None:

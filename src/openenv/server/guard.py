@@ -11,20 +11,22 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ..errors import MessageTooLarge, OpenEnvError, TooManyFailures
 from ..metrics import METER
 from .answer import answer_to
+from .keys import Right, allows
 from .porter import HANDSHAKE, Head, fields_of, without_keys
 from .visitor import Visitor
 
 if TYPE_CHECKING:
     from .environment_server import HTTPEnvServer
 
-__all__ = ["Guard", "log_refusal", "visitor_of"]
+__all__ = ["Guard", "head_of", "log_refusal", "may_control", "visitor_of"]
 
 logger = logging.getLogger("openenv.server")
 
 _VISITOR = "openenv.visitor"
 _OFFERS = b"sec-websocket-protocol"
 # Ours that take a body. What an owner's route takes is its own matter.
-_WITH_BODY = frozenset({"/reset", "/step"})
+_WITH_BODY = frozenset({"/reset", "/step", "/mcp", "/sessions"})
+_TASKS = frozenset({"tasks", "num_tasks", "task", "task_range"})
 # Refused before it was accepted; used where a server cannot answer a handshake with a status.
 CLOSE_POLICY = 1008
 
@@ -40,6 +42,7 @@ class Guard:
     def __init__(self, app: ASGIApp, server: HTTPEnvServer):
         self._app = app
         self._server = server
+        self._with_body = _WITH_BODY | {f"/{server.env_name}/{name}" for name in _TASKS}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in {"http", "websocket"}:
@@ -47,7 +50,7 @@ class Guard:
             return
         try:
             head = _admit(scope, self._server)
-            if scope["type"] == "http" and head.path in _WITH_BODY:
+            if scope["type"] == "http" and head.path in self._with_body:
                 body = _Body(receive, send, self._server.settings.max_message_bytes)
                 body.expect(head.fields.get(b"content-length", b""))
                 receive, send = body.receive, body.send
@@ -69,6 +72,14 @@ def visitor_of(scope: MutableMapping[str, Any], server: HTTPEnvServer) -> Visito
     visitor = scope[_VISITOR]
     assert isinstance(visitor, Visitor)
     return visitor
+
+
+def may_control(scope: MutableMapping[str, Any], server: HTTPEnvServer) -> bool:
+    """Whether a request may have what production mode hides."""
+    if not server.porter.production:
+        return True
+    visitor = scope.get(_VISITOR)
+    return isinstance(visitor, Visitor) and allows(visitor.scope, Right.DRIVE)
 
 
 def log_refusal(error: OpenEnvError, head: Head) -> None:

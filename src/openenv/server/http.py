@@ -1,12 +1,11 @@
 """The HTTP endpoints: facts about the server, and reset, step and state for callers without WebSocket.
 
-A request stands alone: it gets an environment of its own, which is closed with the response.
+A request that names no session stands alone: it gets an environment of its own, which is closed with the response.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -14,25 +13,20 @@ from typing import Any
 
 import msgspec
 from fastapi import Request, Response
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
-from pydantic import TypeAdapter, ValidationError
 
 from ..errors import OpenEnvError, StepTimeout
-from ..metrics import METER
+from ..execution import Done
 from ..protocol import encode_observation, encode_state
 from ..protocol.report import UNSEEDED
 from ..sessions import Session
 from ..sessions.waiting import opened_session, result_of
 from ..types import EnvironmentMetadata, HealthResponse, ResetRequest, StepRequest
-from .answer import answer_to
 from .environment_server import HTTPEnvServer
 from .guard import visitor_of
+from .http_sessions import Call, in_session, json_response
 from .metadata import environment_metadata
 
-__all__ = ["health", "metadata", "on_error", "reset", "schema", "sessions", "state", "step"]
-
-logger = logging.getLogger("openenv.server")
+__all__ = ["health", "metadata", "reset", "schema", "server_of", "sessions", "state", "step"]
 
 # A request that may take longer need not be timed.
 LONGEST_S = 86_400.0
@@ -45,63 +39,67 @@ async def health() -> HealthResponse:
 
 async def metadata(request: Request) -> EnvironmentMetadata:
     """Name, description and README of the environment."""
-    return await environment_metadata(_server(request))
+    return await environment_metadata(server_of(request))
 
 
 async def schema(request: Request) -> dict[str, Any]:
     """JSON Schemas of action, observation and state."""
-    return _server(request).schemas
+    return server_of(request).schemas
 
 
 async def sessions(request: Request) -> Response:
     """The sessions that there are, of all worker processes."""
     # Not by FastAPI's encoder: ten thousand sessions would keep the event loop for a fifth of a second.
-    return _json(msgspec.json.encode(await _server(request).report()))
+    return json_response(msgspec.json.encode(await server_of(request).report()))
 
 
 async def reset(request: Request, body: ResetRequest | None = None) -> Response:
-    """Makes an environment, resets it and returns the first observation."""
+    """Starts an episode and returns the first observation: in the session that is named, else in one of its own."""
+    server = server_of(request)
     arguments = body.model_dump(exclude_unset=True) if body else {}
-    async with _session(_server(request), request) as session:
-        observation = await result_of(partial(session.reset, arguments))
-        notes = None if session.takes_seed_of(arguments) else UNSEEDED
-        return _json(encode_observation(observation, notes=notes))
+
+    def encode(session: Session, observation: Any) -> bytes:
+        return encode_observation(observation, notes=None if session.takes_seed_of(arguments) else UNSEEDED)
+
+    def start(session: Session, done: Done) -> None:
+        session.reset(arguments, done)
+
+    call = Call(start, encode, _seconds(arguments.get("timeout_s")))
+    return await in_session(request, server, call) or await _alone(request, server, call)
 
 
 async def step(request: Request, body: StepRequest) -> Response:
-    """Makes an environment and does one action; for environments whose steps stand alone.
+    """Does one action: in the session that is named, else in one of its own, for steps that stand alone.
 
     With `timeout_s`, all of that is answered within so many seconds.
     """
-    server = _server(request)
-    try:
-        action = TypeAdapter(server.action_cls).validate_python(body.action)
-    except ValidationError as error:
-        raise RequestValidationError(error.errors(include_context=False)) from None
+    server = server_of(request)
+    action = server.read_action(body.action)
     arguments = body.model_dump(exclude={"action", "request_id"}, exclude_none=True)
-    async with _deadline(body.timeout_s), _session(server, request) as session:
-        return _json(encode_observation(await result_of(partial(session.step_with, action, arguments))))
+
+    def start(session: Session, done: Done) -> None:
+        session.step_with(action, arguments, done)
+
+    call = Call(start, lambda _, observation: encode_observation(observation), body.timeout_s)
+    answer = await in_session(request, server, call)
+    if answer is None:
+        async with _deadline(body.timeout_s):
+            answer = await _alone(request, server, call)
+    return answer
 
 
 async def state(request: Request) -> Response:
-    """Makes an environment and returns its state."""
-    async with _session(_server(request), request) as session:
-        return _json(encode_state(await result_of(session.read_state)))
+    """The environment's state: that of the session that is named, else of a new one."""
+    server = server_of(request)
+    call = Call(Session.read_state, lambda _, state: encode_state(state))
+    return await in_session(request, server, call) or await _alone(request, server, call)
 
 
-def on_error(request: Request, error: Exception) -> JSONResponse:
-    """Every `OpenEnvError` as JSON: the facts of a WebSocket error frame, under an HTTP status."""
-    assert isinstance(error, OpenEnvError)
-    logger.warning(
-        "%s %s: %s: %s",
-        request.method,
-        request.url.path,
-        type(error).__name__,
-        error.message,
-        exc_info=error.__cause__,
-    )
-    METER.failed(error)
-    return answer_to(error)
+async def _alone(request: Request, server: HTTPEnvServer, call: Call) -> Response:
+    """Does a call in a session of its own."""
+    async with _session(server, request) as session:
+        result = await result_of(partial(call.start, session))
+        return json_response(call.encode(session, result))
 
 
 @asynccontextmanager
@@ -127,12 +125,14 @@ async def _deadline(timeout_s: float | None) -> AsyncIterator[None]:
         raise StepTimeout(f"no answer within {timeout_s:g} s, the timeout_s of the request") from None
 
 
-def _server(request: Request) -> HTTPEnvServer:
+def server_of(request: Request) -> HTTPEnvServer:
+    """The server behind an endpoint, whose client was let in. Raises `Unauthorized` where the guard did not ask."""
     server = request.app.state.openenv
     assert isinstance(server, HTTPEnvServer)
     visitor_of(request.scope, server)
     return server
 
 
-def _json(payload: bytes) -> Response:
-    return Response(payload, media_type="application/json")
+def _seconds(value: Any) -> float | None:
+    """A time limit among arguments that may hold anything."""
+    return float(value) if isinstance(value, (int, float)) and value > 0 else None

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from ..contract import Contract
 from ..errors import InvalidMessage, MessageTooLarge, OpenEnvError, SessionLost, TooManyCalls
 from ..metrics import METER
 from ..protocol import messages
@@ -40,6 +41,7 @@ class MultiConnection:
         deadlines: Watches over calls.
         visitor: Whose connection it is.
         on_end: Told once, when the connection has ended.
+        contract: What the environment takes and gives, for clients who ask.
 
     Attributes:
         due: When calls that come alone must be answered, if they do not say: never.
@@ -53,6 +55,7 @@ class MultiConnection:
     __slots__ = (
         "_batches",
         "_channel",
+        "_contract",
         "_ended",
         "_last_id",
         "_max_bytes",
@@ -75,12 +78,14 @@ class MultiConnection:
         deadlines: Deadlines,
         visitor: Visitor,
         on_end: Callable[[MultiConnection], None],
+        contract: Contract,
     ):
         self.protocol = protocol
         self._channel = channel
         self._max_bytes = settings.max_message_bytes
         self.max_frame_bytes = min(FRAME_BYTES, settings.max_message_bytes)
         self._on_end = on_end
+        self._contract = contract
         self._ended = False
         self._last_id = 0
         # Calls without a reply, and how many there may be.
@@ -236,6 +241,9 @@ class MultiConnection:
     def _heartbeat(self, message: messages.Heartbeat) -> None:
         self.answer(message.id, None, self.protocol.ok({}))
 
+    def _schema(self, message: messages.Schema) -> None:
+        self.answer(message.id, None, self.protocol.ok({"schemas": self._contract.schemas}))
+
     def _refuse(self, error: OpenEnvError) -> None:
         """Answers what cannot be answered under an id."""
         if not self._ended:
@@ -260,4 +268,5 @@ _REQUESTS: dict[type[Any], Callable[[MultiConnection, Any], None]] = {
     messages.Batch: MultiConnection._batch,
     messages.Cancel: MultiConnection._cancel,
     messages.Heartbeat: MultiConnection._heartbeat,
+    messages.Schema: MultiConnection._schema,
 }

@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 from urllib.parse import quote
 
-from ..errors import TooManyFailures, Unauthorized
+from ..errors import Hidden, InvalidArgument, TooManyFailures, Unauthorized
 from ..settings import ServerSettings
+from ..types import ServerMode
 from .keys import FailureBook, Keyring, Right, allows, refusal
 from .origin import MOST_SHOWN, Origins
 from .visitor import Scope, Visitor
 
-__all__ = ["HANDSHAKE", "KEY_OFFER", "RIGHTS", "Head", "Porter", "fields_of", "without_keys"]
+__all__ = ["HANDSHAKE", "KEY_OFFER", "RIGHTS", "Head", "Porter", "fields_of", "production_of", "without_keys"]
 
 # Stands where requests have their method.
 HANDSHAKE = "WEBSOCKET"
@@ -28,11 +29,16 @@ _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 RIGHTS: dict[tuple[str, str], Right] = {
     ("GET", "/metadata"): Right.READ,
     ("GET", "/schema"): Right.READ,
+    ("GET", "/list_environments"): Right.READ,
     ("GET", "/metrics"): Right.WATCH,
     ("GET", "/docs"): Right.WATCH,
     ("GET", "/docs/oauth2-redirect"): Right.WATCH,
     ("GET", "/redoc"): Right.WATCH,
     ("GET", "/openapi.json"): Right.WATCH,
+    ("POST", "/mcp"): Right.TOOLS,
+    ("GET", "/mcp"): Right.TOOLS,
+    ("DELETE", "/mcp"): Right.TOOLS,
+    (HANDSHAKE, "/mcp"): Right.TOOLS,
     (HANDSHAKE, "/ws"): Right.CONNECT,
 }
 _FOR_ALL = frozenset({("GET", "/health"), ("HEAD", "/health")})
@@ -74,6 +80,13 @@ def without_keys(offers: Iterable[str]) -> list[str]:
     return [offer for offer in offers if not offer.strip().startswith(KEY_OFFER)]
 
 
+def production_of(mode: str) -> bool:
+    """Whether a mode is that of production. Raises `InvalidArgument` for one that is none."""
+    if mode not in set(ServerMode):
+        raise InvalidArgument(f"setting mode (OPENENV_MODE): {mode!r} is none of {', '.join(ServerMode)}")
+    return mode == ServerMode.PRODUCTION
+
+
 class Porter:
     """Checks keys and origins.
 
@@ -83,10 +96,15 @@ class Porter:
 
     Raises:
         UsageError: A setting cannot be read.
+
+    Attributes:
+        keys: Those that it knows.
+        production: Only keys of scope control are for more than tools. Where no key is asked for, nobody has one.
     """
 
     def __init__(self, settings: ServerSettings, clock: Callable[[], float] = time.monotonic):
         self.keys = Keyring.parse(settings.api_keys)
+        self.production = production_of(settings.mode)
         self._origins = Origins(settings.allowed_origins)
         self._failures = FailureBook(settings.max_key_failures)
         self._clock = clock
@@ -105,14 +123,18 @@ class Porter:
         if (head.method, head.path) in _FOR_ALL:
             return Visitor(Scope.VIEW, 0, peer)
         shown = _shown(head.fields)
-        visitor = Visitor(Scope.CONTROL, 0, peer) if self.keys.open else self._recognize(head, shown, peer)
+        visitor = self._anybody(peer) if self.keys.open else self._recognize(head, shown, peer)
         if _TRACE in head.fields:
             visitor = visitor._replace(traceparent=head.fields[_TRACE].decode("latin-1"))
         self._check_origin(head, bool(shown))
         right = RIGHTS.get(("GET" if head.method == "HEAD" else head.method, head.path), Right.EVERYTHING)
-        if not allows(visitor.scope, right):
-            raise refusal(visitor.scope, str(head))
+        # Without keys, what is not for everybody is left out by its own routes; the owner's are his own matter.
+        if not self.keys.open and not allows(visitor.scope, right):
+            raise _hidden(head) if self.production else refusal(visitor.scope, str(head))
         return visitor
+
+    def _anybody(self, peer: str) -> Visitor:
+        return Visitor(Scope.AGENT if self.production else Scope.CONTROL, 0, peer)
 
     def _recognize(self, head: Head, shown: list[bytes], peer: str) -> Visitor:
         for key in shown:
@@ -141,6 +163,10 @@ class Porter:
         if head.method in _READING and not has_key and b"cookie" not in head.fields:
             return
         self._origins.check(origin, head.fields.get(b"host", b""), head.local)
+
+
+def _hidden(head: Head) -> Hidden:
+    return Hidden(f"{head} is not there in production mode (OPENENV_MODE), but for keys of scope {Scope.CONTROL}")
 
 
 def _shown(fields: Mapping[bytes, bytes]) -> list[bytes]:

@@ -16,8 +16,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from ..errors import ConnectionFailed, MessageTooLarge, OpenEnvError
 from ..settings import ServerSettings
 from .answer import raw_answer
-from .environment_server import HTTPEnvServer
 from .linger import LingeringTransport
+from .site import server_inside
 
 __all__ = ["Reception"]
 
@@ -179,9 +179,5 @@ class Reception(HttpToolsProtocol):
 
 def _settings_of(app: Any) -> ServerSettings:
     """Those of the environment server somewhere inside what uvicorn serves; else those of the process."""
-    while app is not None:
-        server = getattr(getattr(app, "state", None), "openenv", None)
-        if isinstance(server, HTTPEnvServer):
-            return server.settings
-        app = getattr(app, "app", None)
-    return ServerSettings.read()
+    server = server_inside(app)
+    return ServerSettings.read() if server is None else server.settings

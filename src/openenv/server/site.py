@@ -21,7 +21,7 @@ from .heartbeat import Heartbeat
 from .turn import Turn
 from .websocket import environment_socket
 
-__all__ = ["Site"]
+__all__ = ["Site", "server_inside"]
 
 # Middleware that lets WebSocket connections pass untouched, and ours, whose part of it the fast path does itself;
 # behind any other it is not taken.
@@ -66,6 +66,16 @@ class Site:
         if path not in self._served and _leads_to_environment(self._router, self._root_path, path):
             self._served.add(path)
         return path in self._served
+
+
+def server_inside(app: Any) -> HTTPEnvServer | None:
+    """The environment server somewhere inside what uvicorn serves, whatever stands before it."""
+    while app is not None:
+        server = getattr(getattr(app, "state", None), "openenv", None)
+        if isinstance(server, HTTPEnvServer):
+            return server
+        app = getattr(app, "app", None)
+    return None
 
 
 def _bare_app(app: Any) -> Starlette | None:

@@ -9,6 +9,7 @@ from urllib.parse import parse_qs, unquote
 
 from ..protocol.negotiation import choose
 from .porter import fields_of
+from .stays import worker_of
 
 __all__ = ["Upgrade"]
 
@@ -50,8 +51,23 @@ class Upgrade(NamedTuple):
 
     @property
     def worker(self) -> str | None:
-        """The worker process that the client wants, if it names one."""
-        return parse_qs(self.query).get("worker", [None])[0] if "worker=" in self.query else None
+        """The worker process that the client wants, if it names one; that of the session that it names, otherwise."""
+        named = self._named("worker") or None
+        session = None if named is not None else self.session
+        return named if session is None else worker_of(session)
+
+    @property
+    def session(self) -> str | None:
+        """The session that the client wants to be attached to, if it names one."""
+        return self._named("session_id")
+
+    @property
+    def token(self) -> str | None:
+        """What it shows for that."""
+        return self._named("token")
+
+    def _named(self, name: str) -> str | None:
+        return parse_qs(self.query, True).get(name, [None])[0] if f"{name}=" in self.query else None
 
     def canonical(self) -> bytes:
         """The request in the only form that picows takes (one `Connection` token, no extensions)."""

@@ -30,6 +30,8 @@ class Visitor(NamedTuple):
         peer: Its address, for people to read: `127.0.0.1:41234`.
         traceparent: The trace that its requests are part of, in its own words (W3C trace context); empty: none.
         trail: Where its requests are traced; None: nowhere.
+        session: The session that its URL asks to be attached to; None: it wants one of its own.
+        token: What it shows for that, beside its key.
     """
 
     scope: Scope
@@ -37,6 +39,8 @@ class Visitor(NamedTuple):
     peer: str
     traceparent: str = ""
     trail: Trail | None = None
+    session: str | None = None
+    token: str | None = None
 
 
 ANYBODY = Visitor(Scope.CONTROL, 0, "")

@@ -35,7 +35,11 @@ async def environment_socket(websocket: WebSocket) -> None:
     server = websocket.app.state.openenv
     assert isinstance(server, HTTPEnvServer)
     subprotocol = choose(websocket.scope.get("subprotocols", ()))
+    wanted = websocket.query_params
     visitor = visitor_of(websocket.scope, server)
+    if "session_id" in wanted:
+        visitor = visitor._replace(session=wanted["session_id"], token=wanted.get("token"))
+        subprotocol = None  # only v1 connections are attached
     await websocket.accept(subprotocol=subprotocol)
     binary = subprotocol is not None and codec_of(subprotocol).binary
     channel = _AsgiChannel(binary, server.settings.max_unsent_bytes)

@@ -108,12 +108,31 @@ class SessionManager:
         return list(self._sessions.values())
 
     @property
+    def shares_process(self) -> bool:
+        """Whether environments run in this process."""
+        return self._nursery is None
+
+    @property
     def factory_name(self) -> str:
         """The environment's name, for messages."""
         factory = self.factory
         while isinstance(factory, functools.partial):
             factory = factory.func
         return str(getattr(factory, "__name__", type(factory).__name__))
+
+    def replace(self, factory: Callable[[], Any]) -> None:
+        """Makes environments by another factory from now on.
+
+        Raises:
+            UsageError: Environments have processes of their own, which know the first factory only.
+        """
+        if self._nursery is not None:
+            raise UsageError(
+                f"{self.factory_name} makes environments in processes of their own and cannot be replaced: "
+                "give the other factory to the server's constructor"
+            )
+        cls = class_of(factory)
+        self.factory, self._profile = factory, None if cls is None else profile_of(cls)
 
     def share(self, slots: Slots) -> None:
         """Counts sessions in slots that other processes have a part in. To be called before any is open."""

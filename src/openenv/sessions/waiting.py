@@ -12,7 +12,7 @@ from ..execution import Done
 from .manager import SessionManager
 from .session import Session, SessionState
 
-__all__ = ["close_session", "opened_session", "result_of"]
+__all__ = ["close_session", "opened_session", "result_of", "settle"]
 
 
 @asynccontextmanager
@@ -27,7 +27,7 @@ async def opened_session(manager: SessionManager, holder: int = 0, peer: str = "
     ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def opened(error: OpenEnvError | None) -> None:
-        _settle(ready, None, error)
+        settle(ready, None, error)
 
     session = manager.create(opened)
     session.holder, session.peer = holder, peer
@@ -50,11 +50,12 @@ async def close_session(session: Session) -> None:
 async def result_of(call: Callable[[Done], None]) -> Any:
     """Awaits one call: `await result_of(partial(session.reset, arguments))`. Raises what the call failed with."""
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    call(lambda result, error: _settle(future, result, error))
+    call(lambda result, error: settle(future, result, error))
     return await future
 
 
-def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+def settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    """Tells a future what a callback has heard."""
     if future.done():  # whoever waited was cancelled
         return
     if error is None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any, cast
 
 import uvicorn
 
 from ..server.fastpath import FastPath
+from ..server.forward import ARRIVAL, PROXY, Arrived
 from ..server.reception import Reception
 from .load import Load
 
@@ -39,16 +41,29 @@ class Arrival(Reception):
     def __init__(self, *, first: bytes = b"", **uvicorns: Any):
         super().__init__(**uvicorns)
         self._first = first
+        self._handed_on = first.startswith(PROXY)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if self._first:
+        if self._handed_on:
+            self._introduce()
+        elif self._first:
             self.data_received(self._first)
+
+    def on_headers_complete(self) -> None:
+        cast(dict[str, Any], self.scope)[ARRIVAL] = Arrived(self.url, self._handed_on)
+        super().on_headers_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
         # Not called after an upgrade: then the connection has another protocol.
         cast(WorkerConfig, self.config).worker_load.closed()
         super().connection_lost(exc)
+
+    def _introduce(self) -> None:
+        """Takes the client for who it is, and not for the worker that asks in its place (`forward.introduction`)."""
+        with contextlib.suppress(ValueError):  # of whom nothing is known
+            _, _, client, local, client_port, local_port = self._first.decode("latin-1").split()
+            self.client, self.server = (client, int(client_port)), (local, int(local_port))
 
 
 class _Upgrade(FastPath):

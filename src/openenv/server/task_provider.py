@@ -1,0 +1,206 @@
+"""Asks an environment for its tasks: its class where that suffices, else an instance made for the question."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pydantic_core import PydanticSerializationError, to_json
+
+from ..errors import OpenEnvError, StepFailed, UsageError
+from ..execution import class_of
+from ..sessions.waiting import opened_session, result_of
+from .visitor import Visitor
+
+if TYPE_CHECKING:
+    from .environment_server import HTTPEnvServer
+
+__all__ = ["METHODS", "NoTasks", "ask", "encode_tasks", "split_of"]
+
+METHODS = ("list_splits", "list_tasks", "num_tasks", "get_task", "get_task_range")
+
+
+class NoTasks(UsageError):
+    """The environment has no such method."""
+
+
+class _Question(NamedTuple):
+    """A call of one of the methods."""
+
+    method: str
+    arguments: dict[str, Any]
+
+
+async def ask(server: HTTPEnvServer, visitor: Visitor, method: str, **arguments: Any) -> Any:
+    """Calls one of the methods of a `TaskProvider`.
+
+    A method of the class itself (static, class method) is called on it, off the event loop. For others a session is
+    opened, and closed after the call.
+
+    Args:
+        server: Whose environment.
+        visitor: Whose session it is, if one is needed.
+        method: One of `METHODS`.
+        arguments: What it takes, by name.
+
+    Raises:
+        NoTasks: The environment has no such method.
+        UsageError: There is no such split, or no such task; `data["num_tasks"]` says how many there are.
+        CapacityError: An instance is needed and every slot is taken.
+        EnvironmentFailed: The method, or the constructor, raised.
+    """
+    question = _Question(method, arguments)
+    cls = class_of(server.env_factory)
+    if cls is not None and not callable(getattr(cls, method, None)):
+        raise NoTasks(f"{server.env_name} has no tasks to tell of: {cls.__name__} has no method {method}")
+    if cls is not None and server.manager.shares_process and _needs_no_instance(cls, question):
+        answer = await _of_class(cls, question)
+    else:
+        async with opened_session(server.manager, visitor.holder, visitor.peer) as session:
+            answer = await result_of(lambda done: session.call(_answer, question, done))
+        if inspect.isawaitable(answer):  # of an inline environment
+            answer = await answer
+    if isinstance(answer, dict) and _FAULT in answer:
+        if answer[_FAULT] == NoTasks.__name__:
+            raise NoTasks(f"{server.env_name} has no tasks to tell of: {answer['message']}")
+        raise UsageError(answer["message"], data=answer["data"])
+    return answer
+
+
+def encode_tasks(answer: dict[str, Any]) -> bytes:
+    """An answer as JSON: tasks may be plain data, models, dataclasses or simple objects.
+
+    Raises:
+        StepFailed: There is something in it that JSON cannot say.
+    """
+    try:
+        return to_json(answer, fallback=_plain, inf_nan_mode="constants")
+    except (PydanticSerializationError, ValueError, TypeError, RecursionError) as error:
+        raise StepFailed(f"a task cannot be sent as JSON: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "tolist"):  # numpy, torch
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return dict(value)
+    if hasattr(value, "__dict__") and not callable(value):
+        return {name: held for name, held in vars(value).items() if not name.startswith("_")}
+    raise TypeError(f"a {type(value).__name__} is none of its values")
+
+
+# What is wrong with a question comes in the place of an answer: an exception, as other objects of ours, would not
+# come out of the process of its environment as what it is.
+_FAULT = "openenv.fault"
+
+
+def _fault(message: str, count: int | None = None, kind: type[UsageError] = UsageError) -> dict[str, Any]:
+    return {_FAULT: kind.__name__, "message": message, "data": {} if count is None else {"num_tasks": count}}
+
+
+def _needs_no_instance(cls: type[Any], question: _Question) -> bool:
+    """Whether the class answers by itself, also what is asked when something is wrong with the question."""
+    return isinstance(inspect.getattr_static(cls, question.method), (staticmethod, classmethod))
+
+
+async def _of_class(cls: type[Any], question: _Question) -> Any:
+    try:
+        answer = await asyncio.to_thread(_answer, cls, question)
+        return await answer if inspect.isawaitable(answer) else answer
+    except OpenEnvError:
+        raise
+    except Exception as error:
+        raise StepFailed(f"{question.method} raised {type(error).__name__}: {error}") from error
+
+
+def _answer(provider: Any, question: _Question) -> Any:
+    """The operation that asks an environment, or its class; returns a coroutine for a method that is one."""
+    method = getattr(provider, question.method, None)
+    if not callable(method):
+        return _fault(f"{_name(provider)} has no method {question.method}", kind=NoTasks)
+    inquiry = _inquire(provider, method, question, inspect.iscoroutinefunction(method))
+    if inspect.iscoroutinefunction(method):
+        return inquiry
+    try:
+        inquiry.send(None)
+    except StopIteration as answered:
+        return answered.value
+    raise AssertionError("waits for nothing")
+
+
+async def _inquire(provider: Any, method: Any, question: _Question, may_wait: bool) -> Any:
+    """Waits for nothing unless it may."""
+    if _means_nothing(question.arguments):
+        return await _out_of_range(provider, question.arguments, may_wait)
+    try:
+        answer = method(*question.arguments.values())
+        return _settled(await answer if may_wait else answer)
+    except Exception as error:
+        fault = await _explained(provider, question.arguments, error, may_wait)
+        if fault is None:
+            raise
+        return fault
+
+
+def _settled(answer: Any) -> Any:
+    """Sequences of any kind as lists, made where the environment may be touched."""
+    return list(answer) if isinstance(answer, (tuple, range, Iterator)) else answer
+
+
+def _means_nothing(arguments: dict[str, Any]) -> bool:
+    """Whether nobody can mean that, whatever the environment would make of it: Python takes -1 for the last one."""
+    index, start, stop = (arguments.get(name) for name in ("index", "start", "stop"))
+    return min(index or 0, start or 0, stop or 0) < 0 or (start is not None and stop is not None and start > stop)
+
+
+async def _explained(provider: Any, arguments: dict[str, Any], error: Exception, may_wait: bool) -> Any:
+    """What was wrong with the question; None if it was the environment that failed."""
+    split = arguments.get("split")
+    names = await _said(provider, may_wait, "list_splits")
+    if split is not None and isinstance(names, (list, tuple)):
+        known = [split_of(name).get("name") for name in names]
+        if split not in known:
+            return _fault(f"no split {split!r:.80}: there are {', '.join(map(str, known)) or 'none'}")
+    return await _out_of_range(provider, arguments, may_wait) if isinstance(error, IndexError) else None
+
+
+async def _out_of_range(provider: Any, arguments: dict[str, Any], may_wait: bool) -> dict[str, Any]:
+    split = arguments["split"]
+    count = await _said(provider, may_wait, "num_tasks", split)
+    asked = {name: value for name, value in arguments.items() if name != "split" and value is not None}
+    wanted = f"split {split!r:.80} has no task of {', '.join(f'{name} {value}' for name, value in asked.items())}"
+    if not isinstance(count, int):
+        return _fault(wanted)
+    there = f"there are {count}, from 0 to {count - 1}" if count else "there is none"
+    return _fault(f"{wanted}: {there}", count)
+
+
+async def _said(provider: Any, may_wait: bool, method: str, *arguments: Any) -> Any:
+    """What another of its methods says; None if it cannot be asked here and now."""
+    with contextlib.suppress(Exception):
+        answer = getattr(provider, method)(*arguments)
+        if not inspect.isawaitable(answer):
+            return answer
+        if may_wait:
+            return await answer
+        if inspect.iscoroutine(answer):
+            answer.close()
+    return None
+
+
+def split_of(split: Any) -> dict[str, Any]:
+    """A split as it is told: name and type (train, test, else validation)."""
+    if isinstance(split, Mapping):
+        return dict(split)
+    if isinstance(split, str):
+        return {"name": split, "type": split if split in ("train", "test") else "validation"}
+    name = getattr(split, "name", split)
+    kind = getattr(split, "type", None)
+    return {**split_of(str(name)), **({} if kind is None else {"type": str(kind)})}
+
+
+def _name(provider: Any) -> str:
+    return (provider if isinstance(provider, type) else type(provider)).__name__

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from openenv.errors import FactoryFailed, ResetRequired, ServerFull, StepFailed
+from openenv.server import HTTPEnvServer
+from openenv.server.metadata import load_environment_metadata
+from openenv.server.visitor import ANYBODY
+from openenv.server.web_manager import WebInterfaceManager
+from openenv.settings import ServerSettings
+
+from .probe import AsyncProbe, BrokenProbe, ProbeAction, ProbeEnvironment, ProbeObservation
+
+
+@asynccontextmanager
+async def managed(environment: Any = ProbeEnvironment, **options: Any) -> AsyncIterator[WebInterfaceManager]:
+    settings = ServerSettings.read({}, **options)
+    server = HTTPEnvServer(environment, ProbeAction, ProbeObservation, settings=settings)
+    try:
+        yield WebInterfaceManager(server, load_environment_metadata(environment, "probe"))
+    finally:
+        await server.aclose()
+
+
+@pytest.mark.parametrize("environment", [ProbeEnvironment, AsyncProbe])
+async def test_an_episode(environment):
+    async with managed(environment) as manager:
+        assert manager.get_state() == {"episode_id": None, "step_count": 0}
+        first = await manager.reset_environment({"seed": 4, "unforeseen": 1})
+        assert (first["observation"]["value"], first["done"]) == (4, False)
+        assert manager.episode_state.is_reset
+        step = await manager.step_environment({"number": "6"})
+        assert (step["observation"]["value"], step["reward"]) == (6, 1.5)
+        assert manager.get_state() == {"episode_id": "probe", "step_count": 1}
+        episode = manager.episode_state
+        assert (episode.episode_id, episode.step_count, episode.is_reset) == ("probe", 1, False)
+        assert episode.current_observation == step["observation"]
+        (log,) = episode.action_logs
+        assert (log.action["number"], log.observation, log.reward) == (6, step["observation"], 1.5)
+        await manager.reset_environment()
+        assert manager.episode_state.action_logs == []
+
+
+async def test_all_who_look_share_one_session():
+    async with managed() as manager:
+        await manager.reset_environment()
+        await asyncio.gather(*(manager.step_environment({}) for _ in range(5)))
+        await manager.reset_environment()
+        assert manager._server.active_sessions == 1
+
+
+async def test_the_log_has_an_end(monkeypatch):
+    monkeypatch.setattr(WebInterfaceManager, "MAX_ACTION_LOGS", 2)
+    async with managed(AsyncProbe) as manager:
+        await manager.reset_environment()
+        for number in range(4):
+            await manager.step_environment({"number": number})
+        assert [log.step_count for log in manager.episode_state.action_logs] == [3, 4]
+
+
+async def test_actions_may_be_of_any_type():
+    class Loose(AsyncProbe):
+        async def step_async(self, action):
+            return ProbeObservation(value=sorted(action))
+
+    server = HTTPEnvServer(Loose, dict[str, Any], ProbeObservation, settings=ServerSettings.read({}))
+    manager = WebInterfaceManager(server, load_environment_metadata(Loose))
+    await manager.reset_environment()
+    odd = object()
+    assert (await manager.step_environment({"b": 1, "a": odd}))["observation"]["value"] == ["a", "b"]
+    assert manager.episode_state.action_logs[0].action == {"b": 1, "a": repr(odd)}
+    await server.aclose()
+
+
+async def test_a_step_needs_a_reset():
+    async with managed() as manager:
+        with pytest.raises(ResetRequired, match="reset first"):
+            await manager.step_environment({})
+
+
+async def test_what_is_no_action_is_refused_and_the_episode_goes_on():
+    async with managed() as manager:
+        await manager.reset_environment()
+        with pytest.raises(ValidationError):
+            await manager.step_environment({"number": "many"})
+        with pytest.raises(StepFailed):
+            await manager.step_environment({"kind": "raise"})
+        assert (await manager.step_environment({"number": 1}))["observation"]["value"] == 1
+
+
+async def test_a_session_that_has_ended_is_replaced_by_a_reset():
+    async with managed() as manager:
+        await manager.reset_environment()
+        stay = manager._stay
+        assert stay is not None
+        await stay.close()
+        with pytest.raises(ResetRequired, match="reset for a new one"):
+            await manager.step_environment({})
+        await manager.reset_environment()
+        assert manager._stay is not stay
+        assert (await manager.step_environment({}))["done"] is False
+
+
+async def test_without_room_there_is_no_session():
+    async with managed(max_sessions=1) as manager:
+        other = await manager._server.stays.open(ANYBODY)
+        with pytest.raises(ServerFull):
+            await manager.reset_environment()
+        await other.close()
+        await manager.reset_environment()
+
+
+async def test_an_environment_that_cannot_be_made():
+    async with managed(BrokenProbe) as manager:
+        with pytest.raises(FactoryFailed):
+            await manager.reset_environment()
+
+
+async def test_calls_come_from_any_event_loop():
+    """Pages run their handlers on threads, some with an event loop for each call."""
+    async with managed() as manager:
+        manager.home = asyncio.get_running_loop()
+        seen: list[Any] = []
+
+        def handler() -> None:
+            asyncio.run(manager.reset_environment())
+            seen.append(asyncio.run(manager.step_environment({"number": 3})))
+            seen.append(manager.get_state())
+
+        thread = threading.Thread(target=handler)
+        thread.start()
+        await asyncio.to_thread(thread.join)
+        assert seen[0]["observation"]["value"] == 3
+        assert seen[1]["step_count"] == 1
