@@ -1,0 +1,145 @@
+"""Event loops for code that has none: one on a thread of its own, and the wait for a coroutine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import weakref
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+__all__ = ["BackgroundLoop", "shared_loop", "wait_for"]
+
+T = TypeVar("T")
+
+
+class BackgroundLoop:
+    """Runs coroutines for other threads, in the context of those who ask.
+
+    Args:
+        name: Name of its thread, which is a daemon: it keeps no process from ending.
+    """
+
+    def __init__(self, name: str):
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=_serve, args=(self.loop,), name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, call: Coroutine[Any, Any, T]) -> Future[T]:
+        """Has a coroutine run there. Cancelling the future cancels it."""
+        return asyncio.run_coroutine_threadsafe(call, self.loop)
+
+    def run(self, call: Coroutine[Any, Any, T]) -> T:
+        """Runs a coroutine there and waits for it; an interrupt of this thread cancels it."""
+        future = self.submit(call)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        """Ends the thread and closes the loop, without waiting for either."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
+
+
+class _Process:
+    """What this process has: one loop, or none yet."""
+
+    lock = threading.Lock()
+    loop: BackgroundLoop | None = None
+
+
+def shared_loop() -> BackgroundLoop:
+    """The loop of this process for input and output that belongs to no other loop; made when first asked for.
+
+    No code of users may run there: what it waits for could be somebody who waits for this loop.
+    """
+    with _Process.lock:
+        if _Process.loop is None:
+            _Process.loop = BackgroundLoop("openenv-background")
+        return _Process.loop
+
+
+class _Presence:
+    """Goes with its thread: nothing else holds it, as the traceback of an error may hold a loop."""
+
+
+class _Waiter(threading.local):
+    """How this thread waits for coroutines. Its loops stay: what was opened on one is still good next time."""
+
+    def __init__(self) -> None:
+        self.presence = _Presence()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.aside: BackgroundLoop | None = None
+
+    def here(self, call: Any) -> Any:
+        if self.loop is None:
+            self.loop = asyncio.new_event_loop()
+            weakref.finalize(self.presence, _leave, os.getpid(), self.loop, self.loop.close).atexit = False
+        task = self.loop.create_task(call)
+        try:
+            return self.loop.run_until_complete(task)
+        except BaseException:  # an interrupt, perhaps: nothing may be left to go on during the next call
+            if not task.done():
+                task.cancel()
+                self.loop.run_until_complete(asyncio.wait([task]))
+            raise
+
+    def elsewhere(self, call: Any) -> Any:
+        if self.aside is None:
+            self.aside = BackgroundLoop(f"{threading.current_thread().name}-beside")
+            weakref.finalize(self.presence, _leave, os.getpid(), self.aside.loop, self.aside.stop).atexit = False
+        return self.aside.run(call)
+
+
+def _leave(process: int, loop: asyncio.AbstractEventLoop, end: Callable[[], None]) -> None:
+    """Ends a loop with the thread that it served. A forked child keeps it: closing it takes it from the parent."""
+    if os.getpid() == process:
+        end()
+    else:
+        _inherited.append(loop)
+
+
+_waiter = _Waiter()
+_inherited: list[asyncio.AbstractEventLoop] = []
+
+
+def wait_for(awaitable: Awaitable[Any]) -> Any:
+    """Waits for an awaitable in synchronous code, on this thread.
+
+    Where an event loop runs on this thread, it is waited for on another one, which belongs to this thread alone: so
+    neither can be waiting for the other. The loop stands still meanwhile; asynchronous code awaits instead.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return _waiter.here(_awaiting(awaitable))
+    return _waiter.elsewhere(_awaiting(awaitable))
+
+
+async def _awaiting(awaitable: Awaitable[Any]) -> Any:
+    return await awaitable
+
+
+def _forget() -> None:
+    """After a fork: the threads stayed in the parent, and the lock may have been held."""
+    global _waiter  # noqa: PLW0603 - one for each process
+    if _Process.loop is not None:
+        _inherited.append(_Process.loop.loop)
+    _Process.lock = threading.Lock()
+    _Process.loop = None
+    _waiter = _Waiter()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
