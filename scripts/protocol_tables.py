@@ -17,7 +17,7 @@ import msgspec
 from openenv import errors
 from openenv.protocol.binary import ELEMENT_SIZES
 from openenv.protocol.messages import CALLS, OPS, Request
-from openenv.protocol.replies import EVENTS, REPLIES, Failure, Fault, Limits, Slot
+from openenv.protocol.replies import EVENTS, REPLIES, Failure, Fault, Hashes, Limits, Slot
 
 DOCS = Path(__file__).parent.parent / "docs"
 _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -83,6 +83,7 @@ def page(text: str) -> str:
         "replies": _sections(REPLIES, found, skip={"id", "ok"}),
         "events": _sections(EVENTS, found, skip={"event"}),
         "limits": _fields(found[Limits.__name__], skip=set()),
+        "hashes": _fields(found[Hashes.__name__], skip=set()),
         "slot": _fields(found[Slot.__name__], skip=set()),
         "fault": _fields(found[Fault.__name__], skip=set()),
         "errors": _errors(),

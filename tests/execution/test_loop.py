@@ -453,6 +453,31 @@ class AsyncWithoutClose(AsyncPlain):
     close = Environment.close
 
 
+async def test_an_asynchronous_close_runs_on_the_event_loop_to_its_end(helpers):
+    loops = []
+
+    class Closing(AsyncPlain):
+        async def close(self):
+            await asyncio.sleep(0)
+            loops.append(asyncio.get_running_loop())
+
+    executor = loop_executor(helpers)
+    await outcome(partial(executor.start, Closing))
+    assert await outcome(executor.close) == (None, None)
+    assert loops == [asyncio.get_running_loop()]
+
+
+async def test_an_asynchronous_close_that_raises(helpers):
+    failure = ValueError("no")
+
+    class Clinging(AsyncPlain):
+        async def close(self):
+            raise failure
+
+    executor = loop_executor(helpers, Clinging())
+    assert await outcome(executor.close) == (None, failure)
+
+
 async def test_cancelling_a_call_before_it_began_does_not_cancel_the_next(helpers):
     executor = loop_executor(helpers, AsyncPlain())
     first, second = [], asyncio.get_running_loop().create_future()

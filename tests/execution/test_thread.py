@@ -145,6 +145,24 @@ class TestTheEnd:
         await until(lambda: bool(ends))
         assert ends[0][0] == ends[0][1]
 
+    async def test_an_asynchronous_close_runs_to_its_end_on_the_same_thread(self):
+        threads = []
+
+        class Closing(Plain):
+            def __init__(self):
+                super().__init__()
+                threads.append(threading.get_ident())
+
+            async def close(self):
+                await asyncio.sleep(0)
+                threads.append(threading.get_ident())
+
+        executor = thread_executor()
+        await outcome(partial(executor.start, Closing))
+        assert await outcome(executor.close) == (None, None)
+        assert len(threads) == 2
+        assert len(set(threads)) == 1
+
     async def test_close_ends_the_thread(self):
         executor, environment = await opened()
         thread, _ = await outcome(partial(executor.submit, lambda *_: threading.current_thread(), None))

@@ -135,4 +135,5 @@ class TestWhatIsSentIsWhatIsSaid:
         limits["max_connection_in_flight"] = 1
         fields = {"protocol": 2, "server": "1", "environment": "e", "limits": limits, "heartbeat_s": None}
         fields |= {"resume_window_s": 0, "capabilities": [], "worker": None}
+        fields["schema"] = {"action": "a1", "observation": None, "state": None}
         assert self.read(server, server.event("hello", fields), Hello).protocol == 2

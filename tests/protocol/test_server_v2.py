@@ -26,6 +26,7 @@ from openenv.protocol.messages import (
     Open,
     Refused,
     Reset,
+    Schema,
     State,
     Step,
 )
@@ -77,6 +78,7 @@ GOOD = [
     ({"id": 7, "op": "cancel", "target": 6}, Cancel(id=7, target=6)),
     ({"id": 8, "op": "close", "session": "a"}, Close(id=8, session="a")),
     ({"id": MAX_ID, "op": "heartbeat"}, Heartbeat(id=MAX_ID)),
+    ({"id": 10, "op": "schema"}, Schema(id=10)),
     (
         {"id": 9, "op": "batch", "calls": [{"op": "close", "session": "a"}], "min_ready": 1, "wait_s": 0},
         Batch(id=9, calls=[Close(session="a")], min_ready=1, wait_s=0.0),

@@ -6,7 +6,8 @@ the same one. A task a step would cost more than a step.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from ..environment import Environment
@@ -71,8 +72,12 @@ def has_close(environment: Any) -> bool:
     return "close" in own or getattr(type(environment), "close", None) not in (None, Environment.close)
 
 
-def close(environment: Any, _: None) -> None:
-    """The operation that closes an environment; one without a `close` has nothing to give back."""
+def close(environment: Any, _: None) -> Awaitable[Any] | None:
+    """The operation that closes an environment; one without a `close` has nothing to give back.
+
+    Returns:
+        What has to be awaited until it is closed, if its `close` is asynchronous.
+    """
     closing = getattr(environment, "close", None)
-    if closing is not None:
-        closing()
+    outcome = None if closing is None else closing()
+    return outcome if inspect.isawaitable(outcome) else None

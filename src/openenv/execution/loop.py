@@ -61,12 +61,21 @@ class LoopExecutor:
         return True
 
     def close(self, done: Done) -> None:
-        self._host.close()
+        def called(ending: Awaitable[Any] | None, error: BaseException | None) -> None:
+            if ending is None:
+                ended(None, error)
+            else:
+                self._host.run(_awaited(ending), ended)
+
+        def ended(_: Any, error: BaseException | None) -> None:
+            self._host.close()
+            done(None, error)
+
         environment, self._environment = self._environment, None
         if has_close(environment):
-            self._have_helped(close, environment, None, done)
+            self._have_helped(close, environment, None, called)
         else:
-            done(None, None)
+            ended(None, None)
 
     def _have_helped(self, operation: Operation, environment: Any, argument: Any, done: Done) -> None:
         self._mailbox.pace.begin()

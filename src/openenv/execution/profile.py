@@ -105,7 +105,9 @@ def is_asynchronous(cls: type[object]) -> bool:
 
 
 def _overrides(cls: type[Any], name: str) -> bool:
-    return getattr(cls, name, None) not in (None, getattr(Environment, name))
+    method = getattr(cls, name, None)
+    # A base class may offer the asynchronous form of whatever its subclasses write synchronously.
+    return method not in (None, getattr(Environment, name)) and not getattr(method, "follows_sync", False)
 
 
 def _execution(cls: type[Any], asynchronous: Collection[bool]) -> Execution:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from queue import SimpleQueue
 from types import CoroutineType
 from typing import Any
@@ -92,7 +92,9 @@ class ThreadExecutor:
     def _close(self, environment: Any, _: None) -> None:
         self._environment = None
         try:
-            close(environment, None)
+            ending = close(environment, None)
+            if ending is not None:
+                self._await(_awaited(ending), None)
         finally:
             if self._runner is not None:
                 self._runner.close()
@@ -102,6 +104,10 @@ class ThreadExecutor:
         if self._runner is None:
             self._runner = asyncio.Runner()
         return self._runner.run(call)
+
+
+async def _awaited(ending: Awaitable[Any]) -> None:
+    await ending
 
 
 class _Thread(threading.Thread):

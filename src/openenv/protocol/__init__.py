@@ -5,8 +5,9 @@ Names are imported when they are first used: a client does not load the server's
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ..lazy import lazy
 
 if TYPE_CHECKING:
     from .client import ClientProtocol, Reply, Request
@@ -36,33 +37,24 @@ __all__ = [
     "encode_state",
 ]
 
-_HOMES = {
-    "SUBPROTOCOLS": "negotiation",
-    "Answer": "client_v2",
-    "Body": "codec",
-    "ClientMessage": "server",
-    "ClientProtocol": "client",
-    "ClientProtocolV2": "client_v2",
-    "Codec": "codec",
-    "Event": "client_v2",
-    "Reply": "client",
-    "Request": "client",
-    "ServerProtocol": "server",
-    "ServerProtocolV2": "server_v2",
-    "choose": "negotiation",
-    "codec_of": "codec",
-    "encode_observation": "payload",
-    "encode_state": "payload",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "SUBPROTOCOLS": "openenv.protocol.negotiation",
+        "Answer": "openenv.protocol.client_v2",
+        "Body": "openenv.protocol.codec",
+        "ClientMessage": "openenv.protocol.server",
+        "ClientProtocol": "openenv.protocol.client",
+        "ClientProtocolV2": "openenv.protocol.client_v2",
+        "Codec": "openenv.protocol.codec",
+        "Event": "openenv.protocol.client_v2",
+        "Reply": "openenv.protocol.client",
+        "Request": "openenv.protocol.client",
+        "ServerProtocol": "openenv.protocol.server",
+        "ServerProtocolV2": "openenv.protocol.server_v2",
+        "choose": "openenv.protocol.negotiation",
+        "codec_of": "openenv.protocol.codec",
+        "encode_observation": "openenv.protocol.payload",
+        "encode_state": "openenv.protocol.payload",
+    },
+)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_json
 
 from ..errors import InvalidAction, InvalidMessage
+from .binary import list_of
 from .codec import Codec
 from .json_codec import has_marks
-from .report import MOST_FAULTS, too_many_faults
+from .lifting import lifter_of
+from .plain import encode_plain, is_plain
+from .report import MOST_FAULTS, place_of, too_many_faults
 
 __all__ = ["ActionReader"]
 
@@ -29,8 +32,10 @@ class ActionReader:
     def __init__(self, action_type: Any, codec: Codec):
         adapter: TypeAdapter[Any] = TypeAdapter(action_type)
         self._validator = adapter.validator
+        self._lift = lifter_of(action_type)
         self._binary = codec.binary
         self._decode = codec.decode
+        self._read = self._as_in_json if _has_own_bytes(action_type) else self._from_values
 
     def __call__(self, raw: msgspec.Raw | bytes) -> Any:
         """The validated action.
@@ -42,8 +47,13 @@ class ActionReader:
         encoded = bytes(raw)
         try:
             if self._binary or has_marks(encoded):
-                return self._from_values(self._decode(encoded))
-            return self._validator.validate_json(encoded)
+                return self._read(self._decode(encoded))
+            try:
+                return self._validator.validate_json(encoded)
+            except ValidationError:
+                if self._lift is None:
+                    raise
+                return self._read(self._decode(encoded))
         except ValidationError as error:
             raise InvalidAction(_INVALID, data={"errors": _faults(error)}) from None
         except InvalidMessage as error:
@@ -55,6 +65,9 @@ class ActionReader:
         try:
             return self._validator.validate_python(values)
         except ValidationError as error:
+            lifted = values if self._lift is None else self._lift(values)
+            if lifted is not values:
+                return self._validator.validate_python(lifted)
             # Strict classes take a text for an enumeration, a list for a tuple and so on from JSON alone.
             try:
                 text = to_json(values, fallback=_as_list, inf_nan_mode="constants")
@@ -62,9 +75,20 @@ class ActionReader:
                 raise error from None
             return self._validator.validate_json(text)
 
+    def _as_in_json(self, values: Any) -> Any:
+        """For a class whose bytes are base64 in JSON: clients send them as it writes them, whatever the codec is."""
+        if is_plain(values):
+            return self._validator.validate_json(encode_plain(values))
+        return self._from_values(values)
+
+
+def _has_own_bytes(action_type: Any) -> bool:
+    declared = [action_type, *get_args(action_type)]
+    return any(getattr(each, "model_config", {}).get("val_json_bytes", "utf8") != "utf8" for each in declared)
+
 
 def _as_list(array: Any) -> Any:
-    return array.tolist()  # all else that a codec reads JSON can say
+    return list_of(array)  # all else that a codec reads JSON can say
 
 
 def _faults(error: ValidationError) -> list[dict[str, Any]]:
@@ -73,5 +97,5 @@ def _faults(error: ValidationError) -> list[dict[str, Any]]:
         return too_many_faults(error.error_count())
     faults: list[dict[str, Any]] = msgspec.json.decode(error.json(include_url=False, include_input=False))
     for fault in faults:
-        fault["loc"] = fault["loc"] or ["action"]
+        fault["loc"] = place_of(fault["loc"]) or ["action"]
     return faults

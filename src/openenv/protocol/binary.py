@@ -2,7 +2,8 @@
 
 The header is one byte for the length of the element type's name, the name, one byte for the number of
 dimensions and 8 bytes, little-endian, for each dimension. numpy is optional: without it an array is read as
-a mapping of `dtype`, `shape` and `data`.
+a mapping of `dtype`, `shape` and `data`. So is one of bfloat16 without torch. Tensors are written as the arrays that
+they hold, and read as arrays: who declares a tensor gets one (`lifting`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,17 @@ import sys
 from math import prod
 from typing import Any
 
-__all__ = ["ELEMENT_SIZES", "is_array", "is_numpy_scalar", "pack_array", "read_array", "unpack_array", "write_array"]
+__all__ = [
+    "ELEMENT_SIZES",
+    "is_array",
+    "is_numpy_scalar",
+    "is_tensor",
+    "list_of",
+    "pack_array",
+    "read_array",
+    "unpack_array",
+    "write_array",
+]
 
 # Bytes an element takes, for each type that may travel: no objects, no texts, nothing that differs by machine.
 ELEMENT_SIZES = {
@@ -30,14 +41,21 @@ ELEMENT_SIZES = {
     "<f8": 8,
     "<c8": 8,
     "<c16": 16,
+    "bfloat16": 2,
 }
 MAX_DIMENSIONS = 32
 
 
 def is_array(value: Any) -> bool:
-    """Whether a value is a numpy array. Never imports numpy: who has an array has imported it."""
+    """Whether a value is a numpy array or a torch tensor. Never imports either: who has one has imported it."""
     numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, numpy.ndarray)
+    return (numpy is not None and isinstance(value, numpy.ndarray)) or is_tensor(value)
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether a value is a torch tensor."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
 
 
 def is_numpy_scalar(value: Any) -> bool:
@@ -47,17 +65,48 @@ def is_numpy_scalar(value: Any) -> bool:
 
 
 def write_array(array: Any) -> tuple[str, tuple[int, ...], bytes]:
-    """Element type, shape and elements of an array.
+    """Element type, shape and elements of an array or a tensor, wherever its memory is.
 
     Raises:
-        TypeError: Its elements are of a type that does not travel, or it has too many dimensions.
+        TypeError: Its elements are of a type that does not travel, it has too many dimensions, or is no plain array.
     """
+    if is_tensor(array):
+        return _write_tensor(array)
     little = array.dtype.newbyteorder("<")
     if little.str not in ELEMENT_SIZES:
         raise TypeError(f"an array of {array.dtype} cannot be sent: its elements must be numbers of a fixed size")
     if array.ndim > MAX_DIMENSIONS:
         raise TypeError(f"an array of {array.ndim} dimensions cannot be sent: at most {MAX_DIMENSIONS}")
+    if hasattr(array, "mask"):
+        raise TypeError("an array with a mask cannot be sent: send filled() and mask as arrays of their own")
     return little.str, array.shape, array.astype(little, copy=False).tobytes()
+
+
+def list_of(array: Any) -> Any:
+    """The elements of an array or a tensor in nested lists, for JSON without marks; of no dimensions, the element.
+
+    Raises:
+        TypeError: As `write_array`, and for complex numbers, which JSON does not have.
+    """
+    dtype, *_ = write_array(array)
+    if "c" in dtype:
+        raise TypeError("an array of complex numbers cannot be sent in protocol v1: send two arrays, or use v2")
+    plain = array.detach().cpu() if is_tensor(array) else array
+    return plain.tolist()
+
+
+def _write_tensor(tensor: Any) -> tuple[str, tuple[int, ...], bytes]:
+    torch = sys.modules["torch"]
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.device.type == "meta":
+        raise TypeError(f"a tensor of layout {tensor.layout} on {tensor.device} cannot be sent: make it dense first")
+    here = tensor.detach().cpu().resolve_conj().resolve_neg()
+    if here.dtype is torch.bfloat16:  # numpy has no such type
+        _, _, data = write_array(here.contiguous().view(torch.int16).numpy())
+        return "bfloat16", tuple(here.shape), data
+    try:
+        return write_array(here.numpy())
+    except (TypeError, RuntimeError) as error:
+        raise TypeError(f"a tensor of {tensor.dtype} cannot be sent: {error}") from error
 
 
 def read_array(dtype: Any, shape: Any, data: bytes) -> Any:
@@ -73,12 +122,22 @@ def read_array(dtype: Any, shape: Any, data: bytes) -> Any:
         raise ValueError(f"the shape of an array is a list of at most {MAX_DIMENSIONS} lengths")
     if prod(shape) * size != len(data):
         raise ValueError(f"an array whose shape needs {prod(shape) * size} bytes comes with {len(data)}")
+    if dtype == "bfloat16":
+        return _read_bfloat16(shape, data)
     try:
         import numpy
     except ImportError:
         return {"dtype": dtype, "shape": list(shape), "data": data}
     # A copy, since the frame's bytes cannot be written to and whoever gets an array may well do that.
     return numpy.ndarray(tuple(shape), numpy.dtype(dtype), buffer=data).copy()
+
+
+def _read_bfloat16(shape: Any, data: bytes) -> Any:
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return {"dtype": "bfloat16", "shape": list(shape), "data": data}
+    words = torch.frombuffer(bytearray(data), dtype=torch.int16) if data else torch.empty(0, dtype=torch.int16)
+    return words.view(torch.bfloat16).reshape(tuple(shape))
 
 
 def pack_array(array: Any) -> bytes:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from pydantic_core import from_json, to_json
 
 from ..errors import OpenEnvError, ProtocolViolation, from_wire
+from .portable import UNWRITABLE, portable_v1
 
 __all__ = ["ClientProtocol", "Reply", "Request"]
 
@@ -70,10 +71,13 @@ class ClientProtocol:
             waiter: Kept with the request.
 
         Raises:
-            pydantic_core.PydanticSerializationError: `data` holds what JSON cannot say.
+            ValueError: `data` holds what JSON cannot say.
         """
         message = {"type": kind} if data is None else {"type": kind, "data": data}
-        frame = to_json(message, inf_nan_mode="constants")
+        try:
+            frame = to_json(message, inf_nan_mode="constants")
+        except ValueError:  # arrays, or bytes that are no text
+            frame = _encode(message)
         request = Request(kind, waiter)
         self._requests.append(request)
         return frame, request
@@ -116,3 +120,10 @@ class ClientProtocol:
         wanted = [request for request in self._requests if not request.abandoned]
         self._requests.clear()
         return wanted
+
+
+def _encode(message: dict[str, Any]) -> bytes:
+    try:
+        return to_json(portable_v1(message), inf_nan_mode="constants")
+    except UNWRITABLE as error:
+        raise ValueError(f"cannot be written as JSON: {error}") from error

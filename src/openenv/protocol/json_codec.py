@@ -21,7 +21,7 @@ from .codec import Body, Codec, Result
 from .plain import encode_plain, is_plain
 from .portable import UNWRITABLE, Portable
 
-__all__ = ["JsonCodec", "has_marks"]
+__all__ = ["JsonCodec", "has_marks", "unmarked"]
 
 _MARKS = frozenset({"$bytes", "$array", "$object"})
 
@@ -106,7 +106,7 @@ def _read(frame: bytes | str) -> Any:
         value = _decode(frame)
     except ValueError:
         value = from_json(frame, allow_inf_nan=True)  # NaN, infinity, numbers of any length; or a better message
-    return _unmarked(value) if has_marks(frame) else value
+    return unmarked(value) if has_marks(frame) else value
 
 
 def _marked_bytes(data: bytes) -> dict[str, Any]:
@@ -125,9 +125,10 @@ def _escaped(fields: dict[str, Any]) -> dict[str, Any]:
 _portable = Portable(_marked_bytes, _marked_array, _escaped)
 
 
-def _unmarked(value: Any) -> Any:
+def unmarked(value: Any) -> Any:
+    """A value that was read, with what its marks stand for. Raises `ValueError` for marks that are wrong."""
     if isinstance(value, list):
-        return [_unmarked(content) for content in value]
+        return [unmarked(content) for content in value]
     if not isinstance(value, dict):
         return value
     if len(value) == 1:
@@ -138,7 +139,7 @@ def _unmarked(value: Any) -> Any:
             return _array(content)
         if key == "$object" and isinstance(content, dict):
             value = content
-    return {key: _unmarked(content) for key, content in value.items()}
+    return {key: unmarked(content) for key, content in value.items()}
 
 
 def _bytes(text: Any) -> bytes:

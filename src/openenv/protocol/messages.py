@@ -27,6 +27,7 @@ __all__ = [
     "Refused",
     "Request",
     "Reset",
+    "Schema",
     "State",
     "Step",
 ]
@@ -125,6 +126,10 @@ class Heartbeat(Request, tag="heartbeat"):
     """Shows that the client is there."""
 
 
+class Schema(Request, tag="schema"):
+    """Asks what the environment takes and gives."""
+
+
 class Batch(Request, tag="batch"):
     """Many calls of many sessions in one frame."""
 
@@ -140,7 +145,7 @@ class Batch(Request, tag="batch"):
     ) = None
 
 
-Message = Open | Attach | Reset | Step | State | Batch | Cancel | Close | Heartbeat
+Message = Open | Attach | Reset | Step | State | Batch | Cancel | Close | Heartbeat | Schema
 
 OPS: dict[str, type[Request]] = {
     "open": Open,
@@ -152,6 +157,7 @@ OPS: dict[str, type[Request]] = {
     "cancel": Cancel,
     "close": Close,
     "heartbeat": Heartbeat,
+    "schema": Schema,
 }
 CALLS: dict[str, type[Request]] = {"open": Open, "reset": Reset, "step": Step, "state": State, "close": Close}
 

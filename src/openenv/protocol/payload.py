@@ -7,7 +7,7 @@ here wrote forbid unknown fields inside `observation`, so nothing is ever added 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from ..errors import StepFailed
-from .portable import UNWRITABLE, mapping_of
+from .portable import UNWRITABLE, fields_of, mapping_of, portable_v1
 from .report import unsendable
 from .reward import finite_reward
 
@@ -64,12 +64,12 @@ def encode_observation(
         cls = type(observation)
         plan = _plans[cls] if cls in _plans else _make_plan(cls)
         if plan is None:
-            return before + _encode_mapping(observation, notes or {}) + after
+            return before + _encode_mapping(observation, _mapping, notes or {}) + after
         to_json, has_metadata, has_truncated = plan
         try:
             fields = to_json(observation, exclude=_BESIDE, warnings=False)
-        except _UNWRITABLE as error:
-            raise StepFailed(_explain(observation, error)) from error
+        except _UNWRITABLE:  # arrays, or bytes that are no text; or what cannot be written at all
+            return before + _encode_mapping(observation, _portable_fields, notes or {}) + after
         reward = observation.reward
         number = b"null" if reward is None else _number(reward)
         closing = b',"done":true' if observation.done else b',"done":false'
@@ -88,9 +88,9 @@ def encode_observation(
         raise unsendable(observation, error) from error
 
 
-def _encode_mapping(observation: Any, notes: dict[str, Any]) -> bytes:
+def _encode_mapping(observation: Any, mapping: Callable[[Any], Mapping[str, Any]], notes: dict[str, Any]) -> bytes:
     try:
-        values = _mapping(observation)
+        values = mapping(observation)
         fields = _json({key: value for key, value in values.items() if key not in _BESIDE})
     except _UNWRITABLE as error:
         raise StepFailed(_explain(observation, error)) from error
@@ -122,14 +122,29 @@ def encode_state(state: Any) -> bytes:
 def _encode_state(state: Any) -> bytes:
     try:
         if isinstance(state, BaseModel):
-            return state.__pydantic_serializer__.to_json(state, warnings=False)
+            try:
+                return state.__pydantic_serializer__.to_json(state, warnings=False)
+            except _UNWRITABLE:
+                return _json(_portable_fields(state))
         return _json(_mapping(state))
     except _UNWRITABLE as error:
         raise StepFailed(_explain(state, error)) from error
 
 
 def _json(value: Any) -> bytes:
-    return to_json(value, inf_nan_mode="constants")
+    try:
+        return to_json(value, inf_nan_mode="constants")
+    except _UNWRITABLE:
+        return to_json(portable_v1(value), inf_nan_mode="constants")
+
+
+def _portable_fields(model: BaseModel) -> Mapping[str, Any]:
+    """The fields of a model that pydantic cannot write as JSON."""
+    fields: dict[str, Any] = portable_v1(fields_of(model))
+    own: dict[str, Any] = {
+        name: getattr(model, name) for name in ("reward", "done") if name in type(model).model_fields
+    }
+    return {**fields, **own}
 
 
 def _number(reward: Any) -> bytes:

@@ -12,14 +12,15 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from annotated_types import BaseMetadata, GroupedMetadata
-from pydantic import BaseModel
+from pydantic import BaseModel, PlainSerializer, WrapSerializer
 from pydantic.fields import FieldInfo
 
 from .plain import is_plain
 
-__all__ = ["ObservationPlan", "is_plain_model", "plan_of"]
+__all__ = ["ObservationPlan", "has_own_forms", "is_plain_model", "is_tight", "plan_of"]
 
 _SCALARS = frozenset({None, types.NoneType, bool, int, float, str, bytes})
+_ARRAYS = frozenset({("numpy", "ndarray"), ("torch", "Tensor")})
 _CONTAINERS = frozenset({list, tuple, dict, Mapping, Sequence})
 
 
@@ -65,7 +66,7 @@ def plan_of(cls: type[Any]) -> ObservationPlan | None:
         loose=tuple(
             name
             for name, field in fields.items()
-            if name not in {"reward", "done"} and not _is_tight(field.annotation)
+            if name not in {"reward", "done"} and not is_tight(field.annotation)
         ),
         has_terminated=terminated is not None and terminated.annotation is bool,
     )
@@ -111,18 +112,34 @@ def _is_plain_type(annotation: Any) -> bool:
 
 
 def _is_array_type(annotation: Any) -> bool:
-    return isinstance(annotation, type) and (annotation.__module__, annotation.__name__) == ("numpy", "ndarray")
+    return isinstance(annotation, type) and (annotation.__module__, annotation.__name__) in _ARRAYS
 
 
-def _is_tight(annotation: Any) -> bool:
+def has_own_forms(declared: Any, seen: frozenset[Any] = frozenset()) -> bool:
+    """Whether a model, or one that it holds, has a form of its own in JSON: serializers, or bytes that are base64."""
+    parts = [*get_args(declared), *getattr(declared, "__metadata__", ())]
+    if isinstance(declared, (PlainSerializer, WrapSerializer)):
+        return True
+    if isinstance(declared, type) and issubclass(declared, BaseModel) and declared not in seen:
+        decorators = declared.__pydantic_decorators__
+        own = decorators.field_serializers or decorators.model_serializers
+        if own or declared.model_config.get("ser_json_bytes", "utf8") != "utf8":
+            return True
+        seen |= {declared}
+        for field in declared.model_fields.values():
+            parts += [field.annotation, *field.metadata]
+    return any(has_own_forms(part, seen) for part in parts)
+
+
+def is_tight(annotation: Any) -> bool:
     """Whether a type that is plain lets in nothing but plain values and what msgspec refuses."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return _is_tight(arguments[0])
+        return is_tight(arguments[0])
     if origin is dict:
-        return arguments[0] is str and _is_tight(arguments[1])
+        return arguments[0] is str and is_tight(arguments[1])
     if origin in {list, tuple, Union, types.UnionType}:
-        return all(argument is Ellipsis or _is_tight(argument) for argument in arguments)
+        return all(argument is Ellipsis or is_tight(argument) for argument in arguments)
     return origin is Literal or (annotation in _SCALARS and annotation is not bytes)
 
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+from base64 import b64encode
 from collections import deque
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from types import GeneratorType
 from typing import Any
 
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
-from .binary import is_array, is_numpy_scalar
+from .binary import is_array, is_numpy_scalar, list_of
 from .plain import SCALARS
 from .plan import is_plain_model
 
-__all__ = ["UNWRITABLE", "Portable", "fields_of", "mapping_of"]
+__all__ = ["UNWRITABLE", "Portable", "fields_of", "holds_binary", "mapping_of", "portable_v1"]
 
 # What the code that writes a value raises when it cannot.
 UNWRITABLE = (TypeError, ValueError, RecursionError, OverflowError)
@@ -88,7 +89,7 @@ def fields_of(model: BaseModel) -> Any:
         except ValueError:
             return dump(model, mode="python", warnings=False)
     contents = {**model.__dict__, **(model.__pydantic_extra__ or {})}
-    binary = {name for name, content in contents.items() if _holds_binary(content)}
+    binary = {name for name, content in contents.items() if holds_binary(content)}
     fields = dump(model, mode="json", exclude=binary, warnings=False)
     if binary:
         fields |= dump(model, mode="python", include=binary, warnings=False)
@@ -96,29 +97,50 @@ def fields_of(model: BaseModel) -> Any:
 
 
 def mapping_of(value: Any) -> Mapping[str, Any]:
-    """The fields of a mapping, a dataclass or another object that has some. Raises `TypeError` if it has none."""
+    """The fields of a mapping, a dataclass or another object: its attributes without an underscore before them.
+
+    Raises:
+        TypeError: It has none.
+    """
     if isinstance(value, Mapping):
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    attributes: dict[str, Any] | None = getattr(value, "__dict__", None)
-    if attributes is None:
+    slots = [name for base in type(value).__mro__ for name in _names(vars(base).get("__slots__", ()))]
+    if not slots and not hasattr(value, "__dict__"):
         raise TypeError(f"{type(value).__name__} is no Observation, mapping or object with fields")
-    return attributes
+    attributes = {name: getattr(value, name) for name in slots if hasattr(value, name)}
+    attributes.update(getattr(value, "__dict__", {}))
+    return {name: content for name, content in attributes.items() if not name.startswith("_")}
 
 
-def _holds_binary(value: Any) -> bool:
+def _names(slots: str | Iterable[str]) -> Iterable[str]:
+    return (slots,) if isinstance(slots, str) else slots
+
+
+def _text_or_mark(data: bytes) -> str | dict[str, str]:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"$bytes": b64encode(data).decode()}
+
+
+portable_v1 = Portable(_text_or_mark, list_of, dict)
+"""For protocol v1: arrays as nested lists, bytes as the text that they are, or marked where they are none."""
+
+
+def holds_binary(value: Any) -> bool:
     """Whether a value holds what pydantic would not write for JSON as the bytes or numbers that they are."""
     if type(value) in SCALARS:
         return False
     if isinstance(value, BaseModel):
-        return any(map(_holds_binary, value.__dict__.values()))
+        return any(map(holds_binary, value.__dict__.values()))
     if isinstance(value, Mapping):
-        return any(map(_holds_binary, value.values()))
+        return any(map(holds_binary, value.values()))
     if isinstance(value, (list, tuple, Set, deque)):
-        return any(map(_holds_binary, value))
+        return any(map(holds_binary, value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return any(_holds_binary(getattr(value, field.name)) for field in dataclasses.fields(value))
+        return any(holds_binary(getattr(value, field.name)) for field in dataclasses.fields(value))
     return isinstance(value, _BYTES) or is_array(value) or is_numpy_scalar(value)
 
 

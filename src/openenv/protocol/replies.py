@@ -20,6 +20,7 @@ __all__ = [
     "Draining",
     "Failure",
     "Fault",
+    "Hashes",
     "Hello",
     "Limits",
     "Nothing",
@@ -27,6 +28,7 @@ __all__ = [
     "Outcome",
     "Reply",
     "Results",
+    "SchemaTold",
     "SessionLost",
     "Slot",
     "StateTold",
@@ -130,6 +132,18 @@ class Nothing(Reply):
     """The reply to close and heartbeat."""
 
 
+class SchemaTold(Reply):
+    """The reply to schema."""
+
+    schemas: Annotated[
+        dict[str, Any],
+        Meta(
+            description="JSON Schema of `action`, `observation` and `state`, without words and defaults; "
+            "null for one that is not known"
+        ),
+    ]
+
+
 class Limits(Struct):
     """What the server allows."""
 
@@ -138,6 +152,14 @@ class Limits(Struct):
     max_in_flight: Annotated[int, Meta(description="Calls of one session that may wait for their turn")]
     max_connection_in_flight: Annotated[int, Meta(description="Calls of one connection without a reply")]
     max_batch: Annotated[int, Meta(description="Calls in a batch")]
+
+
+class Hashes(Struct):
+    """A hash of what `schema` would answer for each part; null where it would be null."""
+
+    action: str | None
+    observation: str | None
+    state: str | None
 
 
 class Hello(Struct, tag_field="event", tag="hello"):
@@ -153,6 +175,7 @@ class Hello(Struct, tag_field="event", tag="hello"):
     ]
     capabilities: Annotated[list[str], Meta(description="What else the server can do")]
     worker: Annotated[str, Meta(description="Key of the worker process, to connect to it again")] | None
+    schema: Hashes | UnsetType = UNSET
 
 
 class Draining(Struct, tag_field="event", tag="draining"):
@@ -179,5 +202,6 @@ REPLIES: dict[str, type[Reply]] = {
     "cancel": CancelDone,
     "close": Nothing,
     "heartbeat": Nothing,
+    "schema": SchemaTold,
 }
 EVENTS: dict[str, type[Struct]] = {"hello": Hello, "draining": Draining, "session_lost": SessionLost}

@@ -11,8 +11,10 @@ from pydantic_core import to_jsonable_python
 
 from ..errors import OpenEnvError, StepFailed
 
-__all__ = ["MOST_FAULTS", "UNSEEDED", "error_facts", "too_many_faults", "unsendable"]
+__all__ = ["KINDS", "MOST_FAULTS", "UNSEEDED", "error_facts", "place_of", "too_many_faults", "unsendable"]
 
+KINDS = ("(list_tools)", "(call_tool)", "(action)")
+"""How a server that takes tool actions beside others calls the kinds; no field has such a name."""
 # Joins the metadata of the reply to a reset whose seed its environment does not take.
 UNSEEDED = {"seedable": False}
 # Faults of one message that are listed. A list of more helps nobody, and may be ten times as large as the message.
@@ -38,6 +40,11 @@ def unsendable(value: Any, error: BaseException) -> StepFailed:
     """What an environment returned made code of its own raise while it was written."""
     said = format_exception_only(error)[-1].strip()
     return StepFailed(f"{type(value).__name__} cannot be sent, since reading it raised {said}")
+
+
+def place_of(place: list[Any]) -> list[Any]:
+    """Where a fault is in an action, without the names of the kinds of actions that the server told apart."""
+    return [part for part in place if part not in KINDS]
 
 
 def too_many_faults(count: int) -> list[dict[str, Any]]:

@@ -14,8 +14,10 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 from typing_extensions import TypedDict  # typing's own cannot be read by pydantic before Python 3.12
 
 from ..errors import InvalidAction, InvalidMessage, OpenEnvError, UnknownMessage
+from .jsonrpc import encode
+from .lifting import lifter_of
 from .payload import encode_observation, encode_state
-from .report import MOST_FAULTS, UNSEEDED, too_many_faults
+from .report import MOST_FAULTS, UNSEEDED, place_of, too_many_faults
 
 __all__ = ["ClientMessage", "ServerProtocol"]
 
@@ -71,7 +73,9 @@ class ServerProtocol:
         messages = ResetMessage | StepMessage[action_type] | StateMessage | McpMessage | CloseMessage
         adapter: TypeAdapter[ClientMessage] = TypeAdapter(Annotated[messages, Field(discriminator="type")])
         self._validate = adapter.validator.validate_json
-        self._validate_action = TypeAdapter(action_type).validator.validate_json
+        action = TypeAdapter(action_type).validator
+        self._validate_action, self._validate_values = action.validate_json, action.validate_python
+        self._lift = lifter_of(action_type)
 
     def receive(self, frame: bytes | str) -> ClientMessage:
         """Reads one text frame.
@@ -93,8 +97,19 @@ class ServerProtocol:
         try:
             message: ClientMessage = self._validate(frame)
         except ValidationError as error:
-            raise _classify(frame, error) from None
+            return self._lifted(frame, error)
         return message
+
+    def _lifted(self, frame: bytes | str, error: ValidationError) -> ClientMessage:
+        """A step whose action holds arrays or bytes as v1 can say them. Raises what `error` means for any other."""
+        values = _action_in(frame) if self._lift is not None else None
+        lifted = values if self._lift is None else self._lift(values)
+        if lifted is values:
+            raise _classify(frame, error) from None
+        try:
+            return {"type": "step", "data": self._validate_values(lifted)}
+        except ValidationError:
+            raise _classify(frame, error) from None
 
     def receive_binary(self, frame: bytes) -> ClientMessage:
         """Refuses a binary frame.
@@ -120,10 +135,9 @@ class ServerProtocol:
         return b'{"type":"state","data":%b}' % encode_state(state)
 
     @staticmethod
-    def no_mcp(request: dict[str, Any]) -> bytes:
-        """The reply to a JSON-RPC request for an environment that has no tools."""
-        error = {"code": -32603, "message": "Environment does not support MCP", "data": None}
-        return b'{"type":"mcp","data":%b}' % to_json({"jsonrpc": "2.0", "id": request.get("id"), "error": error})
+    def mcp(reply: dict[str, Any]) -> bytes:
+        """The reply to a JSON-RPC request, which is one of JSON-RPC."""
+        return b'{"type":"mcp","data":%b}' % encode(reply)
 
     @staticmethod
     def error(error: OpenEnvError) -> bytes:
@@ -134,6 +148,16 @@ class ServerProtocol:
         except PydanticSerializationError:  # text that is no UTF-8: what cannot be said is left out
             encoded = json.dumps(data, default=repr, ensure_ascii=False).encode("utf-8", "replace")
         return b'{"type":"error","data":%b}' % encoded
+
+
+def _action_in(frame: bytes | str) -> Any:
+    """What a step carries; None for a frame that is none."""
+    try:
+        message = from_json(frame)
+    except ValueError:
+        return None
+    is_step = isinstance(message, dict) and message.keys() == {"type", "data"} and message["type"] == "step"
+    return message["data"] if is_step else None
 
 
 def _classify(frame: bytes | str, error: ValidationError) -> OpenEnvError:
@@ -156,5 +180,5 @@ def _faults(error: ValidationError) -> list[dict[str, Any]]:
     faults: list[dict[str, Any]] = json.loads(error.json())
     for fault in faults:
         place = fault["loc"][1:]  # the first part is the tag of the union
-        fault["loc"] = place[1:] if len(place) > 1 and place[0] == "data" else place
+        fault["loc"] = place_of(place[1:] if len(place) > 1 and place[0] == "data" else place)
     return faults

@@ -15,9 +15,11 @@ from openenv.execution import Execution
 from openenv.types import Action
 
 from .wild import (
+    AsyncClosing,
     AsyncWild,
     Closing,
     Failing,
+    LoopClosing,
     Patient,
     Wild,
     alive,
@@ -329,8 +331,9 @@ async def test_a_constructor_that_fails_is_its_sessions_failure():
             assert await patient.close() == (None, None)
 
 
-async def test_close_closes_the_environment_and_then_ends_its_process(tmp_path):
-    async with nursery_of(Closing, str(tmp_path / "note")) as nursery:
+@pytest.mark.parametrize("environment", [Closing, AsyncClosing, LoopClosing])
+async def test_close_closes_the_environment_and_then_ends_its_process(tmp_path, environment):
+    async with nursery_of(environment, str(tmp_path / "note")) as nursery:
         patient = Patient(nursery)
         assert await patient.start() is None
         pid = await patient.pid()

@@ -24,9 +24,11 @@ from openenv.settings import ServerSettings
 from openenv.types import Action, EnvironmentMetadata, Observation, State
 
 __all__ = [
+    "AsyncClosing",
     "AsyncWild",
     "Closing",
     "Failing",
+    "LoopClosing",
     "Patient",
     "Talkative",
     "Wild",
@@ -245,6 +247,26 @@ class Closing(Wild):
     def close(self) -> None:
         Path(self.path).write_text("closed")
         getattr(self, self.then)()
+
+
+class AsyncClosing(Closing):
+    """The same, asynchronously."""
+
+    async def close(self) -> None:  # type: ignore[override]
+        await asyncio.sleep(0)
+        super().close()
+
+
+class LoopClosing(AsyncWild):
+    """The same on an event loop."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path, self.then = path, "nothing"
+
+    async def close(self) -> None:  # type: ignore[override]
+        await asyncio.sleep(0)
+        Closing.close(self)  # type: ignore[arg-type]
 
 
 class Talkative(Wild):

@@ -1,0 +1,85 @@
+"""Observations and actions as plain dicts, for programs with routes and pages of their own.
+
+The way of a step does not lead through here: it writes bytes (`payload`) and reads them (`action`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, get_origin
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import from_json
+
+from ..types import ActT
+from .payload import encode_observation
+
+__all__ = ["read_action", "read_form", "serialize_observation"]
+
+
+def serialize_observation(observation: Any) -> dict[str, Any]:
+    """The v1 payload of an observation: `{"observation": {...}, "reward", "done"}`, and `metadata` if there is any.
+
+    Args:
+        observation: An `Observation`, or a mapping or object with the same fields.
+
+    Raises:
+        StepFailed: It cannot be written as JSON; the message names the field.
+    """
+    payload: dict[str, Any] = from_json(encode_observation(observation))
+    return payload
+
+
+def read_action(values: Mapping[str, Any], cls: type[ActT]) -> ActT:
+    """The action that has these values.
+
+    Raises:
+        ValidationError: They are not those of this class (pydantic's, with each fault and its place).
+    """
+    return TypeAdapter(cls).validate_python(dict(values))
+
+
+def read_form(values: Mapping[str, Any], cls: type[ActT]) -> ActT:
+    """The action whose fields were typed into a form, as text.
+
+    A text that the field takes stays as it is. Where it does not, it is read as JSON; for a list or tuple also
+    without the brackets: `1, 2, 3`. An empty text for a field that takes no text is a field that was left out.
+
+    Raises:
+        ValidationError: As `read_action`, of the values as they were typed.
+    """
+    adapter: TypeAdapter[ActT] = TypeAdapter(cls)
+    given = dict(values)
+    try:
+        return adapter.validate_python(given)
+    except ValidationError as error:
+        refused = {fault["loc"][0] for fault in error.errors() if fault["loc"]}
+        typed = {name for name in refused if isinstance(given.get(str(name)), str)}
+        if not typed:
+            raise
+        meant = {name: _meant(value, cls, name) if name in typed else value for name, value in given.items()}
+        try:
+            return adapter.validate_python({name: value for name, value in meant.items() if value is not _LEFT_OUT})
+        except ValidationError:
+            raise error from None
+
+
+_LEFT_OUT = object()
+
+
+def _meant(text: str, cls: type[Any], name: str) -> Any:
+    """What a text that is no value of its field stands for; the text itself if it stands for nothing else."""
+    if not text.strip():
+        return _LEFT_OUT
+    field = getattr(cls, "model_fields", {}).get(name)
+    if field is not None and get_origin(field.annotation) in {list, tuple} and text.strip()[0] not in "[{":
+        parts = [part.strip() for part in text.split(",")]
+        return [_json(part) for part in parts]
+    return _json(text)
+
+
+def _json(text: str) -> Any:
+    try:
+        return from_json(text)
+    except ValueError:
+        return text
