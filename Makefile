@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --quiet --quiet --disable-pip-version-check
 
-.PHONY: help install demo test check format cov bench bench-vector bench-scale bench-cartpole bench-peer chaos soak clean
+.PHONY: help install demo test test-trainers check format cov bench bench-vector bench-scale bench-cartpole bench-peer chaos soak clean
 
 help: ## List the verbs
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -22,6 +22,9 @@ demo: install ## Serve, drive and measure on this machine; writes out/demo
 
 test: install ## Run every test
 	@$(BIN)/python -m pytest
+
+test-trainers: install .venv-trainers/.installed ## The tests that need torch and trl, in a virtual environment of their own
+	@.venv-trainers/bin/python -m pytest tests/trainers
 
 check: install ## Lint, format, types, import rules
 	@$(BIN)/ruff check --quiet .
@@ -66,5 +69,11 @@ soak: install ## 2,000 sessions that come and go for 15 minutes
 	@.venv-peer/bin/pip install --quiet --quiet --disable-pip-version-check openenv==0.10.0 uvloop httptools
 	@touch $@
 
+.venv-trainers/.installed: requirements-trainers.txt
+	@test -x .venv-trainers/bin/python || $(PYTHON) -m venv .venv-trainers
+	@.venv-trainers/bin/pip install --quiet --quiet --disable-pip-version-check -r requirements-trainers.txt
+	@.venv-trainers/bin/pip install --quiet --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
 clean: ## Remove what the verbs above made
-	rm -rf $(VENV) .venv-peer out .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-peer .venv-trainers out .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,11 @@
+"""Served environments for TRL: `GRPOTrainer(environment_factory=environment_factory(MyEnv, base_url=...))`.
+
+Needs neither torch nor trl itself.
+"""
+
+from __future__ import annotations
+
+from .episode import Episode
+from .factory import environment_factory
+
+__all__ = ["Episode", "environment_factory"]
