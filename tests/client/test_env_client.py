@@ -17,6 +17,7 @@ from openenv.errors import (
     FactoryFailed,
     InvalidAction,
     OpenEnvError,
+    ProtocolViolation,
     SchemaMismatch,
     ServerFull,
     SessionCapacityError,
@@ -151,6 +152,24 @@ async def test_hooks_that_a_subclass_overrides_are_used():
         result = await env.step(CounterAction(by=4))
         assert result.observation.metadata == {"seen": 40}
         assert (await env.state()).step_count == 101
+
+
+class OfAnotherServer(Handwritten):
+    """Reads what this server never says."""
+
+    def _parse_result(self, payload):
+        return StepResult(observation=CounterObservation(**payload["observation"], colour="red"), done=False)
+
+    def _parse_state(self, payload):
+        return State(step_count=payload["moves"])
+
+
+async def test_replies_that_a_clients_own_parsing_cannot_read_say_so_in_a_typed_error():
+    async with OfAnotherServer(app=app_of()) as env:
+        with pytest.raises(ProtocolViolation, match=r"(?s)Server\._parse_result .*belong to that server.*colour"):
+            await env.reset()
+        with pytest.raises(ProtocolViolation, match=r"_parse_state .*KeyError: 'moves'"):
+            await env.state()
 
 
 async def test_arguments_of_reset_reach_the_environment():

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -145,6 +147,115 @@ def test_a_step_on_a_thread_that_does_not_end_loses_its_session():
             env.step({})
         gate.open()
         assert env.reset().error is None
+
+
+# What a subclass has of its own.
+
+
+class Player(CounterEnv):
+    """As the clients of existing packages are: with methods, attributes and verbs of their own."""
+
+    table = "green"
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.heard: list[str] = []
+
+    async def play(self, rounds: int, *, by: int = 1) -> float | None:
+        """Steps, and gives the last reward."""
+        await self.reset()
+        results = [await self.step(CounterAction(by=by)) for _ in range(rounds)]
+        return results[-1].reward
+
+    def again(self, rounds: int) -> Any:
+        return self._call(self.play(rounds))
+
+    async def _whisper(self) -> str:
+        return "psst"
+
+    async def connect(self) -> Any:
+        self.heard.append("connect")
+        return await super().connect()
+
+    async def reset(self, **kwargs: Any) -> Any:
+        self.heard.append("reset")
+        return await super().reset(start=100, **kwargs)
+
+    async def step(self, action: CounterAction) -> Any:
+        self.heard.append("step")
+        return await super().step(action)
+
+    async def state(self) -> Any:
+        self.heard.append("state")
+        return await super().state()
+
+    async def close(self) -> None:
+        self.heard.append("close")
+        await super().close()
+
+
+def check_player(env: Any, heard: list[str]) -> None:
+    """Everything of a player, by its synchronous client."""
+    assert env.play(3, by=2) == 3.0
+    assert env.again(2) == 2.0
+    assert (env.table, env.heard is heard, env._whisper()) == ("green", True, "psst")
+    assert env.play.__doc__ == Player.play.__doc__
+    heard.clear()
+    assert env.reset().observation.total == 100
+    assert env.step(ONE).observation.total == 101
+    assert env.state().total == 101
+    env.close()
+    assert heard == ["reset", "step", "state", "close"]
+
+
+def test_what_a_subclass_adds_and_overrides_is_there_for_code_that_cannot_await(app):
+    env = Player(app=app).sync()
+    assert env.connect() is env
+    check_player(env, env.async_client.heard)
+    with Player(app=app) as player:
+        check_player(player.sync(), player.heard)
+    assert app.state.openenv.active_sessions == 0
+
+
+async def test_what_a_subclass_adds_is_there_inside_a_running_event_loop_too(app):
+    env = Player(app=app).sync()
+    check_player(env, env.async_client.heard)
+
+
+@pytest.mark.parametrize("wrong", ["nonsense", "_nonsense", "__len__"])
+def test_what_no_class_has_is_an_attribute_error_that_names_it(app, wrong):
+    with pytest.raises(AttributeError, match=wrong):
+        getattr(CounterEnv(app=app).sync(), wrong)
+
+
+def test_the_synchronous_client_of_the_synchronous_client_drives_the_same_session(app):
+    env = CounterEnv(app=app).sync()
+    env.reset(start=4)
+    assert env.sync().step(ONE).observation.total == 5
+    env.close()
+
+
+def test_a_synchronous_client_is_pickled_as_its_client_is():
+    copy = pickle.loads(pickle.dumps(CounterEnv(NOBODY).sync()))
+    assert type(copy.async_client) is CounterEnv
+    assert copy.base_url == NOBODY
+
+
+def test_blocks_enter_and_leave_by_what_a_subclass_overrides(app):
+    with Player(app=app) as blocking:
+        pass
+    assert blocking.heard == ["connect", "close"]
+    with Player(app=app).sync() as sync:
+        pass
+    assert sync.heard == ["connect", "close"]
+
+    async def enter():
+        async with Player(app=app) as env:
+            pass
+        return env.heard
+
+    assert asyncio.run(enter()) == ["connect", "close"]
+    assert app.state.openenv.active_sessions == 0
 
 
 # Threads.

@@ -24,7 +24,7 @@ from .hosting import hosting_of, kept, key_of, on_thread
 from .launchable import Launchable
 from .link import Link
 from .linked_session import LinkedSession
-from .models import dump_action, parse_observation, parse_state
+from .models import MISREADINGS, dump_action, misread, parse_observation, parse_state
 from .resumption import Resumption
 from .seeds import check_seed
 from .session import Session
@@ -35,6 +35,7 @@ from .url import websocket_url, with_worker
 __all__ = ["EnvClient"]
 
 ActT = TypeVar("ActT")
+T = TypeVar("T")
 # What belongs to one connection or process, and is made anew in a copy.
 _OF_NOW = ("_resumption", "_session", "_closed", "_others", "_home", "_pid", "_connecting", "_claiming", "_blocking")
 
@@ -274,16 +275,16 @@ class EnvClient(Homed, Launchable, Generic[ActT, ObsT, StateT]):
         session = await self._open(anew=True)
         payload = await session.call("reset", arguments, self._message_timeout_s)
         check_seed(self, arguments, payload)
-        return self._parse_result(payload)
+        return _read(self._parse_result, payload)
 
     async def _step(self, action: ActT, timeout_s: float | None = None) -> StepResult[ObsT]:
         session = await self._open()
         limit_s = self._message_timeout_s if timeout_s is None else timeout_s
-        return self._parse_result(await session.call("step", self._step_payload(action), limit_s))
+        return _read(self._parse_result, await session.call("step", self._step_payload(action), limit_s))
 
     async def _state(self) -> StateT:
         session = await self._open()
-        return self._parse_state(await session.call("state", None, self._message_timeout_s))
+        return _read(self._parse_state, await session.call("state", None, self._message_timeout_s))
 
     async def _new_session(self) -> Self:
         await self._host()
@@ -375,6 +376,14 @@ class EnvClient(Homed, Launchable, Generic[ActT, ObsT, StateT]):
 
     def _copied(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in _OF_NOW}
+
+
+def _read(parse: Callable[[dict[str, Any]], T], payload: dict[str, Any]) -> T:
+    """What a client makes of a reply. Raises `ProtocolViolation` where its class has a way of its own that fails."""
+    try:
+        return parse(payload)
+    except MISREADINGS as fault:
+        raise misread(parse, fault) from fault
 
 
 def _adapter(cls: Any) -> TypeAdapter[Any] | None:

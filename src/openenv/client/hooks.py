@@ -7,10 +7,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
-from ..errors import OpenEnvError, ProtocolViolation
+from ..errors import OpenEnvError
 from ..types import ObsT, StepResult
 from .env_client import EnvClient
-from .models import dump_action, parse_observation
+from .models import dump_action, misread, parse_observation
 from .seat import Finale, Outcome
 
 __all__ = ["Hooks"]
@@ -53,8 +53,7 @@ class Hooks(Generic[ActT, ObsT]):
         except OpenEnvError as violation:
             error = violation
         except Exception as fault:  # noqa: BLE001 - a subclass's own code, and one environment's reply
-            hook = f"{type(self._client).__name__}._parse_result"
-            error = ProtocolViolation(f"{hook} failed: {type(fault).__name__}: {fault}")
+            error = misread(self._parse, fault)
             error.__cause__ = fault
         return StepResult(observation=cast("ObsT", None), error=error)
 

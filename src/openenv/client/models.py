@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -14,7 +14,10 @@ from ..protocol.plan import has_own_forms, is_tight
 from ..protocol.portable import fields_of, holds_binary
 from ..types import StepResult
 
-__all__ = ["dump_action", "parse_observation", "parse_state", "unwritable"]
+__all__ = ["MISREADINGS", "dump_action", "misread", "parse_observation", "parse_state", "unwritable"]
+
+# What a client's own parsing raises over a reply that was written for another client.
+MISREADINGS = (ValidationError, LookupError, TypeError, AttributeError)
 
 
 def dump_action(action: Any) -> dict[str, Any]:
@@ -115,3 +118,10 @@ def _validate(adapter: TypeAdapter[Any], values: Mapping[str, Any]) -> Any:
     raise ProtocolViolation(
         f"the server's reply does not fit this client's types (are both of one version?): {error}"
     ) from error
+
+
+def misread(parse: Callable[..., Any], fault: Exception) -> ProtocolViolation:
+    """The error for a reply that a client's own parsing cannot read."""
+    hook = getattr(parse, "__qualname__", "the client")
+    advice = "does this client belong to that server, and are both of one version?"
+    return ProtocolViolation(f"{hook} cannot read the server's reply ({advice}): {type(fault).__name__}: {fault}")

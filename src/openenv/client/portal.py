@@ -46,12 +46,16 @@ class Portal:
 
     def close(self) -> None:
         """Closes the clients, stops the loop and waits for its thread."""
-        farewell = asyncio.run_coroutine_threadsafe(self._farewell(), self.loop)
-        with contextlib.suppress(TimeoutError):
-            farewell.result(FAREWELL_S)
+        self._run_for(FAREWELL_S, self._farewell())
+        # Connections whose clients nobody has any more: what still runs for them would complain to the terminal.
+        self._run_for(FAREWELL_S, _cancel_all())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self.loop.close()
+
+    def _run_for(self, patience_s: float, call: Coroutine[Any, Any, None]) -> None:
+        with contextlib.suppress(TimeoutError):
+            asyncio.run_coroutine_threadsafe(call, self.loop).result(patience_s)
 
     async def _farewell(self) -> None:
         await asyncio.gather(*(client._close() for client in list(self.clients)), return_exceptions=True)
@@ -59,6 +63,13 @@ class Portal:
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
+
+
+async def _cancel_all() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class _Process:
