@@ -9,7 +9,14 @@ from typing import Any
 from openenv.llm import LLMClient
 from openenv.rubrics import Rubric
 
-__all__ = ["Constant", "Late", "Model", "Strange"]
+__all__ = ["Constant", "Late", "Model", "Strange", "Tensor"]
+
+
+class Tensor:
+    """Several numbers, which torch refuses to make one of in its own way."""
+
+    def __float__(self) -> float:
+        raise RuntimeError("a Tensor with 2 elements cannot be converted to Scalar")
 
 
 class Constant(Rubric):

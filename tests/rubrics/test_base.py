@@ -13,7 +13,7 @@ import pytest
 from openenv.errors import RubricFailed
 from openenv.rubrics import Rubric, Sequential, WeightedSum
 
-from .rubrics import Constant, Late, Strange
+from .rubrics import Constant, Late, Strange, Tensor
 
 # Scores
 
@@ -72,6 +72,7 @@ def test_a_finite_number_of_any_kind_is_a_score(score):
         Decimal("sNaN"),
         numpy.array([1.0, 2.0]),
         numpy.float32("nan"),
+        Tensor(),
     ],
     ids=repr,
 )
