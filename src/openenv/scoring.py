@@ -133,7 +133,7 @@ def finite_score(given: Any, rubric: Any) -> float:
         number = given if isinstance(given, _PLAIN) else float(given)
         if isfinite(number):
             return number
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # torch's is the last one
         pass
     raise RubricFailed(
         f"{label(rubric)} returned {given!r:.100}, which is no score: forward() must return a finite number "

@@ -74,6 +74,22 @@ def test_a_client_that_the_package_imports_when_it_is_asked_for(site: Path) -> N
     assert name_of("client") == "maze_env.inner:MazeEnv"
 
 
+def test_a_client_that_client_py_takes_from_a_module_beside_it(site: Path) -> None:
+    install(site, files=files_of(__init__="", client="from .inner import MazeEnv\n", inner=CLIENT))
+    assert name_of("client") == "maze_env.inner:MazeEnv"
+    assert name_of("action") == "maze_env.models:MazeAction"
+
+
+def test_what_a_package_cannot_give_when_it_is_asked_for_is_no_class_of_it(site: Path) -> None:
+    init = (
+        "def __getattr__(name):\n    if name == 'MazeServer':\n        import unheard_of\n"
+        "    if name == 'MazeEnv':\n        from .inner import MazeEnv\n        return MazeEnv\n"
+        "    raise AttributeError(name)\n\n\ndef __dir__():\n    return ['MazeServer', 'MazeEnv']\n"
+    )
+    install(site, files={"__init__.py": init, "inner.py": CLIENT, "models.py": MODELS})
+    assert name_of("client") == "maze_env.inner:MazeEnv"
+
+
 def test_an_untyped_client_leaves_the_action_to_the_models(site: Path) -> None:
     install(site, files=files_of(client=UNTYPED))
     assert name_of("action") == "maze_env.models:MazeAction"
@@ -171,4 +187,11 @@ def test_a_package_that_cannot_be_imported_names_import_and_file(site: Path, fil
 def test_a_manifest_that_is_not_valid_is_told(site: Path) -> None:
     install(site, files=files_of(manifest="port: many\n"))
     with pytest.raises(UsageError, match=r"maze_env/openenv\.yaml: `port`"):
+        AutoEnv.get_env_class("maze")
+
+
+def test_what_a_package_cannot_give_is_told_where_there_is_no_other_class(site: Path) -> None:
+    init = "def __getattr__(name):\n    import unheard_of\n\n\ndef __dir__():\n    return ['MazeEnv']\n"
+    install(site, files={"__init__.py": init})
+    with pytest.raises(ImportFailed, match="install unheard_of"):
         AutoEnv.get_env_class("maze")

@@ -56,7 +56,9 @@ def test_the_ways_to_write_a_space(name: str) -> None:
     assert Space.of(name) == ("user", "maze_env")
 
 
-@pytest.mark.parametrize("name", ["user/", "/maze", "a/b/c", "user/maze env", "user/maze;rm", "user/--maze x"])
+@pytest.mark.parametrize(
+    "name", ["user/", "/maze", "a/b/c", "user/maze env", "user/maze;rm", "user/--maze x", "../maze"]
+)
 def test_what_is_no_space(name: str) -> None:
     with pytest.raises(UsageError, match="user/space"):
         AutoEnv.get_env_class(name)

@@ -56,6 +56,11 @@ def test_a_package_that_is_not_installed_names_the_file_that_wants_it(place: Pat
     assert isinstance(found.__cause__, ModuleNotFoundError)
 
 
+def test_a_module_that_ends_the_program_is_one_that_cannot_be_imported(place: Path) -> None:
+    (place / "maze" / "client.py").write_text("import sys\nsys.exit('no display')\n")
+    assert "SystemExit: no display in " in failure("maze.client").message
+
+
 def test_the_first_failure_is_told_where_a_second_import_hides_it(place: Path) -> None:
     (place / "maze" / "models.py").write_text("import unheard_of\n")
     (place / "maze" / "client.py").write_text(

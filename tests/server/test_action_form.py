@@ -3,6 +3,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, Literal
 
+import numpy
 import pytest
 from pydantic import Field
 
@@ -44,6 +45,17 @@ FIELDS = {field["name"]: field for field in action_fields(Move)}
 )
 def test_a_field_has_the_widget_of_its_type(name, kind):
     assert FIELDS[name]["type"] == kind
+
+
+def test_a_field_without_a_schema_is_text():
+    class Picture(Action):
+        pixels: numpy.ndarray
+        title: str = ""
+
+    assert [(field["name"], field["type"]) for field in action_fields(Picture)] == [
+        ("pixels", "text"),
+        ("title", "text"),
+    ]
 
 
 def test_metadata_is_no_field_of_the_form():

@@ -56,6 +56,12 @@ async def test_all_who_look_share_one_session():
         assert manager._server.active_sessions == 1
 
 
+async def test_those_who_reset_at_the_same_time_share_one_session_too():
+    async with managed() as manager:
+        await asyncio.gather(*(manager.reset_environment() for _ in range(4)))
+        assert manager._server.active_sessions == 1
+
+
 async def test_the_log_has_an_end(monkeypatch):
     monkeypatch.setattr(WebInterfaceManager, "MAX_ACTION_LOGS", 2)
     async with managed(AsyncProbe) as manager:

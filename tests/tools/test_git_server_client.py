@@ -198,6 +198,33 @@ def test_nothing_outside_of_the_workspace_is_touched(client, folder):
         client.execute_git_command("status", folder)
 
 
+@pytest.mark.parametrize(("repository", "folder"), [("demo", "."), ("ann/", None), ("demo", "a/..")])
+def test_the_workspace_itself_is_no_working_copy(client, repository, folder):
+    kept = Path(client.clone_to_workspace("demo", "kept"))
+    with pytest.raises(UsageError, match="is the workspace itself"):
+        client.clone_to_workspace(repository, folder)
+    assert kept.is_dir()
+
+
+def test_a_repository_around_the_workspace_is_left_alone(client):
+    around = client.workspace_dir.parent
+    subprocess.run(["git", "init", "--quiet", str(around)], check=True)
+    (client.workspace_dir / "notes").mkdir(parents=True)
+    (around / "mine").write_text("not committed")
+    for name in ("notes", ""):
+        with pytest.raises(ProviderFailed, match="first"):
+            client.reset_workspace(name)
+        code, _, told = client.execute_git_command("clean -fdx", name)
+        assert (code != 0, "not a git repository" in told) == (True, True)
+    assert (around / "mine").exists()
+
+
+def test_a_command_that_is_no_list_of_words_is_answered_as_by_git(client):
+    client.clone_to_workspace("demo")
+    code, _, told = client.execute_git_command("commit -m 'open", "demo")
+    assert (code, "quotation" in told) == (1, True)
+
+
 def test_a_commit_is_no_option(client):
     with pytest.raises(UsageError, match="no branch"):
         client.clone_to_workspace("demo", commit="--help")

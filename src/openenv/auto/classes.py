@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 from ..client import EnvClient
-from ..errors import UsageError
+from ..errors import ImportFailed, UsageError
 from ..generics import type_arguments
 from ..project import attribute_of, import_module
 from ..types import Action, Observation
@@ -91,18 +91,35 @@ def _candidates(entry: Entry, kind: Kind) -> list[type[Any]]:
     """The classes of a kind in the first module that defines some; bases of others among them do not count."""
     for name in _MODULES[kind]:
         module = _module(entry, name)
-        found = [] if module is None else _defined(module, entry.package if not name else module.__name__, kind)
+        found = [] if module is None else _defined(module, kind, entry.package)
         if found:
             return [cls for cls in found if not any(cls in other.__mro__[1:] for other in found)]
     return []
 
 
-def _defined(module: ModuleType, home: str, kind: Kind) -> list[type[Any]]:
-    base = _BASES[kind]
-    # `dir` also knows what a package imports when it is first asked for it.
-    values = (getattr(module, name, None) for name in dir(module) if not name.startswith("_"))
-    found = [cls for cls in values if inspect.isclass(cls) and issubclass(cls, base) and cls is not base]
-    return [cls for cls in dict.fromkeys(found) if f"{cls.__module__}.".startswith(f"{home}.")]
+def _defined(module: ModuleType, kind: Kind, package: str) -> list[type[Any]]:
+    """The classes that a module defines; of one that defines none, those that it has from its package."""
+    values, failure = _values(module, package)
+    found = [cls for cls in values if inspect.isclass(cls) and issubclass(cls, _BASES[kind])]
+    found = [cls for cls in dict.fromkeys(found) if f"{cls.__module__}.".startswith(f"{package}.")]
+    if failure is not None and not found:
+        raise failure
+    return [cls for cls in found if cls.__module__ == module.__name__] or found
+
+
+def _values(module: ModuleType, package: str) -> tuple[list[Any], ImportFailed | None]:
+    """What a module has, with what it imports when it is first asked for it; and why it has not all of that."""
+    values, failure = [], None
+    for name in dir(module):
+        if name.startswith("_"):
+            continue
+        try:
+            values.append(attribute_of(module, name, package))
+        except ImportFailed as error:  # a server's side, perhaps, which nobody needs here
+            failure = error
+        except UsageError:
+            continue
+    return values, failure
 
 
 def _module(entry: Entry, name: str) -> ModuleType | None:

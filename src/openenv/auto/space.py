@@ -16,7 +16,7 @@ from .name import canonical
 
 __all__ = ["Space"]
 
-_NAME = re.compile(r"(?:https?://[^/]+/)?(?:spaces/)?(?P<owner>[\w.-]+)/(?P<name>[\w.-]+?)(?:\.git)?/?")
+_NAME = re.compile(r"(?:https?://[^/]+/)?(?:spaces/)?(?P<owner>\w[\w.-]*)/(?P<name>\w[\w.-]*?)(?:\.git)?/?")
 INSTALL_TIMEOUT_S = 900.0
 TAIL_LINES = 20
 

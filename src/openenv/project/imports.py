@@ -32,7 +32,7 @@ def import_module(name: str, what: str) -> ModuleType:
         return importlib.import_module(name)
     except OpenEnvError:  # of an app that it makes, and says more
         raise
-    except Exception as error:  # the edge to foreign code: a module may raise anything
+    except (Exception, SystemExit) as error:  # the edge to foreign code: a module may raise anything
         if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
             raise UsageError(
                 f"{what}: no module {error.name!r} in {Path.cwd()} or among the installed packages"
@@ -41,12 +41,23 @@ def import_module(name: str, what: str) -> ModuleType:
 
 
 def attribute_of(module: ModuleType, path: str, what: str) -> Any:
-    """An attribute of a module, or one inside of another (`Site.app`). Raises `UsageError` if there is none."""
+    """An attribute of a module, or one inside of another (`Site.app`).
+
+    Raises:
+        UsageError: There is none.
+        ImportFailed: The module imports it only when it is asked for it, and cannot.
+    """
     value: Any = module
-    for name in path.split("."):
-        if not hasattr(value, name):
-            raise UsageError(f"{what}: module {module.__name__} has no {path!r}")
-        value = getattr(value, name)
+    try:
+        for name in path.split("."):
+            value = getattr(value, name)
+    except AttributeError:
+        raise UsageError(f"{what}: module {module.__name__} has no {path!r}") from None
+    except ImportError as error:
+        raise ImportFailed(
+            f"{what}: importing {path} of {module.__name__} failed: {_reason(error)}",
+            data={"module": module.__name__},
+        ) from error
     return value
 
 

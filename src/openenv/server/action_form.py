@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import TypeAdapter
+from ..contract import schema_of
 
 __all__ = ["action_fields"]
 
@@ -29,7 +29,7 @@ def action_fields(action_cls: Any) -> list[dict[str, Any]]:
         numbers), `required`, `description`, `default_value`, `choices`, `min_value`, `max_value`, `min_length`,
         `max_length`, `pattern`, `placeholder` and `help_text`; None where the class says nothing.
     """
-    schema = TypeAdapter(action_cls).json_schema()
+    schema = schema_of(action_cls) or {}
     definitions = schema.get("$defs", {})
     required = schema.get("required", ())
     return [

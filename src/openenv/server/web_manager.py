@@ -71,6 +71,7 @@ class WebInterfaceManager:
         self.home: asyncio.AbstractEventLoop | None = None
         self._server = server
         self._stay: Stay | None = None
+        self._opening = asyncio.Lock()
         self._state: dict[str, Any] = {"episode_id": None, "step_count": 0}
 
     async def reset_environment(self, reset_kwargs: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -103,9 +104,10 @@ class WebInterfaceManager:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, home))
 
     async def _reset(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        stay = self._stay
-        if stay is None or stay.departed is not None:
-            stay = self._stay = await self._server.stays.open(ANYBODY)
+        async with self._opening:
+            stay = self._stay
+            if stay is None or stay.departed is not None:
+                stay = self._stay = await self._server.stays.open(ANYBODY)
         observation = await stay.call(lambda session, done: session.reset(arguments, done))
         payload = serialize_observation(observation)
         await self._read_state(stay)

@@ -121,6 +121,8 @@ class GitServerClient:
         """
         self._require_ready()
         target = self._folder(target_dir or repo_name.rpartition("/")[2])
+        if target == self.workspace_dir.resolve():
+            raise UsageError(f"{target} is the workspace itself, and not a folder below it")
         if target.exists():
             shutil.rmtree(target)
         self.workspace_dir.mkdir(parents=True, exist_ok=True)
@@ -150,12 +152,16 @@ class GitServerClient:
             working_dir: Folder below `workspace_dir`.
 
         Returns:
-            Exit code, standard output and standard error. A folder that is not there is exit code 1.
+            Exit code, standard output and standard error. A folder that is not there is exit code 1, and so is an
+            open quotation.
         """
         folder = self._folder(working_dir)
         if not folder.is_dir():
             return 1, "", f"there is no folder {folder}: clone_to_workspace makes one"
-        words = shlex.split(command)
+        try:
+            words = shlex.split(command)
+        except ValueError as error:
+            return 1, "", f"{error} in {command!r}"
         done = self._run(words[1:] if words[:1] == ["git"] else words, folder)
         return done.returncode, done.stdout, done.stderr
 
@@ -182,8 +188,8 @@ class GitServerClient:
 
     def _cloned(self, repo_name: str) -> Path:
         folder = self._folder(repo_name)
-        if not folder.is_dir():
-            raise ProviderFailed(f"there is no {folder}: call clone_to_workspace({repo_name!r}) first")
+        if not (folder / ".git").is_dir():
+            raise ProviderFailed(f"there is no repository in {folder}: call clone_to_workspace({repo_name!r}) first")
         return folder
 
     def _folder(self, name: str) -> Path:
@@ -201,17 +207,19 @@ class GitServerClient:
 
     def _run(self, words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
         # By environment variables: a command line can be read by every user of the machine.
-        secret = {
+        own = {
             "GIT_CONFIG_COUNT": "1",
             "GIT_CONFIG_KEY_0": f"http.{self.gitea_url}/.extraHeader",
             "GIT_CONFIG_VALUE_0": f"Authorization: {self._authorization}",
             "GIT_TERMINAL_PROMPT": "0",
+            # Without it, git would work on a repository that the workspace is inside of.
+            "GIT_CEILING_DIRECTORIES": str(self.workspace_dir.resolve().parent),
         }
         try:
             return subprocess.run(  # noqa: S603 - git, with the words that its caller wants
                 ["git", *words],  # noqa: S607 - wherever it is installed
                 cwd=folder,
-                env={**environ_of_environments(), **secret},
+                env={**environ_of_environments(), **own},
                 capture_output=True,
                 text=True,
                 errors="replace",

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import asyncio
+import gc
+import multiprocessing
+import threading
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+
+from openenv.background import BackgroundLoop, shared_loop, wait_for
+
+colour: ContextVar[str] = ContextVar("colour")
+
+
+async def place() -> tuple[Any, Any]:
+    await asyncio.sleep(0)
+    return threading.current_thread(), asyncio.get_running_loop()
+
+
+def test_the_shared_loop_is_one():
+    assert shared_loop() is shared_loop()
+    thread, loop = shared_loop().run(place())
+    assert thread is not threading.current_thread()
+    assert loop is shared_loop().loop
+
+
+def test_a_coroutine_sees_the_context_of_those_who_ask():
+    async def seen() -> str:
+        return colour.get()
+
+    colour.set("blue")
+    assert shared_loop().run(seen()) == "blue"
+    assert wait_for(seen()) == "blue"
+
+
+def test_a_cancelled_future_cancels_its_coroutine():
+    begun, cancelled = threading.Event(), threading.Event()
+
+    async def wait() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    future = shared_loop().submit(wait())
+    assert begun.wait(3.0)
+    future.cancel()
+    assert cancelled.wait(3.0)
+
+
+def test_a_stopped_loop_ends_its_thread():
+    background = BackgroundLoop("test")
+    thread, loop = background.run(place())
+    background.stop()
+    thread.join(3.0)
+    assert not thread.is_alive()
+    assert loop.is_closed()
+
+
+def test_waiting_is_done_on_the_same_thread_and_loop_each_time():
+    thread, loop = wait_for(place())
+    assert thread is threading.current_thread()
+    assert wait_for(place()) == (thread, loop)
+
+
+async def test_waiting_beside_a_running_loop_is_done_on_another():
+    thread, loop = wait_for(place())
+    assert thread is not threading.current_thread()
+    assert loop not in (asyncio.get_running_loop(), shared_loop().loop)
+    assert wait_for(place()) == (thread, loop)
+
+
+async def test_waiting_within_waiting_does_not_lock():
+    async def nested(depth: int) -> int:
+        return wait_for(nested(depth - 1)) + 1 if depth else 0
+
+    assert wait_for(nested(3)) == 3
+
+
+async def test_what_belongs_to_the_loop_that_is_held_up_is_an_error_and_no_lock():
+    with pytest.raises(RuntimeError, match="different loop"):
+        wait_for(asyncio.get_running_loop().create_future())
+
+
+def test_loops_end_with_the_thread_that_waited():
+    async def beside() -> Any:
+        return wait_for(place())
+
+    loops: list[Any] = []
+    threads: list[Any] = []
+
+    def wait() -> None:
+        loops.append(wait_for(place())[1])
+        thread, loop = wait_for(beside())
+        threads.append(thread)
+        loops.append(loop)
+
+    own = threading.Thread(target=wait)
+    own.start()
+    own.join()
+    gc.collect()
+    threads[0].join(3.0)
+    assert [loop.is_closed() for loop in loops] == [True, True]
+
+
+def _ask(answers: Any) -> None:
+    answers.put((shared_loop().run(_two()), wait_for(_two())))
+
+
+async def _two() -> int:
+    await asyncio.sleep(0)
+    return 2
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_forked_child_has_loops_of_its_own():
+    assert (shared_loop().run(_two()), wait_for(_two())) == (2, 2)
+    context = multiprocessing.get_context("fork")
+    answers = context.SimpleQueue()
+    child = context.Process(target=_ask, args=(answers,))
+    child.start()
+    child.join(10)
+    assert child.exitcode == 0
+    assert answers.get() == (2, 2)
+    assert (shared_loop().run(_two()), wait_for(_two())) == (2, 2)
