@@ -132,12 +132,15 @@ def made(cls: type[ClientT], url: str, hosting: Hosting, arguments: dict[str, An
 def from_docker_image(cls: type[ClientT], image: str, provider: Any = None, **kwargs: Any) -> Launch[ClientT]:
     """See `EnvClient.from_docker_image`."""
     if provider is None:
-        from .providers import LocalDockerProvider
+        from .providers import DockerSwarmProvider, LocalDockerProvider
 
-        provider = LocalDockerProvider()
+        provider = DockerSwarmProvider() if "replicas" in kwargs else LocalDockerProvider()
+        stop = provider.close  # nobody else has it
     elif not callable(getattr(provider, "start_container", None)):
         raise UsageError(f"{type(provider).__name__} starts no containers: pass a ContainerProvider")
-    return _launch(cls, provider, partial(provider.start_container, image), provider.stop_container, kwargs)
+    else:
+        stop = provider.stop_container
+    return _launch(cls, provider, partial(provider.start_container, image), stop, kwargs)
 
 
 def from_env(
@@ -168,10 +171,6 @@ def from_hub(
     """See `EnvClient.from_hub`."""
     if replicas is not None:
         kwargs["replicas"] = replicas
-        if provider is None:
-            from .providers import DockerSwarmProvider
-
-            provider = DockerSwarmProvider()
     return from_env(cls, repo_id, True, provider, **kwargs)
 
 

@@ -355,8 +355,8 @@ async def test_the_synchronous_client_inside_a_running_loop_as_in_a_notebook(app
 class Unclosable(CounterEnv):
     """Cannot be closed."""
 
-    async def _disconnect(self) -> None:
-        await super()._disconnect()
+    async def _disconnect_async(self) -> None:
+        await super()._disconnect_async()
         raise OSError("no way to close")
 
 

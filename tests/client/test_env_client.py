@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from contextlib import nullcontext
 from functools import partial
-from typing import Generic
+from typing import Any, Generic
 
 import pytest
 
@@ -170,6 +170,36 @@ async def test_replies_that_a_clients_own_parsing_cannot_read_say_so_in_a_typed_
             await env.reset()
         with pytest.raises(ProtocolViolation, match=r"_parse_state .*KeyError: 'moves'"):
             await env.state()
+
+
+class Crowded(CounterEnv):
+    """As existing clients may be: with private names of their own, which are those that come to mind first."""
+
+    def __init__(self, base_url: str | None = None, **options: Any) -> None:
+        super().__init__(base_url, **options)
+        self._state = self._session = self._mode = self._step = self._reset = self._tools = "mine"
+
+    def _call(self, what: str) -> str:
+        return f"{what}!"
+
+    def _connect(self) -> str:
+        return "mine"
+
+
+async def test_private_names_that_existing_clients_have_are_theirs():
+    async with Crowded(app=app_of()) as env:
+        await env.reset()
+        assert (await env.step(ONE)).reward == 1.0
+        assert (await env.state()).step_count == 1
+        assert (env._state, env._session, env._mode, env._call("hey"), env._connect()) == (
+            "mine",
+            "mine",
+            "mine",
+            "hey!",
+            "mine",
+        )
+        other = await env.new_session()
+        assert (await other.reset()).observation.total == 0
 
 
 async def test_arguments_of_reset_reach_the_environment():

@@ -84,6 +84,23 @@ async def test_stopping_while_it_starts() -> None:
     assert "ready" not in place.names
 
 
+async def test_a_start_waits_for_the_one_before_it_to_be_over() -> None:
+    """A provider has one server at a time."""
+    gate = Gate()
+    place = Runtime(starting=gate)
+    server = hosting(place)
+    first = asyncio.create_task(asyncio.to_thread(server.start))
+    await gate.reached()
+    server.stop()
+    second = asyncio.create_task(asyncio.to_thread(server.start))
+    third = asyncio.create_task(asyncio.to_thread(server.start))
+    gate.open()
+    with pytest.raises(SessionLost):
+        await first
+    assert [await second, await third] == [URL, URL]
+    assert place.names == ["start", "stop", "stop", "start", "ready"]
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 def test_a_fork_does_not_stop_the_server_of_its_parent() -> None:
     place = Containers()
@@ -194,6 +211,34 @@ async def test_many_first_calls_start_one_server() -> None:
     await asyncio.gather(*(env.reset() for _ in range(5)), return_exceptions=True)
     assert place.names.count("start") == 1
     await env.close()
+
+
+async def test_sessions_asked_for_before_there_is_a_server_start_one_server() -> None:
+    gate = Gate()
+    place = Runtime(starting=gate)
+    env = GenericEnvClient(provider=place)
+    asked = [asyncio.ensure_future(call) for call in (env.new_session(), env.new_session(), env.reset())]
+    await gate.reached()
+    gate.open()
+    for call in asked:
+        with pytest.raises(ConnectionFailed):
+            await call
+    assert place.names == ["start", "ready"]
+    await env.close()
+
+
+async def test_a_session_asked_for_while_its_client_is_closed_is_not_to_be_had() -> None:
+    gate = Gate()
+    place = Runtime(starting=gate)
+    env = GenericEnvClient(provider=place)
+    asked = asyncio.ensure_future(env.new_session())
+    await gate.reached()
+    await env.close()
+    gate.open()
+    with pytest.raises(SessionLost, match="closed while"):
+        await asked
+    assert place.names[-1] == "stop"
+    assert "ready" not in place.names
 
 
 async def test_the_event_loop_goes_on_while_a_server_starts() -> None:

@@ -193,7 +193,7 @@ async def test_a_queue_that_is_answered_at_once_takes_no_room_on_the_stack():
     env, peer = await opened(ScriptedApp())
     steps = [asyncio.create_task(env.step({})) for _ in range(2000)]
     first = await peer.asked(2)
-    await until(lambda: len(env._session._errands) == 2000)
+    await until(lambda: len(env._held._errands) == 2000)
     peer.reflex = lambda request: peer.reply(request, outcome(float(request.get("seq", 0))))
     peer.reply(first, outcome(1.0))
     results = await asyncio.gather(*steps)
@@ -309,7 +309,7 @@ async def test_an_error_that_answers_nothing_in_particular_ends_the_connection()
 
 async def test_the_server_s_limit_is_kept_once_it_is_known():
     env, peer = await opened(ScriptedApp(max_message_bytes=300))
-    await until(lambda: env._session._link.hello)
+    await until(lambda: env._held._link.hello)
     with pytest.raises(MessageTooLarge, match=r"over the limit of 300 .*max_message_mb, OPENENV_MAX_MESSAGE_MB"):
         await env.step({"text": "x" * 300})
     step = asyncio.create_task(env.step({}))

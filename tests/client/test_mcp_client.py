@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import subprocess
+import sys
 import threading
 from contextlib import contextmanager
 from typing import Any
@@ -9,7 +11,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from openenv.client.mcp_client import GenericMCPObservation, MCPToolClient, SyncMCPToolClient
+from openenv.client import MCPToolClient
+from openenv.client.mcp_client import GenericMCPObservation, SyncMCPToolClient
 from openenv.client.url import mcp_url, websocket_url
 from openenv.errors import (
     ConnectionFailed,
@@ -110,6 +113,19 @@ class TestBothModes:
             assert not sync.has_tool("jump")
             assert sync.list_tools(use_cache=False)
 
+    async def test_without_await_inside_a_running_event_loop_and_with_what_a_subclass_overrides(self, address, mode):
+        class Polite(MCPToolClient):
+            async def call_tool(self, *name: str, **arguments: Any) -> Any:
+                return "please", await super().call_tool(*name, **arguments)
+
+            async def twice(self, number: int) -> Any:
+                return await self.call_tool("add", a=number, b=number)
+
+        with Polite(address, mode=mode).sync() as sync:
+            assert sync.call_tool("add", a=1, b=1) == ("please", 2)
+            assert sync.twice(2) == ("please", 4)
+            assert sync.has_tool("add")
+
     async def test_several_calls_at_a_time(self, address, mode):
         async with MCPToolClient(address, mode=mode) as env:
             found = await asyncio.gather(*(env.call_tool("add", a=number, b=0) for number in range(20)))
@@ -204,6 +220,17 @@ class TestBothModes:
         await env.connect()
         assert await env.call_tool("increase") == {"count": 1}
         await env.close()
+
+    def test_a_client_that_nobody_has_any_more_is_closed_with_its_process_in_silence(self, address, mode):
+        program = f"""
+import gc
+from openenv.client import MCPToolClient
+MCPToolClient({address!r}, mode={mode!r}).list_tools()
+gc.collect()
+"""
+        command = [sys.executable, "-W", "error", "-X", "dev", "-c", program]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert (result.returncode, result.stderr) == (0, "")
 
     async def test_it_is_pickled_without_its_connection(self, address, mode):
         env = MCPToolClient(address, mode=mode)

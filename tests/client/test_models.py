@@ -107,10 +107,15 @@ def test_metadata_beside_the_observation_or_inside(payload):
     assert parse_observation(OBSERVATION, {**payload, "done": False}).metadata == {"a": 1}
 
 
-@pytest.mark.parametrize("missing", [{}, {"done": None}])
-def test_an_episode_of_which_nothing_is_said_is_not_taken_to_go_on(missing):
+def test_an_observation_alone_is_a_result():
+    """As test suites of existing clients have it."""
+    result = parse_observation(OBSERVATION, {"observation": {"total": 4}})
+    assert (result.observation, result.done) == (CounterObservation(total=4), False)
+
+
+def test_an_episode_that_is_said_to_be_neither_over_nor_going_on_is_refused():
     with pytest.raises(ProtocolViolation, match="whether the episode is done"):
-        parse_observation(OBSERVATION, {"observation": {"total": 0}, "reward": 1.0, **missing})
+        parse_observation(OBSERVATION, {"observation": {"total": 0}, "reward": 1.0, "done": None})
 
 
 def test_an_episode_cut_short():

@@ -71,6 +71,28 @@ def test_closing_ends_the_thread_and_the_loop(no_threads_left):
     assert own.loop.is_closed()
 
 
+def test_what_its_clients_have_left_running_does_not_outlive_it(no_threads_left):
+    """As the heartbeat of a connection that nobody closed: it would complain to the terminal when it is collected."""
+    own = Portal()
+    ends = []
+
+    async def beat():
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            ends.append("cancelled")
+            raise
+
+    async def begin():
+        ends.append(asyncio.ensure_future(beat()))
+        await asyncio.sleep(0)
+
+    run_on(own.loop, begin())
+    own.close()
+    assert ends[0].cancelled()
+    assert ends[1:] == ["cancelled"]
+
+
 def test_without_uvloop_the_loop_is_asyncio_s(monkeypatch, no_threads_left):
     monkeypatch.setitem(sys.modules, "uvloop", None)
     own = Portal()

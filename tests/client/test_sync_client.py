@@ -168,7 +168,7 @@ class Player(CounterEnv):
         return results[-1].reward
 
     def again(self, rounds: int) -> Any:
-        return self._call(self.play(rounds))
+        return self._offered(self.play(rounds))
 
     async def _whisper(self) -> str:
         return "psst"

@@ -26,6 +26,7 @@ class Engine:
         status: Of every container, and of every task of a service.
         log: What they write.
         refusal: What a start is refused with, if it is.
+        clinging: What a stop is refused with, if it is.
     """
 
     def __init__(self, port: int):
@@ -36,6 +37,7 @@ class Engine:
         self.status = "running"
         self.log = "up\n"
         self.refusal: str | None = None
+        self.clinging: str | None = None
         self.in_swarm = False
 
     def answer(self, method: str, path: str, query: dict[str, list[str]], body: Any) -> tuple[int, Any]:
@@ -99,8 +101,8 @@ class Engine:
         """The log with a head on each part, as it comes without a terminal."""
         return 200, struct.pack(">BxxxL", 1, len(self.log)) + self.log.encode()
 
-    def _done(self, *_: Any) -> tuple[int, Any]:
-        return 204, None
+    def _stop(self, *_: Any) -> tuple[int, Any]:
+        return (204, None) if self.clinging is None else (500, {"message": self.clinging})
 
     def _gone(self, *_: Any) -> tuple[int, Any]:
         self.made.pop("container", None)
@@ -147,7 +149,7 @@ _ROUTES = [
     ("POST /containers/c1/start", "_start"),
     ("GET /containers/c1/json", "_inspect"),
     ("GET /containers/c1/logs", "_logs"),
-    ("POST /containers/c1/stop", "_done"),
+    ("POST /containers/c1/stop", "_stop"),
     ("DELETE /containers/c1", "_gone"),
     ("POST /services/create", "_make_service"),
     ("GET /services/s1", "_service"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from openenv import providers
 from openenv.client import GenericEnvClient
 from openenv.errors import LaunchFailed, MissingExtra, NotReady, ProviderFailed, UsageError
 from openenv.providers import DockerSwarmProvider, LocalDockerProvider
@@ -131,6 +132,32 @@ def test_a_container_that_somebody_else_removed(docker: LocalDockerProvider, eng
     docker.stop_container()
 
 
+def test_a_container_that_would_not_stop_is_removed_by_force(docker: LocalDockerProvider, engine: Engine) -> None:
+    engine.clinging = "cannot stop it"
+    docker.start_container("img:1")
+    with pytest.raises(LaunchFailed, match="cannot stop it"):
+        docker.stop_container()
+    assert "container" not in engine.made
+
+
+def test_a_client_that_was_given_no_provider_leaves_no_connection_to_the_engine(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[str] = []
+
+    class Leaving(LocalDockerProvider):
+        def close(self) -> None:
+            super().close()
+            left.append("closed")
+
+    monkeypatch.setattr(providers, "LocalDockerProvider", Leaving)
+    GenericEnvClient.from_docker_image("img:1").close()
+    assert left == ["closed"]
+    with Leaving() as mine:
+        GenericEnvClient.from_docker_image("img:1", mine).close()
+        assert left == ["closed"]
+
+
 def test_an_argument_that_there_is_not(docker: LocalDockerProvider) -> None:
     with pytest.raises(UsageError, match="nonsense"):
         docker.start_container("img:1", nonsense=1)
@@ -149,6 +176,13 @@ def test_an_episode_in_a_swarm(swarm: DockerSwarmProvider, engine: Engine) -> No
     assert asked["TaskTemplate"]["ContainerSpec"]["Env"] == [f"OPENENV_API_KEYS=control:{swarm.api_key}"]
     assert engine.made["swarm"]["AdvertiseAddr"] == "127.0.0.1"
     assert "DELETE /services/s1" in engine.asked
+
+
+def test_replicas_of_a_published_environment_are_a_swarm(engine: Engine) -> None:
+    with GenericEnvClient.from_hub("team/env", replicas=2) as env:
+        env.reset()
+        assert engine.made["service"]["Mode"] == {"replicated": {"Replicas": 2}}
+    assert "service" not in engine.made
 
 
 def test_what_a_service_is_asked_for(engine: Engine) -> None:

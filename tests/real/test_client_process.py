@@ -28,7 +28,9 @@ def address():
 
 def run(script, address):
     """Runs a script in a process of its own; it must end well, and have nothing to complain about."""
-    program = textwrap.dedent(script)
+    # Without what asyncio, in development mode, says of a machine that is busy.
+    quiet = 'import logging; logging.getLogger("asyncio").setLevel("ERROR")'
+    program = quiet + textwrap.dedent(script)
     result = subprocess.run(
         [sys.executable, "-W", "error", "-X", "dev", "-c", program, address],
         capture_output=True,
@@ -53,6 +55,53 @@ def test_a_process_that_never_closes_its_clients_ends_at_once_and_in_silence(add
         address,
     )
     assert output == ["1.0"] * 3
+
+
+@pytest.mark.parametrize("dropped", ["client.reset()", "client.sync().new_session()", "client.new_session().reset()"])
+@pytest.mark.parametrize("version", [1, 2])
+def test_clients_that_nobody_has_any_more_are_closed_in_silence_too(address, version, dropped):
+    output = run(
+        f"""
+        import gc, sys
+        from openenv import GenericEnvClient
+        from openenv.client import websocket
+        if {version} == 1:
+            websocket.SUBPROTOCOLS = ("none",)
+        client = GenericEnvClient(sys.argv[1])
+        {dropped}
+        del client
+        gc.collect()
+        print("over")
+        """,
+        address,
+    )
+    assert output == ["over"]
+
+
+@pytest.mark.parametrize(
+    "begin",
+    ["CounterEnv.from_docker_image('img', Containers(url)).reset()", "CounterEnv(provider=Runtime(url)).reset()"],
+)
+def test_a_server_whose_client_nobody_closed_is_stopped_with_the_process(address, begin):
+    output = run(
+        f"""
+        import sys
+        from tests.client.environments import CounterEnv
+        from tests.providers import places
+        url = "http://" + sys.argv[1]
+
+        class Telling:
+            def _end(self):
+                print("stopped")
+
+        class Containers(Telling, places.Containers): ...
+        class Runtime(Telling, places.Runtime): ...
+
+        {begin}
+        """,
+        address,
+    )
+    assert output == ["stopped"]
 
 
 def test_a_client_made_after_a_fork_works_in_both_processes(address):

@@ -1,17 +1,31 @@
 """The client: drives one session of a served environment, or many at once; asynchronously or not."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..lazy import lazy
 from .env_client import EnvClient
 from .generic import GenericAction, GenericEnvClient
 from .sync_client import SyncEnvClient
 from .sync_vector import SyncVectorEnvClient
 from .vector import Finished, VectorEnvClient
 
+if TYPE_CHECKING:
+    from .mcp_client import MCPClientBase, MCPToolClient
+
 __all__ = [
     "EnvClient",
     "Finished",
     "GenericAction",
     "GenericEnvClient",
+    "MCPClientBase",
+    "MCPToolClient",
     "SyncEnvClient",
     "SyncVectorEnvClient",
     "VectorEnvClient",
 ]
+
+__getattr__, __dir__ = lazy(
+    __name__, {"MCPClientBase": "openenv.client.mcp_client", "MCPToolClient": "openenv.client.mcp_client"}
+)

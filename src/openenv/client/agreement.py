@@ -7,7 +7,7 @@ import logging
 import warnings
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Any, get_args
 from weakref import WeakKeyDictionary
 
 from ..contract import Contract, Difference, contract_of, first_misfit
@@ -89,9 +89,7 @@ def _contract(cls: type[EnvClient[Any, Any, Any]]) -> Contract:
 
 
 def _has_kin(action: Any) -> bool:
-    """Whether what is sent may be something else than what is declared: any value, or one of a subclass."""
-    if action is Any or (get_origin(action) or action) is dict:
-        return True
+    """Whether what is sent may be of a subclass of what is declared."""
     kinds = get_args(action) or (action,)
     return any(isinstance(kind, type) and kind.__subclasses__() for kind in kinds)
 

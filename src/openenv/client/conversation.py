@@ -20,9 +20,13 @@ class Conversation:
 
     Args:
         max_message_bytes: Largest message that is sent.
+
+    Attributes:
+        owner: The client, which stays for as long as its connection does: who else would say goodbye.
     """
 
     def __init__(self, max_message_bytes: int) -> None:
+        self.owner: object = None
         self._protocol = ClientProtocol()
         self._max_bytes = max_message_bytes
         self._served = False

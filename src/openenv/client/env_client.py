@@ -2,45 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Generator, Mapping
-from functools import partial
 from typing import Any, Generic, Self, TypeVar, get_origin
-from weakref import WeakSet
 
 from pydantic import TypeAdapter
 
-from ..errors import ConnectionFailed, ConnectionLost, InvalidArgument, SessionLost, UsageError
+from ..errors import InvalidArgument, UsageError
 from ..generics import type_arguments
 from ..settings import ClientSettings
 from ..types import ObsT, StateT, StepResult
-from . import memory, websocket
-from .agreement import check_of, checked
-from .conversation import Conversation
-from .dial import dial
+from . import websocket
 from .headers import headers_of
-from .home import Homed
-from .hosting import hosting_of, kept, key_of, on_thread
+from .holder import SessionHolder
+from .hosting import hosting_of, kept, key_of
 from .launchable import Launchable
-from .link import Link
-from .linked_session import LinkedSession
 from .models import MISREADINGS, dump_action, misread, parse_observation, parse_state
-from .resumption import Resumption
 from .seeds import check_seed
-from .session import Session
 from .sync_client import SyncEnvClient
-from .transport import Receiver, Transport
-from .url import websocket_url, with_worker
+from .url import websocket_url
 
 __all__ = ["EnvClient"]
 
 ActT = TypeVar("ActT")
 T = TypeVar("T")
-# What belongs to one connection or process, and is made anew in a copy.
-_OF_NOW = ("_resumption", "_session", "_closed", "_others", "_home", "_pid", "_connecting", "_claiming", "_blocking")
 
 
-class EnvClient(Homed, Launchable, Generic[ActT, ObsT, StateT]):
+class EnvClient(SessionHolder, Launchable, Generic[ActT, ObsT, StateT]):
     """Drives one session of an environment, wherever it is served.
 
     Give the types of your environment and nothing else is needed::
@@ -112,7 +99,7 @@ class EnvClient(Homed, Launchable, Generic[ActT, ObsT, StateT]):
         if (base_url is None and provider is None) == (app is None):
             raise InvalidArgument(f"{type(self).__name__} needs base_url='http://host:port', or app=create_app(...)")
         settings = ClientSettings.read(mode=mode)
-        self._mode = settings.mode
+        self._client_mode = settings.mode
         self._base_url = None if base_url is None else base_url.rstrip("/")
         self._url = None if base_url is None else websocket_url(base_url)
         self._hosting = None if provider is None else hosting_of(provider, base_url)
@@ -143,7 +130,7 @@ class EnvClient(Homed, Launchable, Generic[ActT, ObsT, StateT]):
             ConnectionFailed: No server there, or none that answers in time (`ConnectTimeout`).
             SchemaMismatch: With `strict`: the types of this class do not fit the server's.
         """
-        return self._call(self._connect())
+        return self._offered(self._connect_async())
 
     def reset(self, **kwargs: Any) -> Awaitable[StepResult[ObsT]]:
         """Starts an episode.
@@ -159,7 +146,7 @@ class EnvClient(Homed, Launchable, Generic[ActT, ObsT, StateT]):
                 did not answer in time (`StepTimeout`).
             ConnectionFailed: The road to the server failed.
         """
-        return self._call(self._reset(kwargs))
+        return self._offered(self._reset_async(kwargs))
 
     def step(self, action: ActT, *, timeout_s: float | None = None, **kwargs: Any) -> Awaitable[StepResult[ObsT]]:
         """Does one action.
@@ -176,26 +163,26 @@ class EnvClient(Homed, Launchable, Generic[ActT, ObsT, StateT]):
                 asynchronous one goes on, one on a thread is lost, one in a process of its own needs a reset.
             EnvironmentFailed, ConnectionFailed: As for `reset`.
         """
-        return self._call(self._step(action, timeout_s))
+        return self._offered(self._step_async(action, timeout_s))
 
     def state(self) -> Awaitable[StateT]:
         """The episode's state. Raises as `step` does."""
-        return self._call(self._state())
+        return self._offered(self._state_async())
 
     def close(self) -> Awaitable[None]:
         """Ends the session and the connection, those of `new_session`, and the server if a provider runs it.
 
         May be called repeatedly; a later `reset` connects anew, unless the server was stopped.
         """
-        return self._call(self._close())
+        return self._offered(self._close())
 
     def disconnect(self) -> Awaitable[None]:
         """Ends the session and the connection, and nothing else; a later `reset` connects anew."""
-        return self._call(self._disconnect())
+        return self._offered(self._disconnect_async())
 
     def new_session(self) -> Awaitable[Self]:
         """Another client of the same server, connected, with a session of its own. It is closed with this one."""
-        return self._call(self._new_session())
+        return self._offered(self._new_session_async())
 
     def sync(self) -> SyncEnvClient[ActT, ObsT, StateT]:
         """This client for code that cannot await."""
@@ -203,24 +190,25 @@ class EnvClient(Homed, Launchable, Generic[ActT, ObsT, StateT]):
 
     def __await__(self) -> Generator[Any, None, Self]:
         """Connects, as `connect` does: `env = await MyEnv(...)`."""
-        return self._routed(self._connect()).__await__()
+        return self._routed(self._connect_async()).__await__()
 
     async def __aenter__(self) -> Self:
-        return await self._routed(self._connect())
+        await self.connect()
+        return self
 
     async def __aexit__(self, _: object, error: BaseException | None, *__: object) -> None:
         with kept(error):
-            await self._routed(self._close())
+            await self.close()
 
     def __enter__(self) -> Self:
-        self.blocking(self._connect())
+        self.waited(self.connect)
         self._blocking = True
         return self
 
     def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
         self._blocking = False
         with kept(error):
-            self.blocking(self._close())
+            self.waited(self.close)
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy in another process begins with: everything but a connection.
@@ -229,7 +217,7 @@ class EnvClient(Homed, Launchable, Generic[ActT, ObsT, StateT]):
             UsageError: It is connected, or its server belongs to this process.
         """
         name = type(self).__name__
-        if self._session is not None and self._session.error is None:
+        if self._held is not None and self._held.error is None:
             raise UsageError(f"this {name} is connected, and its session stays here: close() it before it is pickled")
         if self._hosting is not None or self._app is not None:
             raise UsageError(
@@ -257,125 +245,22 @@ class EnvClient(Homed, Launchable, Generic[ActT, ObsT, StateT]):
         state: StateT = parse_state(self._types[1], payload)
         return state
 
-    # The asynchronous core.
+    # What is said in the session.
 
-    def _begin(self) -> None:
-        """Begins without a session."""
-        self._settle()
-        self._resumption = Resumption(self._dial, self._options.connect_timeout_s)
-        self._session: Session | None = None
-        self._closed = False
-        self._others: WeakSet[EnvClient[ActT, ObsT, StateT]] = WeakSet()
-
-    async def _connect(self) -> Self:
-        await self._open(anew=True)
-        return self
-
-    async def _reset(self, arguments: dict[str, Any]) -> StepResult[ObsT]:
+    async def _reset_async(self, arguments: dict[str, Any]) -> StepResult[ObsT]:
         session = await self._open(anew=True)
         payload = await session.call("reset", arguments, self._message_timeout_s)
         check_seed(self, arguments, payload)
         return _read(self._parse_result, payload)
 
-    async def _step(self, action: ActT, timeout_s: float | None = None) -> StepResult[ObsT]:
+    async def _step_async(self, action: ActT, timeout_s: float | None = None) -> StepResult[ObsT]:
         session = await self._open()
         limit_s = self._message_timeout_s if timeout_s is None else timeout_s
         return _read(self._parse_result, await session.call("step", self._step_payload(action), limit_s))
 
-    async def _state(self) -> StateT:
+    async def _state_async(self) -> StateT:
         session = await self._open()
         return _read(self._parse_state, await session.call("state", None, self._message_timeout_s))
-
-    async def _new_session(self) -> Self:
-        await self._host()
-        other = type(self).__new__(type(self))
-        other.__setstate__(self._copied() | {"_hosting": None})
-        self._others.add(other)
-        return await other._routed(other._connect())
-
-    async def _disconnect(self) -> None:
-        # Another one tells whoever is connecting now that it is of no use any more.
-        self._connecting, self._closed = asyncio.Lock(), True
-        session, self._session, self._home = self._session, None, None
-        if session is not None:
-            await session.aclose()
-
-    async def _close(self) -> None:
-        others, self._others = list(self._others), WeakSet()
-        try:
-            await asyncio.gather(*(other._routed(other._close()) for other in others), return_exceptions=True)
-            await self._disconnect()
-        finally:
-            if self._hosting is not None:
-                await on_thread(self._hosting.stop)
-
-    async def _host(self) -> None:
-        """Has the provider start the server, if it does not run."""
-        hosting = self._hosting
-        if hosting is not None and hosting.url is None:
-            self._base_url = (await on_thread(hosting.start, hosting.stop)).rstrip("/")
-            self._url = websocket_url(self._base_url)
-
-    async def _open(self, anew: bool = False) -> Session:
-        """The session of this client; with `anew`, a new one in place of one that has ended or is about to."""
-        session = self._session
-        if session is not None and (not anew or (session.error is None and not session.leaving)):
-            return session
-        if self._closed and not anew:
-            raise SessionLost("this client was closed, and its session with it: call reset() for a new one")
-        if self._mode == "production":
-            raise UsageError(
-                "in production mode (mode, OPENENV_CLIENT_MODE) servers offer tools and no reset, step or state: "
-                "use MCPToolClient, or mode='simulation'"
-            )
-        self._closed = False
-        connecting = self._connecting
-        async with connecting:
-            self._check_open(connecting)
-            if self._session is session:
-                await self._host()
-                try:
-                    end = await self._dial()
-                except ConnectionFailed:
-                    if session is None or session.error is not None:
-                        raise
-                    return session  # there is no other server: this one serves for as long as it does
-                await checked(end, self._options.connect_timeout_s)
-                if connecting is not self._connecting:
-                    await end.aclose()
-                self._check_open(connecting)
-                self._session = self._session_of(end)
-                if session is not None:
-                    await session.aclose()
-            assert self._session is not None
-            return self._session
-
-    def _check_open(self, connecting: asyncio.Lock) -> None:
-        """Raises `SessionLost` where the client was closed since somebody began to connect."""
-        if connecting is not self._connecting:
-            raise SessionLost("this client was closed while it was connecting: call reset() for a new session")
-
-    def _session_of(self, end: Link | Conversation) -> Session:
-        return LinkedSession(end, self._resumption, self._wait_s) if isinstance(end, Link) else end
-
-    async def _dial(self, worker: str | None = None) -> Link | Conversation:
-        """A connection to the server, to one of its workers if that is named."""
-        end = await dial(partial(self._transport, worker), self._options.max_message_bytes)
-        if isinstance(end, Link):
-            end.check = check_of(self, self._options.connect_timeout_s)
-        return end
-
-    async def _transport(self, worker: str | None, receiver: Callable[[str | None], Receiver]) -> Transport:
-        if self._url is None:
-            return await memory.connect(self._app, receiver)
-        return await websocket.connect(with_worker(self._url, worker), receiver, self._options)
-
-    def _cut(self, reason: str) -> None:
-        if self._session is not None:
-            self._session.error = ConnectionLost(reason)
-
-    def _copied(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in _OF_NOW}
 
 
 def _read(parse: Callable[[dict[str, Any]], T], payload: dict[str, Any]) -> T:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Awaitable, Coroutine
-from typing import Any, TypeVar, cast
+from collections.abc import Awaitable, Callable, Coroutine
+from inspect import iscoroutine
+from typing import Any, ParamSpec, TypeVar, cast
 
-from .portal import portal, run_on, submit_to
+from .portal import check_elsewhere, keep, portal, run_on, submit_to
 
 __all__ = ["Homed"]
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class Homed:
@@ -28,11 +30,21 @@ class Homed:
 
     def blocking(self, call: Coroutine[Any, Any, T]) -> T:
         """Runs one of this client's coroutines to its end, from a thread that may wait."""
-        own = portal()
-        home = self._claim(own.loop)
-        if home is own.loop:
-            own.clients.add(self)
-        return run_on(home, call)
+        return run_on(self._claim(portal().loop), call)
+
+    def waited(self, method: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """What a method of this client gives in the end, whichever way its class has it, for a thread that may wait.
+
+        Raises:
+            UsageError: On the event loop of the connection, which would wait for itself.
+        """
+        if self._home is not None:
+            check_elsewhere(self._home)
+        return cast("T", self.settled(method(*args, **kwargs)))
+
+    def settled(self, given: Any) -> Any:
+        """What a method has given: the result of a coroutine, anything else as it is."""
+        return self.blocking(given) if iscoroutine(given) else given
 
     async def _close(self) -> None:
         raise NotImplementedError
@@ -41,11 +53,12 @@ class Homed:
         """The home is gone, and the connection with it."""
         raise NotImplementedError
 
-    def _call(self, call: Coroutine[Any, Any, T]) -> Awaitable[T]:
+    def _offered(self, call: Coroutine[Any, Any, T]) -> Awaitable[T]:
         """A coroutine for a caller who can await, its result for one who cannot."""
         try:
-            asyncio.get_running_loop()
-            blocking = self._blocking
+            running = asyncio.get_running_loop()
+            # In a coroutine that a block has begun, as one of a subclass, there is no waiting for its own loop.
+            blocking = self._blocking and self._home is not running
         except RuntimeError:
             blocking = True
         if blocking:
@@ -65,6 +78,7 @@ class Homed:
             if home is None:
                 home = self._home = loop
                 self._pid, self._connecting = os.getpid(), asyncio.Lock()
+                keep(self, loop)
             return home
 
     def _home_loop(self) -> asyncio.AbstractEventLoop | None:

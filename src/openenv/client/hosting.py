@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
+from threading import Lock, Thread
 from typing import Any, TypeVar
 
 from ..errors import SessionLost, UsageError
@@ -40,6 +41,7 @@ class Hosting:
         self._start = start
         self._ready = ready
         self._stop = stop
+        self._starting = Lock()
         self._attempt: object = None
         self._running = url is not None
         self._owner = os.getpid()
@@ -51,25 +53,8 @@ class Hosting:
             SessionLost: It was stopped meanwhile, or its owner has stopped it before.
             Exception: Whatever the provider raised; its server is stopped.
         """
-        if self.url is not None:
-            return self.url
-        if self._start is None:
-            raise SessionLost("this client was closed, and its provider has stopped the server: make a new client")
-        attempt = self._attempt = object()
-        self._running, self._owner = True, os.getpid()
-        try:
-            url = self._start()
-            self._check(attempt)
-            if self._ready is not None:
-                self._ready(url)
-            self._check(attempt)
-        except BaseException as error:
-            self._running = False
-            with kept(error):
-                self._stop()
-            raise
-        self.url = url
-        return url
+        with self._starting:
+            return self._started() if self.url is None else self.url
 
     def stop(self) -> None:
         """Stops the server, if it runs or is being started."""
@@ -82,6 +67,25 @@ class Hosting:
         """The same server for another owner, who only stops it."""
         url, self.url, self._running = self.url, None, False
         return Hosting(None, None, self._stop, url, self.provider)
+
+    def _started(self) -> str:
+        if self._start is None:
+            raise SessionLost("this client was closed, and its provider has stopped the server: make a new client")
+        attempt = self._attempt = object()
+        self._running, self._owner = True, os.getpid()
+        try:
+            url = self._start()
+            self._check(attempt)
+            if self._ready is not None:
+                self._ready(url)
+            self.url = url
+            self._check(attempt)  # after that, whoever stops it finds it running
+        except BaseException as error:
+            self._running, self.url = False, None
+            with kept(error):
+                self._stop()
+            raise
+        return url
 
     def _check(self, attempt: object) -> None:
         if self._attempt is not attempt:
@@ -126,16 +130,23 @@ async def on_thread(call: Callable[[], T], abandon: Callable[[], object] | None 
         call: The call.
         abandon: What to do, on another thread, when nobody waits for it any more.
     """
-    loop = asyncio.get_running_loop()
-    threads = ThreadPoolExecutor(2, "openenv-hosting")
+    outcome: Future[T] = Future()
+    outcome.set_running_or_notify_cancel()  # it goes on when nobody waits any more
+    # No executor: those refuse work when the interpreter ends, which is when forgotten servers are stopped.
+    Thread(target=_settle, args=(outcome, call), name="openenv-hosting").start()
     try:
-        return await loop.run_in_executor(threads, call)
+        return await asyncio.wrap_future(outcome)
     except asyncio.CancelledError:
         if abandon is not None:
-            threads.submit(abandon)
+            Thread(target=_settle, args=(Future(), abandon), name="openenv-hosting").start()
         raise
-    finally:
-        threads.shutdown(wait=False)
+
+
+def _settle(outcome: Future[T], call: Callable[[], T]) -> None:
+    try:
+        outcome.set_result(call())
+    except BaseException as error:  # noqa: BLE001 - for whoever waits
+        outcome.set_exception(error)
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ class Launchable:
 
         Args:
             image: Name of the image.
-            provider: A `ContainerProvider`; None takes Docker on this machine.
+            provider: A `ContainerProvider`; None takes Docker on this machine, its swarm with `replicas`.
             kwargs: Arguments of this class go to it, `ready_timeout_s` is how long the server has to become ready,
                 and all others (`port`, `env_vars`, ...) go to the provider.
 

@@ -41,15 +41,15 @@ class MCPClientBase(EnvClient[Any, Any, State]):
         Args:
             use_cache: Ask only once for each connection.
         """
-        return self._call(self._list_tools(use_cache))
+        return self._offered(self._list_tools(use_cache))
 
     def _begin(self) -> None:
         super()._begin()
-        self._tools: list[Tool] | None = None
+        self._tools_cache: list[Tool] | None = None
         self._mcp: McpLink | None = None
 
     def _copied(self) -> dict[str, Any]:
-        return {name: value for name, value in super()._copied().items() if name not in {"_tools", "_mcp"}}
+        return {name: value for name, value in super()._copied().items() if name not in {"_tools_cache", "_mcp"}}
 
     def _parse_result(self, payload: dict[str, Any]) -> StepResult[Any]:
         result = parse_observation(None, payload)
@@ -61,42 +61,42 @@ class MCPClientBase(EnvClient[Any, Any, State]):
         return result
 
     async def _list_tools(self, use_cache: bool) -> list[Tool]:
-        if self._tools is None or not use_cache:
+        if self._tools_cache is None or not use_cache:
             if self._by_requests:
                 answer = await (await self._link()).ask("tools/list", {}, self._message_timeout_s)
-                self._tools = _tools_of(answer)
+                self._tools_cache = _tools_of(answer)
             else:
-                observation = (await self._step(ListToolsAction())).observation
+                observation = (await self._step_async(ListToolsAction())).observation
                 if not isinstance(observation, ListToolsObservation):
                     raise ProtocolViolation(f"the server does not list tools: {observation!r:.200}")
-                self._tools = observation.tools
-        return list(self._tools)
+                self._tools_cache = observation.tools
+        return list(self._tools_cache)
 
     @property
     def _by_requests(self) -> bool:
-        return self._mode == "production"
+        return self._client_mode == "production"
 
-    async def _connect(self) -> Self:
+    async def _connect_async(self) -> Self:
         if not self._by_requests:
-            return await super()._connect()
+            return await super()._connect_async()
         await self._link(anew=True)
         return self
 
-    async def _reset(self, arguments: dict[str, Any]) -> StepResult[Any]:
+    async def _reset_async(self, arguments: dict[str, Any]) -> StepResult[Any]:
         self._check_simulation("reset")
-        return await super()._reset(arguments)
+        return await super()._reset_async(arguments)
 
-    async def _step(self, action: Any, timeout_s: float | None = None) -> StepResult[Any]:
+    async def _step_async(self, action: Any, timeout_s: float | None = None) -> StepResult[Any]:
         self._check_simulation("step")
-        return await super()._step(action, timeout_s)
+        return await super()._step_async(action, timeout_s)
 
-    async def _state(self) -> State:
+    async def _state_async(self) -> State:
         self._check_simulation("state")
-        return await super()._state()
+        return await super()._state_async()
 
-    async def _disconnect(self) -> None:
-        link, self._mcp, self._tools = self._mcp, None, None
-        await super()._disconnect()
+    async def _disconnect_async(self) -> None:
+        link, self._mcp, self._tools_cache = self._mcp, None, None
+        await super()._disconnect_async()
         if link is not None:
             await link.aclose()
 
@@ -125,7 +125,7 @@ class MCPClientBase(EnvClient[Any, Any, State]):
             self._check_open(connecting)
             if self._mcp is link:
                 await self._host()
-                self._mcp, self._tools = await self._dial_mcp(), None
+                self._mcp, self._tools_cache = await self._dial_mcp(), None
             assert self._mcp is not None
             return self._mcp
 
@@ -133,6 +133,7 @@ class MCPClientBase(EnvClient[Any, Any, State]):
         if self._url is None:
             raise UsageError("mode='production' uses the /mcp of a server: pass base_url, and not app")
         link = McpLink(self._options.max_message_bytes)
+        link.owner = self
         link.begin(await websocket.connect(mcp_url(self._url), lambda _: link, self._options))
         return link
 
@@ -162,15 +163,15 @@ class MCPToolClient(MCPClientBase):
             ToolFailed: It gave nothing; `error_type` says why.
             OpenEnvError: As for `EnvClient.step`.
         """
-        return self._call(self._call_tool(*_named(name, arguments)))
+        return self._offered(self._call_tool(*_named(name, arguments)))
 
     def get_tool(self, name: str) -> Awaitable[Tool | None]:
         """One of the tools; None if there is none of that name."""
-        return self._call(self._get_tool(name))
+        return self._offered(self._get_tool(name))
 
     def has_tool(self, name: str) -> Awaitable[bool]:
         """Whether there is a tool of that name."""
-        return self._call(self._has_tool(name))
+        return self._offered(self._has_tool(name))
 
     def sync(self) -> SyncMCPToolClient:
         """This client for code that cannot await."""
@@ -180,7 +181,7 @@ class MCPToolClient(MCPClientBase):
         if self._by_requests:
             link, params = await self._link(), {"name": name, "arguments": arguments}
             return _value_of(name, await link.ask("tools/call", params, self._message_timeout_s))
-        observation = (await self._step(CallToolAction(tool_name=name, arguments=arguments))).observation
+        observation = (await self._step_async(CallToolAction(tool_name=name, arguments=arguments))).observation
         if not isinstance(observation, CallToolObservation):
             raise ProtocolViolation(f"the server does not call tools: {observation!r:.200}")
         if observation.error is not None:
@@ -207,19 +208,19 @@ class SyncMCPToolClient(SyncEnvClient[Any, Any, State]):
 
     def list_tools(self, use_cache: bool = True) -> list[Tool]:
         """See `MCPToolClient.list_tools`."""
-        return self._client.blocking(self._tool_client._list_tools(use_cache))
+        return self._client.waited(self._tool_client.list_tools, use_cache)
 
     def call_tool(self, *name: str, **arguments: Any) -> Any:
         """See `MCPToolClient.call_tool`."""
-        return self._client.blocking(self._tool_client._call_tool(*_named(name, arguments)))
+        return self._client.waited(self._tool_client.call_tool, *name, **arguments)
 
     def get_tool(self, name: str) -> Tool | None:
         """See `MCPToolClient.get_tool`."""
-        return self._client.blocking(self._tool_client._get_tool(name))
+        return self._client.waited(self._tool_client.get_tool, name)
 
     def has_tool(self, name: str) -> bool:
         """See `MCPToolClient.has_tool`."""
-        return self._client.blocking(self._tool_client._has_tool(name))
+        return self._client.waited(self._tool_client.has_tool, name)
 
     @property
     def _tool_client(self) -> MCPToolClient:

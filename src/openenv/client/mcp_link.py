@@ -34,9 +34,11 @@ class McpLink:
 
     Attributes:
         error: Why there is no connection any more; None while there is one.
+        owner: The client, which stays for as long as its connection does: who else would say goodbye.
     """
 
     def __init__(self, max_message_bytes: int):
+        self.owner: object = None
         self.error: OpenEnvError | None = None
         self._max_bytes = max_message_bytes
         self._loop = asyncio.get_running_loop()

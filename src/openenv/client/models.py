@@ -9,7 +9,6 @@ from typing import Any
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from ..errors import InvalidArgument, ProtocolViolation
-from ..protocol.lifting import lifter_of
 from ..protocol.plan import has_own_forms, is_tight
 from ..protocol.portable import fields_of, holds_binary
 from ..types import StepResult
@@ -84,7 +83,7 @@ def parse_observation(adapter: TypeAdapter[Any] | None, payload: Mapping[str, An
     fields = payload.get("observation")
     if type(fields) is not dict and not isinstance(fields, Mapping):  # asking for a mapping is slow
         raise ProtocolViolation(f"a reply without an observation: {dict(payload)!r:.200}")
-    reward, done = payload.get("reward"), payload.get("done")
+    reward, done = payload.get("reward"), payload.get("done", False)
     if done is None:
         raise ProtocolViolation(f"a reply that does not say whether the episode is done: {dict(payload)!r:.200}")
     done = bool(done)
@@ -108,6 +107,8 @@ def _validate(adapter: TypeAdapter[Any], values: Mapping[str, Any]) -> Any:
         return adapter.validate_python(values)
     except ValidationError as refused:
         error = refused
+    from ..protocol.lifting import lifter_of  # few replies need it
+
     lift = lifter_of(adapter._type)
     lifted = values if lift is None else lift(values)
     if lifted is not values:

@@ -14,7 +14,7 @@ from weakref import WeakSet
 
 from ..errors import UsageError
 
-__all__ = ["Portal", "portal", "run_on", "submit_to"]
+__all__ = ["Portal", "check_elsewhere", "keep", "portal", "run_on", "submit_to"]
 
 T = TypeVar("T")
 # Seconds for clients that were left open when the process ends.
@@ -87,6 +87,23 @@ def portal() -> Portal:
         return _Process.portal
 
 
+def keep(client: Client, loop: asyncio.AbstractEventLoop) -> None:
+    """Has a client closed together with the portal, if its connection lives there."""
+    own = _Process.portal
+    if own is not None and own.loop is loop:
+        own.clients.add(client)
+
+
+def check_elsewhere(loop: asyncio.AbstractEventLoop) -> None:
+    """Raises `UsageError` on the very loop that a synchronous call would have to wait for."""
+    try:
+        running = asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    if running is loop:
+        raise UsageError("a synchronous call on the event loop it needs: await the asynchronous client there")
+
+
 def run_on(loop: asyncio.AbstractEventLoop, call: Coroutine[Any, Any, T]) -> T:
     """Runs a coroutine on a loop of another thread and waits for it.
 
@@ -96,12 +113,10 @@ def run_on(loop: asyncio.AbstractEventLoop, call: Coroutine[Any, Any, T]) -> T:
         UsageError: The loop is this thread's own, which would wait for itself.
     """
     try:
-        own = asyncio.get_running_loop() is loop
-    except RuntimeError:
-        own = False
-    if own:
+        check_elsewhere(loop)
+    except UsageError:
         call.close()
-        raise UsageError("a synchronous call on the event loop it needs: await the asynchronous client there")
+        raise
     future = submit_to(loop, call)
     try:
         return future.result()

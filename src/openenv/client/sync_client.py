@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
 from functools import wraps
-from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from ..types import ObsT, StateT, StepResult
@@ -34,32 +34,34 @@ class SyncEnvClient(Generic[ActT, ObsT, StateT]):
 
     def connect(self) -> Self:
         """See `EnvClient.connect`."""
-        self._client.blocking(self._client._connect())
+        self._client.waited(self._client.connect)
         return self
 
     def reset(self, **kwargs: Any) -> StepResult[ObsT]:
         """See `EnvClient.reset`."""
-        return self._client.blocking(self._client._reset(kwargs))
+        return self._client.waited(self._client.reset, **kwargs)
 
     def step(self, action: ActT, *, timeout_s: float | None = None, **kwargs: Any) -> StepResult[ObsT]:
         """See `EnvClient.step`."""
-        return self._client.blocking(self._client._step(action, timeout_s))
+        if timeout_s is not None:  # a subclass may know of none
+            kwargs["timeout_s"] = timeout_s
+        return self._client.waited(self._client.step, action, **kwargs)
 
     def state(self) -> StateT:
         """See `EnvClient.state`."""
-        return self._client.blocking(self._client._state())
+        return self._client.waited(self._client.state)
 
     def close(self) -> None:
         """See `EnvClient.close`."""
-        self._client.blocking(self._client._close())
+        self._client.waited(self._client.close)
 
     def disconnect(self) -> None:
         """See `EnvClient.disconnect`."""
-        self._client.blocking(self._client._disconnect())
+        self._client.waited(self._client.disconnect)
 
     def new_session(self) -> Self:
         """See `EnvClient.new_session`."""
-        return type(self)(self._client.blocking(self._client._new_session()))
+        return type(self)(self._client.waited(self._client.new_session))
 
     @property
     def base_url(self) -> str | None:
@@ -67,16 +69,16 @@ class SyncEnvClient(Generic[ActT, ObsT, StateT]):
         return self._client.base_url
 
     def __getattr__(self, name: str) -> Any:
-        """What a client class has of its own: its attributes, and its coroutine functions as functions that block."""
-        if name.startswith("_"):
+        """What the client has and this class has not: its subclass's own attributes, and methods, which block."""
+        if name == "_client" or name.startswith("__"):  # asked for in a copy that is still empty
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         found = getattr(self._client, name)
-        if not iscoroutinefunction(found):
+        if not (inspect.ismethod(found) or inspect.iscoroutinefunction(found)):
             return found
 
         @wraps(found)
         def blocking(*args: Any, **kwargs: Any) -> Any:
-            return self._client.blocking(found(*args, **kwargs))
+            return self._client.settled(found(*args, **kwargs))
 
         return blocking
 

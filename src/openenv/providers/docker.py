@@ -96,8 +96,10 @@ class LocalDockerProvider(ContainerProvider):
             from docker.errors import NotFound
 
             try:
-                container.stop(timeout=GRACE_S)
-                container.remove(force=True, v=True)
+                try:
+                    container.stop(timeout=GRACE_S)
+                finally:  # by force, if it would not be asked
+                    container.remove(force=True, v=True)
             except NotFound:
                 return
 
