@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
-from openenv.contract import Contract, contract_of, first_difference
+from openenv.contract import Contract, contract_of, differences, first_difference
 from openenv.types import Action, Observation, State
 
 from .models import action, observation
@@ -165,6 +165,12 @@ def test_how_versions_of_pydantic_write_the_same_is_the_same() -> None:
     assert first_difference(Contract({"action": older}), Contract({"action": newer})) is None
 
 
+def test_a_list_of_types_is_that_of_alternatives() -> None:
+    short = {"properties": {"n": {"type": ["integer", "null"], "minimum": 0}}}
+    long = {"properties": {"n": {"anyOf": [{"type": "null", "minimum": 0}, {"type": "integer", "minimum": 0}]}}}
+    assert Contract({"action": short}).hash == Contract({"action": long}).hash
+
+
 def test_a_recursive_type_ends() -> None:
     class Node(Action):
         next: Node | None = None
@@ -179,6 +185,7 @@ def test_a_recursive_type_ends() -> None:
     "schema",
     [
         {"$ref": "#/$defs/No"},
+        {"properties": {"inner": {"items": {"$ref": "#/$defs/No"}}}},
         {"$defs": []},
         {"$defs": {"A": {"$ref": "#/$defs/A"}}, "$ref": "#/$defs/A"},
         {"properties": []},
@@ -193,6 +200,15 @@ def test_a_recursive_type_ends() -> None:
 def test_what_is_no_schema_is_refused(schema: Any) -> None:
     with pytest.raises(ValueError, match=r"schema|defs|properties|required|enum|alternatives|defined|map"):
         Contract({"action": schema})
+
+
+def test_a_field_may_be_called_like_a_word_of_schemas() -> None:
+    one, other = (
+        Contract({"action": {"properties": {name: {"type": kind} for name in ("$ref", "anyOf")}}})
+        for kind in ("string", "integer")
+    )
+    assert one.hash != other.hash
+    assert [difference.place for difference in differences(one, other)] == ["action.$ref", "action.anyOf"]
 
 
 def test_a_schema_that_is_nested_without_end_is_refused() -> None:

@@ -27,6 +27,11 @@ class Dog(BaseModel):
     kind: Literal["dog"]
 
 
+class Point(BaseModel, extra="forbid"):
+    x: int
+    y: int = 0
+
+
 Positive = Annotated[int, Field(gt=0)]
 FITS = [
     ({"n": int}, {"n": float}),
@@ -49,6 +54,8 @@ FITS = [
     ({"n": Annotated[str, Field(pattern="a+")]}, {"n": Annotated[str, Field(pattern="a*")]}),
     ({"n": set[int]}, {"n": list[int]}),
     ({"n": tuple[int, str]}, {"n": tuple[float, str]}),
+    ({"n": tuple[int, int]}, {"n": list[float]}),
+    ({"n": Point}, {"n": dict[str, float]}),
 ]
 MISFITS = [
     ({"n": int}, {"n": str}, "n", "integer", "string"),
@@ -67,6 +74,8 @@ MISFITS = [
     ({"n": Cat | Dog}, {"n": Cat}, "n.kind", "'dog'", "'cat'"),
     ({"n": list[Dog | Cat]}, {"n": list[WordyCat | Dog]}, "n[].lives", "integer", "string"),
     ({"n": tuple[int, str]}, {"n": tuple[int, int]}, "n[1]", "string", "integer"),
+    ({"n": tuple[int, str]}, {"n": list[int]}, "n[1]", "string", "integer"),
+    ({"n": Point}, {"n": dict[str, str]}, "n.x", "integer", "string"),
 ]
 
 

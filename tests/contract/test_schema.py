@@ -123,6 +123,15 @@ def test_a_class_that_writes_no_schema_where_one_should_be_is_opaque() -> None:
     assert contract_of(Lying, Observation, State).schemas["action"] is None
 
 
+def test_a_class_that_refers_to_a_schema_elsewhere_is_opaque() -> None:
+    class Elsewhere(Action):
+        rules: dict[str, Any] = Field(default={}, json_schema_extra={"$ref": "https://example.com/rules.json"})
+
+    contract = contract_of(Elsewhere, Observation, State)
+    assert contract.hashes["action"] is contract.schemas["action"] is None
+    assert contract.hashes["state"] is not None
+
+
 def test_a_class_that_is_not_finished_is_opaque() -> None:
     class Unfinished(Observation):
         next: "NeverDefined"  # noqa: F821, UP037

@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 from openenv.core import EnvClient, StepResult
 from openenv.core.env_server import HTTPEnvServer, create_app, create_fastapi_app
 from openenv.core.env_server.types import ConcurrencyConfig, State
-from openenv.errors import ConcurrencyConfigurationError, StepFailed
+from openenv.errors import ConcurrencyConfigurationError, StepFailed, UsageError
 from openenv.server.environment_server import DEFAULT_MAX_SESSIONS
 from openenv.settings import ServerSettings
 
@@ -207,6 +207,11 @@ def test_what_cannot_be_served_is_refused_at_once(make):
 
     with pytest.raises(TypeError, match="instance of Counting.*pass the class"):
         make(Counting(), Count, Counted)
+    with pytest.raises(UsageError, match=r"Count is no environment: it has no reset"):
+        make(Count, Count, Counted)
+    for limit in (0, -1):
+        with pytest.raises(ValueError, match=f"max_concurrent_envs is {limit}: it must be at least 1"):
+            make(Sharing, Count, Counted, max_concurrent_envs=limit)
     config = ConcurrencyConfig(max_concurrent_envs=2)
     with pytest.raises(ValueError, match="not both"):
         make(Sharing, Count, Counted, max_concurrent_envs=2, concurrency_config=config)

@@ -12,6 +12,8 @@ from typing import NamedTuple
 import pytest
 
 import openenv
+from openenv.environment import Environment
+from openenv.types import StepResult
 
 
 class Row(NamedTuple):
@@ -261,3 +263,11 @@ def test_a_name_that_is_not_there(module):
 def test_what_has_an_older_name_is_pickled_under_its_home():
     action = importlib.import_module("openenv.core.env_server.types").Action(metadata={"a": 1})
     assert pickle.loads(pickle.dumps(action)) == action
+
+
+def test_the_type_variables_of_generic_bases_come_along() -> None:
+    from openenv.core.client_types import ObsT
+    from openenv.core.env_server import interfaces
+
+    assert (interfaces.ActT, interfaces.ObsT, interfaces.StateT) == Environment.__parameters__
+    assert (ObsT,) == StepResult.__parameters__

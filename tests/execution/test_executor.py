@@ -102,6 +102,22 @@ class TestExecutor:
         await started(executor, Clinging)
         assert await outcome(executor.close) == (None, failure)
 
+    @pytest.mark.parametrize("failure", [None, ValueError("no")], ids=lambda e: type(e).__name__)
+    async def test_an_asynchronous_close_is_awaited(self, make, kind, failure):
+        noted = []
+
+        class Closing(Machine):
+            async def close(self):
+                await asyncio.sleep(0)
+                noted.append(failure)
+                if failure is not None:
+                    raise failure
+
+        executor = make(kind)
+        await started(executor, Closing)
+        assert await outcome(executor.close) == (None, failure)
+        assert noted == [failure]
+
     async def test_an_environment_without_a_close(self, make, kind):
         executor = make(kind)
         await started(executor, dict)

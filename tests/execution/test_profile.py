@@ -230,6 +230,12 @@ class TestState:
 
         assert profile_of(Method).state(Method(), None) == {"turn": 2}
 
+    def test_an_environment_that_keeps_no_state_has_an_empty_one(self):
+        class Forgetful(Native):
+            state = None
+
+        assert profile_of(Forgetful).state(Forgetful(), None) == {}
+
 
 class TestClassOf:
     def test_a_class(self):
@@ -270,8 +276,16 @@ class TestClassOf:
             def rules(self):
                 """Left open."""
 
-        for general in (Environment, Half, int, Plain | None, object, "Plain"):
+        for general in (Environment, Half, int, Plain | None, object, "Environment", "Unheard", "]"):
             assert class_of(annotated(general)) is None
+
+    def test_an_annotation_may_be_text_as_postponed_ones_are(self):
+        def make() -> Plain:
+            return Plain()
+
+        assert make.__annotations__ == {"return": "Plain"}
+        assert class_of(make) is Plain
+        assert class_of(functools.partial(make)) is Plain
 
     def test_a_class_of_somebody_elses(self):
         assert class_of(Native) is Native

@@ -18,6 +18,9 @@ class Tensor:
     def __float__(self) -> float:
         raise RuntimeError("a Tensor with 2 elements cannot be converted to Scalar")
 
+    def __repr__(self) -> str:  # the same in every process: tests are named after it
+        return "Tensor(2 elements)"
+
 
 class Constant(Rubric):
     """Always the same score, whatever it is."""

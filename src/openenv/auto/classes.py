@@ -32,8 +32,8 @@ def class_of(entry: Entry, kind: Kind) -> type[Any]:
     """A class of an environment.
 
     The manifest's word counts first. Without one, the client is the only subclass of `EnvClient` that `client.py`
-    defines, or the package itself; action and observation are those that the client was made for, or the only ones
-    that `models.py` defines.
+    defines or takes from a module beside it, or that the package has; action and observation are those that the
+    client was made for, or the only ones that `models.py` has in the same way.
 
     Raises:
         UsageError: There is none, or there are several, or the manifest names what is none; the message names the

@@ -43,6 +43,7 @@ class Contract:
             if name == "observation":
                 for variant in normal.root.get("anyOf", [normal.root]):
                     _set_free(normal.resolve(variant))
+            normal.digest(normal.root)  # fails here, and not where a hash is asked for, if a reference leads nowhere
             if not accepts_all(normal.root):
                 self.parts[name] = normal
 

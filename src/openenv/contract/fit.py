@@ -116,9 +116,11 @@ class _Fit:
         if name in mine and name in theirs:
             return self._misfit(place, mine[name], theirs[name], depth + 1)
         if name in mine:
-            # An empty metadata is not sent.
-            if taken.get("additionalProperties") is not False or name == "metadata":
+            unknown = taken.get("additionalProperties", ANYTHING)
+            if name == "metadata":  # not sent if it is empty
                 return None
+            if unknown is not False:
+                return self._misfit(place, mine[name], unknown, depth + 1)
             return _Misfit(place, described(self._sender, mine[name]), "not known", depth + 1)
         if name not in taken.get("required", ()) or sent.get("additionalProperties") == ANYTHING:
             return None
@@ -132,7 +134,8 @@ class _Fit:
 
     def _elements(self, place: str, sent: Schema, taken: Schema, depth: int) -> _Misfit | None:
         mine, theirs = sent.get("prefixItems", []), taken.get("prefixItems", [])
-        for index, (inner, other) in enumerate(zip(mine, theirs, strict=False)):
+        for index, inner in enumerate(mine):
+            other = theirs[index] if index < len(theirs) else taken.get("items", ANYTHING)
             misfit = self._misfit(f"{place}[{index}]", inner, other, depth + 1)
             if misfit is not None:
                 return misfit

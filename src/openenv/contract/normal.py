@@ -42,6 +42,8 @@ _VALUES = (
 # How the pattern begins that pydantic writes for a Decimal, or does not, after its version.
 _DECIMAL = "^(?!^[-+.]*$)"
 _SCHEMAS = ("additionalProperties", "items", "propertyNames")
+# Whose contents a hash takes in another way than all else.
+_APART = ("anyOf", "properties")
 
 
 class Normal:
@@ -108,7 +110,9 @@ class Normal:
             return node
         if "$ref" in node:
             return self._named(node["$ref"], depth)
-        unfolded = {key: self._unfolded(value, depth) for key, value in node.items() if key != "anyOf"}
+        unfolded = {key: self._unfolded(value, depth) for key, value in node.items() if key not in _APART}
+        if "properties" in node:
+            unfolded["properties"] = {name: self._unfolded(each, depth) for name, each in node["properties"].items()}
         if "anyOf" in node:
             unfolded["anyOf"] = sorted({self._alternative(each, depth) for each in node["anyOf"]})
         return unfolded

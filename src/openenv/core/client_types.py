@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from ..types import StepResult
+from ..types import ObsT, StateT, StepResult
 
 __all__ = [
+    "ObsT",
+    "StateT",
     "StepResult",
 ]

@@ -7,7 +7,7 @@ the same one. A task a step would cost more than a step.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol
 
 from ..environment import Environment
@@ -72,12 +72,16 @@ def has_close(environment: Any) -> bool:
     return "close" in own or getattr(type(environment), "close", None) not in (None, Environment.close)
 
 
-def close(environment: Any, _: None) -> Awaitable[Any] | None:
+def close(environment: Any, _: None) -> Coroutine[Any, Any, None] | None:
     """The operation that closes an environment; one without a `close` has nothing to give back.
 
     Returns:
-        What has to be awaited until it is closed, if its `close` is asynchronous.
+        What does the closing, if its `close` is asynchronous.
     """
     closing = getattr(environment, "close", None)
     outcome = None if closing is None else closing()
-    return outcome if inspect.isawaitable(outcome) else None
+    return _awaited(outcome) if inspect.isawaitable(outcome) else None
+
+
+async def _awaited(ending: Awaitable[Any]) -> None:
+    await ending

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from .executor import Done, Operation, close, construct
+from .host import Host
 
 __all__ = ["InlineExecutor"]
 
@@ -43,5 +44,17 @@ class InlineExecutor:
         return True  # nothing is ever running when this can be called
 
     def close(self, done: Done) -> None:
-        self.submit(close, None, done)
+        def called(ending: Coroutine[Any, Any, None] | None, error: BaseException | None) -> None:
+            if ending is None:
+                done(None, error)
+                return
+            host = Host()
+
+            def ended(_: Any, error: BaseException | None) -> None:
+                host.close()
+                done(None, error)
+
+            host.run(ending, ended)
+
+        self.submit(close, None, called)
         self._environment = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from types import CoroutineType
 from typing import Any
@@ -61,11 +61,11 @@ class LoopExecutor:
         return True
 
     def close(self, done: Done) -> None:
-        def called(ending: Awaitable[Any] | None, error: BaseException | None) -> None:
+        def called(ending: Coroutine[Any, Any, None] | None, error: BaseException | None) -> None:
             if ending is None:
                 ended(None, error)
             else:
-                self._host.run(_awaited(ending), ended)
+                self._host.run(ending, ended)
 
         def ended(_: Any, error: BaseException | None) -> None:
             self._host.close()

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, get_type_hints
 from weakref import WeakKeyDictionary
 
 from ..environment import Environment, reseed
@@ -63,7 +63,7 @@ def profile_of(cls: type[object]) -> EnvironmentProfile:
     """The profile of a class.
 
     Raises:
-        UsageError: Its `execution` is none of those known.
+        UsageError: It has no `reset` or no `step`, or its `execution` is none of those known.
     """
     if cls not in _profiles:
         _profiles[cls] = _read(cls)
@@ -74,6 +74,9 @@ def _read(cls: type[object]) -> EnvironmentProfile:
     asynchronous = {name: _overrides(cls, name) for name in ("reset_async", "step_async")}
     reset = "reset_async" if asynchronous["reset_async"] else "reset"
     step = "step_async" if asynchronous["step_async"] else "step"
+    for method in (reset, step):
+        if not callable(getattr(cls, method, None)):
+            raise UsageError(f"{cls.__name__} is no environment: it has no {method}() that could be called")
     return EnvironmentProfile(
         name=cls.__name__,
         execution=_execution(cls, asynchronous.values()),
@@ -93,10 +96,20 @@ def class_of(factory: Callable[[], Any]) -> type[object] | None:
     if isinstance(factory, type):
         return factory
     returned = getattr(factory, "__annotations__", {}).get("return")
+    if isinstance(returned, str):
+        returned = _meant(factory)
     # An abstract or general annotation (`-> Environment`) says nothing about how the instance runs.
     if isinstance(returned, type) and issubclass(returned, Environment) and not inspect.isabstract(returned):
         return returned
     return None
+
+
+def _meant(factory: Callable[[], Any]) -> Any:
+    """What an annotation stands for that is text, as all are under `from __future__ import annotations`."""
+    try:
+        return get_type_hints(factory).get("return")
+    except Exception:  # noqa: BLE001 - any text may stand there, and names that only a type checker has
+        return None
 
 
 def is_asynchronous(cls: type[object]) -> bool:
@@ -156,4 +169,6 @@ def _step_with(cls: type[Any], method: str) -> Operation:
 
 def _read_state(environment: Any, _: None) -> Any:
     state = environment.state
-    return state() if inspect.ismethod(state) else state
+    if inspect.ismethod(state):
+        state = state()
+    return {} if state is None else state  # an environment that keeps none

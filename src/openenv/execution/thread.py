@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from queue import SimpleQueue
 from types import CoroutineType
 from typing import Any
@@ -94,7 +94,7 @@ class ThreadExecutor:
         try:
             ending = close(environment, None)
             if ending is not None:
-                self._await(_awaited(ending), None)
+                self._await(ending, None)
         finally:
             if self._runner is not None:
                 self._runner.close()
@@ -104,10 +104,6 @@ class ThreadExecutor:
         if self._runner is None:
             self._runner = asyncio.Runner()
         return self._runner.run(call)
-
-
-async def _awaited(ending: Awaitable[Any]) -> None:
-    await ending
 
 
 class _Thread(threading.Thread):

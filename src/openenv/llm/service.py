@@ -39,8 +39,6 @@ class ServedModel(LLMClient):
         sdk: Send through the vendor's SDK; None: if it is installed.
     """
 
-    _temperature_is_fixed = False
-
     def __init__(
         self,
         endpoint: str,
