@@ -109,11 +109,16 @@ def test_loops_end_with_the_thread_that_waited():
 
 def _ask(answers: Any) -> None:
     answers.put((shared_loop().run(_two()), wait_for(_two())))
+    answers.put((shared_loop().run(_where()), wait_for(_where())))
 
 
 async def _two() -> int:
     await asyncio.sleep(0)
     return 2
+
+
+async def _where() -> int:
+    return id(asyncio.get_running_loop())
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -126,4 +131,6 @@ def test_a_forked_child_has_loops_of_its_own():
     child.join(10)
     assert child.exitcode == 0
     assert answers.get() == (2, 2)
+    # A loop that both use would have one selector, and each would take the other's events.
+    assert not {shared_loop().run(_where()), wait_for(_where())} & set(answers.get())
     assert (shared_loop().run(_two()), wait_for(_two())) == (2, 2)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+import weakref
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from openenv.mcp import CallToolObservation, ListToolsAction, ListToolsObservati
 from openenv.mcp.result import ToolResult
 from openenv.types import Observation, State
 
+from ..asynchronous import forgotten
 from .environments import (
     SERVERS,
     AsyncToolEnvironment,
@@ -426,6 +428,43 @@ class TestSubclasses:
         environment.step(call("add", a=1))
         environment.step(call("later", text="x"))
         environment.close()
+
+    @pytest.mark.parametrize("server", SERVERS.values(), ids=SERVERS)
+    def test_nobody_remembers_one_that_was_closed(self, server):
+        class Counter(Small):
+            def __init__(self) -> None:
+                mcp = server("counter")
+                self.count = 0
+
+                @mcp.tool()
+                def increase() -> int:
+                    self.count += 1
+                    return self.count
+
+                @mcp.tool()
+                async def look() -> int:
+                    return self.count
+
+                if server is FastMCP:
+
+                    @mcp.tool
+                    def ask(ctx: Context) -> str:
+                        return f"{ctx.fastmcp.name} {self.count}"
+
+                super().__init__(mcp)
+
+                @self.tool(mode="simulation")
+                def method() -> int:
+                    return self.count
+
+        environment = Counter()
+        environment.step(ListToolsAction())
+        for name in environment.get_callables():
+            assert environment.step(call(name)).error is None
+        environment.close()
+        memory = weakref.ref(environment)
+        del environment
+        assert forgotten(memory)
 
     def test_an_environment_works_again_after_close(self, environment):
         environment.close()

@@ -7,7 +7,9 @@ import threading
 
 import pytest
 
-from openenv.mcp.workbench import Late, Workbench
+from openenv.mcp.workbench import MOST_LEFT, Late, Workbench
+
+from ..server.wires import eventually
 
 LATE_S = 0.03
 LONG_S = 20.0
@@ -61,6 +63,35 @@ def test_a_thread_that_is_late_is_left_to_its_job(bench):
         bench.run(gate.wait, LATE_S)
     assert bench.run(lambda: 5, LONG_S) == 5
     gate.set()
+
+
+def test_threads_that_were_left_have_a_limit(bench):
+    gate, begun = threading.Event(), []
+
+    def hang() -> None:
+        begun.append(1)
+        gate.wait(LONG_S)
+
+    async def block() -> None:
+        hang()
+
+    with pytest.raises(RuntimeError, match="hold a thread each"):
+        for turn in range(10 * MOST_LEFT):  # a thread that has not begun in time is none that hangs
+            with pytest.raises(Late):
+                if turn % 8:
+                    bench.run(hang, LATE_S)
+                else:
+                    bench.run_coroutine(block, LATE_S)
+    assert len(begun) == MOST_LEFT
+    gate.set()
+    eventually(lambda: attempt(bench))
+
+
+def attempt(bench: Workbench) -> bool:
+    try:
+        return bench.run(lambda: True, LONG_S)
+    except RuntimeError:
+        return False
 
 
 async def test_a_job_that_waits_behind_a_late_one_is_not_begun_when_nobody_wants_it(bench):

@@ -91,7 +91,7 @@ async def test_an_idle_session_survives_a_cut(behind):
         await env.reset()
         before = proxy.accepted
         await asyncio.to_thread(proxy.cut_all, 1, 0.01)
-        await until(lambda: proxy.accepted > before and env._session._returning is None)
+        await until(lambda: proxy.accepted > before and env._held._returning is None)
         assert (await env.step(ONE)).reward == 1.0
 
 
@@ -146,7 +146,7 @@ async def test_without_a_window_a_cut_is_the_end(behind):
     async with CounterEnv(proxy.url) as env:
         await env.reset()
         await asyncio.to_thread(proxy.cut_all, 1, 0.01)
-        await until(lambda: env._session.error)
+        await until(lambda: env._held.error)
         with pytest.raises(SessionLost):
             await env.step(ONE)
         assert proxy.accepted == 1

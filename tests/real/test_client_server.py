@@ -85,7 +85,7 @@ async def test_the_newest_version_is_spoken(at):
     with at(app_of()) as address:
         async with CounterEnv(address) as env:
             await env.reset()
-            assert env._session._link.hello["protocol"] == 2
+            assert env._held._link.hello["protocol"] == 2
 
 
 async def test_errors_arrive_as_their_classes(at):
@@ -130,7 +130,7 @@ async def test_a_client_that_was_refused_before_it_asked(at):
     app = app_of(sessions=1)
     with at(app) as address:
         async with CounterEnv(address), CounterEnv(address) as second:
-            await until(lambda: second._session.error)
+            await until(lambda: second._held.error)
             with pytest.raises(ServerFull):
                 await second.step(ONE)
 
@@ -175,7 +175,7 @@ async def test_a_server_that_stops_takes_the_session_along(at):
         env = CounterEnv(address)
         await env.reset()
         await env.step(ONE)
-    await until(lambda: env._session.error)
+    await until(lambda: env._held.error)
     with pytest.raises(SessionLost):
         await env.step(ONE)
     with pytest.raises(ConnectionFailed):

@@ -533,7 +533,7 @@ async def test_the_connection_drops_between_calls():
     async with serving(then(one_reply, conversation)) as place:
         env = client(place)
         await env.reset()
-        await until(lambda: env._session.error)
+        await until(lambda: env._held.error)
         with pytest.raises(SessionLost) as caught:
             await env.step({})
         assert isinstance(caught.value.__cause__, ConnectionLost)
@@ -572,7 +572,7 @@ async def test_close_during_a_call_does_not_wait_for_it():
     async with serving(busy) as place:
         env = client(place)
         reset = asyncio.create_task(env.reset())
-        await until(lambda: env._session and env._session._protocol.outstanding)
+        await until(lambda: env._held and env._held._protocol.outstanding)
         await env.close()
         with pytest.raises(ConnectionFailed):
             await reset

@@ -261,8 +261,8 @@ def test_an_app_that_raises_while_it_is_imported_ends_the_server(tmp_path):
     write_module(tmp_path / "broken.py", "raise ValueError('so not')")
     result = serve("broken:app", "--workers", "2", cwd=tmp_path)
     assert result.returncode == 1
-    assert "ValueError: so not" in result.stderr
-    assert "error: a worker process ended with exit code 1 before it was ready" in result.stderr
+    assert result.stderr.startswith("error: broken:app: importing broken failed: ValueError: so not in ")
+    assert "broken.py, line 1" in result.stderr
 
 
 def test_a_worker_that_does_not_become_ready_ends_the_server(tmp_path):

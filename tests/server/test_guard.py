@@ -459,6 +459,16 @@ def test_a_body_over_the_limit_is_413_and_says_so(transport, chunked):
     assert app.state.openenv.active_sessions == 0
 
 
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("GET", "/state"), ("DELETE", "/sessions/5.x"), ("POST", "/sessions"), ("POST", "/mcp"), ("DELETE", "/mcp")],
+)
+def test_so_is_one_that_is_only_handed_on(method, path):
+    with TestClient(app_of(max_message_mb=0.1)) as client:
+        answer = client.request(method, path, content=large(200_000))
+        assert (answer.status_code, answer.json()["error"]) == (413, "MessageTooLarge")
+
+
 def test_what_an_owners_route_takes_is_not_limited():
     app = create_app(
         ProbeEnvironment, ProbeAction, ProbeObservation, settings=ServerSettings.read({}, max_message_mb=0.1)

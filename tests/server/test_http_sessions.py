@@ -195,6 +195,19 @@ def test_a_step_of_a_session_has_a_deadline(here):
     eventually(lambda: here.active == 0)
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/reset", '{"timeout_s": 1%s}' % ("0" * 400)),
+        ("/reset", '{"timeout_s": 1e300}'),
+        ("/step", '{"action": {}, "timeout_s": 1e300}'),
+    ],
+)
+def test_a_time_that_is_too_long_to_be_measured_is_no_limit(here, path, body):
+    answer = here.client.post(path, content=body, headers={**here.open(), "Content-Type": "application/json"})
+    assert answer.status_code == 200
+
+
 def test_a_coroutine_is_stopped_at_the_deadline_and_its_session_goes_on(transport):
     with place(transport, AsyncProbe) as here:
         session = here.open()
@@ -417,3 +430,14 @@ def test_a_socket_needs_the_key_or_the_token(transport):
         wire = attach(AGENT, f"&token={facts['token']}")
         assert wire.step()["data"]["error"] == "Forbidden"
         wire.close()
+
+
+def test_a_token_in_an_address_is_not_logged(caplog):
+    stock: dict[str, Any] = {"loop": "asyncio", "http": "h11", "ws": "websockets-sansio"}
+    with caplog.at_level("INFO", "uvicorn.error"), served(app_of(), **stock) as address:
+        facts = httpx.post(f"http://{address}/sessions", trust_env=False).json()
+        wire = SocketWire(f"ws://{address}/ws?session_id={facts['session_id']}&token={facts['token']}")
+        assert wire.step()["data"]["observation"]["step_count"] == 1
+        wire.close()
+    assert f"/ws?session_id={facts['session_id']}&token=(not shown)" in caplog.text
+    assert facts["token"] not in caplog.text

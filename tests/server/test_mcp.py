@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import contextmanager
 from typing import Any
 
+import httpx
 import pytest
 from starlette.testclient import TestClient
 
@@ -15,7 +17,7 @@ from openenv.settings import ServerSettings
 
 from ..mcp.environments import AsyncToolEnvironment, SdkToolEnvironment, ToolEnvironment
 from .probe import ProbeAction, ProbeEnvironment, ProbeObservation
-from .wires import eventually
+from .wires import eventually, served
 
 STANDARD = {"MCP-Protocol-Version": "2025-11-25"}
 SESSION = "Mcp-Session-Id"
@@ -254,6 +256,24 @@ class TestTheSpecification:
             error = client.error("initialize")
             assert (error["code"], "not today" in error["message"]) == (-32603, True)
             eventually(lambda: client.server.active_sessions == 0)
+
+    @pytest.mark.parametrize("method", ["initialize", "openenv/session/create"])
+    def test_a_session_of_a_client_that_left_while_it_was_opened_is_closed(self, method):
+        made = threading.Event()
+
+        class Slow(ToolEnvironment):
+            def __init__(self) -> None:
+                made.wait(20)
+                super().__init__()
+
+        app = create_app(Slow, CallToolAction, CallToolObservation, max_concurrent_envs=4)
+        with served(app) as address:
+            body = {"jsonrpc": "2.0", "id": 1, "method": method}
+            with pytest.raises(httpx.ReadTimeout):
+                httpx.post(f"http://{address}/mcp", json=body, timeout=0.2, trust_env=False)
+            assert app.state.openenv.active_sessions == 1
+            made.set()
+            eventually(lambda: app.state.openenv.active_sessions == 0)
 
     def test_batches_are_answered_in_their_order(self, client):
         _, headers = client.initialize()

@@ -105,3 +105,11 @@ def test_the_readme_of_a_project_is_found_above_its_module(project, nothing_conf
     finally:
         for name in [name for name in sys.modules if name.partition(".")[0] == "garden_env"]:
             del sys.modules[name]
+
+
+@pytest.mark.parametrize("module", ["__main__", "typed.in.somewhere"])
+def test_a_class_that_is_in_no_file(monkeypatch, module):
+    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)  # as in a notebook
+    typed = type("Typed", (Described,), {"__module__": module, "__doc__": "On the fly."})
+    told = load_environment_metadata(typed)
+    assert (told.description, told.readme_content) == ("On the fly.", None)

@@ -8,6 +8,7 @@ import pytest
 
 from .probe import AsyncProbe, BrokenProbe, ProbeEnvironment
 from .talk import error_of
+from .wires import eventually
 
 
 def test_the_server_speaks_first_and_says_what_it_is(talk):
@@ -209,8 +210,9 @@ def test_without_a_resume_window_a_connection_that_ends_takes_its_sessions_along
         leaving.tell_step("a")
         leaving.wire.close()
         assert ProbeEnvironment.stopped.wait(20)
-        staying.open("a")
-        staying.open("b")
+        for name in ("a", "b"):
+            # What is still closing is refused, to be asked for again: its `close` runs on a thread.
+            eventually(lambda name=name: staying.ask("open", session=name).get("ok") is True)
         assert staying.ask("state", session="a")["state"]["step_count"] == 0
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 from .library import Library, Listed, Shortcut, family_of
+from .memories import forget
 from .result import ToolFault, ToolResult, not_found, timed_out
 from .types import RESERVED_TOOL_NAMES
 from .workbench import Late, Workbench
@@ -116,8 +117,10 @@ class Toolbox:
             raise
 
     def close(self) -> None:
-        """Ends the threads that tools were run on."""
+        """Ends the threads that tools were run on, and has nobody remember the tools."""
         self.workbench.close()
+        for library in (self._library, *self._of_mode.values()):
+            forget(library.functions().values())
 
     def _find(self, name: str, mode: str) -> tuple[Library, Shortcut | None]:
         for library in self._libraries(mode):

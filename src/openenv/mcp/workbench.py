@@ -26,6 +26,8 @@ Outcome = tuple[Any, BaseException | None]
 # The workbenches that the code which runs now was called from. Each is busy with that code, so what is asked of it
 # there (by a tool that steps its own environment) is done on another one.
 _callers: ContextVar[tuple[object, ...]] = ContextVar("openenv_workbenches", default=())
+# Threads that one environment may leave to tools which do not come back.
+MOST_LEFT = 8
 # What an event loop has, beyond a tool's own time, to show that it still turns.
 LOOP_S = 0.25
 
@@ -35,15 +37,19 @@ class Late(Exception):
 
 
 class Workbench:
-    """The threads of one environment. Its methods may be called from any thread, with or without an event loop."""
+    """The threads of one environment. Its methods may be called from any thread, with or without an event loop.
 
-    __slots__ = ("__weakref__", "_loop", "_making", "_name", "_nested", "_worker")
+    Where `MOST_LEFT` threads are held by what did not come back, `RuntimeError` says so until one of it does.
+    """
+
+    __slots__ = ("__weakref__", "_left", "_loop", "_making", "_name", "_nested", "_worker")
 
     def __init__(self) -> None:
         self._worker: _Worker | None = None
         self._loop: _Loop | None = None
         self._nested: Workbench | None = None
         self._making = threading.Lock()
+        self._left: list[_Worker | _Loop] = []
         # Instead of itself, in what may outlive it.
         self._name = object()
 
@@ -99,6 +105,7 @@ class Workbench:
             return self._inner().run_coroutine(make, timeout_s)
         with self._making:
             if self._loop is None:
+                self._check_room()
                 self._loop = _Loop()
                 weakref.finalize(self, self._loop.end).atexit = False
             loop = self._loop
@@ -111,6 +118,7 @@ class Workbench:
                 logger.warning("an asynchronous tool blocks its event loop, which is left to it")
                 with self._making:
                     self._loop = None if self._loop is loop else self._loop
+                    self._left.append(loop)
                 loop.end()
             raise Late from None
         if error is not None:
@@ -131,6 +139,7 @@ class Workbench:
     def _thread(self) -> _Worker:
         with self._making:
             if self._worker is None:
+                self._check_room()
                 self._worker = _Worker()
                 weakref.finalize(self, self._worker.end).atexit = False
             return self._worker
@@ -152,7 +161,14 @@ class Workbench:
         with self._making:
             if self._worker is worker:
                 self._worker = None
+                self._left.append(worker)
         worker.end()
+
+    def _check_room(self) -> None:
+        self._left = [each for each in self._left if each.alive]
+        if len(self._left) >= MOST_LEFT:
+            held = f"{MOST_LEFT} tools of this environment have not come back and hold a thread each"
+            raise RuntimeError(f"{held}: open another session, and give the tools limits of their own")
 
 
 class _Errand:
@@ -178,6 +194,10 @@ class _Worker:
         errand = _Errand(job, answer, context)
         self._inbox.put(errand)
         return errand
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
 
     def end(self) -> None:
         self._inbox.put(None)
@@ -233,6 +253,10 @@ class _Loop:
 
         self._loop.call_soon_threadsafe(stop)
         return turned.wait(LOOP_S)
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
 
     def end(self) -> None:
         with contextlib.suppress(RuntimeError):  # closed already

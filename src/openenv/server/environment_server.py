@@ -13,7 +13,7 @@ from pydantic_core import to_json
 from .. import __version__, tracing
 from ..contract import Contract, contract_of, schema_of
 from ..environment import Environment
-from ..errors import ConcurrencyConfigurationError, InvalidAction
+from ..errors import ConcurrencyConfigurationError, InvalidAction, InvalidArgument
 from ..execution import Execution, class_of, profile_of
 from ..execution.process import Nursery
 from ..metrics import METER
@@ -62,7 +62,7 @@ class HTTPEnvServer:
 
     Raises:
         TypeError: `env` is an instance.
-        ValueError: Both `max_concurrent_envs` and `concurrency_config` were given.
+        ValueError: Both `max_concurrent_envs` and `concurrency_config` were given, or a limit below 1.
         ConcurrencyConfigurationError: More than one session for a class that does not support it.
         UsageError: A setting, or the class's `execution`, is not valid.
         MissingExtra: `tracing` is set, and the extra `otel` is not installed.
@@ -101,6 +101,8 @@ class HTTPEnvServer:
             )
         if max_concurrent_envs is not None and concurrency_config is not None:
             raise ValueError("give max_concurrent_envs or concurrency_config, not both")
+        if max_concurrent_envs is not None and max_concurrent_envs < 1:
+            raise InvalidArgument(f"max_concurrent_envs is {max_concurrent_envs}: it must be at least 1")
         self.settings = settings or ServerSettings.read()
         if self.settings.metrics:
             METER.start()

@@ -24,8 +24,9 @@ logger = logging.getLogger("openenv.server")
 
 _VISITOR = "openenv.visitor"
 _OFFERS = b"sec-websocket-protocol"
-# Ours that take a body. What an owner's route takes is its own matter.
-_WITH_BODY = frozenset({"/reset", "/step", "/mcp", "/sessions"})
+# Ours that read a body, be it to hand the request on. What an owner's route takes is its own matter.
+_WITH_BODY = frozenset({"/reset", "/step", "/state", "/mcp", "/sessions"})
+_OF_ONE_SESSION = "/sessions/"
 _TASKS = frozenset({"tasks", "num_tasks", "task", "task_range"})
 # Refused before it was accepted; used where a server cannot answer a handshake with a status.
 CLOSE_POLICY = 1008
@@ -50,7 +51,7 @@ class Guard:
             return
         try:
             head = _admit(scope, self._server)
-            if scope["type"] == "http" and head.path in self._with_body:
+            if scope["type"] == "http" and self._reads_body(head.path):
                 body = _Body(receive, send, self._server.settings.max_message_bytes)
                 body.expect(head.fields.get(b"content-length", b""))
                 receive, send = body.receive, body.send
@@ -59,6 +60,9 @@ class Guard:
             await _refuse(error, scope, receive, send)
             return
         await self._app(scope, receive, send)
+
+    def _reads_body(self, path: str) -> bool:
+        return path in self._with_body or path.startswith(_OF_ONE_SESSION)
 
 
 def visitor_of(scope: MutableMapping[str, Any], server: HTTPEnvServer) -> Visitor:

@@ -25,11 +25,9 @@ from .environment_server import HTTPEnvServer
 from .guard import visitor_of
 from .http_sessions import Call, in_session, json_response
 from .metadata import environment_metadata
+from .stay import LONGEST_S
 
 __all__ = ["health", "metadata", "reset", "schema", "server_of", "sessions", "state", "step"]
-
-# A request that may take longer need not be timed.
-LONGEST_S = 86_400.0
 
 
 async def health() -> HealthResponse:
@@ -135,4 +133,4 @@ def server_of(request: Request) -> HTTPEnvServer:
 
 def _seconds(value: Any) -> float | None:
     """A time limit among arguments that may hold anything."""
-    return float(value) if isinstance(value, (int, float)) and value > 0 else None
+    return float(min(value, LONGEST_S)) if isinstance(value, (int, float)) and value > 0 else None

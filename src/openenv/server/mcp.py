@@ -142,9 +142,10 @@ async def _answered(
     except Fault as fault:
         return _reply(error_reply(None, fault))
     except BaseException:
-        if stay is None and conversation.stay is not None:  # given up: nobody will know of its session
-            conversation.stay.depart("its client has left")
+        conversation.give_up()
         raise
+    if conversation.opened and await request.is_disconnected():
+        conversation.give_up()
     if replies is None:
         return Response(status_code=202)
     headers = {}

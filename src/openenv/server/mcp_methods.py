@@ -40,6 +40,7 @@ class Conversation:
 
     Attributes:
         stay: The session that is used by what names none.
+        opened: The sessions that it has opened, of which nobody may know yet.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Conversation:
         standard: bool = False,
     ):
         self.stay = stay
+        self.opened: list[Stay] = []
         self._server = server
         self._visitor = visitor
         self._keeps = keeps
@@ -78,6 +80,11 @@ class Conversation:
         stay, self.stay = self.stay, None
         if stay is not None:
             stay.depart("its connection has ended")
+
+    def give_up(self) -> None:
+        """Ends what was opened for a client that has left without an answer: nobody will name it."""
+        for stay in self.opened:
+            stay.depart("its client has left while it was opened")
 
     async def _do(self, request: Request) -> Any:
         method = _METHODS.get(request.method)
@@ -149,6 +156,8 @@ class Conversation:
             except BaseException:
                 stay.depart("its first reset failed")
                 raise
+        if not self._keeps:
+            self.opened.append(stay)
         return stay
 
     async def _call(self, stay: Stay, ask: Ask) -> Any:

@@ -77,12 +77,19 @@ def _ask(environment: Any, _: None) -> EnvironmentMetadata:
 def _readme(configured: str | None, cls: type[Any] | None) -> str | None:
     """The configured file; else a README.md beside the environment's module, above it, or in the image's folder."""
     candidates = [] if configured is None else [Path(configured)]
-    module = inspect.getsourcefile(cls) if cls is not None else None
-    if module is not None:
-        folder = Path(module).resolve().parent
+    folder = None if cls is None else _folder_of(cls)
+    if folder is not None:
         # Only where a project lies: the folder above site-packages is nobody's.
         candidates += [place / "README.md" for place in (folder, folder.parent) if (place / "openenv.yaml").exists()]
     for candidate in [*candidates, CONTAINER_README]:
         if candidate.is_file() and candidate.stat().st_size <= README_BYTES:
             return candidate.read_text(encoding="utf-8", errors="replace")
     return None
+
+
+def _folder_of(cls: type[Any]) -> Path | None:
+    try:
+        module = inspect.getsourcefile(cls)
+    except (OSError, TypeError):  # of a notebook, or not written in Python
+        return None
+    return None if module is None else Path(module).resolve().parent
