@@ -114,18 +114,7 @@ class HTTPEnvServer:
         self.state_cls = state_cls
         self.action_type = action_type_of(env, action_cls)
         self.protocol = ServerProtocol(self.action_type)
-        if concurrency_config is not None:
-            max_concurrent_envs = concurrency_config.max_concurrent_envs
-        idle = concurrency_config.session_timeout if concurrency_config else None
-        limits = Limits(
-            max_sessions=self._max_sessions(max_concurrent_envs),
-            queue_timeout_s=self.settings.queue_timeout_s,
-            idle_timeout_s=idle or self.settings.idle_timeout_s or None,
-            queue_limit=self.settings.queue_limit,
-            max_sessions_per_key=self.settings.max_sessions_per_key,
-            max_executing=self.settings.max_executing,
-            max_constructing=self.settings.max_constructing,
-        )
+        limits = self._limits(max_concurrent_envs, concurrency_config)
         factory = factory_of(env, self.settings.mode)
         self.manager = SessionManager(factory, limits, Nursery(factory, self.settings) if self._isolated else None)
         self.env_name = env_name or self.manager.factory_name
@@ -313,6 +302,18 @@ class HTTPEnvServer:
         cls = class_of(self._factory)
         declared = cls is not None and profile_of(cls).execution is Execution.PROCESS
         return declared or self.settings.isolation == "process" or self.settings.sandbox != "none"
+
+    def _limits(self, max_concurrent_envs: int | None, config: ConcurrencyConfig | None) -> Limits:
+        settings = self.settings
+        return Limits(
+            max_sessions=self._max_sessions(max_concurrent_envs if config is None else config.max_concurrent_envs),
+            queue_timeout_s=settings.queue_timeout_s,
+            idle_timeout_s=(config and config.session_timeout) or settings.idle_timeout_s or None,
+            queue_limit=settings.queue_limit,
+            max_sessions_per_key=settings.max_sessions_per_key,
+            max_executing=settings.max_executing,
+            max_constructing=settings.max_constructing,
+        )
 
     def _max_sessions(self, given: int | None) -> int:
         cls = class_of(self._factory)
