@@ -20,8 +20,8 @@ $(VENV)/.installed: pyproject.toml requirements-dev.txt
 demo: install ## Serve, drive and measure on this machine; writes out/demo
 	@$(BIN)/openenv bench demo --output-dir out/demo
 
-test: install ## Run every test
-	@$(BIN)/python -m pytest
+test: install ## Run every test; ARGS="-n 2 --dist loadfile" takes half the time
+	@$(BIN)/python -m pytest $(ARGS)
 
 test-trainers: install .venv-trainers/.installed ## The tests that need torch and trl, in a virtual environment of their own
 	@.venv-trainers/bin/python -m pytest tests/trainers
