@@ -360,10 +360,13 @@ async def test_a_refusal_that_is_told_again_and_again_does_not_grow():
 async def test_a_step_leaves_nothing_for_the_garbage_collector():
     async with GenericEnvClient(app=app_of()) as env:
         await env.reset()
-        gc.collect()
-        for _ in range(10):
-            await env.step({"by": 1})
-        assert gc.collect() == 0
+        left = []
+        for _ in range(5):
+            gc.collect()
+            for _ in range(10):
+                await env.step({"by": 1})
+            left.append(gc.collect())
+        assert 0 in left  # what threads of earlier tests leave behind comes once; that of a step, each time
 
 
 async def test_closing_ends_the_session_and_then_the_connection():
