@@ -13,7 +13,7 @@ import signal
 import sys
 import tempfile
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 from openenv.core.env_server.http_server import create_app
 from openenv.core.env_server.interfaces import Environment
@@ -72,7 +72,33 @@ class _Ledger:
 ledger = _Ledger(LEDGER)
 
 
-class Chaos(Environment):
+class Tasks:
+    """Three tasks to train on, told by the class itself."""
+
+    _OF: ClassVar[dict[str, list[dict[str, int]]]] = {"train": [{"number": number} for number in range(3)]}
+
+    @classmethod
+    def list_splits(cls) -> list[str]:
+        return list(cls._OF)
+
+    @classmethod
+    def list_tasks(cls, split: str) -> list[dict[str, int]]:
+        return cls._OF.get(split, [])
+
+    @classmethod
+    def num_tasks(cls, split: str) -> int:
+        return len(cls.list_tasks(split))
+
+    @classmethod
+    def get_task(cls, split: str, index: int) -> dict[str, int]:
+        return cls.list_tasks(split)[index]
+
+    @classmethod
+    def get_task_range(cls, split: str, start: int | None = None, stop: int | None = None) -> list[dict[str, int]]:
+        return cls.list_tasks(split)[start:stop]
+
+
+class Chaos(Tasks, Environment):
     """Counts its steps. The seed of a reset is the number of the episode, unique in a trial."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True

@@ -982,10 +982,13 @@ async def test_close_ends_its_sessions_before_the_connections():
 async def test_a_step_leaves_nothing_for_the_garbage_collector(version):
     async with vector(app_of()) as envs:
         await envs.reset()
-        gc.collect()
-        for _ in range(10):
-            await envs.step([ONE] * 3)
-        assert gc.collect() == 0
+        left = []
+        for _ in range(5):
+            gc.collect()
+            for _ in range(10):
+                await envs.step([ONE] * 3)
+            left.append(gc.collect())
+        assert 0 in left  # what threads of earlier tests leave behind comes once; that of a step, each time
 
 
 async def test_close_does_not_wait_behind_a_call_that_is_running():
