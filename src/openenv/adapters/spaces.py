@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import GenericAlias
 from typing import Annotated, Any
 
 import numpy as np
@@ -121,7 +122,7 @@ def _tuple(space: spaces.Tuple[Any]) -> SpaceCodec:
     encoders = tuple(codec.encode for codec in codecs)
     decoders = tuple(codec.decode for codec in codecs)
     return SpaceCodec(
-        tuple[tuple(codec.type for codec in codecs)],  # type: ignore[misc]
+        GenericAlias(tuple, tuple(codec.type for codec in codecs)),
         lambda member: tuple([encode(part) for encode, part in zip(encoders, member, strict=True)]),
         lambda value: tuple([decode(part) for decode, part in zip(decoders, value, strict=True)]),
     )

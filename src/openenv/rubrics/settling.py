@@ -27,7 +27,8 @@ def settle(steps: Steps[T]) -> T | Coroutine[Any, Any, T]:
             if _waits(given):
                 return _go_on(steps, given)
     except StopIteration as stop:
-        return stop.value  # type: ignore[no-any-return]  # a generator's value is not typed there
+        result: T = stop.value
+        return result
 
 
 async def _go_on(steps: Steps[T], waiting: Awaitable[Any]) -> T:
@@ -43,7 +44,8 @@ async def _go_on(steps: Steps[T], waiting: Awaitable[Any]) -> T:
                 given = steps.send(given)
             waiting = given
     except StopIteration as stop:
-        return stop.value  # type: ignore[no-any-return]  # as above
+        result: T = stop.value
+        return result
     finally:
         steps.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from types import GenericAlias
 from typing import Any, Literal, Union
 
 __all__ = ["annotation_of", "facts_of", "is_nullable", "resolved"]
@@ -120,16 +121,16 @@ def _union(parts: list[Any]) -> Any:
 def _array(schema: Schema, root: Schema, depth: int) -> Any:
     places = schema.get("prefixItems")
     if places and len(places) > 1:
-        return tuple[tuple(annotation_of(place, root, depth + 1) for place in places)]  # type: ignore[misc]
+        return GenericAlias(tuple, tuple(annotation_of(place, root, depth + 1) for place in places))
     item = places[0] if places else schema.get("items")
-    return list[annotation_of(item, root, depth + 1)] if isinstance(item, Mapping) else list  # type: ignore[misc]
+    return GenericAlias(list, (annotation_of(item, root, depth + 1),)) if isinstance(item, Mapping) else list
 
 
 def _object(schema: Schema, root: Schema, depth: int) -> Any:
     contents = schema.get("additionalProperties")
     if "properties" in schema or not isinstance(contents, Mapping) or not contents:
         return dict
-    return dict[str, annotation_of(contents, root, depth + 1)]  # type: ignore[misc]
+    return GenericAlias(dict, (str, annotation_of(contents, root, depth + 1)))
 
 
 _CONTAINERS: dict[Any, Any] = {"array": _array, "object": _object}
