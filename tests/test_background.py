@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from openenv.background import BackgroundLoop, shared_loop, wait_for
+from openenv.background import BackgroundLoop, on_shared, on_thread, shared_loop, wait_for
 
 colour: ContextVar[str] = ContextVar("colour")
 
@@ -134,3 +134,94 @@ def test_a_forked_child_has_loops_of_its_own():
     # A loop that both use would have one selector, and each would take the other's events.
     assert not {shared_loop().run(_where()), wait_for(_where())} & set(answers.get())
     assert (shared_loop().run(_two()), wait_for(_two())) == (2, 2)
+
+
+# From one loop to that of the process.
+
+
+async def test_on_the_shared_loop_from_another_one():
+    thread, loop = await on_shared(place())
+    assert loop is shared_loop().loop
+
+    async def nested() -> Any:
+        return await on_shared(place())
+
+    assert await on_shared(nested()) == (thread, loop)
+
+
+async def test_its_failure_is_the_callers():
+    async def failing() -> None:
+        await asyncio.sleep(0)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await on_shared(failing())
+
+
+async def test_a_caller_that_gives_up_waits_until_all_is_clean():
+    begun, steps = threading.Event(), []
+
+    async def careful() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.01)
+            steps.append("clean")
+
+    waiting = asyncio.ensure_future(on_shared(careful()))
+    await on_thread(begun.wait)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert steps == ["clean"]
+
+
+async def test_what_was_cancelled_there_is_not_a_failure_unheard():
+    async def given_up() -> None:
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await on_shared(given_up())
+
+
+async def test_what_is_cancelled_before_it_has_begun_there_ends():
+    held, begun = threading.Event(), []
+
+    async def call() -> None:
+        begun.append(1)
+
+    shared_loop().loop.call_soon_threadsafe(held.wait)
+    asked = asyncio.ensure_future(on_shared(call()))
+    await asyncio.sleep(0)
+    asked.cancel()
+    await asyncio.sleep(0)
+    held.set()
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+    assert begun == []
+
+
+async def test_a_caller_who_is_cancelled_twice_leaves_at_once_and_no_failure_is_unheard():
+    held = threading.Event()
+
+    async def call() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await on_thread(held.wait)
+
+    unheard: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
+    asked = asyncio.ensure_future(on_shared(call()))
+    await asyncio.sleep(0.01)
+    for _ in range(2):
+        asked.cancel()
+        await asyncio.sleep(0)
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+    held.set()
+    del asked
+    await asyncio.sleep(0.05)
+    gc.collect()
+    assert unheard == []

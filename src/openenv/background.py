@@ -7,10 +7,10 @@ import os
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
-__all__ = ["BackgroundLoop", "shared_loop", "wait_for"]
+__all__ = ["BackgroundLoop", "on_shared", "on_thread", "shared_loop", "wait_for"]
 
 T = TypeVar("T")
 
@@ -24,6 +24,7 @@ class BackgroundLoop:
 
     def __init__(self, name: str):
         self.loop = asyncio.new_event_loop()
+        self.loop.set_default_executor(_Threads())
         self._thread = threading.Thread(target=_serve, args=(self.loop,), name=name, daemon=True)
         self._thread.start()
 
@@ -52,6 +53,18 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
         loop.close()
 
 
+class _Threads(ThreadPoolExecutor):
+    """Runs each call on a thread of its own: a pool refuses them when the interpreter ends, and then, too, host names
+    have to be looked up.
+    """
+
+    def submit(self, call: Callable[..., Any], /, *arguments: Any, **more: Any) -> Future[Any]:
+        outcome: Future[Any] = Future()
+        outcome.set_running_or_notify_cancel()  # it goes on when nobody waits any more
+        _begin(outcome, lambda: call(*arguments, **more))
+        return outcome
+
+
 class _Process:
     """What this process has: one loop, or none yet."""
 
@@ -68,6 +81,81 @@ def shared_loop() -> BackgroundLoop:
         if _Process.loop is None:
             _Process.loop = BackgroundLoop("openenv-background")
         return _Process.loop
+
+
+async def on_shared(call: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine on the loop of this process, for a caller on any other; awaited there, it just runs.
+
+    A caller who is cancelled has the coroutine cancelled, and waits until it has really ended, cleaning up included.
+    """
+    background = shared_loop()
+    if asyncio.get_running_loop() is background.loop:
+        return await call
+    outcome: Future[T] = Future()
+    outcome.set_running_or_notify_cancel()
+    begun: Future[asyncio.Task[None]] = Future()
+
+    async def settled() -> None:
+        try:
+            outcome.set_result(await call)
+        except BaseException as error:  # noqa: BLE001 - for whoever waits
+            outcome.set_exception(error)
+
+    def over(_: asyncio.Task[None]) -> None:
+        if not outcome.done():  # cancelled before it had begun
+            call.close()
+            outcome.set_exception(asyncio.CancelledError())
+
+    def begin() -> None:
+        begun.set_result(background.loop.create_task(settled()))
+        begun.result().add_done_callback(over)
+
+    background.loop.call_soon_threadsafe(begin)
+    ended = asyncio.wrap_future(outcome)
+    try:
+        return await asyncio.shield(ended)
+    except asyncio.CancelledError:
+        # Its failure is seen: the caller's cancellation goes first.
+        ended.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        background.loop.call_soon_threadsafe(lambda: begun.result().cancel())
+        await asyncio.wait([ended])
+        raise
+
+
+async def on_thread(
+    call: Callable[[], T], abandon: Callable[[], object] | None = None, *, detached: bool = False
+) -> T:
+    """Runs a call that blocks for long on a thread of its own.
+
+    Args:
+        call: The call.
+        abandon: What to do, on another thread, when nobody waits for it any more.
+        detached: Whether the process may end before the call does, which may be never.
+    """
+    outcome: Future[T] = Future()
+    outcome.set_running_or_notify_cancel()  # it goes on when nobody waits any more
+    # No executor: those refuse work when the interpreter ends, which is when forgotten servers are stopped.
+    _begin(outcome, call, detached)
+    try:
+        return await asyncio.wrap_future(outcome)
+    except asyncio.CancelledError:
+        if abandon is not None:
+            _begin(Future(), abandon)
+        raise
+
+
+def _begin(outcome: Future[Any], call: Callable[[], Any], detached: bool = False) -> None:
+    try:
+        threading.Thread(target=_settle, args=(outcome, call), name="openenv-call", daemon=detached).start()
+    except RuntimeError:  # since Python 3.12, none starts when the interpreter ends
+        _settle(outcome, call)
+
+
+def _settle(outcome: Future[Any], call: Callable[[], Any]) -> None:
+    try:
+        outcome.set_result(call())
+    except BaseException as error:  # noqa: BLE001 - for whoever waits
+        outcome.set_exception(error)
 
 
 class _Presence:
