@@ -59,6 +59,7 @@ TREE = {
     "ProviderFailed": ("OpenEnvError", "SESSION_ERROR", MACHINES, False, (RuntimeError,)),
     "NotReady": ("ProviderFailed", "SESSION_ERROR", MACHINES, True, (RuntimeError,)),
     "LaunchFailed": ("ProviderFailed", "SESSION_ERROR", MACHINES, False, (RuntimeError,)),
+    "ProviderBusy": ("LaunchFailed", "SESSION_ERROR", MACHINES, True, (RuntimeError,)),
     "MissingExtra": ("ProviderFailed", "SESSION_ERROR", CLIENT, False, (RuntimeError, ImportError)),
     "ModelFailed": ("OpenEnvError", "SESSION_ERROR", MACHINES, False, (RuntimeError,)),
     "ModelUnavailable": ("ModelFailed", "SESSION_ERROR", MACHINES, True, (RuntimeError,)),

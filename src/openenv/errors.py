@@ -39,6 +39,7 @@ __all__ = [
     "NotReady",
     "OpenEnvError",
     "ProtocolViolation",
+    "ProviderBusy",
     "ProviderFailed",
     "QueueTimeout",
     "ResetRequired",
@@ -413,6 +414,12 @@ class NotReady(ProviderFailed):
 
 class LaunchFailed(ProviderFailed):
     """A process, container or job did not start; the message carries the tail of its log."""
+
+
+class ProviderBusy(LaunchFailed):
+    """A place cannot start a server at the moment: too many requests, no room, a failure of its own."""
+
+    retryable = True
 
 
 class MissingExtra(ProviderFailed, ImportError):

@@ -11,18 +11,28 @@ from typing import Any
 
 import pytest
 
-from openenv.errors import LaunchFailed, NotReady, UsageError
-from openenv.providers.readiness import wait_until_ready
+from openenv.errors import LaunchFailed, NotReady, ProviderFailed, UsageError
+from openenv.providers.readiness import until_ready
 
+from ..asynchronous import until
 from ..client.environments import ThreadCounter, app_of
 from ..client.peers import Peer, Place, observation, serving
-from ..server.wires import eventually, served
+from ..server.wires import served
 
 SHORT_S = 0.3
 
 
 async def wait(place: Place, timeout_s: float = 5.0, **options: Any) -> None:
-    await asyncio.to_thread(wait_until_ready, place.url, timeout_s, **options)
+    await until_ready(place.url, timeout_s, **options)
+
+
+def saying(value: Any) -> Callable[[], Awaitable[Any]]:
+    """An answer of a provider."""
+
+    async def say() -> Any:
+        return value() if callable(value) else value
+
+    return say
 
 
 def error(code: str, **facts: Any) -> dict[str, Any]:
@@ -70,12 +80,12 @@ async def test_a_session_that_is_opened_reset_and_closed() -> None:
     assert [message["type"] for message in said] == ["reset", "close"]
 
 
-def test_a_server_of_ours() -> None:
+async def test_a_server_of_ours() -> None:
     app = app_of(ThreadCounter, sessions=1)
     with served(app, ws="openenv.server.fastpath:FastPath") as address:
         for _ in range(3):
-            wait_until_ready(f"http://{address}/", 5.0)
-        eventually(lambda: app.state.openenv.active_sessions == 0)
+            await until_ready(f"http://{address}/", 5.0)
+        await until(lambda: app.state.openenv.active_sessions == 0)
 
 
 async def test_one_whose_environment_cannot_be_made_yet() -> None:
@@ -121,7 +131,7 @@ async def test_one_that_forbids_reset_is_ready_when_it_is_healthy() -> None:
 async def test_one_that_is_not_ready_in_time(behave: Any, reason: str) -> None:
     async with serving(behave) as place:
         with pytest.raises(NotReady, match=rf"within 0.3 s \(timeout_s\): .*{reason}.*ends with:\nlast words"):
-            await wait(place, SHORT_S, log=lambda: "last words")
+            await wait(place, SHORT_S, log=saying("last words"))
 
 
 async def test_one_that_never_answers() -> None:
@@ -145,9 +155,9 @@ async def test_one_that_never_shakes_hands() -> None:
     assert time.monotonic() - began < 5
 
 
-def test_nobody_there() -> None:
+async def test_nobody_there() -> None:
     with pytest.raises(NotReady, match=r"127\.0\.0\.1:1 was not ready within 0\.3 s"):
-        wait_until_ready("http://127.0.0.1:1", SHORT_S)
+        await until_ready("http://127.0.0.1:1", SHORT_S)
 
 
 @contextmanager
@@ -157,18 +167,18 @@ def nobody() -> Any:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
-def test_an_open_port_is_not_enough() -> None:
+async def test_an_open_port_is_not_enough() -> None:
     with nobody() as url, pytest.raises(NotReady):
-        wait_until_ready(url, SHORT_S)
+        await until_ready(url, SHORT_S)
 
 
-def test_it_ends_at_once_when_the_server_is_gone() -> None:
+async def test_it_ends_at_once_when_the_server_is_gone() -> None:
     looks = iter([None, None, "ended with exit code 3"])
     began = time.monotonic()
     with pytest.raises(
         LaunchFailed, match=r"the server ended with exit code 3 before it was ready.*\nno such module"
     ):
-        wait_until_ready("http://127.0.0.1:1", 60.0, gone=lambda: next(looks), log=lambda: "no such module")
+        await until_ready("http://127.0.0.1:1", 60.0, gone=saying(lambda: next(looks)), log=saying("no such module"))
     assert time.monotonic() - began < 10
 
 
@@ -182,7 +192,7 @@ async def test_it_ends_when_the_server_is_gone_in_the_middle_of_a_reset() -> Non
     ended: list[str] = []
     async with serving(behave) as place:
         with pytest.raises(LaunchFailed, match="was killed by SIGKILL"):
-            await wait(place, 60.0, gone=lambda: ended[0] if ended else None)
+            await wait(place, 60.0, gone=saying(lambda: ended[0] if ended else None))
 
 
 async def test_the_key_is_shown_and_no_proxy_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,13 +203,40 @@ async def test_the_key_is_shown_and_no_proxy_is_asked(monkeypatch: pytest.Monkey
         assert place.peers[0].header("Authorization") == f"Bearer {'k' * 20}"
 
 
+async def test_a_place_that_cannot_be_asked_any_more_is_told() -> None:
+    async def gone() -> str | None:
+        raise ProviderFailed("no connection to the place")
+
+    with pytest.raises(LaunchFailed, match="cannot be watched any more .no connection to the place"):
+        await until_ready("http://127.0.0.1:1", 60.0, gone=gone)
+
+
+async def test_a_wait_that_is_cancelled_leaves_no_connection() -> None:
+    async def behave(peer: Peer) -> None:
+        await peer.accept()
+        await peer.message()
+        asked.append(peer)
+        await peer.ended()
+        ended.append(peer)
+
+    asked: list[Peer] = []
+    ended: list[Peer] = []
+    async with serving(behave) as place:
+        waiting = asyncio.ensure_future(wait(place, 60.0))
+        await until(lambda: bool(asked))
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await until(lambda: ended == asked)
+
+
 @pytest.mark.parametrize("timeout_s", [0, -1.0, float("nan")])
-def test_what_is_no_time(timeout_s: float) -> None:
+async def test_what_is_no_time(timeout_s: float) -> None:
     with pytest.raises(UsageError, match="timeout_s"):
-        wait_until_ready("http://127.0.0.1:1", timeout_s)
+        await until_ready("http://127.0.0.1:1", timeout_s)
 
 
 async def test_a_path_before_the_endpoint() -> None:
     async with serving(answering(observation())) as place:
-        await asyncio.to_thread(wait_until_ready, f"{place.url}/team/echo/", 5.0)
+        await until_ready(f"{place.url}/team/echo/", 5.0)
         assert place.peers[0].request.startswith(b"GET /team/echo/ws ")

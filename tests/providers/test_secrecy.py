@@ -26,6 +26,7 @@ def test_the_keys_of_a_server_are_secrets_one_by_one() -> None:
 
 def test_short_values_are_left_since_they_are_in_every_word() -> None:
     assert secrets_of({"KEY": "abc", "TOKEN": ""}) == []
+    assert masked("abc is written", ["", "abc"]) == "abc is written"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import signal
@@ -17,8 +18,11 @@ import pytest
 
 from openenv.client import GenericEnvClient
 from openenv.errors import LaunchFailed, NotReady, ProviderFailed, UsageError
-from openenv.providers import KubernetesProvider, LocalProvider, UVProvider
+from openenv.providers import Deployment, LaunchSpec, LocalProvider, Resources, Server, UVProvider
+from openenv.providers.owner import Owner
+from openenv.providers.process import Process
 
+from ..asynchronous import Gate
 from ..providers.test_process import lives
 from ..server.wires import eventually
 
@@ -41,8 +45,13 @@ def folder_with(tmp_path: Path, app: str) -> Path:
 
 
 def pid_of(provider: Any) -> int:
-    pid: int = provider._process.pid
-    return pid
+    return process_of(provider).pid
+
+
+def process_of(provider: Any) -> Process:
+    """The process of what its blocking calls have started."""
+    process: Process = provider.current.servers[0].handle.process
+    return process
 
 
 # This Python.
@@ -110,12 +119,11 @@ def test_a_folder_with_a_key_that_nobody_sees(tmp_path: Path) -> None:
     variables = {"MY_TOKEN": "hush-hush", "OPENENV_API_KEYS": "control:a-key-that-is-long-enough"}
     provider = LocalProvider(str(folder), env_vars=variables)
     with GenericEnvClient(provider=provider) as env:
-        assert provider._process is not None
-        assert "token: ***" in provider._process.tail
+        assert "token: ***" in process_of(provider).tail
         command = Path(f"/proc/{pid_of(provider)}/cmdline").read_bytes()
         assert b"hush" not in command
         assert b"long-enough" not in command
-        assert "hush" not in repr(vars(provider._process)["_command"])
+        assert "hush" not in repr(vars(process_of(provider))["_command"])
         with pytest.raises(RuntimeError, match="key"):
             GenericEnvClient(env.base_url).reset()
     provider = LocalProvider(str(folder), env_vars=variables)
@@ -132,8 +140,8 @@ def test_a_server_that_ends_says_why(tmp_path: Path) -> None:
 
 def test_a_server_that_does_not_listen_in_time(tmp_path: Path) -> None:
     folder = folder_with(tmp_path, "import time\nprint('thinking', flush=True)\ntime.sleep(60)\n")
-    provider = LocalProvider(str(folder), start_timeout_s=1.5)
-    with pytest.raises(LaunchFailed, match=r"did not listen within 1.5 s(.|\n)*thinking"):
+    provider = LocalProvider(str(folder), start_timeout_s=3.0)
+    with pytest.raises(LaunchFailed, match=r"did not listen within 3 s(.|\n)*thinking"):
         provider.start()
     with pytest.raises(UsageError, match="no server"):
         provider.wait_for_ready()
@@ -182,7 +190,7 @@ from openenv.providers import LocalProvider
 provider = LocalProvider("echo")
 env = GenericEnvClient(provider=provider)
 env.reset()
-print(provider._process.pid, flush=True)
+print(provider.current.servers[0].handle.process.pid, flush=True)
 if sys.argv[1] != "exit":
     time.sleep(60)
 """
@@ -195,6 +203,106 @@ if sys.argv[1] != "exit":
             parent.send_signal(signal.SIGINT if how == "interrupt" else signal.SIGKILL)
         parent.wait(30)
     eventually(lambda: not lives(pid))
+
+
+# Deployments.
+
+SAYS = "import os, sys, time; print(*(f'{name}={value}' for name, value in os.environ.items()), sep=os.linesep)"
+SAYS = [sys.executable, "-uc", SAYS + "; print('up'); time.sleep(60)"]
+
+
+async def variables_of(made: Deployment, server: Server) -> dict[str, str]:
+    """What the program SAYS has."""
+    while "up" not in (log := await made.logs(server, 500)).splitlines():
+        assert await made.provider._gone(server) is None
+    return dict(line.split("=", 1) for line in log.splitlines() if "=" in line)
+
+
+async def test_each_of_several_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b,GPU-c")
+    provider = LocalProvider()
+    spec = LaunchSpec(command=SAYS, resources=Resources(gpus=2), one_per_gpu=True)
+    async with await provider.launch(spec) as made:
+        shown = [(await variables_of(made, server))["CUDA_VISIBLE_DEVICES"] for server in made.servers]
+        assert shown == ["GPU-a", "GPU-b"]
+        async with await provider.launch(LaunchSpec(command=SAYS, resources=Resources(gpus=1))) as other:
+            assert (await variables_of(other, other.servers[0]))["CUDA_VISIBLE_DEVICES"] == "GPU-c"
+            with pytest.raises(LaunchFailed, match="1 GPUs are asked for, and of the 3 here 0 are free"):
+                await other.scale(2)
+            assert len(other.urls) == 1
+    async with await provider.launch(spec.changed(resources=Resources(gpus=3))) as made:
+        assert len(made.urls) == 3
+
+
+async def test_what_a_server_is_told_and_what_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENENV_API_KEYS", "control:key-of-this-process")
+    monkeypatch.setenv("OF_THIS_PROCESS", "here")
+    spec = LaunchSpec(command=SAYS, env_vars={"MINE": "too"}, replicas=2)
+    async with await LocalProvider().launch(spec) as made:
+        told = [await variables_of(made, server) for server in made.servers]
+        for variables, server in zip(told, made.servers, strict=True):
+            assert variables["OPENENV_API_KEYS"] == "***"
+            assert (variables["MINE"], variables["OF_THIS_PROCESS"], variables["HOST"]) == (
+                "too",
+                "here",
+                "127.0.0.1",
+            )
+            assert server.url == f"http://127.0.0.1:{variables['PORT']}"
+            assert variables["OPENENV_DEPLOYMENT"] == made.name
+        held = Path(f"/proc/{made.servers[0].handle.process.pid}/environ")
+        assert (await asyncio.to_thread(held.read_text)).count(str(made.api_key)) == 1
+
+
+async def test_one_port_is_for_one_server() -> None:
+    provider = LocalProvider()
+    with pytest.raises(UsageError, match="2 servers cannot listen on the one port 4711"):
+        await provider.launch(LaunchSpec(command=SAYS, port=4711, replicas=2))
+    async with await provider.launch(LaunchSpec(command=SAYS, port=4711)) as made:
+        assert made.url == "http://127.0.0.1:4711"
+        with pytest.raises(UsageError, match="a second server cannot listen on the port 4711"):
+            await made.scale(2)
+        assert made.urls == ["http://127.0.0.1:4711"]
+
+
+async def test_what_a_place_of_processes_cannot_do() -> None:
+    for spec in (LaunchSpec(image="a:1"), LaunchSpec(command=SAYS, resources=Resources(memory="1g"))):
+        with pytest.raises(UsageError, match="LocalProvider"):
+            await LocalProvider().launch(spec)
+    with pytest.raises(UsageError, match="no such setting"):
+        await LocalProvider().launch(LaunchSpec(target="echo", options={"nonsense": 1}))
+    with pytest.raises(UsageError, match="no target"):
+        LocalProvider().start()
+
+
+async def test_a_program_that_is_not_there() -> None:
+    async with await LocalProvider().launch(LaunchSpec(command=["/nowhere/program"])) as made:
+        with pytest.raises(LaunchFailed, match=r"exit code 1(.|\n)*No such file"):
+            await made.ready()
+    with pytest.raises(LaunchFailed, match="could not be started"):
+        await LocalProvider(folder="/nowhere").launch(LaunchSpec(command=SAYS))
+
+
+async def test_a_cancel_at_any_moment_of_the_start_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in the moment when a process is just being made, on a thread that nobody can stop."""
+    gate, made = Gate(), []
+
+    def make(*arguments: Any) -> Process:
+        gate.wait()
+        made.append(Process(*arguments))
+        return made[0]
+
+    monkeypatch.setattr("openenv.providers.server_process.Process", make)
+    provider = LocalProvider()
+    launching = asyncio.ensure_future(provider.launch(LaunchSpec(command=SAYS)))
+    await gate.reached()
+    launching.cancel()
+    await asyncio.wait([launching], timeout=0.05)
+    assert not launching.done()
+    gate.open()
+    with pytest.raises(asyncio.CancelledError):
+        await launching
+    assert made[0].end is not None
+    assert [left for left in await provider.leftovers() if left.owner == Owner.this()] == []
 
 
 # uv.
@@ -246,7 +354,7 @@ def test_uv_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_command_lines_of_uv(tmp_path: Path, offline: dict[str, str]) -> None:
     def command(provider: UVProvider, **options: Any) -> list[str]:
-        return provider._command(0, **options)[1:]
+        return provider._command(provider._spec(None, {}, options), 0)[1:]
 
     url = "git+https://envs.example/team/mine@1.0"
     served = ["uvicorn", "server.app:app", "--host", "127.0.0.1", "--port", "0"]
@@ -268,10 +376,22 @@ def test_the_command_lines_of_uv(tmp_path: Path, offline: dict[str, str]) -> Non
     assert command(UVProvider(project_path=url, app="mine.app:app"), workers=3)[-1] == "3"
 
 
-# Kubernetes.
+# The key.
 
 
-def test_what_is_not_there_yet_says_so_and_what_to_use() -> None:
-    for arguments in ({}, {"namespace": "envs"}):
-        with pytest.raises(ProviderFailed, match="EnvClient.*DockerSwarmProvider"):
-            KubernetesProvider(**arguments)
+async def test_a_client_that_starts_its_server_alone_has_its_key() -> None:
+    async with GenericEnvClient(provider=LocalProvider("echo")) as env:
+        await env.reset()
+        other = await env.new_session()
+        assert (await other.reset()).done is False
+        with pytest.raises(RuntimeError, match="key"):
+            await GenericEnvClient(env.base_url).reset()
+
+
+async def test_a_key_of_ones_own_goes_first() -> None:
+    variables = {"OPENENV_API_KEYS": "control:a-key-that-is-long-enough"}
+    provider = LocalProvider("echo", env_vars=variables)
+    env = GenericEnvClient(provider=provider, api_key="another-key-that-is-wrong")
+    with pytest.raises(RuntimeError, match="key"):
+        await env.reset()
+    await env.close()

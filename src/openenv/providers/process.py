@@ -20,6 +20,7 @@ __all__ = ["TAIL_LINES", "Process"]
 
 TAIL_LINES = 50
 """How much of a log an error shows."""
+KEPT_LINES = 1000
 LONGEST_LINE = 2000
 # Seconds between the request to end and the end.
 GRACE_S = 5.0
@@ -52,7 +53,7 @@ class Process:
         self._folder = folder
         self._secrets = secrets_of(variables)
         self._owner = os.getpid()
-        self._lines: deque[str] = deque(maxlen=TAIL_LINES)
+        self._lines: deque[str] = deque(maxlen=KEPT_LINES)
         self._said = threading.Condition()
         self._over = False
         self._ending = threading.Lock()
@@ -85,8 +86,12 @@ class Process:
     @property
     def tail(self) -> str:
         """The last of what it has written, without secrets."""
+        return self.log(TAIL_LINES)
+
+    def log(self, lines: int) -> str:
+        """The last lines of what it has written, of the last 1,000 that are kept; without secrets."""
         with self._said:
-            return masked("\n".join(self._lines), self._secrets)
+            return masked("\n".join(list(self._lines)[-lines:]), self._secrets)
 
     def wait_for(self, pattern: str, timeout_s: float) -> re.Match[str] | None:
         """Waits for a line of its log; None: it did not come in time, or the log has ended."""
@@ -100,6 +105,11 @@ class Process:
         with self._said:
             self._said.wait_for(told, timeout_s)
         return found
+
+    def wait(self) -> None:
+        """Waits until it has ended; what it has started may still be there."""
+        assert self._child is not None
+        self._child.wait()
 
     def stop(self) -> None:
         """Ends it and all that it has started: asks first, and does not wait long. May be called repeatedly."""

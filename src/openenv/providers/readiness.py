@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import http.client
 import json
-import socket
 import ssl
-import threading
-import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
+from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus, WebSocketException
-from websockets.sync.client import ClientConnection, connect
 
 from ..errors import LaunchFailed, NotReady, OpenEnvError, UsageError
 
-__all__ = ["Alive", "wait_until_ready"]
+__all__ = ["until_ready"]
 
-Alive = Callable[[], str | None]
-"""Why the server is gone, to go on with after "the server"; None while it is there."""
+Ask = Callable[[], Awaitable[str | None]]
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 0.5
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 0.25
 # Between two looks at whether the server lives.
 GLANCE_S = 0.25
+# For one attempt: what it waits for may never come, while a new one would succeed.
+ATTEMPT_S = 10.0
 # The server has answered, and what is wrong is for its user to see: a reset that wants arguments, a key with too
 # small a scope, every slot taken.
 _ANSWERS = {"EXECUTION_ERROR", "VALIDATION_ERROR", "CAPACITY_REACHED"}
@@ -34,11 +32,19 @@ _ANSWERS = {"EXECUTION_ERROR", "VALIDATION_ERROR", "CAPACITY_REACHED"}
 _CLOSED = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND}
 
 
-def wait_until_ready(
+async def _still_there() -> str | None:
+    return None
+
+
+async def _nothing() -> str:
+    return ""
+
+
+async def until_ready(
     base_url: str,
     timeout_s: float,
-    gone: Alive = lambda: None,
-    log: Callable[[], str] = lambda: "",
+    gone: Ask = _still_there,
+    log: Callable[[], Awaitable[str]] = _nothing,
     api_key: str | None = None,
 ) -> None:
     """Waits until a session can be opened, reset and closed; where the server offers none, until it is healthy.
@@ -46,7 +52,7 @@ def wait_until_ready(
     Args:
         base_url: `http(s)://host:port`, perhaps with a path.
         timeout_s: Seconds to wait.
-        gone: Asked now and then whether the server is still there.
+        gone: Asked now and then why the server is gone, to go on with after "the server"; None while it is there.
         log: The end of its log, without secrets, for the error.
         api_key: The key it asks for.
 
@@ -57,12 +63,33 @@ def wait_until_ready(
     """
     if not timeout_s > 0:
         raise UsageError(f"timeout_s must be more than 0, got {timeout_s!r}")
-    probe = _Probe(urlsplit(base_url), time.monotonic() + timeout_s, gone, api_key)
-    reason = probe.run()
-    if probe.end is not None:
-        raise LaunchFailed(f"the server {probe.end} before it was ready{_told(log())}")
-    if reason is not None:
-        raise NotReady(f"{base_url} was not ready within {timeout_s:g} s (timeout_s): {reason}{_told(log())}")
+    probe = _Probe(urlsplit(base_url), api_key)
+    attempts = asyncio.ensure_future(probe.run())
+    watch = asyncio.ensure_future(_watch(gone))
+    try:
+        await asyncio.wait({attempts, watch}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        if attempts.done():
+            attempts.result()
+            return
+        if watch.done():
+            raise LaunchFailed(f"the server {watch.result()} before it was ready{_told(await log())}")
+        limit, reason = f"{round(timeout_s, 2):g} s (timeout_s)", probe.reason
+        raise NotReady(f"{base_url} was not ready within {limit}: {reason}{_told(await log())}")
+    finally:
+        for task in (attempts, watch):
+            task.cancel()
+        await asyncio.wait({attempts, watch})
+
+
+async def _watch(gone: Ask) -> str:
+    while True:
+        try:
+            end = await gone()
+        except OpenEnvError as error:
+            end = f"cannot be watched any more ({error})"
+        if end is not None:
+            return end
+        await asyncio.sleep(GLANCE_S)
 
 
 class _Unready(Exception):
@@ -70,130 +97,99 @@ class _Unready(Exception):
 
 
 class _Probe:
-    """Attempts to have a session, until one succeeds.
+    """Attempts to have a session, until one succeeds."""
 
-    Attributes:
-        end: Why the server is gone, if it is.
-    """
-
-    def __init__(self, place: SplitResult, deadline: float, gone: Alive, api_key: str | None):
-        self.end: str | None = None
+    def __init__(self, place: SplitResult, api_key: str | None):
+        self._failure: str | None = None
+        self._waits_for = "it was not asked"
+        self._began = 0.0
         self._place = place
-        self._deadline = deadline
-        self._gone = gone
+        self._tls = ssl.create_default_context() if place.scheme in {"https", "wss"} else None
         self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
-        self._over = threading.Event()
-        self._socket: socket.socket | None = None
-
-    def run(self) -> str | None:
-        """Why there was no session in time; None when there was one."""
-        self.end = self._gone()
-        # Beside the attempts, since what each of them waits for may never come once the server is gone.
-        watcher = threading.Thread(target=self._watch, name="openenv-readiness", daemon=True)
-        watcher.start()
-        try:
-            return self._attempts()
-        finally:
-            self._over.set()
-            watcher.join()
-
-    def _attempts(self) -> str | None:
-        pause, reason = FIRST_PAUSE_S, "it was not asked"
-        while self.end is None and self._left:
-            try:
-                self._try()
-            except TimeoutError as error:
-                reason = str(error) or reason
-            except (OSError, _Unready, WebSocketException, http.client.HTTPException, ValueError) as error:
-                reason = str(error) or type(error).__name__
-            else:
-                return None
-            self._over.wait(min(pause, self._left))
-            pause = min(2 * pause, LONGEST_PAUSE_S)
-        return reason
-
-    def _watch(self) -> None:
-        while self.end is None and not self._over.wait(GLANCE_S):
-            try:
-                self.end = self._gone()
-            except OpenEnvError as error:
-                self.end = f"cannot be watched any more ({error})"
-        if self.end is not None:
-            self._over.set()
-            if self._socket is not None:
-                with contextlib.suppress(OSError):
-                    self._socket.shutdown(socket.SHUT_RDWR)
 
     @property
-    def _left(self) -> float:
-        return max(0.0, self._deadline - time.monotonic())
+    def reason(self) -> str:
+        """Why there is none: what the last attempt was told, or what this one has been waiting for a while."""
+        waited = asyncio.get_running_loop().time() - self._began
+        return self._waits_for if self._failure is None or waited > LONGEST_PAUSE_S else self._failure
 
-    def _try(self) -> None:
-        try:
-            conversation = self._connect()
-        except InvalidStatus as refusal:
-            if refusal.response.status_code not in _CLOSED:
-                raise
-            self._ask_health()
-            return
-        with conversation:
-            conversation.send('{"type":"reset","data":{}}')
-            answer = self._receive(conversation)
-            if answer.get("type") != "observation":
-                self._judge(answer)
-            conversation.send('{"type":"close"}')
+    async def run(self) -> None:
+        pause = FIRST_PAUSE_S
+        while True:
+            self._began = asyncio.get_running_loop().time()
+            try:
+                async with asyncio.timeout(ATTEMPT_S):
+                    await self._try()
+            except TimeoutError:
+                self._failure = self._waits_for
+            except (OSError, EOFError, _Unready, WebSocketException, ValueError) as error:
+                self._failure = str(error) or type(error).__name__
+            else:
+                return
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_S)
 
-    def _connect(self) -> ClientConnection:
-        place, secure = self._place, self._place.scheme in {"https", "wss"}
-        # With a socket of our own, proxies are not asked.
-        end = self._socket = socket.create_connection(self._address, timeout=max(GLANCE_S, min(self._left, 5.0)))
+    async def _try(self) -> None:
+        self._waits_for = "it did not take a connection"
+        place = self._place
         try:
-            return connect(
-                f"{'wss' if secure else 'ws'}://{place.netloc}{place.path.rstrip('/')}/ws",
-                sock=end,
-                ssl=ssl.create_default_context() if secure else None,
+            conversation = await connect(
+                f"{'ws' if self._tls is None else 'wss'}://{place.netloc}{place.path.rstrip('/')}/ws",
+                ssl=self._tls,
                 additional_headers=self._headers,
-                open_timeout=max(GLANCE_S, self._left),
+                proxy=None,
+                open_timeout=None,
                 close_timeout=0.3,
                 ping_interval=None,
                 max_size=None,
             )
-        except BaseException:
-            end.close()
-            raise
-
-    @property
-    def _address(self) -> tuple[str, int]:
-        place = self._place
-        return place.hostname or "", place.port or (443 if place.scheme in {"https", "wss"} else 80)
-
-    def _receive(self, conversation: ClientConnection) -> dict[str, Any]:
+        except InvalidStatus as refusal:
+            if refusal.response.status_code not in _CLOSED:
+                raise
+            await self._ask_health()
+            return
         try:
-            answer = json.loads(conversation.recv(timeout=self._left))
-        except TimeoutError:
-            raise TimeoutError("it has a session, and its reset did not answer") from None
+            await self._reset(conversation)
+            await conversation.close()
+        finally:
+            conversation.transport.abort()  # whatever it has come to: nobody waits for the end of this one
+
+    async def _reset(self, conversation: ClientConnection) -> None:
+        self._waits_for = "it has a session, and its reset did not answer"
+        await conversation.send('{"type":"reset","data":{}}')
+        answer = json.loads(await conversation.recv())
         if not isinstance(answer, dict):
             raise _Unready(f"it answers reset with {answer!r:.200}")
-        return answer
+        if answer.get("type") != "observation":
+            await self._judge(answer)
+        await conversation.send('{"type":"close"}')
 
-    def _judge(self, answer: dict[str, Any]) -> None:
+    async def _judge(self, answer: dict[str, Any]) -> None:
         data = answer.get("data")
         facts = data if isinstance(data, dict) else {}
         if facts.get("error") == "Forbidden":
-            self._ask_health()
+            await self._ask_health()
         elif facts.get("code") not in _ANSWERS:
             raise _Unready(f"it answers reset with {facts.get('message', answer)!r:.500}")
 
-    def _ask_health(self) -> None:
-        kind = http.client.HTTPSConnection if self._place.scheme in {"https", "wss"} else http.client.HTTPConnection
-        connection = kind(*self._address, timeout=max(GLANCE_S, min(self._left, 5.0)))
+    async def _ask_health(self) -> None:
+        self._waits_for = "it offers no session, and /health does not answer"
+        place = self._place
+        port = place.port or (80 if self._tls is None else 443)
+        reader, writer = await asyncio.open_connection(place.hostname, port, ssl=self._tls)
         try:
-            connection.request("GET", f"{self._place.path.rstrip('/')}/health", headers=self._headers)
-            status = connection.getresponse().status
+            head = {"Host": place.netloc, "Connection": "close", **self._headers}
+            lines = "".join(f"{name}: {value}\r\n" for name, value in head.items())
+            writer.write(f"GET {place.path.rstrip('/')}/health HTTP/1.1\r\n{lines}\r\n".encode())
+            status = (await reader.readline()).split()
         finally:
-            connection.close()
-        if status != HTTPStatus.OK:
-            raise _Unready(f"it offers no session, and /health answers {status}")
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+        if len(status) < 2 or not status[0].startswith(b"HTTP/"):
+            raise _Unready("what is there does not speak HTTP")
+        if status[1] != b"200":
+            raise _Unready(f"it offers no session, and /health answers {status[1].decode(errors='replace')}")
 
 
 def _told(log: str) -> str:

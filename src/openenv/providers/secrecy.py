@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-__all__ = ["key_of", "masked", "secrets_of"]
+__all__ = ["KEYS", "key_of", "masked", "secrets_of"]
 
 KEYS = "OPENENV_API_KEYS"
+"""The variable that tells a server its keys."""
 _MASK = "***"
 # Names of variables that hold something to be kept.
 _SECRET = re.compile(r"key|token|secret|password|passwd|credential|auth|dsn", re.IGNORECASE)
@@ -36,7 +37,8 @@ def masked(text: str, secrets: Iterable[str]) -> str:
         secrets: As `secrets_of` found them, the longest first.
     """
     for secret in secrets:
-        text = text.replace(secret, _MASK)
+        if len(secret) >= _SHORTEST:
+            text = text.replace(secret, _MASK)
     return _LOOKS.sub(_MASK, text)
 
 

@@ -7,11 +7,14 @@ import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ..errors import ProviderFailed, UsageError
 from ..settings import environ_of_environments
+from .capabilities import Capabilities
+from .pace import Pace
 from .server_process import ServerProcess
+from .spec import LaunchSpec
 
 __all__ = ["UVProvider"]
 
@@ -24,33 +27,41 @@ class UVProvider(ServerProcess):
     """Runs the app of a project by `uv run`, which installs what the project needs first.
 
     Args:
-        project_path: A folder with pyproject.toml, or `git+https://...` of a repository.
+        project_path: A folder with pyproject.toml, or `git+https://...` of a repository. None leaves it to each
+            `LaunchSpec`.
         app: Where its app is, as `module:attribute`.
         host: Address to listen on. Off loopback, the server can be reached from other machines.
         reload: Whether it starts anew when a file changes.
         env_vars: Environment variables, besides those of this process.
         context_timeout_s: Seconds for the start, installing included, and again until it is ready.
         options: Options for `uv run`, such as `("--offline",)`.
+        pace: How fast servers are started.
 
     Raises:
         UsageError: There is no such folder, or no project in it.
         ProviderFailed: uv is not installed.
     """
 
+    capabilities: ClassVar = Capabilities(
+        forms=frozenset({"project", "command"}), gpus=True, options=frozenset({"app", "workers"})
+    )
+
     def __init__(
         self,
         *,
-        project_path: str | Path,
+        project_path: str | Path | None = None,
         app: str = "server.app:app",
         host: str = "127.0.0.1",
         reload: bool = False,
         env_vars: Mapping[str, str] | None = None,
         context_timeout_s: float = 60.0,
         options: tuple[str, ...] = (),
+        pace: Pace | None = None,
     ):
-        super().__init__(env_vars, context_timeout_s)
-        self._source = _source_of(project_path)
-        self._folder = None if self._source[0] == "--with" else Path(self._source[1])
+        super().__init__(env_vars, context_timeout_s, pace)
+        self._project = project_path
+        if project_path is not None:
+            _source_of(project_path)
         self._app = app
         self._host = host
         self._reached_at = _address(host)
@@ -61,14 +72,24 @@ class UVProvider(ServerProcess):
         if self._uv is None:
             raise ProviderFailed("uv is not installed: pip install uv")
 
-    def _command(self, port: int, workers: int = 1, **_: Any) -> list[str]:
-        assert self._uv is not None
-        served = [self._app, "--host", self._host, "--port", str(port)]
-        manner = ["--log-level", "info", "--timeout-graceful-shutdown", str(SHUTDOWN_S)]
-        how_many = ["--reload"] if self._reload else ["--workers", str(workers)]
-        return [self._uv, "run", *self._options, *self._source, "uvicorn", *served, *manner, *how_many]
+    def _spec(self, port: int | None, env_vars: dict[str, str], options: dict[str, Any]) -> LaunchSpec:
+        if self._project is None:
+            raise UsageError("UVProvider() has no project: UVProvider(project_path=...), or launch() a LaunchSpec")
+        return LaunchSpec(project=self._project, port=port, env_vars=env_vars, options=options)
 
-    def _variables(self, **_: Any) -> dict[str, str]:
+    def _command(self, spec: LaunchSpec, port: int) -> list[str]:
+        assert self._uv is not None
+        assert spec.project is not None
+        served = [spec.options.get("app", self._app), "--host", self._host, "--port", str(port)]
+        manner = ["--log-level", "info", "--timeout-graceful-shutdown", str(SHUTDOWN_S)]
+        how_many = ["--reload"] if self._reload else ["--workers", str(spec.options.get("workers", 1))]
+        source = _source_of(spec.project)
+        return [self._uv, "run", *self._options, *source, "uvicorn", *served, *manner, *how_many]
+
+    def _where(self, spec: LaunchSpec) -> Path | None:
+        return None if spec.project is None or _is_url(spec.project) else Path(_source_of(spec.project)[1])
+
+    def _inherited(self) -> dict[str, str]:
         # uv takes the project's own environment, and not that of this process.
         inherited = environ_of_environments()
         for name in ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME"):
@@ -90,9 +111,13 @@ def _address(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
+def _is_url(project_path: str | Path) -> bool:
+    return str(project_path).startswith("git+")
+
+
 def _source_of(project_path: str | Path) -> tuple[str, ...]:
     """The options of `uv run` that name the project."""
-    if str(project_path).startswith("git+"):
+    if _is_url(project_path):
         return "--with", str(project_path), "--isolated", "--no-project"
     folder = Path(project_path).expanduser().resolve()
     if not (folder / "pyproject.toml").is_file():

@@ -1,0 +1,296 @@
+"""Servers of one specification, from their start to the last trace of them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from ..background import on_shared, shared_loop
+from ..cleanup import kept
+from ..errors import NotReady, OpenEnvError, ProviderFailed, UsageError
+from . import farewell
+from .owner import DEPLOYMENT, OWNER, PROVIDER, Owner
+from .readiness import until_ready
+from .secrecy import KEYS, key_of, masked, secrets_of
+from .spec import LaunchSpec
+from .work import Work
+
+if TYPE_CHECKING:
+    from .provider import Provider
+
+__all__ = ["TAIL_LINES", "Deployment", "Server"]
+
+T = TypeVar("T")
+TAIL_LINES = 50
+"""How much of a log an error shows."""
+# Seconds for the end of a log to be read, for an error that does not wait for it longer.
+LOG_S = 5.0
+
+
+@dataclass(eq=False, slots=True)
+class Server:
+    """One server of a deployment, or one address behind which the place has several.
+
+    Attributes:
+        name: Its name at its place.
+        url: Its address, `http(s)://host:port`, when it has one; it may change when the place starts it anew.
+        handle: What the place knows it by. Only for its provider.
+        gone: Why it is gone, to go on with after "the server"; None while it is there.
+    """
+
+    name: str
+    url: str | None = None
+    handle: Any = field(default=None, repr=False)
+    gone: str | None = None
+
+
+class Deployment:
+    """Servers of one specification at one provider. Made by `Provider.launch`, or `openenv.launch.deploy`.
+
+    May be used from any event loop or thread. Leaving `async with` or `with` stops it.
+
+    Attributes:
+        provider: Where it is.
+        spec: What was asked for.
+        name: Its name, which everything that belongs to it carries as a label.
+        api_key: The key that its servers ask for; None: none, as far as is known.
+        servers: Its servers, in the order of their start.
+        handle: What the place knows it by as a whole. Only for its provider.
+    """
+
+    def __init__(self, provider: Provider, spec: LaunchSpec):
+        self.provider = provider
+        self.spec = spec
+        self.name = f"openenv-{_plain(spec)}-{secrets.token_hex(4)}"
+        self.servers: list[Server] = []
+        self.handle: Any = None
+        self._variables = {**provider.variables, **spec.env_vars}
+        if spec.api_key is not None:
+            self._variables[KEYS] = f"control:{spec.api_key}" if spec.api_key else "none"
+        elif KEYS not in self._variables:
+            self._variables[KEYS] = f"control:{secrets.token_urlsafe(24)}"
+        self.api_key = key_of(self._variables)
+        self._owner = os.getpid()
+        self._work = Work(self.name)
+        self._begun = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name} of {type(self.provider).__name__}: {len(self.urls)} servers>"
+
+    # What users call, from anywhere.
+
+    @property
+    def urls(self) -> list[str]:
+        """The addresses of the servers that are there."""
+        return [server.url for server in self.servers if server.url is not None and server.gone is None]
+
+    @property
+    def url(self) -> str:
+        """The address of its first server.
+
+        Raises:
+            ProviderFailed: It has none.
+        """
+        if not self.urls:
+            raise ProviderFailed(f"{self.name} has no server: {self._state()}")
+        return self.urls[0]
+
+    async def start(self) -> Self:
+        """Starts its servers, once; `Provider.launch` does it for whoever asks for a deployment there.
+
+        Raises:
+            LaunchFailed: The place did not do it; nothing is left of the attempt.
+            ProviderFailed: It was stopped meanwhile.
+            UsageError: It was started, or stopped, before.
+        """
+        await on_shared(self._start())
+        return self
+
+    async def ready(self, timeout_s: float | None = None) -> Self:
+        """Waits until a session was opened, reset and closed at every server.
+
+        Args:
+            timeout_s: Seconds for all of them; None takes the provider's.
+
+        Raises:
+            NotReady: Not in time; with the end of the log.
+            LaunchFailed: A server has ended; with the end of its log. At once.
+        """
+        await on_shared(self._ready(timeout_s))
+        return self
+
+    async def scale(self, replicas: int) -> None:
+        """Starts further servers, or stops the youngest; sessions of those end.
+
+        Raises:
+            UsageError: Fewer than 1, more than the place can have, or it was stopped.
+            LaunchFailed: The place refused it.
+        """
+        if replicas < 1:
+            raise UsageError(f"replicas must be 1 or more, got {replicas!r}: stop() ends a deployment")
+        self.provider.capabilities.check(type(self.provider).__name__, self.spec.changed(replicas=replicas))
+        await on_shared(self._resize(replicas))
+
+    async def refresh(self) -> list[Server]:
+        """Asks the place what has become of the servers, and where they are now."""
+        await on_shared(self._refresh())
+        return self.servers
+
+    async def logs(self, server: Server | None = None, lines: int = TAIL_LINES) -> str:
+        """The last lines of a server's log, or of each one's, without the secrets it was given."""
+        return await on_shared(self._logs(server, lines))
+
+    async def stop(self) -> None:
+        """Stops all servers and removes all that belongs to them. May be called repeatedly, also during the start."""
+        await on_shared(self._stop())
+
+    def wait(self, call: Coroutine[Any, Any, T]) -> T:
+        """What one of the calls above gives, for a thread that may wait."""
+        return shared_loop().run(call)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        with kept(error):
+            await self.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        with kept(error):
+            self.wait(self.stop())
+
+    # What providers use.
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment variables of its servers, the key among them."""
+        return dict(self._variables)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """What everything that belongs to it is labelled with."""
+        return {PROVIDER: type(self.provider).__name__, DEPLOYMENT: self.name, OWNER: str(Owner.this())}
+
+    @property
+    def secrets(self) -> list[str]:
+        """What no error and no log may show."""
+        return secrets_of(self._variables)
+
+    def new_server(self) -> Server:
+        """A further server, which is counted from now on: so what is begun is always found again."""
+        server = Server(f"{self.name}-{secrets.token_hex(3)}")
+        self.servers.append(server)
+        return server
+
+    def hand_on(self) -> None:
+        """It was started before anybody asked for it: whoever does may start it again, which finds it running."""
+        self._begun = False
+
+    # On the loop of this process.
+
+    async def _start(self) -> None:
+        self._check()
+        if self._begun and not self._work.over:
+            raise UsageError(f"{self.name} was started already: scale() changes how many servers it has")
+        self._begun = True
+        if not self._work.over:
+            farewell.add(self)
+        try:
+            await self._resize(self.spec.count)
+        except BaseException as error:
+            with kept(error):
+                await self._stop()
+            raise
+
+    async def _resize(self, replicas: int) -> None:
+        self._check()
+        if not self._begun:
+            raise UsageError(f"{self.name} was not started: start() it first")
+        await self._work.do(lambda: self.provider._resize(self, replicas))
+
+    async def _stop(self) -> None:
+        if os.getpid() != self._owner:
+            return  # a fork: it is the parent's
+        self._work.over = True
+        if self in farewell.living:
+            await self._work.remove(self._remove)
+
+    async def _remove(self) -> None:
+        await self.provider._resize(self, 0)
+        farewell.living.discard(self)
+
+    async def _ready(self, timeout_s: float | None) -> None:
+        self._check()
+        limit = self.provider.ready_timeout_s if timeout_s is None else timeout_s
+        if not limit > 0:
+            raise UsageError(f"timeout_s must be more than 0, got {limit!r}")
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        settled = await self._work.settled(limit)
+        left = round(limit - (clock() - began), 3)
+        if not settled or left <= 0:
+            raise NotReady(f"servers of {self.name} are still being started after {limit:g} s (timeout_s)")
+        servers = [server for server in self.servers if server.url is not None]
+        if not servers:
+            raise ProviderFailed(f"{self.name} has no server: {self._state()}")
+        try:
+            async with asyncio.TaskGroup() as waits:
+                for server in servers:
+                    waits.create_task(self._wait_for(server, left))
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None  # the others were only cancelled
+
+    async def _wait_for(self, server: Server, timeout_s: float) -> None:
+        assert server.url is not None
+
+        async def gone() -> str | None:
+            return "was stopped" if self._work.over else await self.provider._gone(server)
+
+        async def log() -> str:
+            try:
+                async with asyncio.timeout(LOG_S):
+                    return await self._logs(server, TAIL_LINES)
+            except (OpenEnvError, TimeoutError) as error:
+                return f"(it could not be read: {error if isinstance(error, OpenEnvError) else 'no answer'})"
+
+        await until_ready(server.url, timeout_s, gone=gone, log=log, api_key=self.api_key)
+
+    async def _refresh(self) -> None:
+        self._check()
+        await self.provider._survey(self)
+
+    async def _logs(self, server: Server | None, lines: int) -> str:
+        self._check()
+        if lines < 1:
+            raise UsageError(f"lines must be 1 or more, got {lines!r}")
+        if server is not None and not isinstance(server, Server):
+            raise UsageError(f"server must be one of deployment.servers, got {server!r}")
+        wanted = [server] if server is not None else list(self.servers)
+        texts = [masked(await self.provider._log(each, lines), self.secrets) for each in wanted]
+        if len(texts) == 1:
+            return texts[0]
+        return "\n".join(f"{each.name}:\n{text}" for each, text in zip(wanted, texts, strict=True))
+
+    def _check(self) -> None:
+        if os.getpid() != self._owner:
+            raise UsageError(f"{self.name} belongs to another process: use its urls and its api_key, and no more")
+
+    def _state(self) -> str:
+        if self._work.over:
+            return "it was stopped"
+        return next((f"its server {server.gone}" for server in self.servers if server.gone), "none was started")
+
+
+def _plain(spec: LaunchSpec) -> str:
+    """How names of what belongs to a deployment begin."""
+    word = spec.name or spec.image or spec.target or (str(spec.project) if spec.project is not None else "server")
+    base = word.rstrip("/").rpartition("/")[2].partition("@")[0].partition(":")[0]
+    plain = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in base.lower()).strip("-")
+    return plain[:24].strip("-") or "server"

@@ -1,0 +1,131 @@
+"""Whose something is: the process that started it, so that what a dead one left can be told from all else."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Self
+
+__all__ = ["DEPLOYMENT", "OWNER", "PROVIDER", "Owner"]
+
+PROVIDER = "openenv.provider"
+"""Label of everything that is started: the class of its provider."""
+DEPLOYMENT = "openenv.deployment"
+"""Label of everything that is started: the name of its deployment."""
+OWNER = "openenv.owner"
+"""Label of everything that is started: the process that did, as `Owner` writes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A process, told from every other one that there ever is.
+
+    Attributes:
+        host: Its machine's name and identity.
+        space: Boot and PID namespace, in which its number means something.
+        pid: Its number.
+        born: When it was started, in the kernel's clock ticks since boot.
+    """
+
+    host: str
+    space: str
+    pid: int
+    born: str
+
+    @classmethod
+    def this(cls) -> Self:
+        """This process."""
+        return cls.of(os.getpid())
+
+    @classmethod
+    def of(cls, pid: int) -> Self:
+        """A process of this machine."""
+        return cls(_machine(), _space(), pid, _born(pid) or _UNKNOWN)
+
+    @classmethod
+    def read(cls, text: str) -> Self | None:
+        """An owner as `str` writes it; None if it is none."""
+        try:
+            host, space, number, born = text.split("_")
+            pid = int(number)
+        except ValueError:
+            return None
+        return cls(host, space, pid, born) if pid > 0 else None
+
+    def __str__(self) -> str:
+        # Letters, digits, "." "-" "_" and at most 63 of them, beginning and ending with one of the former two: what
+        # labels of Kubernetes may be.
+        return f"{self.host}_{self.space}_{self.pid}_{self.born}"
+
+    @property
+    def alive(self) -> bool | None:
+        """Whether it still runs; None where that cannot be seen from here.
+
+        What is not known for sure is never taken for dead: what belongs to the dead is removed.
+        """
+        if self.host != _machine() or _UNKNOWN in {self.space, self.born, _space()}:
+            return None
+        if self.space == _space():
+            born = _born(self.pid)
+            return None if born == _UNKNOWN else born == self.born
+        boot, _, namespace = self.space.partition("-")
+        here = _space().partition("-")
+        # Another boot of this machine, or another container on it, or a container elsewhere that looks like this one.
+        # Only outside of containers is the machine's identity its own.
+        rebooted = boot != here[0] and namespace == here[2] == _FIRST_NAMESPACE
+        return False if rebooted and _identity() else None
+
+
+_UNKNOWN = "0"
+# The PID namespace of a machine itself (PROC_PID_INIT_INO of the kernel).
+_FIRST_NAMESPACE = str(0xEFFFFFFC)
+
+
+def _machine() -> str:
+    name = socket.gethostname()
+    readable = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in name)[:11].strip("-")
+    digest = hashlib.sha256(f"{name} {_identity()}".encode()).hexdigest()
+    return f"{readable or 'host'}-{digest[:8]}"
+
+
+@cache
+def _identity() -> str:
+    """What tells a machine from others of its name; "" where it has nothing."""
+    try:
+        return Path("/etc/machine-id").read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""
+
+
+@cache
+def _space() -> str:
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip().replace("-", "")[:12]
+        return f"{boot}-{Path('/proc/self/ns/pid').stat().st_ino}"
+    except OSError:
+        return _UNKNOWN
+
+
+def _born(pid: int) -> str | None:
+    """When a process was started; None where there is none. (proc(5), /proc/PID/stat, field 22.)"""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return _UNKNOWN if _there(pid) else None
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else fields[19]
+
+
+def _there(pid: int) -> bool:
+    """Whether there is a process, which may be hidden from us (`hidepid` of proc(5))."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,144 @@
+"""What shall be started: the same words for every place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+from ..errors import UsageError
+
+__all__ = ["LaunchSpec", "Resources"]
+
+_UNITS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """What one server may use. None: no limit of ours.
+
+    Attributes:
+        cpus: Processors; parts of one, too.
+        memory: Bytes, or as "512m".
+        gpus: GPUs. With `LaunchSpec.one_per_gpu` those of all servers together, one each.
+        processes: Processes and threads at one time.
+    """
+
+    cpus: float | None = None
+    memory: int | str | None = None
+    gpus: int = 0
+    processes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.cpus is not None and not self.cpus > 0:
+            raise UsageError(f"cpus must be more than 0, got {self.cpus!r}")
+        if self.gpus < 0:
+            raise UsageError(f"gpus must be 0 or more, got {self.gpus!r}")
+        if self.processes is not None and self.processes < 1:
+            raise UsageError(f"processes must be 1 or more, got {self.processes!r}")
+        _ = self.memory_bytes
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """The memory in bytes.
+
+        Raises:
+            UsageError: It is no size.
+        """
+        if self.memory is None:
+            return None
+        text = str(self.memory).strip().lower().removesuffix("b").removesuffix("i")
+        number, unit = (text[:-1], text[-1]) if text[-1:].isalpha() else (text, "")
+        try:
+            size = int(float(number) * _UNITS[unit])
+        except (ValueError, KeyError, OverflowError):
+            size = 0
+        if size <= 0:
+            raise UsageError(f"memory must be bytes or a size as '512m' or '2g', got {self.memory!r}")
+        return size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchSpec:
+    """Servers to start, in one of four forms: an image, a project, a target, or a command.
+
+    Attributes:
+        image: Name of a container image whose own command serves (with `command`: that command).
+        project: A folder with pyproject.toml, or `git+https://...` of a repository.
+        target: As for `openenv serve`: `module:attribute`, a folder with openenv.yaml, a bundled environment.
+        command: A command line that serves on the port that the variable PORT says. No secrets in it.
+        port: Port that the server listens on. In a container: inside it (8000 by default). Elsewhere: None takes a
+            free one.
+        env_vars: Its environment variables.
+        resources: What each server may use.
+        one_per_gpu: As many servers as `resources.gpus`, each with one of them.
+        replicas: How many servers.
+        api_key: The key that they ask for; None makes one, unless `env_vars` has `OPENENV_API_KEYS`; "" means none.
+        name: The beginning of the names of what is started; None takes the image's or target's.
+        options: What only the place knows, by the names of its own documentation.
+    """
+
+    image: str | None = None
+    project: str | Path | None = None
+    target: str | None = None
+    command: Sequence[str] | None = None
+    port: int | None = None
+    env_vars: Mapping[str, str] = field(default_factory=dict, repr=False)  # secrets may be among them
+    resources: Resources = field(default_factory=Resources)
+    one_per_gpu: bool = False
+    replicas: int = 1
+    api_key: str | None = field(default=None, repr=False)
+    name: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        forms = [form for form in ("image", "project", "target") if getattr(self, form) is not None]
+        if len(forms) > 1 or (not forms and self.command is None):
+            raise UsageError(
+                f"a LaunchSpec needs one of image, project, target or command, got {', '.join(forms) or 'none'}"
+            )
+        self._check_texts()
+        self._check_numbers()
+
+    def _check_texts(self) -> None:
+        command = self.command
+        if command is not None and (isinstance(command, str) or not command or not _are_texts(command)):
+            raise UsageError(f"command must be a list of texts, got {command!r}")
+        wrong = [str(name) for name, value in self.env_vars.items() if not _are_texts((name, value))]
+        if wrong:
+            raise UsageError(f"env_vars must be texts: {', '.join(wrong)}")
+        if self.api_key is not None and re.search(r"[\s,]", self.api_key):
+            raise UsageError("api_key must have no blank and no comma in it")
+
+    def _check_numbers(self) -> None:
+        if self.port is not None and not 1 <= self.port <= 65_535:
+            raise UsageError(f"port must be from 1 to 65535, or None for one that is free, got {self.port!r}")
+        if self.replicas < 1:
+            raise UsageError(f"replicas must be 1 or more, got {self.replicas!r}")
+        if self.one_per_gpu and not self.resources.gpus:
+            raise UsageError("one_per_gpu needs resources=Resources(gpus=N): how many GPUs there are")
+
+    @property
+    def form(self) -> str:
+        """Which form it has: image, project, target or command."""
+        return next((form for form in ("image", "project", "target") if getattr(self, form) is not None), "command")
+
+    @property
+    def count(self) -> int:
+        """How many servers it asks for."""
+        return self.resources.gpus if self.one_per_gpu else self.replicas
+
+    @property
+    def gpus_each(self) -> int:
+        """How many GPUs each server has."""
+        return 1 if self.one_per_gpu else self.resources.gpus
+
+    def changed(self, **changes: Any) -> Self:
+        """The same with other values."""
+        return replace(self, **changes)
+
+
+def _are_texts(values: Iterable[object]) -> bool:
+    return all(isinstance(value, str) for value in values)
