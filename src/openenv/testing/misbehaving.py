@@ -1,0 +1,130 @@
+"""A server that misbehaves on request, for tests of whatever starts servers: `python -m openenv.testing.misbehaving`.
+
+Behaviours:
+    serve: An environment that repeats messages, at the address that the variables HOST and PORT say.
+    slow-start: The same, after some seconds (a second argument; 1 by default).
+    die-on-step: The same; it is the step with the message "die" that ends the whole process.
+    crash: Says so, with its environment variables, and ends with exit code 3.
+    hang: Takes connections and never answers.
+    cling: As `hang`, and does not end when asked to (SIGTERM).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ..environment import Environment
+from ..providers.secrecy import KEYS
+from ..settings import ServerSettings, environ_of_environments
+from ..types import Action, Observation, State
+
+__all__ = ["CRASH_CODE", "DIE", "LAST_WORDS", "Mortal", "Said", "Say", "main"]
+
+CRASH_CODE = 3
+DIE = "die"
+"""The message of the step that ends the process."""
+LAST_WORDS = "crashing on purpose"
+"""What is in the log of one that crashed."""
+
+
+class Say(Action):
+    """Says something."""
+
+    message: str
+
+
+class Said(Observation):
+    """Hears it again."""
+
+    message: str = ""
+
+
+class Mortal(Environment[Say, Said, State]):
+    """Repeats messages, and dies of one of them: not as a session does, but as a machine."""
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
+    execution = "inline"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._steps = 0
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> Said:
+        """Starts an episode."""
+        self._steps = 0
+        return Said()
+
+    def step(self, action: Say, timeout_s: float | None = None, **kwargs: Any) -> Said:
+        """Repeats the message, if it survives it."""
+        if action.message == DIE:
+            _say("dying on purpose")
+            os._exit(CRASH_CODE)
+        self._steps += 1
+        return Said(message=action.message, reward=1.0)
+
+    @property
+    def state(self) -> State:
+        return State(step_count=self._steps)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def _serve() -> None:
+    os.execv(sys.executable, [sys.executable, "-m", "openenv", "serve", "openenv.testing.misbehaving:Mortal"])  # noqa: S606 - itself
+
+
+def _serve_late() -> None:
+    time.sleep(float(sys.argv[2]) if len(sys.argv) > 2 else 1.0)
+    _serve()
+
+
+def _crash() -> None:
+    told = {**environ_of_environments(), KEYS: ServerSettings.read().api_keys}
+    _say("\n".join(f"{name}={value}" for name, value in told.items()))
+    _say(LAST_WORDS)
+    sys.exit(CRASH_CODE)
+
+
+def _hang() -> None:
+    settings = ServerSettings.read()
+    with socket.create_server((settings.host, settings.port)) as listener:
+        _say(f"hanging on http://{listener.getsockname()[0]}:{listener.getsockname()[1]}")
+        taken = []
+        while True:
+            taken.append(listener.accept())
+
+
+def _cling() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    _hang()
+
+
+_BEHAVIOURS: dict[str, Callable[[], None]] = {
+    "serve": _serve,
+    "slow-start": _serve_late,
+    "die-on-step": _serve,
+    "crash": _crash,
+    "hang": _hang,
+    "cling": _cling,
+}
+
+
+def main() -> None:
+    """Behaves as the first argument says."""
+    behaviour = _BEHAVIOURS.get(sys.argv[1] if len(sys.argv) > 1 else "")
+    if behaviour is None:
+        sys.exit(f"usage: python -m openenv.testing.misbehaving {'|'.join(_BEHAVIOURS)}")
+    behaviour()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,416 @@
+"""What every provider must hold, as tests that a provider's author inherits."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import sys
+import threading
+import time
+import traceback
+import unittest
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ..client import GenericEnvClient
+from ..errors import LaunchFailed, NotReady, OpenEnvError, ProviderFailed
+from ..providers.deployment import Deployment, Server
+from ..providers.owner import Owner
+from ..providers.provider import Provider
+from ..providers.spec import LaunchSpec
+from .misbehaving import DIE, LAST_WORDS
+
+__all__ = ["ProviderConformance"]
+
+GLANCE_S = 0.05
+
+
+class ProviderConformance:
+    """Tests of a provider. Inherit from it in a module of tests, where pytest finds them; no plugin is needed.
+
+    Example::
+
+        class TestMyProvider(ProviderConformance):
+            def provider(self) -> Provider:
+                return MyProvider()
+
+    Attributes:
+        ready_s: Seconds that a server of `spec("serve")` has to become ready.
+        soon_s: Seconds within which the end of a server is noticed and an error raised; less than `ready_s`.
+        hang_s: Seconds that are waited for a server that hangs.
+        logs: Whether the place keeps the log of a server that has ended.
+        restarts: Whether the place starts another server in place of one that has ended.
+        chooses: Whether the place itself chooses which servers end where there are to be fewer: not the youngest.
+        moments: Seconds after the start has begun at which it is cancelled, or stopped, in turn.
+    """
+
+    ready_s: ClassVar[float] = 60.0
+    soon_s: ClassVar[float] = 20.0
+    hang_s: ClassVar[float] = 2.0
+    logs: ClassVar[bool] = True
+    restarts: ClassVar[bool] = False
+    chooses: ClassVar[bool] = False
+    moments: ClassVar[tuple[float, ...]] = (0.0, 0.3)
+
+    # What a subclass says.
+
+    def provider(self) -> Provider:
+        """A provider that nobody else uses. One with `close()` is closed after the test."""
+        raise NotImplementedError("say in provider() which provider is tested")
+
+    def spec(self, behaviour: str) -> LaunchSpec:
+        """What to start for a server that behaves in one of the ways of `openenv.testing.misbehaving`.
+
+        Args:
+            behaviour: serve, crash, hang or die-on-step.
+        """
+        return LaunchSpec(command=[sys.executable, "-m", "openenv.testing.misbehaving", behaviour])
+
+    async def reachable(self, deployment: Deployment, server: Server) -> str:
+        """The address at which this test reaches a server, where it is not the server's own."""
+        assert server.url is not None
+        return server.url
+
+    async def look_for_remains(self, provider: Provider, deployment: Deployment) -> list[str]:
+        """What the place still has of a deployment that was stopped, beyond what `leftovers` tells."""
+        return []
+
+    # The tests.
+
+    def test_a_server_starts_and_becomes_ready_and_steps(self) -> None:
+        async def test(provider: Provider) -> None:
+            deployment = await self._ready(provider)
+            _check(deployment.api_key is not None, "a deployment has a key of its own")
+            _check(len(deployment.urls) == 1, f"one server was asked for, and there are {deployment.urls}")
+            await self._play(deployment, deployment.servers[0])
+            await deployment.refresh()
+            _check(deployment.servers[0].gone is None, "refresh() takes a server for gone that was just used")
+            await deployment.stop()
+
+        self._conduct(test)
+
+    def test_who_has_no_key_is_refused(self) -> None:
+        async def test(provider: Provider) -> None:
+            deployment = await self._ready(provider)
+            address = await self.reachable(deployment, deployment.servers[0])
+            with _raises(OpenEnvError, "with a wrong key"):
+                async with GenericEnvClient(address, api_key="another-key-than-that-one") as env:
+                    await env.reset()
+
+        self._conduct(test)
+
+    def test_the_log_is_read_without_secrets(self) -> None:
+        async def test(provider: Provider) -> None:
+            if not self.logs:
+                raise unittest.SkipTest("this place keeps no logs")
+            deployment = await self._ready(provider)
+            await _until(lambda: _truth_of(deployment.logs()), self.soon_s, "the log stays empty")
+            log = await deployment.logs()
+            for secret in deployment.secrets:
+                _check(secret not in log, "a secret is in the log")
+            _check(len((await deployment.logs(lines=1)).splitlines()) <= 1, "logs(lines=1) gives more than one line")
+
+        self._conduct(test)
+
+    def test_two_at_once_do_not_meet(self) -> None:
+        async def test(provider: Provider) -> None:
+            first, second = await asyncio.gather(self._ready(provider), self._ready(provider))
+            _check(first.url != second.url, f"both are at {first.url}")
+            _check(first.api_key != second.api_key, "both have the same key")
+            await asyncio.gather(*(self._play(each, each.servers[0]) for each in (first, second)))
+            await first.stop()
+            await self._play(second, second.servers[0])
+
+        self._conduct(test)
+
+    def test_replicas_are_added_and_taken_away(self) -> None:
+        async def test(provider: Provider) -> None:
+            if not provider.capabilities.replicas:
+                raise unittest.SkipTest("this place has one server a deployment")
+            deployment = await self._ready(provider, self.spec("serve").changed(replicas=2))
+            await self._play_at_all(deployment, 2)
+            await deployment.scale(3)
+            await deployment.ready(self.ready_s)
+            await self._play_at_all(deployment, 3)
+            before, kept = deployment.urls, deployment.servers[0].url
+            await deployment.scale(1)
+            if self.chooses:
+                _check(set(deployment.urls) < set(before), f"of {before}, there are now {deployment.urls}")
+            else:
+                _check(
+                    deployment.urls == [kept],
+                    f"the eldest server, at {kept}, was to stay; there are {deployment.urls}",
+                )
+            await self._play_at_all(deployment, 1)
+
+        self._conduct(test)
+
+    def test_one_that_crashes_before_it_is_ready_ends_the_wait_at_once(self) -> None:
+        async def test(provider: Provider) -> None:
+            began = time.monotonic()
+            spec = _with(self.spec("crash"), CONFORMANCE_TOKEN=secrets.token_urlsafe(24))
+            with _raises(LaunchFailed, "when the server crashed") as caught:
+                deployment = await provider.launch(spec)
+                await deployment.ready(10 * self.soon_s)
+            took = time.monotonic() - began
+            _check(took < self.soon_s, f"it took {took:.1f} s to notice that the server has crashed")
+            told = _whole(caught[0])
+            _check(not isinstance(caught[0], NotReady), f"it was waited for one that had crashed: {told}")
+            _check(not self.logs or LAST_WORDS in told, f"the end of the server's log is not in the error: {told}")
+            _check(spec.env_vars["CONFORMANCE_TOKEN"] not in told, "a secret is in the error")
+
+        self._conduct(test)
+
+    def test_one_that_crashes_while_it_steps_ends_the_session_and_is_seen_to_be_gone(self) -> None:
+        async def test(provider: Provider) -> None:
+            # For so long, a client waits for the return of a server that has its session.
+            patience = {"OPENENV_RESUME_WINDOW_S": f"{self.hang_s:g}"}
+            deployment = await self._ready(provider, _with(self.spec("die-on-step"), **patience))
+            server = deployment.servers[0]
+            async with self._client(deployment, await self.reachable(deployment, server)) as env:
+                await env.reset()
+                began = time.monotonic()
+                with _raises(OpenEnvError, "from the step that ended the server"):
+                    await env.step({"message": DIE})
+                took = time.monotonic() - began
+                _check(took < self.hang_s + self.soon_s, f"the client waited {took:.1f} s for a dead server")
+            if self.restarts:
+                await self._anew(deployment)
+            else:
+                await _until(lambda: self._seen_gone(deployment, server), self.soon_s, "the end is not seen")
+                _check(deployment.urls == [], f"a dead server's address is still offered: {deployment.urls}")
+
+        self._conduct(test)
+
+    def test_one_that_hangs_is_not_ready_in_time(self) -> None:
+        async def test(provider: Provider) -> None:
+            deployment = await provider.launch(self.spec("hang"))
+            began = time.monotonic()
+            with _raises(NotReady, "for a server that never answers"):
+                await deployment.ready(self.hang_s)
+            took = time.monotonic() - began
+            _check(took < self.hang_s + self.soon_s, f"ready({self.hang_s}) took {took:.1f} s")
+
+        self._conduct(test)
+
+    def test_stopping_twice_is_stopping_once(self) -> None:
+        async def test(provider: Provider) -> None:
+            deployment = await self._ready(provider)
+            await asyncio.gather(deployment.stop(), deployment.stop())
+            await deployment.stop()
+            with _raises(ProviderFailed, "for the address of what was stopped"):
+                _ = deployment.url
+
+        self._conduct(test)
+
+    def test_stopping_while_it_starts(self) -> None:
+        async def test(provider: Provider) -> None:
+            for moment in self.moments:
+                deployment = provider.deployment(self.spec("serve"))
+                starting = asyncio.ensure_future(deployment.start())
+                await self._begun(deployment, starting, moment)
+                await deployment.stop()
+                try:
+                    await starting
+                except ProviderFailed:
+                    continue
+                _check(not deployment.urls, "the start has gone on after the stop")
+
+        self._conduct(test)
+
+    def test_cancelling_while_it_starts(self) -> None:
+        async def test(provider: Provider) -> None:
+            for moment in self.moments:
+                deployment = provider.deployment(self.spec("serve"))
+                starting = asyncio.ensure_future(deployment.start())
+                await self._begun(deployment, starting, moment)
+                starting.cancel()
+                await asyncio.wait([starting])
+                if not starting.cancelled():
+                    starting.result()
+                    await deployment.stop()  # it had started before
+
+        self._conduct(test)
+
+    def test_stopping_from_another_event_loop_and_another_thread(self) -> None:
+        async def test(provider: Provider) -> None:
+            first, second = await asyncio.gather(self._ready(provider), self._ready(provider))
+            await asyncio.to_thread(lambda: asyncio.run(first.stop()))
+            await asyncio.to_thread(lambda: second.wait(second.stop()))
+            _check(not first.urls and not second.urls, "what was stopped still has addresses")
+
+        self._conduct(test)
+
+    def test_no_secret_stands_on_a_command_line(self) -> None:
+        async def test(provider: Provider) -> None:
+            spec = _with(self.spec("serve"), CONFORMANCE_TOKEN=secrets.token_urlsafe(24))
+            spec = spec.changed(api_key=secrets.token_urlsafe(24))
+            assert spec.api_key is not None
+            with _CommandLines([spec.api_key, spec.env_vars["CONFORMANCE_TOKEN"]]) as lines:
+                deployment = await self._ready(provider, spec)
+                await deployment.logs()
+                await deployment.refresh()
+                await deployment.stop()
+            _check(not lines.found, f"a secret stands on a command line: {lines.found}")
+
+        self._conduct(test)
+
+    # How they are conducted.
+
+    def _conduct(self, test: Callable[[Provider], Coroutine[Any, Any, None]]) -> None:
+        """Runs a test with a provider, removes what it has started, and looks whether anything is left."""
+        asyncio.run(self._conducted(test))
+
+    async def _conducted(self, test: Callable[[Provider], Coroutine[Any, Any, None]]) -> None:
+        provider = await asyncio.to_thread(self.provider)
+        made: list[Deployment] = []
+        make = provider.deployment
+
+        def remembered(spec: LaunchSpec) -> Deployment:
+            made.append(make(spec))
+            return made[-1]
+
+        provider.deployment = remembered  # type: ignore[method-assign]
+        try:
+            try:
+                async with asyncio.timeout(10 * self.ready_s):
+                    await test(provider)
+            finally:
+                addresses = {url: each for each in made for url in each.urls}
+                for each in made:
+                    await each.stop()
+            for each in made:
+                await self._nothing_left(provider, each)
+            for address, each in addresses.items():
+                await self._closed(each, address)
+        finally:
+            close = getattr(provider, "close", None)
+            if close is not None:
+                await asyncio.to_thread(close)
+
+    async def _nothing_left(self, provider: Provider, deployment: Deployment) -> None:
+        _check(deployment.servers == [], f"servers are counted that were stopped: {deployment.servers}")
+        this = Owner.this()
+        left = [each for each in await provider.leftovers() if each.deployment == deployment.name]
+        _check(all(each.owner == this for each in left), f"the owner of {left} is not this process")
+        _check(not left, f"left of {deployment.name}: {left}")
+        remains = await self.look_for_remains(provider, deployment)
+        _check(not remains, f"left of {deployment.name}: {remains}")
+
+    async def _closed(self, deployment: Deployment, address: str) -> None:
+        with _raises(OpenEnvError, "at the address of a server that was stopped"):
+            async with self._client(deployment, address, connect_timeout_s=self.hang_s) as env:
+                await env.reset()
+
+    async def _ready(self, provider: Provider, spec: LaunchSpec | None = None) -> Deployment:
+        deployment = await provider.launch(spec or self.spec("serve"))
+        return await deployment.ready(self.ready_s)
+
+    def _client(self, deployment: Deployment, address: str, **options: Any) -> GenericEnvClient:
+        return GenericEnvClient(address, api_key=deployment.api_key, **options)
+
+    async def _play(self, deployment: Deployment, server: Server) -> None:
+        async with self._client(deployment, await self.reachable(deployment, server)) as env:
+            await env.reset()
+            said = (await env.step({"message": server.name})).observation
+            _check(said["message"] == server.name, f"the server answers a step with {said}")
+
+    async def _play_at_all(self, deployment: Deployment, count: int) -> None:
+        servers = deployment.servers
+        _check(len(servers) == count, f"{count} servers were asked for, and there are {servers}")
+        _check(len(set(deployment.urls)) == count, f"their addresses are {deployment.urls}")
+        await asyncio.gather(*(self._play(deployment, server) for server in servers))
+
+    async def _anew(self, deployment: Deployment) -> None:
+        """The place has started another server in place of one that died, and it is found."""
+
+        async def played() -> bool:
+            await deployment.refresh()
+            try:
+                await deployment.ready(self.hang_s)
+                await self._play(deployment, deployment.servers[0])
+            except OpenEnvError:
+                return False
+            return True
+
+        await _until(played, self.ready_s, "no other server was started in place of the one that died")
+
+    async def _seen_gone(self, deployment: Deployment, server: Server) -> bool:
+        await deployment.refresh()
+        return server.gone is not None
+
+    async def _begun(self, deployment: Deployment, starting: asyncio.Future[Any], moment: float) -> None:
+        async def counted() -> bool:
+            return bool(deployment.servers) or starting.done()
+
+        await _until(counted, self.soon_s, "the start does not begin")
+        await asyncio.wait([starting], timeout=moment)
+
+
+def _with(spec: LaunchSpec, **variables: str) -> LaunchSpec:
+    return spec.changed(env_vars={**spec.env_vars, **variables})
+
+
+class _CommandLines:
+    """Looks for secrets on the command lines of this machine, as anybody may."""
+
+    def __init__(self, secrets: list[str]):
+        self._secrets = secrets
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="openenv-command-lines", daemon=True)
+        self.found: set[str] = set()
+
+    def __enter__(self) -> _CommandLines:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(GLANCE_S):
+            self.found.update(line for line in _command_lines() if any(each in line for each in self._secrets))
+
+
+def _command_lines() -> Iterator[str]:
+    for line in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            yield line.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue  # it has ended
+
+
+def _check(holds: bool, otherwise: str) -> None:
+    # No assert: its message is to be read where assertions are not rewritten, too.
+    if not holds:
+        raise AssertionError(otherwise)
+
+
+@contextmanager
+def _raises(kind: type[BaseException], when: str) -> Iterator[list[BaseException]]:
+    caught: list[BaseException] = []
+    try:
+        yield caught
+    except kind as error:
+        caught.append(error)
+    else:
+        raise AssertionError(f"no {kind.__name__} was raised {when}")
+
+
+def _whole(error: BaseException) -> str:
+    """All that anybody could read of an error: notes and causes, too."""
+    return "".join(traceback.format_exception(error))
+
+
+async def _truth_of(value: Awaitable[object]) -> bool:
+    return bool(await value)
+
+
+async def _until(holds: Callable[[], Awaitable[bool]], limit_s: float, otherwise: str) -> None:
+    limit = time.monotonic() + limit_s
+    while not await holds():
+        _check(time.monotonic() < limit, f"{otherwise} within {limit_s:g} s")
+        await asyncio.sleep(GLANCE_S)
