@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 __all__ = ["Engine", "standing_in"]
 
@@ -24,9 +24,13 @@ class Engine:
         made: Bodies of what was to be created, by kind.
         images: Those that are here.
         status: Of every container, and of every task of a service.
+        reason: Why tasks are what they are.
         log: What they write.
         refusal: What a start is refused with, if it is.
         clinging: What a stop is refused with, if it is.
+        in_swarm: Whether it is in a swarm.
+        manages: Whether it is a manager there.
+        excuses: Statuses and words that the next attempts to make or change a service are answered with.
     """
 
     def __init__(self, port: int):
@@ -35,10 +39,12 @@ class Engine:
         self.made: dict[str, Any] = {}
         self.images = {"img:1", "img"}
         self.status = "running"
+        self.reason = "no such program, key hush-hush"
         self.log = "up\n"
         self.refusal: str | None = None
         self.clinging: str | None = None
-        self.in_swarm = False
+        self.in_swarm = self.manages = False
+        self.excuses: list[tuple[int, str]] = []
 
     def answer(self, method: str, path: str, query: dict[str, list[str]], body: Any) -> tuple[int, Any]:
         """The status and body of an answer."""
@@ -53,11 +59,12 @@ class Engine:
         return 200, {"ApiVersion": "1.41", "Version": "20.10"}
 
     def _info(self, *_: Any) -> tuple[int, Any]:
-        return 200, {"Swarm": {"LocalNodeState": "active" if self.in_swarm else "inactive"}}
+        state = {"LocalNodeState": "active" if self.in_swarm else "inactive", "ControlAvailable": self.manages}
+        return 200, {"Swarm": state}
 
     def _init(self, _: Any, body: Any) -> tuple[int, Any]:
         self.made["swarm"] = body
-        self.in_swarm = True
+        self.in_swarm = self.manages = True
         return 200, "node"
 
     def _swarm(self, *_: Any) -> tuple[int, Any]:
@@ -77,7 +84,11 @@ class Engine:
         return 200, {"status": "done"}
 
     def _image(self, *_: Any) -> tuple[int, Any]:
-        return 200, {"Id": "sha256:1", "RepoTags": []}
+        name = unquote(self.asked[-1].removeprefix("GET /images/").removesuffix("/json"))
+        if "/distribution/" not in name and name not in self.images:
+            return 404, {"message": f"No such image: {name}"}
+        digests = [] if name == "built-here" else [f"{name}@sha256:2"]
+        return 200, {"Id": "sha256:1", "RepoTags": [], "RepoDigests": digests}
 
     def _start(self, *_: Any) -> tuple[int, Any]:
         return (204, None) if self.refusal is None else (500, {"message": self.refusal})
@@ -89,17 +100,22 @@ class Engine:
         return 200, {
             "Id": "c1",
             "Name": "/c1",
-            "Config": {"Tty": True},
+            "Config": {"Tty": True, "Labels": self.made["container"].get("Labels")},
             "State": {"Status": self.status, "ExitCode": 7},
             "NetworkSettings": {"Ports": {"8000/tcp": published}},
         }
+
+    def _list(self, *_: Any) -> tuple[int, Any]:
+        running = "container" in self.made and self.status == "running"
+        return 200, [{"Id": "c1"}] if running else []
 
     def _logs(self, *_: Any) -> tuple[int, Any]:
         return 200, self.log.encode()
 
     def _parcels(self, *_: Any) -> tuple[int, Any]:
         """The log with a head on each part, as it comes without a terminal."""
-        return 200, struct.pack(">BxxxL", 1, len(self.log)) + self.log.encode()
+        line = b"com.docker.swarm.service.id=s1,com.docker.swarm.task.id=t1 " + self.log.encode()
+        return 200, struct.pack(">BxxxL", 1, len(line)) + line
 
     def _stop(self, *_: Any) -> tuple[int, Any]:
         return (204, None) if self.clinging is None else (500, {"message": self.clinging})
@@ -110,27 +126,50 @@ class Engine:
         return 204, None
 
     def _networks(self, *_: Any) -> tuple[int, Any]:
-        return 200, []
+        made = self.made.get("network")
+        return 200, [] if made is None else [{"Id": "n1", **made}]
 
     def _network(self, _: Any, body: Any) -> tuple[int, Any]:
         if body is not None:
             self.made["network"] = body
         return 201, {"Id": "n1", "Name": "net"}
 
+    def _no_network(self, *_: Any) -> tuple[int, Any]:
+        return (404, {"message": "no such network"}) if self.made.pop("network", None) is None else (204, None)
+
     def _make_service(self, _: Any, body: Any) -> tuple[int, Any]:
+        if self.excuses:
+            status, words = self.excuses.pop(0)
+            return status, {"message": words}
         if self.refusal is not None:
             return 500, {"message": self.refusal}
         self.made["service"] = body
-        return 201, {"ID": "s1"}
+        return 200 if self.asked[-1].endswith("update") else 201, {"ID": "s1"}
 
     def _service(self, *_: Any) -> tuple[int, Any]:
         if "service" not in self.made:
             return 404, {"message": "no such service"}
         ports = [{"Protocol": "tcp", "TargetPort": 8000, "PublishedPort": self.port}]
-        return 200, {"ID": "s1", "Spec": self.made["service"], "Endpoint": {"Ports": ports}}
+        about = {"Spec": self.made["service"], "Endpoint": {"Ports": ports}, "Version": {"Index": len(self.asked)}}
+        return 200, {"ID": "s1", **about}
+
+    def _services(self, *_: Any) -> tuple[int, Any]:
+        return 200, [self._service()[1]] if "service" in self.made else []
+
+    def _nodes(self, *_: Any) -> tuple[int, Any]:
+        return 200, [{"ID": "node", "Status": {"Addr": "0.0.0.0"}, "ManagerStatus": {"Addr": "127.0.0.1:2377"}}]
+
+    def _secrets(self, *_: Any) -> tuple[int, Any]:
+        return 200, [{"ID": "secret-1", "Spec": {"Name": "of-the-model"}}]
 
     def _tasks(self, *_: Any) -> tuple[int, Any]:
-        return 200, [{"ID": "t1", "Status": {"State": self.status, "Err": "no such program, key hush-hush"}}]
+        if "service" not in self.made:
+            return 200, []
+        mode = next(iter(self.made["service"]["Mode"].values()))
+        port = {"TargetPort": 8000, "PublishedPort": self.port, "PublishMode": "host"}
+        status = {"State": self.status, "Err": self.reason, "PortStatus": {"Ports": [port]}}
+        task = {"NodeID": "node", "DesiredState": "running", "Status": status}
+        return 200, [{"ID": f"t{slot}", "Slot": slot, **task} for slot in range(1, mode["Replicas"] + 1)]
 
 
 _ROUTES = [
@@ -142,16 +181,22 @@ _ROUTES = [
     ("GET /networks", "_networks"),
     ("POST /networks/create", "_network"),
     ("GET /networks/.*", "_network"),
+    ("DELETE /networks/n1", "_no_network"),
+    ("GET /nodes", "_nodes"),
+    ("GET /secrets", "_secrets"),
     ("POST /images/create", "_pull"),
     ("GET /images/.*/json", "_image"),
     ("GET /distribution/.*/json", "_image"),
     ("POST /containers/create", "_create"),
     ("POST /containers/c1/start", "_start"),
+    ("GET /containers/json", "_list"),
     ("GET /containers/c1/json", "_inspect"),
     ("GET /containers/c1/logs", "_logs"),
     ("POST /containers/c1/stop", "_stop"),
     ("DELETE /containers/c1", "_gone"),
+    ("GET /services", "_services"),
     ("POST /services/create", "_make_service"),
+    ("POST /services/s1/update", "_make_service"),
     ("GET /services/s1", "_service"),
     ("GET /services/s1/logs", "_parcels"),
     ("GET /tasks", "_tasks"),

@@ -13,6 +13,7 @@ from openenv import providers
 from openenv.client import GenericEnvClient
 from openenv.errors import LaunchFailed, MissingExtra, NotReady, ProviderFailed, UsageError
 from openenv.providers import DockerSwarmProvider, LocalDockerProvider
+from openenv.providers.owner import Owner
 
 from ..client.environments import ThreadCounter, app_of
 from ..server.wires import served
@@ -43,12 +44,6 @@ def docker(engine: Engine) -> Iterator[LocalDockerProvider]:
         yield provider
 
 
-@pytest.fixture
-def swarm(engine: Engine) -> Iterator[DockerSwarmProvider]:
-    with DockerSwarmProvider() as provider:
-        yield provider
-
-
 # Containers.
 
 
@@ -60,8 +55,12 @@ def test_an_episode_from_beginning_to_end(engine: Engine) -> None:
     assert asked["Image"] == "img:1"
     assert asked["Name"].startswith("openenv-img-")
     assert asked["HostConfig"]["PortBindings"] == {"8000/tcp": [{"HostIp": "127.0.0.1", "HostPort": ""}]}
-    assert set(asked["Env"]) == {"A=b", "OPENENV_API_KEYS=none", "OPENENV_GRACE_S=0"}
-    assert asked["Labels"] == {"openenv.provider": "LocalDockerProvider"}
+    variables = dict(entry.split("=", 1) for entry in asked["Env"])
+    assert variables.pop("OPENENV_API_KEYS").startswith("control:")
+    assert variables == {"A": "b", "OPENENV_GRACE_S": "0"}
+    assert asked["Labels"]["openenv.provider"] == "LocalDockerProvider"
+    assert asked["Name"].startswith(asked["Labels"]["openenv.deployment"])
+    assert asked["Labels"]["openenv.owner"] == str(Owner.this())
     assert engine.asked[-2:] == ["POST /containers/c1/stop", "DELETE /containers/c1"]
 
 
@@ -72,7 +71,7 @@ def test_what_else_docker_can_do(docker: LocalDockerProvider, engine: Engine) ->
     asked = engine.made["container"]
     assert asked["HostConfig"]["PortBindings"]["8000/tcp"] == [{"HostIp": "127.0.0.1", "HostPort": "4711"}]
     assert asked["HostConfig"]["Memory"] == 1 << 30
-    assert asked["Labels"] == {"team": "a", "openenv.provider": "LocalDockerProvider"}
+    assert asked["Labels"].items() >= {"team": "a", "openenv.provider": "LocalDockerProvider"}.items()
     assert (asked["Name"], docker.api_key) == ("mine", "abc")
     with pytest.raises(UsageError, match="already"):
         docker.start_container("img:1")
@@ -110,18 +109,20 @@ def test_a_container_that_ended_at_once(docker: LocalDockerProvider, engine: Eng
 
 
 def test_a_container_that_ends_before_it_is_ready(docker: LocalDockerProvider, engine: Engine) -> None:
+    engine.port = 1
     url = docker.start_container("img:1", env_vars=SECRETS)
     engine.status, engine.log = "exited", "no model for hush-hush\n"
     with pytest.raises(LaunchFailed, match=r"exit code 7 before it was ready; .*\nno model for \*\*\*"):
         docker.wait_for_ready(url)
 
 
-def test_a_container_that_is_not_ready_in_time(docker: LocalDockerProvider) -> None:
+def test_a_container_that_is_not_ready_in_time(docker: LocalDockerProvider, engine: Engine) -> None:
+    engine.port = 1
     docker.start_container("img:1")
-    with pytest.raises(NotReady, match=r"within 0.3 s(.|\n)*ends with:\nup"):
+    with pytest.raises(NotReady, match=r"within 0.[23]\d* s(.|\n)*ends with:\nup"):
         docker.wait_for_ready("http://127.0.0.1:1", 0.3)
     docker.stop_container()
-    with pytest.raises(LaunchFailed, match="was stopped"):
+    with pytest.raises(UsageError, match="start it first"):
         docker.wait_for_ready("http://127.0.0.1:1", 5.0)
 
 
@@ -135,8 +136,7 @@ def test_a_container_that_somebody_else_removed(docker: LocalDockerProvider, eng
 def test_a_container_that_would_not_stop_is_removed_by_force(docker: LocalDockerProvider, engine: Engine) -> None:
     engine.clinging = "cannot stop it"
     docker.start_container("img:1")
-    with pytest.raises(LaunchFailed, match="cannot stop it"):
-        docker.stop_container()
+    docker.stop_container()
     assert "container" not in engine.made
 
 
@@ -161,80 +161,6 @@ def test_a_client_that_was_given_no_provider_leaves_no_connection_to_the_engine(
 def test_an_argument_that_there_is_not(docker: LocalDockerProvider) -> None:
     with pytest.raises(UsageError, match="nonsense"):
         docker.start_container("img:1", nonsense=1)
-
-
-# Swarms.
-
-
-def test_an_episode_in_a_swarm(swarm: DockerSwarmProvider, engine: Engine) -> None:
-    """The stand-in asks for no key; that one was made for it is what counts."""
-    with GenericEnvClient.from_hub("team/env", swarm, replicas=3) as env:
-        env.reset()
-        assert env.step({"by": 2}).observation["total"] == 2
-        asked = engine.made["service"]
-    assert asked["Mode"] == {"replicated": {"Replicas": 3}}
-    assert asked["TaskTemplate"]["ContainerSpec"]["Env"] == [f"OPENENV_API_KEYS=control:{swarm.api_key}"]
-    assert engine.made["swarm"]["AdvertiseAddr"] == "127.0.0.1"
-    assert "DELETE /services/s1" in engine.asked
-
-
-def test_replicas_of_a_published_environment_are_a_swarm(engine: Engine) -> None:
-    with GenericEnvClient.from_hub("team/env", replicas=2) as env:
-        env.reset()
-        assert engine.made["service"]["Mode"] == {"replicated": {"Replicas": 2}}
-    assert "service" not in engine.made
-
-
-def test_what_a_service_is_asked_for(engine: Engine) -> None:
-    with DockerSwarmProvider(overlay_network="net") as swarm:
-        swarm.start_container(
-            "img:1",
-            4711,
-            {"A": "b"},
-            cpu_limit=0.5,
-            memory_limit="512m",
-            constraints=["node.role==worker"],
-            labels={"team": "a"},
-            command="serve echo",
-        )
-        asked, task = engine.made["service"], engine.made["service"]["TaskTemplate"]
-        with pytest.raises(UsageError, match="already"):
-            swarm.start_container("img:1")
-    assert asked["EndpointSpec"]["Ports"] == [
-        {"Protocol": "tcp", "TargetPort": 8000, "PublishMode": "ingress", "PublishedPort": 4711}
-    ]
-    assert asked["Labels"] == {"team": "a", "openenv.provider": "DockerSwarmProvider"}
-    assert task["Resources"]["Limits"] == {"NanoCPUs": 500_000_000, "MemoryBytes": 512 * 1024 * 1024}
-    assert task["Placement"] == {"Constraints": ["node.role==worker"]}
-    assert task["ContainerSpec"]["Args"] == ["serve", "echo"]
-    assert (engine.made["network"]["Name"], engine.made["network"]["Driver"]) == ("net", "overlay")
-
-
-def test_a_swarm_that_is_not_to_be_made(engine: Engine) -> None:
-    with pytest.raises(ProviderFailed, match="docker swarm init"):
-        DockerSwarmProvider(auto_init_swarm=False)
-    engine.in_swarm = True
-    DockerSwarmProvider(auto_init_swarm=False).close()
-    assert "POST /swarm/init" not in engine.asked
-
-
-def test_a_service_that_fails(swarm: DockerSwarmProvider, engine: Engine) -> None:
-    url = swarm.start_container("img:1", env_vars=SECRETS)
-    engine.status = "rejected"
-    with pytest.raises(LaunchFailed, match=r"was rejected \(no such program, key \*\*\*\)(.|\n)*ends with:\nup"):
-        swarm.wait_for_ready(url)
-    swarm.stop_container()
-    swarm.stop_container()
-    with pytest.raises(LaunchFailed, match="was stopped"):
-        swarm.wait_for_ready(url)
-
-
-def test_a_service_that_is_refused(swarm: DockerSwarmProvider, engine: Engine) -> None:
-    engine.refusal = "port is taken"
-    with pytest.raises(LaunchFailed, match="starting a service of img:1 failed: .*port is taken"):
-        swarm.start_container("img:1")
-    with pytest.raises(UsageError, match="replicas"):
-        swarm.start_container("img:1", replicas=0)
 
 
 # Engines.

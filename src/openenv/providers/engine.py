@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..errors import LaunchFailed, MissingExtra, ProviderFailed, UsageError
+from ..errors import LaunchFailed, MissingExtra, ProviderBusy, ProviderFailed, UsageError
 from .secrecy import masked, secrets_of
 
-__all__ = ["LABEL", "connected", "new_name", "translated"]
+__all__ = ["LABEL", "connected", "new_name", "refused", "translated"]
 
 DEFAULT_HOST = "unix:///var/run/docker.sock"
 LABEL = "openenv.provider"
 """What every container and service of ours is labelled with; its value is the provider's class."""
+# Connections to the engine that are kept: as many as there may be calls at once.
+CONNECTIONS = 32
+_TOO_MANY = re.compile(r"too ?many ?requests|rate limit", re.IGNORECASE)
+# Engines answer 500 to what is a mistake of the request, too. It would fail again.
+_FINAL = re.compile(
+    r"no such|not found|unknown|invalid|denied|unauthorized|not supported|already (allocated|in use)|could not select"
+    r"|executable file|cannot be|read-only file system|must be",
+    re.IGNORECASE,
+)
 
 
 def connected() -> Any:
@@ -28,9 +38,10 @@ def connected() -> Any:
         import docker
     except ImportError:
         raise MissingExtra("docker", "docker") from None
+    host = docker.utils.kwargs_from_env().get("base_url") or DEFAULT_HOST
     try:
-        _knock(docker.utils.kwargs_from_env().get("base_url") or DEFAULT_HOST)
-        engine = docker.from_env()
+        _knock(host)
+        engine = docker.from_env(max_pool_size=CONNECTIONS)
     except (OSError, docker.errors.DockerException) as error:
         raise ProviderFailed(_absent(error)) from error
     try:
@@ -38,6 +49,7 @@ def connected() -> Any:
     except Exception as error:
         engine.close()
         raise ProviderFailed(_absent(error)) from error
+    _knock_first(engine.api, host)
     return engine
 
 
@@ -46,6 +58,22 @@ def _knock(host: str) -> None:
     if host.startswith("unix://"):
         with socket.socket(socket.AF_UNIX) as end:
             end.connect(host.removeprefix("unix://"))
+
+
+def _knock_first(api: Any, host: str) -> None:
+    """Has each request of a client knock, for the engine may end."""
+    from requests.exceptions import ConnectionError as NoAnswer
+
+    send = api.send
+
+    def knocking(request: Any, **options: Any) -> Any:
+        try:
+            _knock(host)
+        except OSError as error:
+            raise NoAnswer(f"{host}: {error.strerror}", request=request) from None
+        return send(request, **options)
+
+    api.send = knocking
 
 
 def _absent(error: Exception) -> str:
@@ -62,20 +90,39 @@ def translated(what: str, variables: Mapping[str, str]) -> Iterator[None]:
 
     Raises:
         LaunchFailed: The engine refused it.
+        ProviderBusy: It could not at the moment, or did not answer.
         UsageError: The SDK knows no such argument.
     """
-    from docker.errors import DockerException, ImageNotFound
+    from docker.errors import APIError, DockerException, ImageNotFound
     from requests.exceptions import RequestException
 
+    secrets = secrets_of(variables)
     try:
         yield
     except ImageNotFound as error:
-        raise LaunchFailed(f"{what} failed: no such image, here or at its registry: {error.explanation}") from None
-    except (DockerException, RequestException) as error:
-        reason = getattr(error, "explanation", None) or error
-        raise LaunchFailed(f"{what} failed: {masked(str(reason), secrets_of(variables))}") from None
+        reason = masked(str(error.explanation), secrets)
+        raise LaunchFailed(f"{what} failed: no such image, here or at its registry: {reason}") from None
+    except APIError as error:
+        reason = masked(str(error.explanation or error), secrets)
+        raise refused(what, reason, error.status_code or 500) from None
+    except DockerException as error:
+        raise LaunchFailed(f"{what} failed: {masked(str(error), secrets)}") from None
+    except RequestException as error:
+        raise ProviderBusy(f"{what} failed: the engine does not answer: {masked(str(error), secrets)}") from None
     except TypeError as error:
-        raise UsageError(f"{what} failed: {error}") from None
+        raise UsageError(f"{what} failed: {masked(str(error), secrets)}") from None
+
+
+def refused(what: str, reason: str, status: int) -> LaunchFailed:
+    """The error that a refusal of the engine stands for.
+
+    Args:
+        what: What was being done.
+        reason: What the engine said, without secrets.
+        status: The HTTP status of its answer.
+    """
+    passing = status == 429 or _TOO_MANY.search(reason) or (status >= 500 and not _FINAL.search(reason))
+    return (ProviderBusy if passing else LaunchFailed)(f"{what} failed: {reason}")
 
 
 def new_name(image: str) -> str:

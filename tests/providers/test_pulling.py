@@ -1,0 +1,122 @@
+"""How far the fetching of an image has come, by what an engine tells. `tests/infra` fetches real ones."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from openenv.errors import LaunchFailed, ProviderBusy
+from openenv.providers.pulling import PullProgress, pull
+
+pytest.importorskip("docker")
+
+TWO_LAYERS: list[dict[str, Any]] = [
+    {"status": "Pulling from team/echo", "id": "2"},
+    {"status": "Pulling fs layer", "progressDetail": {}, "id": "aaa"},
+    {"status": "Already exists", "progressDetail": {}, "id": "bbb"},
+    {"status": "Downloading", "progressDetail": {"current": 10, "total": 40}, "id": "aaa"},
+    {"status": "Downloading", "progressDetail": {"current": 40, "total": 40}, "id": "aaa"},
+    {"status": "Download complete", "progressDetail": {}, "id": "aaa"},
+    {"status": "Extracting", "progressDetail": {"current": 3, "total": 9}, "id": "aaa"},
+    {"status": "Pull complete", "progressDetail": {}, "id": "aaa"},
+    {"status": "Digest: sha256:1"},
+    {"status": "Status: Downloaded newer image for team/echo:2"},
+]
+
+
+def engine_of(events: Any, asked: list[Any] | None = None) -> Any:
+    """An engine whose pulls tell these events."""
+
+    def tell(repository: str, **options: Any) -> Iterator[Any]:
+        if asked is not None:
+            asked.append((repository, options["tag"], options["platform"]))
+        yield from events
+
+    return SimpleNamespace(api=SimpleNamespace(pull=tell))
+
+
+def told(events: Any) -> list[PullProgress]:
+    seen: list[PullProgress] = []
+    asyncio.run(pull(engine_of(events), "team/echo:2", report=seen.append))
+    return seen
+
+
+def test_layers_are_summed_up() -> None:
+    last = told(TWO_LAYERS)[-1]
+    assert last == PullProgress("team/echo:2", layers=2, done=2, received=40, total=40, finished=True)
+    assert str(last) == "pulled team/echo:2: 2 layers, 0.0 MB"
+
+
+def test_an_image_that_was_here_all_along() -> None:
+    assert told([{"status": "Status: Image is up to date"}])[-1] == PullProgress("team/echo:2", finished=True)
+
+
+def test_in_the_midst_it_says_how_much_is_here() -> None:
+    progress = PullProgress("team/echo:2", layers=3, done=1, received=12_300_000, total=45_600_000)
+    assert str(progress) == "pulling team/echo:2: 1 of 3 layers, 12.3 of 45.6 MB"
+
+
+@pytest.mark.parametrize(
+    ("image", "asked"),
+    [
+        ("echo", ("echo", "latest")),
+        ("echo:2", ("echo", "2")),
+        ("host:1/echo", ("host:1/echo", "latest")),
+        ("host:1/echo:2", ("host:1/echo", "2")),
+        ("echo@sha256:abc", ("echo@sha256:abc", None)),
+    ],
+)
+def test_names_of_images(image: str, asked: tuple[str, str | None]) -> None:
+    seen: list[Any] = []
+    asyncio.run(pull(engine_of([], seen), image, platform="linux/amd64"))
+    assert seen == [(*asked, "linux/amd64")]
+
+
+@pytest.mark.parametrize(
+    ("reason", "busy"),
+    [
+        ("toomanyrequests: You have reached your pull rate limit", True),
+        ("received unexpected HTTP status: 503 Service Unavailable", True),
+        ("net/http: TLS handshake timeout", True),
+        ("unexpected EOF", True),
+        ("manifest for team/echo:2 not found: manifest unknown", False),
+        ("pull access denied for team/echo", False),
+        ("no space left on device", False),
+    ],
+)
+def test_refusals_in_the_midst(reason: str, busy: bool) -> None:
+    event = {"error": f"{reason}, key hush-hush", "errorDetail": {"message": reason}}
+    with pytest.raises(LaunchFailed, match=reason[:20]) as caught:
+        asyncio.run(pull(engine_of([event]), "team/echo:2", variables={"MY_KEY": "hush-hush"}))
+    assert isinstance(caught.value, ProviderBusy) is busy
+    assert "hush-hush" not in str(caught.value)
+
+
+def test_nobody_waits_any_more() -> None:
+    first, over, closed = threading.Event(), threading.Event(), threading.Event()
+
+    def events() -> Iterator[Any]:
+        try:
+            first.set()
+            yield TWO_LAYERS[1]
+            over.wait(10.0)
+            yield TWO_LAYERS[3]
+            raise AssertionError("it goes on")
+        finally:
+            closed.set()
+
+    async def test() -> None:
+        waiting = asyncio.ensure_future(pull(engine_of(events()), "team/echo:2"))
+        await asyncio.to_thread(first.wait, 10.0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    asyncio.run(test())
+    over.set()
+    assert closed.wait(10.0)
