@@ -1,0 +1,290 @@
+"""`openenv deploy`: servers that stay."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+import yaml
+
+from ..errors import UsageError
+from ..providers.secrecy import KEYS, key_of
+from ..providers.spec import LaunchSpec, Resources
+from .variables import variable
+
+if TYPE_CHECKING:
+    from ..providers.kubernetes.rollout import Rollout
+
+__all__ = ["deploy"]
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+TIMEOUT_S = 600.0
+VIEW_KEY = "OPENENV_VIEW_KEY"
+"""Name in the Secret of the key for those who only look."""
+_FILE = click.Path(path_type=Path)
+# What a file may say beside what a LaunchSpec has.
+_MORE = {"max_replicas", "sessions"}
+# What of a file is read here, before anybody else looks at it.
+_KINDS: Mapping[str, tuple[type, str]] = {
+    **dict.fromkeys(("env_vars", "resources", "options"), (dict, "names with their values")),
+    **dict.fromkeys(("replicas", "port", *_MORE), (int, "a whole number")),
+}
+
+
+@click.group(name="deploy", short_help="Put servers on a cluster, to stay.")
+def deploy() -> None:
+    """Puts servers on a cluster, where they stay until they are deleted."""
+
+
+def _about_servers(command: Command) -> Command:
+    options = (
+        click.option("--name", help="Name of all that is made; by default the image's."),
+        click.option("--replicas", type=int, help="Servers; with --max-replicas, at least. [default: 1]"),
+        click.option("--max-replicas", type=int, help="Servers at most: more are started as there are sessions."),
+        click.option("--sessions", type=int, help="Sessions that each is to have then, on average. [default: 64]"),
+        click.option("--port", type=int, help="Port that the image's server listens on. [default: 8000]"),
+        click.option("--cpus", type=float, help="Processors that each server may use."),
+        click.option("--memory", help="Memory that each may use, as 512m or 2g."),
+        click.option("--gpus", type=int, help="GPUs of each."),
+        click.option(
+            "--env",
+            multiple=True,
+            metavar="NAME[=VALUE]",
+            help="Environment variable; without a value, as it is here, which is how secrets are given.",
+        ),
+        click.option("--runtime-class", help="RuntimeClass of the Pods, as gvisor."),
+        click.option("--prepull", is_flag=True, default=None, help="Keep the image on every node."),
+        click.option("--egress", is_flag=True, default=None, help="Let servers connect to others."),
+        click.option(
+            "--option", "more", multiple=True, metavar="NAME=YAML", help="Any other option: see docs/kubernetes.md."
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _about_cluster(command: Command) -> Command:
+    options = (
+        click.option("-n", "--namespace", help="Namespace; by default that of the context."),
+        click.option("--create-namespace", is_flag=True, help="Make the namespace, too."),
+        click.option("--kubeconfig", type=_FILE, help="File that says where the cluster is. [KUBECONFIG]"),
+        click.option("--context", help="Context of that file."),
+        click.option("--dry-run", is_flag=True, help="Print the manifests, and ask no cluster anything."),
+        click.option("-o", "--output", type=_FILE, help="With --dry-run: a folder to write a kustomize base to."),
+        click.option("--show-secrets", is_flag=True, help="With --dry-run: the Secret, too."),
+        click.option("--wait/--no-wait", default=True, help="Wait until all servers are there. [default: wait]"),
+        click.option("--timeout", type=float, default=TIMEOUT_S, help=f"Seconds to wait. [default: {TIMEOUT_S:g}]"),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@deploy.command(short_help="Put servers on a Kubernetes cluster, or print the manifests.")
+@click.argument("what", metavar="IMAGE|FILE")
+@_about_servers
+@_about_cluster
+def kubernetes(
+    what: str,
+    namespace: str | None,
+    create_namespace: bool,
+    kubeconfig: Path | None,
+    context: str | None,
+    dry_run: bool,
+    output: Path | None,
+    show_secrets: bool,
+    wait: bool,
+    timeout: float,
+    **given: Any,
+) -> None:
+    """Puts servers of IMAGE on a Kubernetes cluster: a Deployment, two Services, a Secret with their variables, a
+    NetworkPolicy, a PodDisruptionBudget, and with --max-replicas a HorizontalPodAutoscaler. Done again, it changes
+    what differs. FILE is YAML with the fields of a LaunchSpec, and what is given here wins.
+
+    \b
+    Examples:
+      openenv deploy kubernetes my-env:1 --replicas 4 --memory 2g -n training
+      openenv deploy kubernetes my-env:1 --dry-run | kubectl diff -f -
+      openenv deploy kubernetes my-env:1 --dry-run -o my-env/base
+    """
+    if create_namespace and namespace is None:
+        raise UsageError("--create-namespace needs --namespace: which one")
+    if not dry_run and (output is not None or show_secrets):
+        raise UsageError("--output and --show-secrets need --dry-run")
+    rollout = _rollout(_specification(what, given), namespace if create_namespace else None)
+    if not dry_run:
+        asyncio.run(_deploy(rollout, namespace, kubeconfig, context, timeout if wait else None))
+    elif output is None:
+        click.echo(_as_yaml(rollout, namespace, show_secrets), nl=False)
+    else:
+        try:
+            _write_base(rollout, namespace, output, show_secrets)
+        except OSError as error:
+            raise UsageError(f"--output {output} cannot be written to: {error}") from None
+
+
+def _specification(what: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What a file says, and the command line, as fields of a LaunchSpec."""
+    found: dict[str, Any] = {"image": what}
+    if what.endswith((".yaml", ".yml")):
+        found = _read(Path(what))
+    for name in ("name", "replicas", "port", "max_replicas", "sessions"):
+        if given[name] is not None:
+            found[name] = given[name]
+    limits = {name: given[name] for name in ("cpus", "memory", "gpus") if given[name] is not None}
+    found["resources"] = {**found.get("resources", {}), **limits}
+    found["env_vars"] = {**_texts(found.get("env_vars", {})), **dict(map(variable, given["env"]))}
+    options = {name: given[name] for name in ("runtime_class", "prepull", "egress") if given[name] is not None}
+    found["options"] = {**found.get("options", {}), **options, **dict(map(_option, given["more"]))}
+    return found
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        found = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise UsageError(f"{file} cannot be read: {error}") from None
+    if not isinstance(found, dict) or not isinstance(found.get("image"), str):
+        raise UsageError(f"{file} must have fields of a LaunchSpec, and `image` among them")
+    unknown = found.keys() - {*LaunchSpec.__dataclass_fields__, *_MORE}
+    if unknown:
+        raise UsageError(f"{file}: there is no {', '.join(sorted(map(str, unknown)))} in a LaunchSpec")
+    for name, (kind, words) in _KINDS.items():
+        if name in found and not isinstance(found[name], kind):
+            raise UsageError(f"{file}: {name} must be {words}, got {found[name]!r}")
+    return found
+
+
+def _texts(variables: Mapping[str, Any]) -> dict[str, str]:
+    return {str(name): str(value) for name, value in variables.items()}
+
+
+def _option(text: str) -> tuple[str, Any]:
+    name, given, value = text.partition("=")
+    if not given:
+        raise UsageError(f"--option {text}: write NAME=YAML, as in --option 'node_selector={{pool: envs}}'")
+    try:
+        return name, yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise UsageError(f"--option {name}: {error}") from None
+
+
+def _rollout(fields: dict[str, Any], namespace: str | None) -> Rollout:
+    from ..providers.kubernetes import KubernetesProvider
+    from ..providers.kubernetes.rollout import Rollout, labels_of, selector_of
+    from ..providers.kubernetes.workload import Workload
+
+    most, sessions = fields.pop("max_replicas", None), fields.pop("sessions", 64)
+    try:
+        spec = LaunchSpec(**{**fields, "resources": Resources(**fields["resources"])})
+    except TypeError as error:
+        raise UsageError(f"what is deployed is given with odd fields: {error}") from None
+    KubernetesProvider.capabilities.check("Kubernetes", spec)
+    name = _plain_name(spec)
+    made = {} if spec.api_key is not None or KEYS in spec.env_vars else _new_keys()
+    variables = {**made, **spec.env_vars}
+    if spec.api_key is not None:
+        variables[KEYS] = f"control:{spec.api_key}" if spec.api_key else "none"
+    return Rollout(
+        workload=Workload.of(spec, name, selector_of(name), labels_of(name), variables),
+        replicas=spec.count,
+        most=most,
+        sessions=sessions,
+        namespace=namespace,
+        made=frozenset(made),
+    )
+
+
+def _new_keys() -> dict[str, str]:
+    """One for clients, and one for those who only look at /metrics, which stands alone, too: for Prometheus."""
+    control, view = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
+    return {KEYS: f"control:{control},view:{view}", VIEW_KEY: view}
+
+
+def _plain_name(spec: LaunchSpec) -> str:
+    word = spec.name or str(spec.image).rpartition("/")[2].partition("@")[0].partition(":")[0]
+    plain = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in word.lower()).strip("-")
+    if not plain or len(plain) > 50 or not plain[0].isalpha():
+        raise UsageError(f"{word!r} gives no name: --name with at most 50 letters, digits and '-', a letter first")
+    return plain
+
+
+def _named(rollout: Rollout, namespace: str | None, show_secrets: bool) -> list[dict[str, Any]]:
+    """The manifests to print."""
+    found = [each for each in rollout.manifests if show_secrets or each["kind"] != "Secret"]
+    for each in found:
+        if namespace is not None and each["kind"] != "Namespace":
+            each["metadata"] = {"name": each["metadata"]["name"], "namespace": namespace, **each["metadata"]}
+    return found
+
+
+def _as_yaml(rollout: Rollout, namespace: str | None, show_secrets: bool) -> str:
+    texts = [_dumped(each) for each in _named(rollout, namespace, show_secrets)]
+    return ("" if show_secrets else _about_secret(rollout)) + "---\n" + "---\n".join(texts)
+
+
+def _about_secret(rollout: Rollout) -> str:
+    variables = ", ".join(sorted(rollout.workload.variables))
+    return (
+        f"# Left out, since it holds the key: Secret {rollout.workload.name} with {variables}.\n"
+        f"# --show-secrets prints it; or make it: kubectl create secret generic {rollout.workload.name} "
+        "--from-env-file=FILE\n"
+    )
+
+
+class _Plain(yaml.SafeDumper):
+    """Writes everything out: no references to what stands elsewhere."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _dumped(manifest: Mapping[str, Any]) -> str:
+    dumped: str = yaml.dump(dict(manifest), Dumper=_Plain, sort_keys=False, width=100)
+    return dumped
+
+
+def _write_base(rollout: Rollout, namespace: str | None, folder: Path, show_secrets: bool) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    names = []
+    for each in _named(rollout, None, show_secrets):
+        name = each["kind"].lower()
+        names.append(f"{name}.yaml" if f"{name}.yaml" not in names else f"{name}-servers.yaml")
+        file = folder / names[-1]
+        if each["kind"] == "Secret":
+            file.touch(mode=0o600)
+            file.chmod(0o600)  # one that was there before
+        file.write_text(_dumped(each), encoding="utf-8")
+    base: dict[str, Any] = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
+    if namespace is not None:
+        base["namespace"] = namespace
+    text = ("" if show_secrets else _about_secret(rollout)) + _dumped({**base, "resources": names})
+    (folder / "kustomization.yaml").write_text(text, encoding="utf-8")
+    click.echo(f"{len(names) + 1} files in {folder}: kubectl apply -k {folder}")
+
+
+async def _deploy(
+    rollout: Rollout, namespace: str | None, kubeconfig: Path | None, context: str | None, timeout_s: float | None
+) -> None:
+    from ..providers.kubernetes.api import Api
+    from ..providers.kubernetes.cluster import Cluster
+
+    cluster = Cluster(Api(namespace, kubeconfig, context))
+    try:
+        rollout = await rollout.kept(cluster)
+        await rollout.apply(cluster, timeout_s)
+        where = await cluster.api.namespace()
+    finally:
+        await cluster.api.aclose()
+    name, port = rollout.workload.name, rollout.workload.port
+    click.echo(f"{name} is at http://{name}.{where}.svc:{port} within the cluster; from here:")
+    click.echo(f"  kubectl -n {where} port-forward service/{name} {port}")
+    if key_of(rollout.workload.variables) is not None:
+        path = f"{{.data.{KEYS}}}"
+        click.echo("the key, of scope control, is in its Secret:")
+        click.echo(f"  kubectl -n {where} get secret {name} -o jsonpath='{path}' | base64 -d")

@@ -1,0 +1,135 @@
+"""A port of this machine that leads to a port of a Pod, through the API of its cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import InvalidStatus, WebSocketException
+from websockets.typing import Subprotocol
+
+from ...errors import LaunchFailed, ProviderFailed
+from .cluster import Cluster
+
+__all__ = ["Forward"]
+
+# Each message is of a channel, which its first byte names: data, or what went wrong. The first message of each says
+# its port and nothing else.
+_PROTOCOL = Subprotocol("v4.channel.k8s.io")
+_DATA, _ERROR = 0, 1
+PIECE = 256 * 1024
+CONNECT_S = 10.0
+_UNAUTHORIZED = 401
+
+
+class Forward:
+    """Takes connections on a loopback port and passes their bytes to a Pod and back: one WebSocket each.
+
+    What kr8s has for this asks a cluster again without a pause, and for ever, when the Pod is gone.
+
+    Args:
+        cluster: Where the Pod is.
+        pod: Its name. It need not run yet: connections are closed until it does.
+        port: Its port.
+    """
+
+    def __init__(self, cluster: Cluster, pod: str, port: int):
+        self._cluster = cluster
+        self._pod = pod
+        self._port = port
+        self._listener: asyncio.Server | None = None
+        self._roads: set[asyncio.Task[None]] = set()
+
+    async def start(self, local_port: int | None = None) -> int:
+        """Listens; the port.
+
+        Raises:
+            LaunchFailed: The port is taken.
+        """
+        try:
+            self._listener = await asyncio.start_server(self._take, "127.0.0.1", local_port or 0)
+        except OSError as error:
+            raise LaunchFailed(f"port {local_port} of this machine cannot be had: {error.strerror}") from None
+        port: int = self._listener.sockets[0].getsockname()[1]
+        return port
+
+    async def stop(self) -> None:
+        """Ends all connections. May be called repeatedly."""
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.close()
+        roads = list(self._roads)
+        for road in roads:
+            road.cancel()
+        if roads:
+            await asyncio.wait(roads)
+
+    async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        road = asyncio.current_task()
+        assert road is not None
+        self._roads.add(road)
+        try:
+            with contextlib.suppress(OSError, WebSocketException, ProviderFailed, TimeoutError):
+                async with await self._reach() as there:
+                    await _first_to_end(_outward(reader, there), _inward(there, writer))
+        except asyncio.CancelledError:
+            writer.transport.abort()  # by `stop`: what a client does not read would hold it up for ever
+        finally:
+            self._roads.discard(road)
+            writer.close()
+            with contextlib.suppress(OSError, asyncio.CancelledError):
+                await writer.wait_closed()
+
+    async def _reach(self) -> ClientConnection:
+        try:
+            return await self._dial(renew=False)
+        except InvalidStatus as refusal:
+            if refusal.response.status_code != _UNAUTHORIZED:
+                raise
+            return await self._dial(renew=True)
+
+    async def _dial(self, renew: bool) -> ClientConnection:
+        url, options = await self._cluster.road_to(self._pod, self._port, renew)
+        return await connect(
+            url,
+            subprotocols=[_PROTOCOL],
+            compression=None,
+            max_size=None,
+            open_timeout=CONNECT_S,
+            close_timeout=1.0,
+            ping_interval=None,  # the conversations inside have their own
+            **options,
+        )
+
+
+async def _outward(reader: asyncio.StreamReader, there: ClientConnection) -> None:
+    while data := await reader.read(PIECE):
+        await there.send(bytes([_DATA]) + data)
+
+
+async def _inward(there: ClientConnection, writer: asyncio.StreamWriter) -> None:
+    begun: set[int] = set()
+    async for message in there:
+        if not isinstance(message, bytes) or not message:
+            return
+        channel = message[0]
+        if channel not in begun:
+            begun.add(channel)
+        elif channel == _ERROR:
+            return
+        else:
+            writer.write(message[1:])
+            await writer.drain()
+
+
+async def _first_to_end(*calls: Any) -> None:
+    """Runs calls together until one ends, and ends the others."""
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,163 @@
+"""Servers that stay when whoever started them has gone: a Deployment and what goes with it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ...errors import LaunchFailed, NotReady, UsageError
+from ..secrecy import KEYS, masked, secrets_of
+from . import manifests
+from .cluster import Cluster, Manifest
+from .state import end_of, unplaced
+from .workload import Workload
+
+__all__ = ["Rollout", "labels_of", "selector_of"]
+
+GLANCE_S = 0.5
+TAIL_LINES = 50
+
+
+def selector_of(name: str) -> dict[str, str]:
+    """The labels that Pods of a rollout have and no others."""
+    return {"app.kubernetes.io/name": "openenv", "app.kubernetes.io/instance": name}
+
+
+def labels_of(name: str) -> dict[str, str]:
+    """The labels of everything that belongs to a rollout. No owner: nobody's end is its end."""
+    return {**selector_of(name), "app.kubernetes.io/managed-by": "openenv"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """What a cluster is to have.
+
+    Attributes:
+        workload: What runs.
+        replicas: Servers; with `most`, at least.
+        most: Servers at most, as there are sessions for; None: as many as `replicas`, always.
+        sessions: Sessions of a server, on average, that more servers are started for.
+        namespace: A namespace to be made, too; None: it is there.
+        made: Variables that were made for it, such as keys: those that the cluster has already stay as they are.
+    """
+
+    workload: Workload
+    replicas: int = 1
+    most: int | None = None
+    sessions: int = 64
+    namespace: str | None = None
+    made: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        if self.replicas < 1:
+            raise UsageError(f"replicas must be 1 or more, got {self.replicas!r}")
+        if self.most is not None and self.most < self.replicas:
+            raise UsageError(f"there cannot be at most {self.most} replicas and at least {self.replicas}")
+        if self.sessions < 1:
+            raise UsageError(f"sessions must be 1 or more, got {self.sessions!r}")
+
+    @property
+    def manifests(self) -> list[Manifest]:
+        """All of it, in the order in which it is made."""
+        workload, options = self.workload, self.workload.options
+        found = [] if self.namespace is None else [manifests.namespace(self.namespace)]
+        found.append(manifests.secret(workload))
+        if options.policy:
+            found.append(manifests.network_policy(workload))
+        found += [manifests.service(workload), manifests.headless_service(workload)]
+        found.append(manifests.deployment(workload, self.replicas if self.most is None else None))
+        found.append(manifests.disruption_budget(workload))
+        if self.most is not None:
+            found.append(manifests.autoscaler(workload, self.replicas, self.most, self.sessions))
+        if options.prepull:
+            found.append(manifests.prepull(workload))
+        return found
+
+    async def kept(self, cluster: Cluster) -> Rollout:
+        """The same with the keys that the cluster has for it: clients know them already.
+
+        Raises:
+            ProviderFailed: The cluster does not say.
+        """
+        there = await cluster.get("Secret", self.workload.name)
+        coded = (there or {}).get("data", {})
+        known = {name: base64.b64decode(coded[name]).decode() for name in self.made & coded.keys()}
+        return replace(self, workload=replace(self.workload, variables={**self.workload.variables, **known}))
+
+    async def apply(self, cluster: Cluster, timeout_s: float | None) -> None:
+        """Has a cluster be so, and waits until it is.
+
+        Args:
+            cluster: The cluster.
+            timeout_s: Seconds to wait until all servers are there; None does not wait.
+
+        Raises:
+            LaunchFailed: The cluster refuses it, or a new server has failed; with the end of its log.
+            NotReady: Not in time.
+        """
+        older = {pod["metadata"]["name"] for pod in await self._pods(cluster)}
+        await self._check_names(cluster)
+        for each in self.manifests:
+            await cluster.apply(each)
+        if timeout_s is None:
+            return
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not await self._is_there(cluster):
+                    await self._check(cluster, older)
+                    await asyncio.sleep(GLANCE_S)
+        except TimeoutError:
+            raise NotReady(
+                f"{self.workload.name} was not there within {timeout_s:g} s (--timeout); the cluster goes on: "
+                f"see kubectl rollout status deployment/{self.workload.name}"
+            ) from None
+
+    async def _check_names(self, cluster: Cluster) -> None:
+        """Raises `LaunchFailed` where somebody else's object has one of the names: it would be changed."""
+        for each in self.manifests:
+            kind, metadata = each["kind"], each["metadata"]
+            there = None if kind == "Namespace" else await cluster.get(kind, metadata["name"])
+            # A Secret that was made by hand, as docs/kubernetes.md has it, has no label of ours, but our keys.
+            ours = there is None or KEYS in there.get("data", {}) or _label_of(there) == _label_of(each)
+            if not ours:
+                raise LaunchFailed(
+                    f"the namespace has a {kind} {metadata['name']} that was not made by openenv: choose another "
+                    "--name, or delete it first"
+                )
+
+    async def _pods(self, cluster: Cluster) -> list[Manifest]:
+        selector = ",".join(f"{name}={value}" for name, value in self.workload.selector.items())
+        pods, _ = await cluster.find("Pod", labelSelector=selector)
+        return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+
+    async def _is_there(self, cluster: Cluster) -> bool:
+        found = await cluster.get("Deployment", self.workload.name)
+        return found is not None and _complete(found)
+
+    async def _check(self, cluster: Cluster, older: set[str]) -> None:
+        """Raises `LaunchFailed` if a server failed that was started now."""
+        for pod in await self._pods(cluster):
+            name = pod["metadata"]["name"]
+            end = None if name in older else end_of(pod) or unplaced(pod)
+            if end is not None:
+                told = await cluster.log(name, TAIL_LINES) or "\n".join(await cluster.warnings(name))
+                tail = f"; its log ends with:\n{told}" if told else ""
+                raise LaunchFailed(masked(f"the server {name} {end}{tail}", secrets_of(self.workload.variables)))
+
+
+def _label_of(manifest: Manifest) -> str | None:
+    """Who made an object, as its label says."""
+    label: str | None = (manifest["metadata"].get("labels") or {}).get("app.kubernetes.io/managed-by")
+    return label
+
+
+def _complete(deployment: Mapping[str, object]) -> bool:
+    """Whether all servers of a Deployment are there, and of its last version."""
+    spec, status, metadata = (dict(deployment.get(part) or {}) for part in ("spec", "status", "metadata"))  # type: ignore[call-overload]
+    wanted = spec.get("replicas", 1)
+    if status.get("observedGeneration", 0) < metadata.get("generation", 0):
+        return False
+    counts = (status.get(name, 0) for name in ("updatedReplicas", "availableReplicas"))
+    return all(count >= wanted for count in counts) and status.get("replicas", 0) <= wanted

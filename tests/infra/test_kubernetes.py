@@ -1,0 +1,24 @@
+"""What every provider must hold, for servers that are reached by the addresses of their Pods, on the stand-in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ..providers.kubernetes.api import Cluster, standing_in
+from ..providers.kubernetes.conformance import Conformance
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, Path]]:
+    cluster = Cluster()
+    with standing_in(cluster, tmp_path_factory.mktemp("kubernetes")) as kubeconfig:
+        yield cluster, kubeconfig
+
+
+class TestFromWithinTheCluster(Conformance):
+    reach = "cluster"

@@ -1,0 +1,37 @@
+"""A stand-in for a cluster, for each test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openenv.providers import KubernetesProvider, Pace
+
+from .api import Cluster, standing_in
+
+Make = Callable[..., KubernetesProvider]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """One that nobody misused, and in which nothing is left."""
+    cluster = Cluster()
+    with standing_in(cluster, tmp_path) as kubeconfig:
+        cluster.kubeconfig = kubeconfig
+        yield cluster
+        left = [thing for thing in cluster.store.things if thing[0] not in {"Namespace", "Event"}]
+        assert left == []
+        assert cluster.wrong == []
+
+
+@pytest.fixture
+def provider(cluster: Cluster) -> Make:
+    def make(**options: Any) -> KubernetesProvider:
+        return KubernetesProvider(
+            **{"kubeconfig": cluster.kubeconfig, "reach": "forward", "pace": Pace(pause_s=0.05), **options}
+        )
+
+    return make
