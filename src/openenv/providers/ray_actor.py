@@ -1,0 +1,185 @@
+"""What runs on a node of a Ray cluster: an actor with one server, which it starts again when it has died."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..settings import environ_of_environments
+from .ports import free_port, is_free
+from .process import Process
+from .server_process import LISTENING
+from .spec import LaunchSpec
+from .uv import UVProvider
+
+__all__ = ["Plan", "Report", "ServerActor"]
+
+# Between the end of a server and the next one; twice as long each time.
+PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0
+# Between two looks at whether a command listens that may not say so.
+GLANCE_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What an actor is told to run.
+
+    Attributes:
+        spec: The specification.
+        folder: Where it runs, and modules are looked for; None: where the actor does.
+        variables: Environment variables of the server, besides those of its node; the key is among them.
+        start_timeout_s: Seconds until it listens.
+        restarts: How often it is started again.
+    """
+
+    spec: LaunchSpec
+    folder: str | None
+    variables: Mapping[str, str] = field(repr=False)
+    start_timeout_s: float
+    restarts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How a server is.
+
+    Attributes:
+        url: Its address, while it listens.
+        end: How it has ended for good, to go on with after "the server"; None while it is there or on its way.
+        log: The end of its log, without secrets, if it has ended.
+    """
+
+    url: str | None
+    end: str | None
+    log: str = ""
+
+
+class ServerActor:
+    """One server, as a process of the actor's node that goes with the actor. Its methods may be called concurrently.
+
+    Args:
+        plan: What to run. Ray keeps it in its control store, so that it can make the actor again on another node.
+        host: Address of the node; None asks Ray.
+    """
+
+    def __init__(self, plan: Plan, host: str | None = None):
+        self._plan = plan
+        self._host = host or _node_address()
+        self._port = plan.spec.port or 0
+        self._process: Process | None = None
+        self._listening = False
+        self._end: str | None = None
+        self._changed = threading.Condition()
+        threading.Thread(target=self._run, name="openenv-ray-server", daemon=True).start()
+
+    def report(self, wait_s: float = 0.0) -> Report:
+        """How the server is, as soon as it listens or has ended for good; after `wait_s` in any case."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._listening or self._end is not None, wait_s)
+            end = self._end
+            host = f"[{self._host}]" if ":" in self._host else self._host
+            url = f"http://{host}:{self._port}" if self._listening and end is None else None
+        return Report(url, end, "" if end is None else self.tail())
+
+    def tail(self) -> str:
+        """The end of its log, without secrets."""
+        process = self._process
+        return "" if process is None else process.tail
+
+    def stop(self) -> None:
+        """Ends the server for good. May be called repeatedly."""
+        self._finish("was stopped")
+        process = self._process
+        if process is not None:
+            process.stop()
+
+    def _run(self) -> None:
+        """Keeps a server there. On a thread that does not end before the server: the kernel would end that, too."""
+        pause = PAUSE_S
+        for left in range(self._plan.restarts, -1, -1):
+            try:
+                end, served = self._serve()
+            except Exception as error:  # noqa: BLE001 - whoever asks for a report is told
+                end, served = f"could not be started: {error}", False
+            # One that never listened would not do so the next time either.
+            if not served or not left or self._end is not None:
+                self._finish(end)
+                return
+            with self._changed:
+                self._changed.wait_for(lambda: self._end is not None, pause)
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+
+    def _serve(self) -> tuple[str, bool]:
+        """Runs a server to its end: how it ended, and whether it had been there."""
+        with self._changed:
+            if self._end is not None:
+                return self._end, False
+            self._process = process = self._started()
+        port = self._awaited(process)
+        if port is None:
+            end = process.end or f"did not listen within {self._plan.start_timeout_s:g} s"
+            process.stop()
+            return end, False
+        with self._changed:
+            self._port, self._listening = port, True
+            self._changed.notify_all()
+        process.wait()
+        with self._changed:
+            self._listening = False
+        process.stop()  # what it has started goes with it
+        return process.end or "has ended", True
+
+    def _started(self) -> Process:
+        spec = self._plan.spec
+        if self._port and spec.port is None and not is_free(self._port, self._host):
+            self._port = 0  # clients come back to the same address where that can be had
+        if not self._port and spec.command is not None:
+            self._port = free_port(self._host)
+        command, variables, folder = self._inherited()
+        variables.pop("RAY_AUTH_TOKEN", None)  # who has it may do anything with the cluster
+        variables |= self._plan.variables
+        if spec.command is not None:
+            command = list(spec.command)
+            variables |= {"PORT": str(self._port), "HOST": self._host}
+        return Process(command, variables, folder)
+
+    def _inherited(self) -> tuple[list[str], dict[str, str], Path | None]:
+        """The command of a server, and what it has from its node: variables and the folder."""
+        spec = self._plan.spec
+        if spec.project is not None:
+            uv = UVProvider(host=self._host)
+            return uv._command(spec, self._port), uv._inherited(), uv._where(spec)
+        served = [str(spec.target), "--host", self._host, "--port", str(self._port)]
+        folder = None if self._plan.folder is None else Path(self._plan.folder)
+        return [sys.executable, "-m", "openenv", "serve", *served], environ_of_environments(), folder
+
+    def _awaited(self, process: Process) -> int | None:
+        """The port that it listens on; None: it does not."""
+        if self._plan.spec.command is None:
+            found = process.wait_for(LISTENING, self._plan.start_timeout_s)
+            return None if found is None else int(found[1])
+        limit = time.monotonic() + self._plan.start_timeout_s
+        while process.end is None and time.monotonic() < limit:
+            try:
+                socket.create_connection((self._host, self._port), timeout=1.0).close()
+            except OSError:
+                time.sleep(GLANCE_S)
+            else:
+                return self._port
+        return None
+
+    def _finish(self, end: str) -> None:
+        with self._changed:
+            self._end = self._end or end
+            self._changed.notify_all()
+
+
+def _node_address() -> str:
+    import ray.util
+
+    return str(ray.util.get_node_ip_address())
