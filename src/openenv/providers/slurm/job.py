@@ -1,0 +1,244 @@
+"""Jobs in Slurm's words: what is given to `sbatch`, and what `squeue` tells. Pure."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...errors import UsageError
+from ..owner import DEPLOYMENT, OWNER, Owner
+from ..provider import Leftover
+from ..spec import LaunchSpec
+
+__all__ = [
+    "COLUMNS",
+    "FORGOTTEN",
+    "OPTIONS",
+    "Job",
+    "arrays_of",
+    "comment",
+    "jobs_in",
+    "jobs_in_history",
+    "leftovers_in",
+    "options_of",
+    "script",
+    "seconds_of",
+]
+
+OPTIONS = frozenset(
+    {
+        "account",
+        "constraint",
+        "exclude",
+        "exclusive",
+        "gres",
+        "licenses",
+        "nice",
+        "nodelist",
+        "partition",
+        "prefer",
+        "qos",
+        "reservation",
+        "switches",
+        "time",
+    }
+)
+"""Options of `sbatch` that may be given, as `LaunchSpec.options` or for a provider."""
+# Columns of fixed width: what stands in them may hold any separator.
+_WIDTHS = {"ArrayJobID": 24, "ArrayTaskID": 24, "State": 24, "RestartCnt": 12, "Reason": 64, "NodeList": 256}
+_LISTED = {"ArrayJobID": 24, "Name": 160, "Comment": 1024}
+COLUMNS: Mapping[str, str] = {
+    "states": ",".join(f"{name}:{width}" for name, width in _WIDTHS.items()),
+    "labels": ",".join(f"{name}:{width}" for name, width in _LISTED.items()),
+}
+"""What `squeue --Format` is asked for, to ask for states or for labels."""
+_MARK = "openenv"
+_UNDER_WAY = {"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "RESIZING", "SIGNALING", "STAGE_OUT"}
+_UNDER_WAY |= {"REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "STOPPED", "RESV_DEL_HOLD"}
+_ENDS = {
+    "COMPLETED": "has ended (COMPLETED)",
+    "TIMEOUT": "was ended by its time limit (TIMEOUT): raise time_limit",
+    "NODE_FAIL": "was lost with its node (NODE_FAIL)",
+    "OUT_OF_MEMORY": "used more memory than it was given (OUT_OF_MEMORY): raise resources.memory",
+    "PREEMPTED": "was preempted (PREEMPTED)",
+    "CANCELLED": "was cancelled (CANCELLED)",
+    "DEADLINE": "was ended by its deadline (DEADLINE)",
+    "FORGOTTEN": "has ended, and Slurm has forgotten how",
+    "REVOKED": "was moved to another cluster (REVOKED)",
+}
+# As Slurm's manual writes times: minutes, minutes:seconds, hours:minutes:seconds, days-hours[:minutes[:seconds]].
+_TIME = re.compile(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}|UNLIMITED|INFINITE", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What `squeue` tells of one task of an array.
+
+    Attributes:
+        state: In Slurm's words.
+        restarts: How often it was started anew.
+        reason: Why it waits, or why it ended; "" where there is none to be told.
+        nodes: Where it is.
+    """
+
+    state: str
+    restarts: int = 0
+    reason: str = ""
+    nodes: str = ""
+
+    @property
+    def over(self) -> str | None:
+        """How it ended, to go on with after "the server"; None while it is under way."""
+        if self.state in _UNDER_WAY:
+            return None
+        reason = f", {self.reason}" if self.reason else ""
+        return _ENDS.get(self.state, f"failed as a job ({self.state}{reason})")
+
+    @property
+    def runs(self) -> bool:
+        """Whether its server may be there."""
+        return self.state in {"RUNNING", "COMPLETING", "SIGNALING"}
+
+
+FORGOTTEN = Job("FORGOTTEN")
+"""A task that is over, and of which no more is known."""
+
+
+def comment(labels: Mapping[str, str], folder: Path | None) -> str:
+    """Labels as the comment of a job."""
+    return json.dumps([_MARK, labels[DEPLOYMENT], labels[OWNER], None if folder is None else str(folder)])
+
+
+def options_of(spec: LaunchSpec, given: Mapping[str, Any]) -> list[str]:
+    """Options of `sbatch` for what is asked for.
+
+    Args:
+        spec: Its resources and options; those go before `given`.
+        given: Options by their long names; True for one without a value, None for none.
+
+    Raises:
+        UsageError: A value that is none.
+    """
+    resources = spec.resources
+    asked: dict[str, Any] = {}
+    if resources.cpus is not None:
+        asked["cpus-per-task"] = math.ceil(resources.cpus)
+    if resources.memory_bytes is not None:
+        asked["mem"] = f"{math.ceil(resources.memory_bytes / 1024**2)}M"
+    if spec.gpus_each:
+        asked["gres"] = f"gpu:{spec.gpus_each}"
+    for name, value in {**given, **spec.options}.items():
+        text = "" if value is None or value is False else str(value)
+        if "\n" in text or "\0" in text:
+            raise UsageError(f"{name} must be one line, got {value!r}")
+        if name == "time" and text and not _TIME.fullmatch(text):
+            raise UsageError(
+                f"time_limit must be a timedelta, or as Slurm writes it ('30' minutes, '4:00:00', '1-12'); "
+                f"got {value!r}"
+            )
+        if name == "gres" and text and name in asked:
+            text = f"{asked[name]},{text}"
+        if text:
+            asked[name] = value if value is True else text
+    return [f"--{name}" if value is True else f"--{name}={value}" for name, value in asked.items()]
+
+
+def seconds_of(time: str) -> int | None:
+    """Seconds of a time as Slurm writes it; None for no limit, or no time."""
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", time.strip())
+    if match is None:
+        return None
+    days, parts = match[1], [int(part) for part in match.groups()[1:] if part is not None]
+    if days is not None:
+        hours, minutes, seconds = [*parts, 0, 0][:3]
+        return ((int(days) * 24 + hours) * 60 + minutes) * 60 + seconds
+    if len(parts) == 3:
+        return (parts[0] * 60 + parts[1]) * 60 + parts[2]
+    return parts[0] * 60 + (parts[1] if len(parts) == 2 else 0)
+
+
+def arrays_of(tasks: Iterable[str]) -> list[str]:
+    """Tasks as `scancel` takes them: those of one array together."""
+    by_array: dict[str, list[str]] = {}
+    for task in tasks:
+        array, _, index = task.partition("_")
+        by_array.setdefault(array, []).append(index)
+    return [f"{array}_[{','.join(indices)}]" for array, indices in by_array.items()]
+
+
+def script(python: str, setup: Sequence[str], task: str, plan: Mapping[str, Any]) -> str:
+    """The batch script of every task. No secrets.
+
+    Args:
+        python: The Python of the nodes.
+        setup: Lines of bash that go before.
+        task: The source of `task.py`.
+        plan: What its `main` is told.
+
+    Raises:
+        UsageError: A line of `setup` that is several.
+    """
+    if any("\n" in line or "\0" in line for line in setup):
+        raise UsageError("setup must be lines of bash, each of one line")
+    # The shell becomes the task, so that a signal to the batch script alone (--signal=B:...) reaches it.
+    lines = ["#!/bin/bash", *setup, f"exec {shlex.quote(python)} - <<'OPENENV_TASK'"]
+    return "\n".join([*lines, task, f"main({dict(plan)!r}, os.environ)", "OPENENV_TASK", ""])
+
+
+def jobs_in(listing: str) -> dict[str, Job]:
+    """What `squeue --array` prints in the columns of states, by `ARRAY_INDEX`."""
+    found = {}
+    for row in _rows(listing, _WIDTHS):
+        restarts = row["RestartCnt"]
+        reason = "" if row["Reason"] in {"None", "(null)"} else row["Reason"]
+        job = Job(row["State"], int(restarts) if restarts.isdigit() else 0, reason, row["NodeList"])
+        for index in indices(row["ArrayTaskID"]):
+            found[f"{row['ArrayJobID']}_{index}"] = job
+    return found
+
+
+def jobs_in_history(listing: str) -> dict[str, Job]:
+    """What `sacct --parsable2` prints as JobID and State, by `ARRAY_INDEX`."""
+    rows = (line.split("|") for line in listing.splitlines())
+    return {row[0]: Job(row[1].split()[0]) for row in rows if len(row) == 2 and row[1].split()}
+
+
+def indices(text: str) -> list[int]:
+    """Indices as Slurm writes those of an array: `3`, `0-4,7`, `1-9:2`, perhaps with `%` and a limit."""
+    found: list[int] = []
+    for part in text.partition("%")[0].strip("[]").split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part.strip())
+        if match is not None:
+            first = int(match[1])
+            found += range(first, int(match[2] or first) + 1, int(match[3] or 1))
+    return found
+
+
+def leftovers_in(listing: str) -> list[Leftover]:
+    """Our arrays in what `squeue` prints in the columns of labels; `handle` is the folder, if there is one."""
+    found = {}
+    for row in _rows(listing, _LISTED):
+        try:
+            mark, deployment, owner, folder = json.loads(row["Comment"])
+        except (ValueError, TypeError):
+            continue
+        # Of the right name, by which it will be cancelled.
+        if mark == _MARK and deployment == row["Name"]:
+            array = row["ArrayJobID"]
+            found[array] = Leftover("job", array, deployment, Owner.read(str(owner)), folder)
+    return list(found.values())
+
+
+def _rows(listing: str, widths: Mapping[str, int]) -> Iterable[dict[str, str]]:
+    for line in listing.splitlines():
+        row, start = {}, 0
+        for name, width in widths.items():
+            row[name] = line[start : start + width].strip()
+            start += width
+        yield row

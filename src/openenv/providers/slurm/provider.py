@@ -1,0 +1,442 @@
+"""Servers as jobs of a Slurm cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import secrets
+import sys
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from ...background import on_thread
+from ...cleanup import kept
+from ...errors import LaunchFailed, NotReady, ProviderBusy, ProviderFailed, UsageError
+from ..blocking import BlockingRuntime
+from ..capabilities import Capabilities
+from ..deployment import TAIL_LINES, Deployment, Server
+from ..owner import DEPLOYMENT, OWNER, Owner
+from ..pace import Pace
+from ..provider import Leftover
+from ..secrecy import KEYS, key_of, masked
+from ..spec import LaunchSpec
+from . import task
+from .board import Board, Folder, Listener, labels_of
+from .commands import environ_of_jobs, refused, run, user
+from .job import COLUMNS, OPTIONS, arrays_of, comment, leftovers_in, options_of, script, seconds_of
+from .notices import address_of, end_of
+from .queue import Queue
+
+__all__ = ["SlurmProvider"]
+
+# Tasks of one array: clusters allow 1,001 by default (MaxArraySize).
+LONGEST_ARRAY = 1000
+# Between two looks at what tasks have told.
+GLANCE_S = 0.1
+# Until jobs that were cancelled are over; those that do not end when asked to have KillWait, 30 s by default.
+END_S = 90.0
+# Slurm sees what time it is now and then only: so much earlier than they need it are servers asked to end.
+MARGIN_S = 5
+LONGEST_GRACE_S = 65000
+
+
+class SlurmProvider(BlockingRuntime):
+    """Runs each server as a task of a job array: `openenv serve`, or a command of yours.
+
+    Runs where Slurm's commands are. What the queue is waited for belongs to `launch`.
+
+    Example::
+
+        provider = SlurmProvider(partition="cpu", time_limit="4:00:00")
+        async with await provider.launch(LaunchSpec(target="echo", replicas=8)) as deployment:
+            await deployment.ready()
+
+    Args:
+        target: What to serve, as for `openenv serve`. None leaves it to each `LaunchSpec`.
+        partition: Options of `sbatch` by their names, as are the following; None leaves each to the cluster.
+        account: Whom it is charged to.
+        qos: Quality of service.
+        constraint: Features that nodes must have.
+        nodes: The node that it must be (`--nodelist`).
+        exclude: Nodes that it must not be.
+        exclusive: Whether each server has a node of its own.
+        time_limit: How long servers may run, as Slurm writes it ("4:00:00") or as a timedelta.
+        grace_s: So many seconds before its time limit a server takes no further sessions, and ends with its last
+            one. It may be told a minute earlier.
+        requeue: Whether a server is started again elsewhere when its node is lost or it was preempted. Its address is
+            another one then: `Deployment.refresh` finds it.
+        shared_folder: A folder that this machine and all nodes see; made where there is none. Variables, addresses
+            and logs of servers are in it, for its owner alone. None: ~/.openenv/slurm.
+        announce: "folder": there. "connect": servers connect back to this process, and no folder is needed; their
+            variables are then part of what Slurm keeps of a job.
+        reached_at: Whether servers are known by the "address" or the "hostname" of their node.
+        trainer_host: A name or address of this machine that nodes can reach; None: its host name, or else the
+            controller's. They listen at the address that is on the way there.
+        listen_port: Where to listen for them with announce="connect", one port a deployment; 0 takes a free one.
+        python: The Python of the nodes, with openenv installed; None: this one, by its path.
+        folder: Where servers run, and modules are looked for; None: here, by its path.
+        setup: Lines of bash before a server starts, such as "module load cuda". No secrets.
+        env_vars: Environment variables of all servers, besides those of this process that do not look like secrets.
+        queue_timeout_s: Seconds for all servers of a launch to come through the queue and listen.
+        ready_timeout_s: Seconds until they are ready then.
+        pace: How fast arrays are submitted.
+
+    Raises:
+        UsageError: An argument that cannot be.
+    """
+
+    capabilities: ClassVar = Capabilities(
+        forms=frozenset({"target", "command"}), gpus=True, limits=frozenset({"cpus", "memory"}), options=OPTIONS
+    )
+    public = True
+
+    def __init__(
+        self,
+        target: str | None = None,
+        *,
+        partition: str | None = None,
+        account: str | None = None,
+        qos: str | None = None,
+        constraint: str | None = None,
+        nodes: str | None = None,
+        exclude: str | None = None,
+        exclusive: bool = False,
+        time_limit: str | timedelta | None = None,
+        grace_s: float = 60.0,
+        requeue: bool = True,
+        shared_folder: str | Path | None = None,
+        announce: Literal["folder", "connect"] = "folder",
+        reached_at: Literal["address", "hostname"] = "address",
+        trainer_host: str | None = None,
+        listen_port: int = 0,
+        python: str | None = None,
+        folder: str | Path | None = None,
+        setup: Sequence[str] = (),
+        env_vars: Mapping[str, str] | None = None,
+        queue_timeout_s: float = 600.0,
+        ready_timeout_s: float = 60.0,
+        pace: Pace | None = None,
+    ):
+        _one_of("announce", announce, ("folder", "connect"))
+        _one_of("reached_at", reached_at, ("address", "hostname"))
+        if not 0 <= grace_s <= LONGEST_GRACE_S:
+            raise UsageError(f"grace_s must be from 0 to {LONGEST_GRACE_S}, got {grace_s!r}")
+        if not queue_timeout_s > 0:
+            raise UsageError(f"queue_timeout_s must be more than 0, got {queue_timeout_s!r}")
+        self._target = target
+        self._given: dict[str, Any] = {
+            "partition": partition,
+            "account": account,
+            "qos": qos,
+            "constraint": constraint,
+            "nodelist": nodes,
+            "exclude": exclude,
+            "exclusive": exclusive,
+            "time": _in_slurms_words(time_limit),
+        }
+        self._grace_s = grace_s
+        self._requeue = requeue
+        self._parent = Path(shared_folder or "~/.openenv/slurm").expanduser().absolute()
+        if "%" in str(self._parent):
+            raise UsageError(f"shared_folder must be without '%', which Slurm replaces; got {str(self._parent)!r}")
+        self._announce = announce
+        self._reached_at = reached_at
+        self._trainers = [trainer_host] if trainer_host else []
+        self._listen_port = listen_port
+        self._python = python or sys.executable
+        self._folder = Path.cwd() if folder is None else Path(folder).absolute()
+        self._setup = tuple(setup)
+        # So that it takes no new sessions when its time is nearly over. Whoever stops it does not wait for that.
+        self.variables = {"OPENENV_GRACE_S": f"{grace_s:g}", **(env_vars or {})}
+        # For `start`, whose callers may make their client before.
+        self.api_key = key_of(self.variables) or (None if KEYS in self.variables else secrets.token_urlsafe(24))
+        self.queue_timeout_s = queue_timeout_s
+        self.ready_timeout_s = ready_timeout_s
+        self.pace = pace or Pace(rate=4.0, at_once=2, pause_s=1.0)
+        self._queue = Queue()
+
+    def deployment(self, spec: LaunchSpec) -> Deployment:
+        """See `Provider.deployment`. Raises `UsageError` for options that `sbatch` cannot be given, too."""
+        self.capabilities.check(type(self).__name__, spec)
+        self._arguments(spec)
+        script(self._python, self._setup, "", {})
+        return super().deployment(spec)
+
+    # What a provider implements.
+
+    async def _resize(self, deployment: Deployment, replicas: int) -> None:
+        if not replicas:
+            await self._end_all(deployment)
+            return
+        # Those that are gone count no more: others are started in their place.
+        await self._survey(deployment)
+        there = [server for server in deployment.servers if server.gone is None]
+        surplus = [server for server in deployment.servers if server.gone is not None] + there[replicas:]
+        if surplus:
+            await self._end(deployment, surplus)
+        missing = replicas - len(deployment.servers)
+        if missing > 0:
+            await self._add(deployment, missing)
+
+    async def _gone(self, server: Server) -> str | None:
+        if server.handle is None:
+            return "was stopped"
+        name, board = server.handle
+        job = await self._queue.job(name)
+        return end_of(job, (await board.notices()).get(name))
+
+    async def _survey(self, deployment: Deployment) -> None:
+        for server in list(deployment.servers):
+            await self._look_at(server)
+
+    async def _log(self, server: Server, lines: int) -> str:
+        if server.handle is None:
+            return ""
+        name, board = server.handle
+        text: str = await board.log(name, lines)
+        return text
+
+    async def _leftovers(self) -> list[Leftover]:
+        listing = await run("squeue", "--noheader", f"--user={user()}", f"--Format={COLUMNS['labels']}")
+        jobs = leftovers_in(listing)
+        with_jobs = {each.deployment for each in jobs}
+        return jobs + [each for each in await on_thread(self._folders) if each.deployment not in with_jobs]
+
+    async def _discard(self, leftover: Leftover) -> None:
+        folder = leftover.handle
+        selection = _selection(leftover.deployment)
+        await self._cancel(selection, lambda: _listed(*selection))
+        if folder is not None:
+            path = Path(folder)
+            # The folder is what a job says; only one that is really ours is removed.
+            if ((await on_thread(lambda: labels_of(path))) or {}).get(DEPLOYMENT) == leftover.deployment:
+                await Folder(path.parent, path.name).close()
+
+    # How it does it.
+
+    def _spec(self, port: int | None, env_vars: dict[str, str], options: dict[str, Any]) -> LaunchSpec:
+        if self._target is None:
+            raise UsageError('SlurmProvider() has no target: SlurmProvider("echo"), or launch() a LaunchSpec')
+        key = None if KEYS in {**self.variables, **env_vars} else self.api_key
+        return LaunchSpec(target=self._target, port=port, env_vars=env_vars, options=options, api_key=key)
+
+    async def _add(self, deployment: Deployment, count: int) -> None:
+        servers = [deployment.new_server() for _ in range(count)]
+        try:
+            if deployment.handle is None:
+                deployment.handle = board = self._board(deployment)
+                await board.open(deployment.variables, deployment.labels)
+            for begin in range(0, count, LONGEST_ARRAY):
+                await self._add_array(deployment, servers[begin : begin + LONGEST_ARRAY])
+            await self._announced(deployment, servers)
+        except BaseException as error:
+            with kept(error):
+                await self._end(deployment, servers)
+            raise
+
+    async def _add_array(self, deployment: Deployment, servers: Sequence[Server]) -> None:
+        array = await self.pace.start(lambda: self._submit(deployment, len(servers)))
+        for index, server in enumerate(servers):
+            server.handle = (f"{array}_{index}", deployment.handle)
+        self._queue.watch(_names(servers))
+
+    def _board(self, deployment: Deployment) -> Board:
+        if self._announce == "folder":
+            return Folder(self._parent, deployment.name)
+        return Listener(self._listen_port)
+
+    async def _submit(self, deployment: Deployment, count: int) -> str:
+        board: Board = deployment.handle
+        spec = deployment.spec
+        arguments = [
+            "--parsable",
+            f"--array=0-{count - 1}",
+            f"--job-name={deployment.name}",
+            f"--comment={comment(deployment.labels, board.folder)}",
+            f"--output={board.output}",
+            "--open-mode=append",
+            f"--chdir={self._folder}",
+            "--export=ALL",
+            *self._arguments(spec),
+        ]
+        if spec.command is not None:
+            command, port = list(spec.command), spec.port
+        else:
+            serve = ["serve", str(spec.target), "--host", "{host}", "--port", "{port}"]
+            command, port = [self._python, "-m", "openenv", *serve], spec.port or 0
+        facts = {"command": command, "port": port, "announced": self._reached_at, "trainers": self._trainers}
+        text = script(self._python, self._setup, await on_thread(_source), {**facts, **board.plan})
+        board.used = True
+        told = run("sbatch", *arguments, text=text, variables=environ_of_jobs() | dict(board.environ))
+        submission = asyncio.ensure_future(told)
+        try:
+            return (await asyncio.shield(submission)).strip().partition(";")[0]
+        except (ProviderFailed, asyncio.CancelledError) as error:
+            await asyncio.wait([submission])
+            if refused(error):
+                board.used = bool(_names(deployment.servers))
+            else:  # it comes through for all that, perhaps
+                with kept(error):
+                    await self._cancel_unknown(deployment)
+            raise
+
+    def _arguments(self, spec: LaunchSpec) -> list[str]:
+        """Options of `sbatch` that do not depend on a deployment."""
+        chosen = options_of(spec, self._given)
+        warning_s = math.ceil(self._grace_s) + MARGIN_S
+        limit_s = seconds_of(str(spec.options.get("time", self._given["time"]) or ""))
+        if limit_s is not None and limit_s <= warning_s:
+            raise UsageError(
+                f"time_limit ({limit_s} s) leaves no time before its last {warning_s} s, in which servers take no "
+                "new sessions: raise it, or lower grace_s"
+            )
+        again = "--requeue" if self._requeue else "--no-requeue"
+        return ["--nodes=1", "--ntasks=1", again, f"--signal=B:TERM@{warning_s}", *chosen]
+
+    async def _announced(self, deployment: Deployment, servers: Sequence[Server]) -> None:
+        """Waits until each server has an address."""
+        loop = asyncio.get_running_loop()
+        limit = loop.time() + self.queue_timeout_s
+        while True:
+            for server in servers:
+                await self._look_at(server)
+                if server.gone is not None:
+                    raise LaunchFailed(f"the server {server.gone}{await self._told(deployment, server)}")
+            waiting = [server for server in servers if server.url is None]
+            if not waiting:
+                return
+            if loop.time() >= limit:
+                raise await self._late(deployment, waiting)
+            await asyncio.sleep(GLANCE_S)
+
+    async def _look_at(self, server: Server) -> None:
+        server.gone = await self._gone(server)
+        if server.handle is not None:
+            name, board = server.handle
+            server.url = address_of(await self._queue.job(name), (await board.notices()).get(name))
+
+    async def _late(self, deployment: Deployment, waiting: Sequence[Server]) -> NotReady:
+        """How it stands with servers that have no address, in Slurm's words."""
+        jobs = [await self._queue.job(name) for name in _names(waiting)]
+        counts = Counter(f"{job.state} ({job.reason})" if job.reason else job.state for job in jobs)
+        begun = next((server for server, job in zip(waiting, jobs, strict=True) if job.runs), None)
+        return NotReady(
+            f"{len(waiting)} of {len(deployment.servers)} servers of {deployment.name} did not come through the "
+            f"queue and listen within {self.queue_timeout_s:g} s (queue_timeout_s): "
+            f"{', '.join(f'{count} {state}' for state, count in counts.most_common())}"
+            f"{await self._told(deployment, begun) if begun is not None else ''}"
+        )
+
+    async def _told(self, deployment: Deployment, server: Server) -> str:
+        log = masked(await self._log(server, TAIL_LINES), deployment.secrets)
+        if log:
+            return f"; its log ends with:\n{log}"
+        name, board = server.handle
+        if board.folder is None or name in await board.notices():
+            return ""
+        return f"; it has left nothing in {board.folder}: do all nodes see this folder (shared_folder)?"
+
+    async def _end(self, deployment: Deployment, servers: Sequence[Server]) -> None:
+        names = _names(servers)
+        if names:
+            await self._cancel(arrays_of(names), lambda: self._queue.under_way(names))
+            self._queue.forget(names)
+        for server in servers:
+            server.handle = None
+            deployment.servers.remove(server)
+
+    async def _end_all(self, deployment: Deployment) -> None:
+        board: Board | None = deployment.handle
+        if board is not None:
+            if board.used:
+                # By its name, which also finds what was submitted while nobody waited for the answer any more.
+                selection = _selection(deployment.name)
+                await self._cancel(selection, lambda: _listed(*selection))
+            self._queue.forget(_names(deployment.servers))
+            await board.close()
+            deployment.handle = None
+        deployment.servers.clear()
+
+    async def _cancel(self, selection: Sequence[str], under_way: Callable[[], Awaitable[Sequence[str]]]) -> None:
+        """Ends tasks, at once and not when they have drained, and waits for their end."""
+        await self.pace.start(lambda: _scancel(selection))
+        try:
+            async with asyncio.timeout(END_S):
+                while await under_way():  # noqa: ASYNC110 - Slurm calls nobody back
+                    await asyncio.sleep(GLANCE_S)
+        except TimeoutError:
+            raise LaunchFailed(f"{' '.join(selection)}: not over {END_S:g} s after scancel; see squeue") from None
+
+    async def _cancel_unknown(self, deployment: Deployment) -> None:
+        """Ends arrays of a deployment that it does not know of."""
+        known = {name.partition("_")[0] for name in _names(deployment.servers)}
+        listing = await run("squeue", "--noheader", *_selection(deployment.name), f"--Format={COLUMNS['labels']}")
+        for each in leftovers_in(listing):
+            if each.name not in known:
+                await _scancel([each.name])
+
+    def _folders(self) -> list[Leftover]:
+        found = []
+        with contextlib.suppress(OSError):
+            for path in self._parent.iterdir():
+                labels = labels_of(path)
+                if labels is not None and labels.get(DEPLOYMENT) == path.name:
+                    owner = Owner.read(labels.get(OWNER, ""))
+                    found.append(Leftover("folder", path.name, labels[DEPLOYMENT], owner, str(path)))
+        return found
+
+
+def _selection(deployment: str) -> list[str]:
+    """All jobs of a deployment, in the words of `scancel` and `squeue`."""
+    return [f"--name={deployment}", f"--user={user()}"]
+
+
+def _names(servers: Sequence[Server]) -> list[str]:
+    return [server.handle[0] for server in servers if server.handle is not None]
+
+
+def _source() -> str:
+    return Path(task.__file__).read_text(encoding="utf-8")
+
+
+async def _scancel(selection: Sequence[str]) -> None:
+    # The task kills its server at this signal; scancel alone asks it to drain, and waits. What waits has none.
+    with contextlib.suppress(LaunchFailed):
+        await run("scancel", "--batch", "--signal=USR1", "--state=RUNNING", *selection)
+    try:
+        await run("scancel", *selection)
+    except ProviderBusy:
+        raise
+    except LaunchFailed as refusal:
+        if not any(word in str(refusal).lower() for word in ("invalid job id", "already complet")):
+            raise
+
+
+async def _listed(*selection: str) -> list[str]:
+    """Which of some jobs are not over."""
+    try:
+        return (await run("squeue", "--noheader", "--format=%i", *selection)).split()
+    except ProviderBusy:
+        return ["unknown"]
+    except LaunchFailed as refusal:
+        if "invalid job id" in str(refusal).lower():
+            return []
+        raise
+
+
+def _one_of(name: str, value: str, values: Sequence[str]) -> None:
+    if value not in values:
+        raise UsageError(f"{name} must be {' or '.join(values)}, got {value!r}")
+
+
+def _in_slurms_words(limit: str | timedelta | None) -> str | None:
+    if not isinstance(limit, timedelta):
+        return limit
+    minutes = math.ceil(limit.total_seconds() / 60)
+    if minutes < 1:
+        raise UsageError(f"time_limit must be more than 0, got {limit!r}")
+    return str(minutes)

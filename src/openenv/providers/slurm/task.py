@@ -1,0 +1,255 @@
+"""What runs on a node in the place of a batch script: starts a server, says where it is, and hands signals on.
+
+It needs Python and nothing else. Its source is the end of the script that goes to `sbatch`, followed by a call of
+`main` with the plan, in which there are no secrets, and the job's environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import hmac
+import json
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+__all__ = ["TOKEN", "VARIABLES", "main", "proof"]
+
+VARIABLES = "OPENENV_TASK_VARIABLES"
+"""Variable with the server's variables as JSON, where there is no folder that they could be read from."""
+TOKEN = "OPENENV_TASK_TOKEN"  # noqa: S105 - its name
+"""Variable with what shows the trainer who a task is."""
+TAIL_LINES, LONGEST_LINE = 50, 2000
+# Between two reports of new lines of the log, where there is no file of it; and for one attempt to report.
+REPORT_EVERY_S, DIAL_S = 1.0, 5.0
+LAST_ATTEMPTS = 3
+LISTENING = re.compile(r"\bon https?://\[?[\w.:]+?\]?:(\d+)")
+
+
+def main(plan: dict[str, Any], environ: Mapping[str, str]) -> None:
+    """Runs the server of this task until it ends, and ends as it did."""
+    sys.exit(_Task(plan, dict(environ)).run())
+
+
+def proof(token: str, challenge: str, said: str) -> str:
+    """What shows that one knows a token, without telling it."""
+    return hmac.new(token.encode(), f"{challenge}\n{said}".encode(), hashlib.sha256).hexdigest()
+
+
+class _Task:
+    """One server of a deployment, on the node that it was given.
+
+    Args:
+        plan: `command`, with `{host}` and `{port}` to be filled in; `port`: 0 for one that the server chooses and
+            tells in its log, None for one that is free; `announced`: "address" or "hostname"; `trainers`: hosts
+            that it shall be reached from; `folder`: for files that all nodes see, or `listener`: the port of those
+            hosts to report to.
+        environ: Environment variables of the job.
+    """
+
+    def __init__(self, plan: dict[str, Any], environ: dict[str, str]):
+        self.plan = plan
+        self.environ = environ
+        self.token = environ.pop(TOKEN, "")
+        self.trainers = _unique([*plan["trainers"], environ.get("SLURM_SUBMIT_HOST", ""), _controller(environ)])
+        self.host = _address(self.trainers)
+        array = environ.get("SLURM_ARRAY_JOB_ID") or environ.get("SLURM_JOB_ID", "0")
+        self.facts: dict[str, Any] = {
+            "task": f"{array}_{environ.get('SLURM_ARRAY_TASK_ID', '0')}",
+            "restart": int(environ.get("SLURM_RESTART_COUNT") or 0),
+            "node": environ.get("SLURMD_NODENAME", ""),
+        }
+        self.lines: deque[str] = deque(maxlen=TAIL_LINES)
+        # Whether there is something that was not yet reported, and when that was last tried.
+        self.due = False
+        self.tried = 0.0
+        self.asked = False
+        self.folder = None if plan.get("folder") is None else Path(plan["folder"])
+        self.server: subprocess.Popen[bytes] | None = None
+
+    def run(self) -> int:
+        port = _free_port(self.host) if self.plan["port"] is None else self.plan["port"]
+        places = {"{host}": self.host, "{port}": str(port)}
+        command = [places.get(part, part) for part in self.plan["command"]]
+        variables = {**self.environ, **self.variables(), "HOST": self.host, "PORT": str(port)}
+        variables.pop(VARIABLES, None)
+        signals = _signals()
+        try:
+            self.server = server = subprocess.Popen(  # noqa: S603 - what was asked for
+                command,
+                env=variables,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_tether,  # noqa: PLW1509 - there are no threads here
+            )
+        except OSError as error:
+            return self.ended(127, f"{command[0]} could not be started: {error.strerror}")
+        if port:
+            self.announce(port)
+        self.attend(server, signals)
+        self.kill()
+        code = server.wait()
+        return self.ended(code if code >= 0 else 128 - code)
+
+    def variables(self) -> dict[str, str]:
+        """Those of the server alone."""
+        kept = "{}" if self.folder is None else (self.folder / "variables.json").read_text(encoding="utf-8")
+        given: dict[str, str] = json.loads(self.environ.get(VARIABLES, kept))
+        return given
+
+    def attend(self, server: subprocess.Popen[bytes], signals: int) -> None:
+        """Passes the log on until its end, finds the port in it, and does what signals ask for."""
+        assert server.stdout is not None
+        output, rest = server.stdout.fileno(), b""
+        while True:
+            ready = select.select([output, signals], [], [], REPORT_EVERY_S if self.due else None)[0]
+            if signals in ready:
+                self.obey(os.read(signals, 64))
+            if output in ready:
+                data = os.read(output, 65536)
+                if not data:
+                    return
+                _say(data)
+                *lines, rest = (rest + data).split(b"\n")
+                rest = rest[-LONGEST_LINE:]
+                for line in lines:
+                    self.note(line.decode(errors="replace"))
+            if self.due and time.monotonic() - self.tried >= REPORT_EVERY_S:
+                self.report()
+
+    def note(self, line: str) -> None:
+        """Takes notice of a line of the log."""
+        self.lines.append(line[:LONGEST_LINE])
+        self.due = self.due or self.folder is None
+        found = None if "url" in self.facts else LISTENING.search(line)
+        if found is not None:
+            self.announce(int(found[1]))
+
+    def obey(self, numbers: bytes) -> None:
+        """SIGTERM asks the server to drain and to end; SIGUSR1 ends it."""
+        self.asked = self.asked or bool({signal.SIGTERM, signal.SIGUSR1} & set(numbers))
+        if signal.SIGUSR1 in numbers or (self.server is not None and self.server.poll() is not None):
+            self.kill()  # also what outlives the server, and would keep its log open
+        elif signal.SIGTERM in numbers and self.server is not None:
+            self.server.terminate()
+
+    def kill(self) -> None:
+        if self.server is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.server.pid, signal.SIGKILL)
+
+    def announce(self, port: int) -> None:
+        at = socket.gethostname() if self.plan["announced"] == "hostname" else self.host
+        self.facts["url"] = f"http://{f'[{at}]' if ':' in at else at}:{port}"
+        self.report()
+
+    def ended(self, code: int, why: str = "") -> int:
+        """The last report. What was asked to end may be started again elsewhere: Slurm knows."""
+        if why:
+            self.lines.append(why)
+            _say(f"{why}\n".encode())
+        self.facts["ended"] = "as asked" if self.asked else f"ended with exit code {code}"
+        self.facts.pop("url", None)
+        for _ in range(1 if self.asked else LAST_ATTEMPTS):
+            self.report()
+            if not self.due:
+                break
+            time.sleep(REPORT_EVERY_S)
+        return code
+
+    def report(self) -> None:
+        """Says all that is known of this task; if nobody hears it, it is due again."""
+        try:
+            if self.folder is not None:
+                self.write(self.folder / "notices" / f"{self.facts['task']}.{self.facts['restart']}")
+                self.due = False
+            else:
+                self.due = not self.dial(json.dumps({**self.facts, "log": list(self.lines)}))
+        except OSError as error:
+            # Whoever removed the folder wants no news.
+            self.due = False
+            _say(f"no news can be left: {error}\n".encode())
+        self.tried = time.monotonic()
+
+    def write(self, path: Path) -> None:
+        draft = path.with_name(f".{path.name}")
+        draft.write_text(json.dumps(self.facts), encoding="utf-8")
+        draft.rename(path)
+
+    def dial(self, said: str) -> bool:
+        for host in self.trainers:
+            with contextlib.suppress(OSError, ValueError):
+                road = socket.create_connection((host, self.plan["listener"]), DIAL_S)
+                with road, road.makefile("rw", encoding="utf-8") as words:
+                    challenge = words.readline().strip()
+                    words.write(f"{proof(self.token, challenge, said)} {said}\n")
+                    words.flush()
+                    if words.readline() == "heard\n":
+                        return True
+        return False
+
+
+def _signals() -> int:
+    """A descriptor from which the numbers of signals can be read."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD):
+        signal.signal(number, _noted)
+    return reader
+
+
+def _noted(number: int, frame: object) -> None:
+    """Its number is in the pipe already."""
+
+
+def _tether() -> None:
+    """The server ends with this process, whatever ends that."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
+
+
+def _say(data: bytes) -> None:
+    with contextlib.suppress(OSError):  # a full disk ends no server
+        os.write(1, data)
+
+
+def _unique(hosts: list[str]) -> list[str]:
+    return [host for host in dict.fromkeys(hosts) if host]
+
+
+def _controller(environ: Mapping[str, str]) -> str:
+    """The controller's address, which trainers mostly share a network with."""
+    parts = environ.get("SLURM_WORKING_CLUSTER", "").split(":")
+    return parts[1] if len(parts) == 5 else ""
+
+
+def _address(trainers: list[str]) -> str:
+    """This node's address on the way to one of those hosts; loopback, if there is no other."""
+    for host in [*trainers, socket.gethostname()]:
+        with contextlib.suppress(OSError):
+            family, kind, _, _, there = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+            with socket.socket(family, kind) as way:
+                way.connect(there)  # sends nothing
+                address = str(way.getsockname()[0])
+            if not address.startswith("127.") and address != "::1":
+                return address
+    return "127.0.0.1"
+
+
+def _free_port(host: str) -> int:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as finder:
+        finder.bind((host, 0))
+        return int(finder.getsockname()[1])
