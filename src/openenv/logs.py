@@ -11,7 +11,7 @@ from typing import Any, Literal
 __all__ = ["Console", "JsonLines", "about", "config", "notice", "set_up"]
 
 # What a record may be about, beside its text: attributes that `about` gives it.
-_SUBJECTS = ("session", "episode", "request")
+_SUBJECTS = ("session", "episode", "request", "job", "stage")
 _NO_ID = ("-", "(")
 # uvicorn's own loggers, as it names them.
 _UVICORN = ("uvicorn", "uvicorn.error", "uvicorn.access")
@@ -64,7 +64,7 @@ def notice(text: str) -> str:
 
 class JsonLines(logging.Formatter):
     """A record as one line of JSON: `time` (UTC), `level`, `logger`, `message`, `pid`; where there are any `session`,
-    `episode`, `request`, and `exception` with its traceback.
+    `episode`, `request`, `job` and its `stage`, and `exception` with its traceback.
     """
 
     def format(self, record: logging.LogRecord) -> str:

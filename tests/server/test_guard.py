@@ -250,6 +250,13 @@ def test_control_may_do_everything(send, method, path):
 
 
 @every_request
+def test_behind_a_gateway_that_takes_the_usual_header_for_itself(send, method, path):
+    assert came_in(send(method, path, {**bearer("for-the-gateway"), "X-OpenEnv-Key": CONTROL}))
+    reply = send(method, path, {**bearer("for-the-gateway"), "X-OpenEnv-Key": "wrong"})
+    assert reply.status == 200 if (method, path) in FOR_ALL else refused(reply, 401, "Unauthorized")
+
+
+@every_request
 def test_with_a_right_key_from_a_page_elsewhere(send, method, path):
     for origin in ("http://evil.example", "null", "https://localhost:1", "http://localhost.evil.example"):
         reply = send(method, path, {**bearer(CONTROL), "Origin": origin})

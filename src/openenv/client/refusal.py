@@ -1,13 +1,22 @@
-"""Answers to a handshake that are no agreement: about keys, or to go elsewhere."""
+"""Answers to a handshake that are no agreement: about keys, about the road, or to go elsewhere."""
 
 from __future__ import annotations
 
+import json
 from http import HTTPStatus
 from urllib.parse import urljoin, urlsplit
 
 from picows import WSHandshakeError
 
-from ..errors import ConnectionFailed, Forbidden, TooManyFailures, Unauthorized
+from ..errors import (
+    ConnectionFailed,
+    Forbidden,
+    OpenEnvError,
+    ProviderFailed,
+    TooManyFailures,
+    Unauthorized,
+    from_wire,
+)
 from .headers import SECRET, Headers
 
 __all__ = ["elsewhere", "refusal_of"]
@@ -30,9 +39,20 @@ _KEY_ERRORS: dict[int, tuple[type[Unauthorized], str]] = {
 }
 
 
-def refusal_of(url: str, error: WSHandshakeError) -> Unauthorized | None:
-    """The error for an answer that is about keys; None for another one."""
-    if error.response is None or error.response.status not in _KEY_ERRORS:
+# What stands between client and server may say why it leads nowhere.
+_OF_THE_ROAD = (HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT)
+
+
+def refusal_of(url: str, error: WSHandshakeError) -> OpenEnvError | None:
+    """The error for an answer that is about keys, or tells what is wrong with the road; None for another one."""
+    if error.response is None:
+        return None
+    if error.response.status in _OF_THE_ROAD:
+        return _told(url, error) or ConnectionFailed(
+            f"{url} leads to no server at the moment (HTTP {int(error.response.status)}): "
+            "so answers what stands before servers, a gateway or a balancer, when it reaches none"
+        )
+    if error.response.status not in _KEY_ERRORS:
         return None
     cls, advice = _KEY_ERRORS[error.response.status]
     wait = error.response.headers.get("Retry-After", "")
@@ -40,6 +60,21 @@ def refusal_of(url: str, error: WSHandshakeError) -> Unauthorized | None:
         f"{url} refused the connection (HTTP {int(error.response.status)}): {advice}",
         retry_after_s=float(wait) if wait.isdecimal() else None,
     )
+
+
+def _told(url: str, error: WSHandshakeError) -> OpenEnvError | None:
+    try:
+        facts = json.loads(error.raw_body or b"")
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(facts, dict) or facts.get("blame") != "infrastructure":
+        return None
+    told = from_wire(facts)
+    if not isinstance(told, (ConnectionFailed, ProviderFailed)):
+        return None
+    told.message = f"{url}: {told.message}"
+    told.args = (told.message,)
+    return told
 
 
 def elsewhere(url: str, headers: Headers, error: WSHandshakeError) -> tuple[str, Headers]:

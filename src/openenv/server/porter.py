@@ -22,6 +22,8 @@ __all__ = ["HANDSHAKE", "KEY_OFFER", "RIGHTS", "Head", "Porter", "fields_of", "p
 HANDSHAKE = "WEBSOCKET"
 # Browsers can add no header to a handshake, but offer any subprotocol: this, and the key in base64url.
 KEY_OFFER = "openenv.key."
+# Where a gateway in between takes the header Authorization for itself.
+_KEY_HEADER = b"x-openenv-key"
 _OFFERS = b"sec-websocket-protocol"
 _TRACE = b"traceparent"
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -170,11 +172,13 @@ def _hidden(head: Head) -> Hidden:
 
 
 def _shown(fields: Mapping[bytes, bytes]) -> list[bytes]:
-    """The keys that a request shows: in its header, among its subprotocols."""
+    """The keys that a request shows: in its headers, among its subprotocols."""
     keys = []
     scheme, _, credentials = fields.get(b"authorization", b"").partition(b" ")
     if scheme.lower() == b"bearer":
         keys.append(credentials.strip())
+    if _KEY_HEADER in fields:
+        keys.append(fields[_KEY_HEADER].strip())
     offers = (offer.strip() for offer in fields.get(_OFFERS, b"").split(b","))
     prefix = KEY_OFFER.encode()
     keys += [_decoded(offer.removeprefix(prefix)) for offer in offers if offer.startswith(prefix)][:1]

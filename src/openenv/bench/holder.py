@@ -1,0 +1,82 @@
+"""The environment that `openenv bench sandbox` runs: its step takes memory, touches it, and holds it."""
+
+from __future__ import annotations
+
+import mmap
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from ..environment import Environment
+from ..types import Action, Observation, State
+
+__all__ = ["TARGET", "Held", "Hold", "Holder"]
+
+TARGET = "openenv.bench.holder:Holder"
+"""What serves it, as `openenv serve` takes it."""
+MEBIBYTE = 1024 * 1024
+
+
+class Hold(Action):
+    """Takes so much memory for so long.
+
+    Attributes:
+        megabytes: MiB; every page of them is written to.
+        seconds: For which they are held then.
+    """
+
+    megabytes: int
+    seconds: float
+
+
+class Held(Observation):
+    """What it took.
+
+    Attributes:
+        allocation_s: Seconds until every page was there.
+        peak_rss_bytes: The most that this process has had in memory so far.
+    """
+
+    allocation_s: float = 0.0
+    peak_rss_bytes: int = 0
+
+
+class Holder(Environment[Hold, Held, State]):
+    """Holds memory."""
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._steps = 0
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> Held:
+        """Starts an episode; nothing is held."""
+        self._steps = 0
+        return Held()
+
+    def step(self, action: Hold, timeout_s: float | None = None, **kwargs: Any) -> Held:
+        """Takes memory, holds it, and gives it back."""
+        self._steps += 1
+        began = time.monotonic()
+        with mmap.mmap(-1, max(action.megabytes * MEBIBYTE, mmap.PAGESIZE)) as block:
+            for page in range(0, len(block), mmap.PAGESIZE):
+                block[page] = 1
+            allocation_s = time.monotonic() - began
+            time.sleep(action.seconds)
+        return Held(allocation_s=allocation_s, peak_rss_bytes=_peak_bytes(), reward=1.0, done=True)
+
+    @property
+    def state(self) -> State:
+        return State(step_count=self._steps)
+
+
+def _peak_bytes() -> int:
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+        return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
+    except (OSError, StopIteration):
+        # That of Linux would count what this process was before it became Python, too.
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

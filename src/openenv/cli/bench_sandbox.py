@@ -1,0 +1,140 @@
+"""`openenv bench sandbox`: how a place starts, runs and removes jobs that take memory and time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import click
+
+from ..errors import UsageError
+from . import bench_options as options
+from .bench_place import pairs
+
+if TYPE_CHECKING:
+    from ..bench.sandbox import Batch, Job, Summary, Workload
+    from .bench_display import Display
+
+__all__ = ["sandbox"]
+
+SHOWN_REASONS = 5
+
+
+@click.command(short_help="How a place starts, runs and removes jobs.")
+@click.option(
+    "--provider", "place", default="local", show_default=True, help="Where jobs run, as `providers list` says."
+)
+@click.option("--image", help="Image with openenv in it, for places that start images.")
+@click.option(
+    "--option", "given", multiple=True, metavar="NAME=VALUE", help="An option of the place, as its page says."
+)
+@click.option("--provider-option", multiple=True, metavar="NAME=VALUE", help="An argument of the provider.")
+@click.option("--workloads", default="short,medium,long", show_default=True, help="Which of the workloads.")
+@click.option("--concurrency", default="1,2,4", show_default=True, help="Jobs at one time, as 1,2,4,8.")
+@click.option("--jobs", type=options.COUNT, show_default="as many as at one time", help="Jobs of each batch.")
+@click.option("--hold-scale", default=1.0, show_default=True, help="Factor for the seconds that memory is held.")
+@click.option("--memory-scale", default=1.0, show_default=True, help="Factor for the memory.")
+@click.option("--ready-timeout", type=float, show_default="the provider's", help="Seconds until a job must run.")
+@click.option(
+    "--output-dir", type=options.FOLDER, default="out/sandbox", show_default=True, help="Where the results go."
+)
+def sandbox(
+    place: str,
+    image: str | None,
+    given: Sequence[str],
+    provider_option: Sequence[str],
+    workloads: str,
+    concurrency: str,
+    jobs: int | None,
+    hold_scale: float,
+    memory_scale: float,
+    ready_timeout: float | None,
+    output_dir: Path,
+) -> None:
+    """Each job is a server of its own: started, waited for, told to take memory, to write to every page of it and to
+    hold it, and removed. The workloads: short (10 s, 128 MB), medium (45 s, 512 MB), long (120 s, 1,024 MB). Writes
+    raw.jsonl, summary.csv and result.json. Exit code 1 if a job failed.
+
+    \b
+    Example:
+      openenv bench sandbox --provider local --concurrency 1,2,4,8 --hold-scale 0.1
+    """
+    shown = options.display_module()
+    from ..bench.sandbox_run import Plan, measure_sandboxes, spec_for
+    from ..providers.catalog import entry
+
+    plan = Plan(_chosen(workloads, hold_scale, memory_scale), _numbers(concurrency), jobs, ready_timeout)
+    found = entry(place)
+    with ExitStack() as stack:
+        provider = found.make(**pairs(provider_option, "--provider-option"))
+        stack.callback(getattr(provider, "close", lambda: None))
+        spec = spec_for(provider, image).changed(options=pairs(given, "--option"))
+        stack.enter_context(options.ended_in_order())
+        display = stack.enter_context(shown.Display())
+        seen: dict[str, Sequence[Job]] = {}
+        summaries = measure_sandboxes(
+            plan,
+            provider,
+            spec,
+            output_dir,
+            options.command_line(),
+            f"{found.name}: {found.place}",
+            partial(_show, display, seen),
+        )
+    _tell(shown, summaries, seen.values(), output_dir)
+    if any(summary.successful < summary.jobs for summary in summaries):
+        raise click.exceptions.Exit(1)
+
+
+def _show(display: Display, seen: dict[str, Sequence[Job]], batch: Batch, jobs: Sequence[Job]) -> None:
+    seen[str(batch)] = jobs
+    running = sum(job.running_at is not None for job in jobs)
+    done = sum(job.done_at is not None for job in jobs)
+    failed = sum(job.error_type is not None for job in jobs)
+    phases = {"running": (running, batch.jobs), "done": (done, batch.jobs)}
+    display.show(str(batch), phases, f"{failed} failed" if failed else "")
+
+
+def _tell(
+    shown: ModuleType, summaries: Sequence[Summary], batches: Iterable[Sequence[Job]], output_dir: Path
+) -> None:
+    from .bench_sandbox_tables import job_table, stage_table
+
+    console = shown.stdout()
+    console.print(job_table(summaries))
+    console.print(stage_table(summaries))
+    failed = sum(summary.jobs - summary.successful for summary in summaries)
+    reasons = Counter(
+        f"{job.error_type}: {job.error_message}" for jobs in batches for job in jobs if job.error_type is not None
+    )
+    for reason, count in reasons.most_common(SHOWN_REASONS):
+        console.print(f"{count:,} x {reason}", style="red", markup=False)
+    if failed:
+        console.print(f"{failed} failed: {output_dir}/raw.jsonl says why", style="red", markup=False)
+    console.print(f"written: {output_dir}/result.json, summary.csv, raw.jsonl", markup=False)
+
+
+def _chosen(names: str, hold: float, memory: float) -> list[Workload]:
+    from ..bench.sandbox import WORKLOADS
+
+    if not (hold >= 0 and memory > 0):
+        raise UsageError(
+            f"--hold-scale must be 0 or more and --memory-scale more than 0, got {hold:g} and {memory:g}"
+        )
+    wanted = [name.strip() for name in names.split(",")]
+    unknown = [name for name in wanted if name not in WORKLOADS]
+    if unknown:
+        raise UsageError(f"there is no workload {', '.join(map(repr, unknown))}: there are {', '.join(WORKLOADS)}")
+    return [WORKLOADS[name].scaled(hold, memory) for name in wanted]
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UsageError(f"--concurrency is {text!r}: it must be numbers with commas between them") from None

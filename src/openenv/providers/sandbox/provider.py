@@ -1,0 +1,227 @@
+"""The provider whose servers are jobs on the Hub."""
+
+from __future__ import annotations
+
+import secrets as random_secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from ...errors import MissingExtra, UsageError
+from ..blocking import BlockingContainers
+from ..capabilities import Capabilities
+from ..deployment import Deployment, Server
+from ..one_by_one import OneByOne
+from ..owner import DEPLOYMENT, OWNER, PROVIDER, Owner
+from ..pace import Pace
+from ..provider import FOR_ITS_OWNER, Leftover
+from ..secrecy import KEYS, key_of, secrets_of
+from ..spec import LaunchSpec
+from .hub import Hub
+from .job import Job
+from .route import Patience, Route
+
+__all__ = ["HFSandboxProvider"]
+
+PORT = 8000
+# Settings that a specification may have for itself.
+_OPTIONS = frozenset({"flavor", "timeout", "secrets", "labels"})
+
+
+@dataclass(eq=False)
+class _Sandbox:
+    """What there is of a server: its job, and the way to it."""
+
+    job: Job
+    route: Route
+
+
+class HFSandboxProvider(BlockingContainers, OneByOne):
+    """Runs servers as jobs on the Hub, which are reached over a proxy on loopback: one for all of this process.
+
+    The proxy asks for the deployment's key, so nobody else on this machine can use it, and shows the Hub's token to
+    whatever stands before the job.
+
+    Example::
+
+        async with await HFSandboxProvider(flavor="cpu-upgrade").launch(LaunchSpec(image=IMAGE)) as sandboxes:
+            await sandboxes.ready()
+
+    Args:
+        image: Image of specifications that name none: a target or a command. For a target, it has openenv in it.
+        command: What serves in an image, where the specification does not say: jobs do not take that of their image.
+        flavor: Hardware, as the Hub names it.
+        timeout: Longest life of a job, in seconds or as "30m": what ends one that nobody could cancel.
+        env_vars: Environment variables of every server. Those that hold secrets by their name become secrets.
+        secrets: Secrets of every server, by the names of the variables in which they find them.
+        labels: Further labels of every job.
+        namespace: Whose jobs they are; None: the token's user.
+        token: The Hub's token; None takes that of huggingface_hub.
+        endpoint: Address of the Hub; None takes that of huggingface_hub.
+        insecure: Allow http where it leaves this machine, for the Hub and for addresses of jobs.
+        ready_timeout_s: Seconds that a server has to become ready, the wait for hardware included.
+        request_timeout_s: Seconds for each request to the Hub.
+        glance_s: Seconds between two looks at a job.
+        patience: How long the proxy waits for a sandbox.
+        pace: How fast jobs are started, and how often what failed for a passing reason is tried again.
+
+    Raises:
+        MissingExtra: huggingface_hub or httpx is not installed.
+        ProviderFailed: There is no token.
+        UsageError: The endpoint is not https.
+    """
+
+    capabilities: ClassVar = Capabilities(forms=frozenset({"image", "target", "command"}), options=_OPTIONS)
+    public = True
+
+    def __init__(
+        self,
+        *,
+        image: str = "python:3.12",
+        command: Sequence[str] = ("openenv", "serve", "."),
+        flavor: str = "cpu-basic",
+        timeout: float | str = "1h",
+        env_vars: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
+        namespace: str | None = None,
+        token: str | None = None,
+        endpoint: str | None = None,
+        insecure: bool = False,
+        ready_timeout_s: float = 600.0,
+        request_timeout_s: float = 30.0,
+        glance_s: float = 1.0,
+        patience: Patience | None = None,
+        pace: Pace | None = None,
+    ):
+        _require_httpx()
+        self.pace = pace or Pace(rate=5.0)
+        # Cancelling waits for nobody's turn: what ends may not queue behind what begins.
+        retries = replace(self.pace, rate=1000.0, at_once=64)
+        self._hub = Hub(endpoint, token, namespace, insecure, request_timeout_s, retries)
+        self.variables = {**FOR_ITS_OWNER, **(env_vars or {}), **(secrets or {})}
+        self.api_key = key_of(self.variables)
+        self.ready_timeout_s = ready_timeout_s
+        self._image = image
+        self._command = list(command)
+        self._defaults: dict[str, Any] = {
+            "flavor": flavor,
+            "timeout": timeout,
+            "secrets": secrets or {},
+            "labels": labels or {},
+        }
+        self._glance_s = glance_s
+        self._patience = patience or Patience()
+
+    def deployment(self, spec: LaunchSpec) -> Deployment:
+        """See `Provider.deployment`. Where the servers ask for no key, the way to them does."""
+        given = spec.options.get("secrets", {})
+        deployment = super().deployment(spec.changed(env_vars={**spec.env_vars, **given}))
+        if deployment.api_key is None:
+            deployment.api_key = random_secrets.token_urlsafe(24)
+        return deployment
+
+    def _spec(self, image: str, port: int | None, env_vars: dict[str, str], options: dict[str, Any]) -> LaunchSpec:
+        if port is not None:
+            raise UsageError("all sandboxes are behind one local port, which cannot be chosen: leave out port")
+        return LaunchSpec(
+            image=image,
+            command=options.pop("command", None),
+            port=options.pop("container_port", None),
+            replicas=options.pop("replicas", 1),
+            env_vars=env_vars,
+            options=options,
+        )
+
+    async def _start_one(self, deployment: Deployment, server: Server) -> None:
+        from .proxy import open_route
+
+        port = deployment.spec.port or PORT
+        wanted = self._wanted(deployment, port)
+        job = Job(self._hub, server.name, port, self._glance_s, [*deployment.secrets, *wanted["secrets"].values()])
+        assert deployment.api_key is not None
+        keys = _keys(deployment)
+        route = Route(server.name, keys or [deployment.api_key], job, self._patience, shows_key=bool(keys))
+        server.handle = _Sandbox(job, route)
+        await job.begin(**wanted)
+        server.url = await open_route(route)
+
+    def _wanted(self, deployment: Deployment, port: int) -> dict[str, Any]:
+        """What the Hub is asked for: arguments of `huggingface_hub.run_job`."""
+        spec, ours = deployment.spec, {_plain(name): value for name, value in deployment.labels.items()}
+        chosen = {**self._defaults, **spec.options}
+        given = {**self._defaults["secrets"], **spec.options.get("secrets", {})}
+        labels = {**self._defaults["labels"], **spec.options.get("labels", {}), **ours}
+        variables = {**deployment.variables, "HOST": "0.0.0.0", "PORT": str(port)}  # noqa: S104 - in its job
+        plain, hidden = _parted(variables, given)
+        return {
+            "image": spec.image or self._image,
+            "command": self._command_of(spec),
+            "env": plain,
+            "secrets": hidden,
+            "labels": labels,
+            "flavor": chosen["flavor"],
+            "timeout": chosen["timeout"],
+        }
+
+    async def _stop_one(self, server: Server) -> None:
+        from .proxy import close_route
+
+        sandbox: _Sandbox | None = server.handle
+        if sandbox is not None:
+            await close_route(sandbox.route)
+            await sandbox.job.end()
+
+    async def _gone(self, server: Server) -> str | None:
+        sandbox: _Sandbox | None = server.handle
+        if sandbox is None:
+            return None
+        await sandbox.job.look()
+        return sandbox.job.gone
+
+    async def _log(self, server: Server, lines: int) -> str:
+        sandbox: _Sandbox | None = server.handle
+        return "" if sandbox is None else await sandbox.job.log(lines)
+
+    async def _leftovers(self) -> list[Leftover]:
+        jobs = await self._hub.labelled({_plain(PROVIDER): type(self).__name__})
+        return [_leftover(str(job.id), job.labels or {}) for job in jobs]
+
+    async def _discard(self, leftover: Leftover) -> None:
+        await self._hub.cancel(leftover.handle)
+
+    def _command_of(self, spec: LaunchSpec) -> list[str]:
+        if spec.command is not None:
+            return list(spec.command)
+        return ["openenv", "serve", spec.target] if spec.target is not None else list(self._command)
+
+
+def _leftover(job: str, labels: Mapping[str, str]) -> Leftover:
+    owner = Owner.read(labels.get(_plain(OWNER), ""))
+    return Leftover("job", job, labels.get(_plain(DEPLOYMENT), ""), owner, job)
+
+
+def _plain(label: str) -> str:
+    """A label's name in the letters that the Hub takes: no dots."""
+    return label.replace(".", "-")
+
+
+def _parted(variables: Mapping[str, str], given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Variables that anybody may read, and those that nobody may."""
+    hidden = {
+        name: value for name, value in variables.items() if name in given or name == KEYS or secrets_of({name: value})
+    }
+    return {name: value for name, value in variables.items() if name not in hidden}, hidden
+
+
+def _keys(deployment: Deployment) -> list[str]:
+    """Every key that the servers know; none if they ask for none."""
+    entries = [entry.strip() for entry in deployment.variables.get(KEYS, "").split(",")]
+    return [entry.rpartition(":")[2] for entry in entries if entry not in {"", "none"}]
+
+
+def _require_httpx() -> None:
+    try:
+        import httpx  # noqa: F401 - asked for before anything is started
+    except ModuleNotFoundError:
+        raise MissingExtra("httpx", "sandbox") from None

@@ -1,0 +1,197 @@
+"""The local proxy: one for all sandboxes of a process, on loopback, from the first of them to the last."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import TYPE_CHECKING, Any
+
+from uvicorn import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.utils import ClientDisconnected
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from uvicorn.server import ServerState
+
+from ...errors import OpenEnvError, UsageError
+from .http_relay import ABORT, HttpRelay, refuse
+from .route import Route
+from .websocket_relay import MOST_BYTES, WebSocketRelay
+
+if TYPE_CHECKING:
+    import httpx
+
+__all__ = ["close_route", "open_route"]
+
+logger = logging.getLogger("openenv.providers.sandbox")
+HOST = "127.0.0.1"
+# Seconds for connections to end by themselves when the last route was closed.
+FAREWELL_S = 1.0
+KEEP_ALIVE_S = 75
+BACKLOG = 2048
+
+
+async def open_route(route: Route) -> str:
+    """Adds a route to the proxy of this loop, which begins with the first; gives the address of its beginning."""
+    shared = _of_this_loop()
+    async with shared.turn:
+        if shared.proxy is None:
+            shared.proxy = await Proxy.begin()
+        return shared.proxy.add(route)
+
+
+async def close_route(route: Route) -> None:
+    """Takes a route away, with all connections on it; the proxy ends with the last. May be called repeatedly."""
+    shared = _of_this_loop()
+    async with shared.turn:
+        if shared.proxy is not None and shared.proxy.remove(route):
+            proxy, shared.proxy = shared.proxy, None
+            await proxy.end()
+
+
+class Proxy:
+    """An ASGI app that passes requests on, and the server that runs it. Made by `begin`."""
+
+    def __init__(self, client: httpx.AsyncClient):
+        self._client = client
+        self._routes: dict[str, Route] = {}
+        self._state = ServerState()
+        # No logging of uvicorn's: it would change that of the whole process.
+        self._config = Config(
+            self._app,
+            http=_Http,
+            ws=_WebSocket,
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            log_level=None,
+            proxy_headers=False,
+            ws_max_size=MOST_BYTES,
+            ws_per_message_deflate=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+        )
+        self._config.load()
+        self._listener: asyncio.Server | None = None
+        self._port = 0
+
+    @classmethod
+    async def begin(cls) -> Proxy:
+        """A proxy that listens, on a port of the kernel's choice."""
+        proxy = cls(_plain_client())
+        listener = socket.create_server((HOST, 0), backlog=BACKLOG)
+        proxy._port = listener.getsockname()[1]
+        proxy._listener = await asyncio.get_running_loop().create_server(
+            proxy._protocol, sock=listener, backlog=BACKLOG
+        )
+        logger.debug("the proxy listens on port %d", proxy._port)
+        return proxy
+
+    def add(self, route: Route) -> str:
+        """Adds a route; gives the address of its beginning."""
+        self._routes[route.name] = route
+        return f"http://{HOST}:{self._port}/{route.name}"
+
+    def remove(self, route: Route) -> bool:
+        """Takes a route away; True if it was the last."""
+        route.closed.set()
+        return self._routes.pop(route.name, None) is not None and not self._routes
+
+    async def end(self) -> None:
+        """Ends it, and leaves nothing."""
+        assert self._listener is not None
+        self._listener.close()
+        if self._state.tasks:
+            await asyncio.wait(list(self._state.tasks), timeout=FAREWELL_S)
+        for task in list(self._state.tasks):
+            task.cancel()
+        for connection in list(self._state.connections):
+            connection.transport.abort()
+        await self._client.aclose()
+        logger.debug("the proxy on port %d has ended", self._port)
+
+    def _protocol(self) -> asyncio.Protocol:
+        return _Http(config=self._config, server_state=self._state, app_state={})
+
+    async def _app(self, scope: Any, receive: Any, send: Any) -> None:
+        websocket = scope["type"] == "websocket"
+        try:
+            await self._pass_on(scope, receive, send)
+        except OpenEnvError as error:
+            if websocket:
+                await receive()
+            await refuse(send, error, "websocket.http" if websocket else "http")
+        except ClientDisconnected:
+            pass  # nobody is there to be told anything
+        except Exception:
+            if websocket:  # uvicorn's own line is not heard, see below
+                logger.exception("a connection could not be passed on")
+            raise
+
+    async def _pass_on(self, scope: Any, receive: Any, send: Any) -> None:
+        name, _, rest = scope["raw_path"].decode("latin-1").removeprefix("/").partition("/")
+        route = self._routes.get(name)
+        if route is None:
+            raise UsageError(f"no sandbox {name!r} is behind this proxy: was it stopped?")
+        key = route.admit(scope["headers"])
+        place = f"/{rest}" + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
+        if scope["type"] == "websocket":
+            await WebSocketRelay(route, key, place, scope, receive, send).run()
+        else:
+            await HttpRelay(self._client, route, key, place, scope, receive, send).run()
+
+
+def _plain_client() -> httpx.AsyncClient:
+    """A client that says nothing of its own, and keeps nothing but connections."""
+    import httpx
+
+    nobodys = CookieJar(policy=DefaultCookiePolicy(allowed_domains=[]))
+    # How many connections there are is the matter of those who make them.
+    limits = httpx.Limits(max_keepalive_connections=64)
+    client = httpx.AsyncClient(cookies=nobodys, limits=limits, follow_redirects=False)
+    client.headers.clear()
+    return client
+
+
+class _Http(HttpToolsProtocol):
+    """uvicorn's, which says what it has to say to our logger, and lets an app cut the connection."""
+
+    def __init__(self, **uvicorns: Any):
+        super().__init__(**uvicorns)
+        self.logger = logger
+        self.access_log = False
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["extensions"] = {ABORT: self.transport.abort}  # type: ignore[dict-item]
+
+
+class _WebSocket(WebSocketsSansIOProtocol):
+    def __init__(self, **uvicorns: Any):
+        super().__init__(**uvicorns)
+        self.logger = _quiet
+
+
+# uvicorn tells of each connection, and calls a handshake an error that an app has refused.
+_quiet = logging.getLogger("openenv.providers.sandbox.connections")
+_quiet.setLevel(logging.CRITICAL)
+
+
+class _Shared:
+    """What a loop has: one proxy, or none."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop):
+        self.loop = loop
+        self.turn = asyncio.Lock()
+        self.proxy: Proxy | None = None
+
+
+_shared: _Shared | None = None
+
+
+def _of_this_loop() -> _Shared:
+    global _shared  # noqa: PLW0603 - one for each process, whose loop is another one after a fork
+    loop = asyncio.get_running_loop()
+    if _shared is None or _shared.loop is not loop:
+        _shared = _Shared(loop)
+    return _shared

@@ -1,0 +1,48 @@
+"""Answers to a handshake that tell what is wrong with the road."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from openenv.client.refusal import refusal_of
+from openenv.errors import ConnectionFailed, OpenEnvError, ProviderFailed
+
+GONE = {"message": "the job is ERROR", "error": "ProviderFailed", "blame": "infrastructure", "retryable": False}
+
+
+def told(status: int, body: Any) -> OpenEnvError | None:
+    raw = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+    error: Any = SimpleNamespace(response=SimpleNamespace(status=status, headers={}), raw_body=raw)
+    return refusal_of("ws://there/ws", error)
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+def test_what_stands_in_between_may_say_that_the_place_is_gone(status: int) -> None:
+    error = told(status, {**GONE, "job": "7"})
+    assert type(error) is ProviderFailed
+    assert str(error) == "ws://there/ws: the job is ERROR"
+    assert (error.blame, error.retryable, error.data["job"]) == ("infrastructure", False, "7")
+
+
+def test_or_that_it_is_only_the_road() -> None:
+    assert type(told(502, {**GONE, "error": "ConnectionFailed"})) is ConnectionFailed
+
+
+@pytest.mark.parametrize(
+    "body",
+    [None, b"", b"<html>", b"\xff", [], "no", {}, {**GONE, "blame": "client"}, {**GONE, "error": "UnknownSession"}],
+)
+def test_what_says_nothing_of_the_kind_is_that_of_any_gateway(body: Any) -> None:
+    error = told(502, body)
+    assert type(error) is ConnectionFailed
+    assert error.retryable
+    assert "502" in str(error)
+
+
+@pytest.mark.parametrize("status", [200, 404, 500])
+def test_only_statuses_of_the_road_are_read_so(status: int) -> None:
+    assert told(status, GONE) is None
