@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from openenv.client import EnvClient
+from openenv.client.way import ANY
 from openenv.environment import Environment
 from openenv.server import create_app
 from openenv.settings import ServerSettings
@@ -121,8 +122,8 @@ class HesitantEnv(CounterEnv):
         self.ready = asyncio.Event()
         self.connecting = 0
 
-    async def _dial(self, worker: str | None = None) -> Any:
-        end = await super()._dial(worker)
+    async def _dial(self, way: Any = ANY) -> Any:
+        end = await super()._dial(way)
         self.connecting += 1
         try:
             await self.ready.wait()

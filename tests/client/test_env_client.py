@@ -319,7 +319,7 @@ async def test_an_action_that_cannot_be_written_leaves_the_conversation_in_order
 
 @pytest.mark.parametrize("arguments", [{}, {"base_url": "localhost:1", "app": object()}])
 def test_a_client_needs_one_server(arguments):
-    with pytest.raises(UsageError, match="CounterEnv needs base_url"):
+    with pytest.raises(UsageError, match="CounterEnv needs one of base_url"):
         CounterEnv(**arguments)
 
 

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from openenv.background import on_thread
+from openenv.cleanup import kept
 from openenv.client import GenericEnvClient
-from openenv.client.hosting import Hosting, hosting_of, kept, on_thread
+from openenv.client.hosting import Hosting, hosting_of
 from openenv.errors import ConnectionFailed, SessionLost, UsageError
 
 from ..asynchronous import PATIENCE_S, Gate, until
@@ -315,3 +317,23 @@ def test_an_error_goes_before_that_of_cleaning_up() -> None:
     assert first.__notes__ == ["and cleaning up failed: OSError: second"]
     with pytest.raises(OSError, match="alone"), kept(None):
         raise OSError("alone")
+
+
+# Blocks that cannot be entered.
+
+
+async def test_a_client_that_cannot_enter_its_block_stops_its_server() -> None:
+    runtime = Runtime()  # whose server is not there
+    with pytest.raises(ConnectionFailed):
+        async with GenericEnvClient(provider=runtime):
+            raise AssertionError
+    assert runtime.names == ["start", "ready", "stop"]
+
+
+@pytest.mark.parametrize("of", [lambda client: client, lambda client: client.sync()], ids=["client", "sync"])
+def test_neither_does_one_without_a_loop_leave_it(of: Any) -> None:
+    runtime = Runtime()
+    with pytest.raises(ConnectionFailed):
+        with of(GenericEnvClient(provider=runtime)):
+            raise AssertionError
+    assert runtime.names == ["start", "ready", "stop"]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from openenv.client.url import is_loopback, websocket_url
+from openenv.client.url import is_loopback, towards, websocket_url
 from openenv.errors import UsageError
 
 
@@ -69,3 +69,17 @@ def test_this_machine(host):
 @pytest.mark.parametrize("host", ["localhost.example", "envs.example", "10.0.0.1", "0.0.0.0", "::", ""])
 def test_other_machines(host):
     assert not is_loopback(host)
+
+
+@pytest.mark.parametrize(
+    ("url", "worker", "route", "expected"),
+    [
+        ("ws://h/ws", None, None, "ws://h/ws"),
+        ("ws://h/ws", "2.1", None, "ws://h/ws?worker=2.1"),
+        ("ws://h/ws", None, "env-a", "ws://h/ws?route=env-a"),
+        ("ws://h/ws?key=1", "2", "a", "ws://h/ws?key=1&worker=2&route=a"),
+        ("ws://h/ws", "&x=1", "a b/?#\u00e4", "ws://h/ws?worker=%26x%3D1&route=a%20b%2F%3F%23%C3%A4"),
+    ],
+)
+def test_the_way_back_to_a_server_stands_in_the_query_and_breaks_nothing(url, worker, route, expected):
+    assert towards(url, worker, route) == expected

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 from ..environment import Environment
 from ..errors import UsageError
-from ..generics import type_arguments
+from ..launch.in_process import types_of
 from ..project import Manifest, attribute_of, import_module
 from ..project.imports import search
-from ..types import Action, Observation, State
 
 __all__ = ["bundled", "load"]
 
@@ -76,29 +75,8 @@ def _app_of(value: Any, target: str) -> Any:
     if inspect.isclass(value) and issubclass(value, Environment):
         from ..server import create_app
 
-        action, observation, state = _types_of(value, target)
+        action, observation, state = types_of(value, target)
         return create_app(value, action, observation, state_cls=state)
     if not callable(value) or inspect.isclass(value):
         raise UsageError(f"{target} is a {type(value).__name__}: an app or an Environment class can be served")
     return value
-
-
-def _types_of(cls: type[Environment[Any, Any, Any]], target: str) -> tuple[Any, Any, Any]:
-    """What an environment takes and gives: from `Environment[A, O, S]`, or from the annotations of `step`."""
-    arguments = type_arguments(cls, Environment)
-    if len(arguments) == 3:
-        return arguments
-    try:
-        hints = get_type_hints(cls.step)
-    except NameError:
-        hints = {}
-    names = list(inspect.signature(cls.step).parameters)
-    action = hints.get(names[1]) if len(names) > 1 else None
-    observation = hints.get("return")
-    for found, base in ((action, Action), (observation, Observation)):
-        if not (inspect.isclass(found) and issubclass(found, base)):
-            raise UsageError(
-                f"{target}: the types of {cls.__name__} are not declared: write "
-                f"class {cls.__name__}(Environment[MyAction, MyObservation, State]), or make the app with create_app"
-            )
-    return action, observation, State

@@ -9,6 +9,7 @@ from ..protocol.codec import codec_of
 from .conversation import Conversation
 from .link import Link
 from .transport import Connect
+from .way import ANY, Way
 
 __all__ = ["Dial", "dial"]
 
@@ -16,11 +17,11 @@ __all__ = ["Dial", "dial"]
 class Dial(Protocol):
     """Opens a connection to the server of a client."""
 
-    def __call__(self, worker: str | None = None) -> Awaitable[Link | Conversation]:
+    def __call__(self, way: Way = ANY) -> Awaitable[Link | Conversation]:
         """Connects.
 
         Args:
-            worker: The worker process that it shall lead to, as that one's hello called it; None for any.
+            way: Where it shall lead to.
         """
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from functools import partial
 from typing import Any, Generic, Self, TypeVar, get_origin
 
 from pydantic import TypeAdapter
 
+from ..cleanup import kept
 from ..errors import InvalidArgument, UsageError
 from ..generics import type_arguments
 from ..settings import ClientSettings
@@ -14,12 +16,11 @@ from ..types import ObsT, StateT, StepResult
 from . import websocket
 from .headers import headers_of
 from .holder import SessionHolder
-from .hosting import hosting_of, kept, key_of
-from .launchable import Launchable
+from .hosting import hosting_of, key_of
+from .launchable import Launchable, launch
 from .models import MISREADINGS, dump_action, misread, parse_observation, parse_state
 from .seeds import check_seed
 from .sync_client import SyncEnvClient
-from .url import websocket_url
 
 __all__ = ["EnvClient"]
 
@@ -51,7 +52,8 @@ class EnvClient(SessionHolder, Launchable, Generic[ActT, ObsT, StateT]):
     the session is lost with the connection.
 
     Args:
-        base_url: `http(s)://` or `ws(s)://` URL of the server, or `host:port`.
+        base_url: `http(s)://` or `ws(s)://` URL of the server, or `host:port`; a list of servers that do the same:
+            each connection goes to the one with the fewest of this process, or to the next where it is not to be had.
         connect_timeout_s: Seconds for connecting.
         message_timeout_s: Seconds for each call, for the server to keep (protocol v2), which stops the work then
             where it can; None waits forever.
@@ -69,6 +71,7 @@ class EnvClient(SessionHolder, Launchable, Generic[ActT, ObsT, StateT]):
         wait_s: Seconds that the server may let a new session wait for a free slot, on top of `message_timeout_s`;
             None leaves that to the server. (Protocol v2.)
         app: An app made by `create_app`, to step its environment in this process without a socket.
+        env: An `Environment` class, or a `functools.partial` of one: an app of it, stepped in this process.
     """
 
     _types: tuple[TypeAdapter[Any] | None, TypeAdapter[Any] | None] = (None, None)
@@ -81,7 +84,7 @@ class EnvClient(SessionHolder, Launchable, Generic[ActT, ObsT, StateT]):
 
     def __init__(
         self,
-        base_url: str | None = None,
+        base_url: str | Sequence[str] | None = None,
         connect_timeout_s: float = 10.0,
         message_timeout_s: float | None = 60.0,
         max_message_size_mb: float = 100.0,
@@ -95,22 +98,28 @@ class EnvClient(SessionHolder, Launchable, Generic[ActT, ObsT, StateT]):
         strict: bool = False,
         wait_s: float | None = None,
         app: Any = None,
+        env: Any = None,
     ):
-        if (base_url is None and provider is None) == (app is None):
-            raise InvalidArgument(f"{type(self).__name__} needs base_url='http://host:port', or app=create_app(...)")
+        if [base_url is not None or provider is not None, app is not None, env is not None].count(True) != 1:
+            raise InvalidArgument(
+                f"{type(self).__name__} needs one of base_url='http://host:port', env=MyEnvironment or "
+                "app=create_app(...)"
+            )
+        if env is not None:
+            app = launch().app_in_process(env, type_arguments(type(self), EnvClient))
         settings = ClientSettings.read(mode=mode)
         self._client_mode = settings.mode
-        self._base_url = None if base_url is None else base_url.rstrip("/")
-        self._url = None if base_url is None else websocket_url(base_url)
+        self._lead_to(base_url)
         self._hosting = None if provider is None else hosting_of(provider, base_url)
         self._app = app
         self._message_timeout_s = message_timeout_s
+        self._headers_with = partial(headers_of, headers or {}, api_key)
         self._options = websocket.Options(
             connect_timeout_s=connect_timeout_s,
             max_message_bytes=int(max_message_size_mb * 1024 * 1024),
             ping_interval_s=websocket_ping_interval_s,
             ping_timeout_s=websocket_ping_timeout_s,
-            headers=headers_of(headers or {}, api_key, key_of(provider) or settings.api_key),
+            headers=self._headers_with(key_of(provider) or settings.api_key),
         )
         self._strict = strict
         self._wait_s = wait_s
@@ -118,7 +127,8 @@ class EnvClient(SessionHolder, Launchable, Generic[ActT, ObsT, StateT]):
 
     @property
     def base_url(self) -> str | None:
-        """The server's address as it was given, without a slash at its end; None for an app, or before its start."""
+        """The server's address as it was given, without a slash at its end; of several, the first one's. None for an
+        app, or before its start."""
         return self._base_url
 
     # Each of these awaits in a running event loop, and blocks without one or inside `with`.
@@ -193,7 +203,12 @@ class EnvClient(SessionHolder, Launchable, Generic[ActT, ObsT, StateT]):
         return self._routed(self._connect_async()).__await__()
 
     async def __aenter__(self) -> Self:
-        await self.connect()
+        try:
+            await self.connect()
+        except BaseException as error:  # who cannot enter does not leave, and its server would run on
+            with kept(error):
+                await self.close()
+            raise
         return self
 
     async def __aexit__(self, _: object, error: BaseException | None, *__: object) -> None:
@@ -201,7 +216,12 @@ class EnvClient(SessionHolder, Launchable, Generic[ActT, ObsT, StateT]):
             await self.close()
 
     def __enter__(self) -> Self:
-        self.waited(self.connect)
+        try:
+            self.waited(self.connect)
+        except BaseException as error:
+            with kept(error):
+                self.waited(self.close)
+            raise
         self._blocking = True
         return self
 

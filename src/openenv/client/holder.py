@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, cast
 from weakref import WeakSet
 
-from ..errors import ConnectionFailed, ConnectionLost, SessionLost, UsageError
+from ..background import on_thread
+from ..errors import ConnectionFailed, ConnectionLost, Draining, ProviderFailed, SessionLost, UsageError
 from . import memory, websocket
 from .conversation import Conversation
 from .dial import dial
+from .endpoints import Endpoint, Endpoints
+from .headers import Headers
 from .home import Homed
-from .hosting import Hosting, on_thread
+from .hosting import Hosting, key_of
 from .link import Link
 from .linked_session import LinkedSession
 from .resumption import Resumption
 from .session import Session
 from .transport import Receiver, Transport
-from .url import websocket_url, with_worker
+from .way import ANY, Way
 
 if TYPE_CHECKING:
     from .env_client import EnvClient
@@ -35,11 +39,23 @@ class SessionHolder(Homed):
 
     _app: Any
     _base_url: str | None
-    _url: str | None
+    _endpoints: Endpoints | None
     _hosting: Hosting | None
     _client_mode: str
     _options: websocket.Options
+    _headers_with: Callable[[str | None], Headers]
     _wait_s: float | None
+
+    def _lead_to(self, base_url: str | Sequence[str] | None) -> None:
+        """Says where the servers are; None: there are none, but an app."""
+        urls = [base_url] if isinstance(base_url, str) else base_url
+        self._endpoints = None if urls is None else Endpoints(urls)
+        self._base_url = None if urls is None else urls[0].rstrip("/")
+
+    @property
+    def _url(self) -> str | None:
+        """The environment endpoint, of the first server where there are several."""
+        return None if self._endpoints is None else self._endpoints.all[0].url
 
     def _begin(self) -> None:
         """Begins without a session."""
@@ -87,8 +103,10 @@ class SessionHolder(Homed):
         """Has the provider start the server, if it does not run."""
         hosting = self._hosting
         if hosting is not None and hosting.url is None:
-            self._base_url = (await on_thread(hosting.start, hosting.stop)).rstrip("/")
-            self._url = websocket_url(self._base_url)
+            self._lead_to(await on_thread(hosting.start, hosting.stop))
+            key = key_of(hosting.provider)  # some are made with the server
+            if key is not None:
+                self._options = replace(self._options, headers=self._headers_with(key))
 
     async def _open(self, anew: bool = False) -> Session:
         """The session of this client; with `anew`, a new one in place of one that has ended or is about to."""
@@ -110,7 +128,7 @@ class SessionHolder(Homed):
                 await self._host()
                 try:
                     end = await self._dial()
-                except ConnectionFailed:
+                except (ConnectionFailed, ProviderFailed):
                     if session is None or session.error is not None:
                         raise
                     return session  # there is no other server: this one serves for as long as it does
@@ -138,19 +156,40 @@ class SessionHolder(Homed):
         end.owner = self
         return end
 
-    async def _dial(self, worker: str | None = None) -> Link | Conversation:
-        """A connection to the server, to one of its workers if that is named."""
-        end = await dial(partial(self._transport, worker), self._options.max_message_bytes)
+    async def _dial(self, way: Way = ANY) -> Link | Conversation:
+        """A connection to a server: the one that a way leads to, else the one with the fewest of this process."""
+        end = await self._reach(way)
         if isinstance(end, Link):
             from .agreement import check_of  # with all that compares schemas, and not before there is a server
 
             end.check = check_of(cast("EnvClient[Any, Any, Any]", self), self._options.connect_timeout_s)
         return end
 
-    async def _transport(self, worker: str | None, receiver: Callable[[str | None], Receiver]) -> Transport:
-        if self._url is None:
-            return await memory.connect(self._app, receiver)
-        return await websocket.connect(with_worker(self._url, worker), receiver, self._options)
+    async def _reach(self, way: Way) -> Link | Conversation:
+        if self._endpoints is None:
+            return await dial(partial(memory.connect, self._app), self._options.max_message_bytes)
+        one = self._endpoints.at(way.server) if way.server is not None else None
+        tried: list[Endpoint] = []
+        while (endpoint := one or self._endpoints.pick(tried)) is not None:
+            try:
+                return await dial(partial(self._transport, endpoint, way), self._options.max_message_bytes)
+            except (ConnectionFailed, ProviderFailed, Draining):
+                endpoint.failed()
+                tried.append(endpoint)
+                if one is not None or len(tried) == len(self._endpoints.all):
+                    raise
+        raise AssertionError("there is always one to be tried")
+
+    async def _transport(self, endpoint: Endpoint, way: Way, receiver: Callable[[str | None], Receiver]) -> Transport:
+        endpoint.opened()
+        try:
+            transport = await websocket.connect(way.to(endpoint.url), receiver, self._options)
+        except BaseException:
+            endpoint.closed()
+            raise
+        transport.way = transport.way._replace(server=endpoint.url)
+        transport.when_gone(endpoint.closed)
+        return transport
 
     def _cut(self, reason: str) -> None:
         if self._held is not None:

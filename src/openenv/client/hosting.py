@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
+import inspect
 import os
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from threading import Lock, Thread
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from functools import partial
+from threading import Lock
+from typing import Any
 
+from ..cleanup import kept
 from ..errors import SessionLost, UsageError
 
-__all__ = ["Hosting", "hosting_of", "kept", "key_of", "on_thread"]
+__all__ = ["Hosting", "Urls", "hosting_of", "key_of"]
 
-T = TypeVar("T")
+Urls = str | Sequence[str]
+"""The address of a server, or those of several that do the same."""
 
 
 class Hosting:
     """What a client needs of a provider. Its calls block; `stop` may come while another thread starts.
 
     Args:
-        start: Starts the server and returns its address; None where it runs already.
+        start: Starts the server, or several, and returns the address or addresses; None where it runs already.
         ready: Waits until the server at an address is ready.
         stop: Stops the server, whatever has become of it.
         url: Its address, where it runs already.
@@ -30,10 +31,10 @@ class Hosting:
 
     def __init__(
         self,
-        start: Callable[[], str] | None,
-        ready: Callable[[str], None] | None,
+        start: Callable[[], Urls] | None,
+        ready: Callable[[Urls], None] | None,
         stop: Callable[[], object],
-        url: str | None = None,
+        url: Urls | None = None,
         provider: Any = None,
     ):
         self.url = url
@@ -46,7 +47,7 @@ class Hosting:
         self._running = url is not None
         self._owner = os.getpid()
 
-    def start(self) -> str:
+    def start(self) -> Urls:
         """The address of the server, which is ready.
 
         Raises:
@@ -68,7 +69,7 @@ class Hosting:
         url, self.url, self._running = self.url, None, False
         return Hosting(None, None, self._stop, url, self.provider)
 
-    def _started(self) -> str:
+    def _started(self) -> Urls:
         if self._start is None:
             raise SessionLost("this client was closed, and its provider has stopped the server: make a new client")
         attempt = self._attempt = object()
@@ -92,7 +93,7 @@ class Hosting:
             raise SessionLost("this client was closed while its server was being started")
 
 
-def hosting_of(provider: Any, url: str | None) -> Hosting:
+def hosting_of(provider: Any, url: Urls | None) -> Hosting:
     """How a client has its server from a provider that was handed to it.
 
     Args:
@@ -114,6 +115,8 @@ def hosting_of(provider: Any, url: str | None) -> Hosting:
             f"{type(provider).__name__} starts containers, and none was named: "
             "use from_docker_image(image, provider=...), or give the base_url of one that runs"
         )
+    if "keyed" in inspect.signature(start).parameters:  # nobody but this client is to use the server
+        start = partial(start, keyed=True)
     return Hosting(start, lambda _: provider.wait_for_ready(), stop, provider=provider)
 
 
@@ -121,40 +124,3 @@ def key_of(provider: Any) -> str | None:
     """The key that a provider has given its server, if it says so."""
     key = getattr(provider, "api_key", None)
     return key if isinstance(key, str) else None
-
-
-async def on_thread(call: Callable[[], T], abandon: Callable[[], object] | None = None) -> T:
-    """Runs a call that blocks for long on a thread of its own.
-
-    Args:
-        call: The call.
-        abandon: What to do, on another thread, when nobody waits for it any more.
-    """
-    outcome: Future[T] = Future()
-    outcome.set_running_or_notify_cancel()  # it goes on when nobody waits any more
-    # No executor: those refuse work when the interpreter ends, which is when forgotten servers are stopped.
-    Thread(target=_settle, args=(outcome, call), name="openenv-hosting").start()
-    try:
-        return await asyncio.wrap_future(outcome)
-    except asyncio.CancelledError:
-        if abandon is not None:
-            Thread(target=_settle, args=(Future(), abandon), name="openenv-hosting").start()
-        raise
-
-
-def _settle(outcome: Future[T], call: Callable[[], T]) -> None:
-    try:
-        outcome.set_result(call())
-    except BaseException as error:  # noqa: BLE001 - for whoever waits
-        outcome.set_exception(error)
-
-
-@contextlib.contextmanager
-def kept(error: BaseException | None) -> Iterator[None]:
-    """Cleaning up after an error, which goes first: what goes wrong here becomes a note of it."""
-    try:
-        yield
-    except Exception as failure:
-        if error is None:
-            raise
-        error.add_note(f"and cleaning up failed: {type(failure).__name__}: {failure}")

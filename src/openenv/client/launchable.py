@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any, Self, cast
 
-__all__ = ["Launchable"]
+__all__ = ["Launchable", "launch"]
 
 
 class Launchable:
@@ -29,7 +29,7 @@ class Launchable:
             NotReady: It was not ready in its time.
             MissingExtra: The provider needs a package that is not installed.
         """
-        return cast("Self", _launch().from_docker_image(cls, image, provider, **kwargs))
+        return cast("Self", launch().from_docker_image(cls, image, provider, **kwargs))
 
     @classmethod
     def from_env(cls, repo_id: str, use_docker: bool = True, provider: Any = None, **kwargs: Any) -> Self:
@@ -41,7 +41,7 @@ class Launchable:
             provider: What runs it; None takes Docker or uv.
             kwargs: As for `from_docker_image`; `tag` is the image's, `latest` by default.
         """
-        return cast("Self", _launch().from_env(cls, repo_id, use_docker, provider, **kwargs))
+        return cast("Self", launch().from_env(cls, repo_id, use_docker, provider, **kwargs))
 
     @classmethod
     def from_hub(cls, repo_id: str, provider: Any = None, replicas: int | None = None, **kwargs: Any) -> Self:
@@ -53,9 +53,9 @@ class Launchable:
             replicas: How many containers share the sessions.
             kwargs: As for `from_env`.
         """
-        return cast("Self", _launch().from_hub(cls, repo_id, provider, replicas, **kwargs))
+        return cast("Self", launch().from_hub(cls, repo_id, provider, replicas, **kwargs))
 
 
-def _launch() -> Any:
-    # By its name, since the launcher stands above client and providers, which know nothing of each other.
+def launch() -> Any:
+    """The package `openenv.launch`, by its name, since it stands above client, server and providers."""
     return importlib.import_module("openenv.launch")

@@ -11,6 +11,7 @@ from ..errors import MessageTooLarge, OpenEnvError, ProtocolViolation
 from ..protocol.client_v2 import ClientProtocolV2, Event, Request2
 from ..protocol.codec import Codec
 from .transport import Transport
+from .way import ANY, Way
 
 __all__ = ["Call", "Link", "Waiter"]
 
@@ -91,6 +92,7 @@ class Link:
         self.loop = asyncio.get_running_loop()
         self.error: OpenEnvError | None = None
         self.hello: Mapping[str, Any] | None = None
+        self._way = ANY
         self.draining = False
         self.on_event: Callable[[str, Payload], None] | None = None
         self.on_end: Callable[[OpenEnvError], None] | None = None
@@ -109,9 +111,15 @@ class Link:
         limit = limits.get(name) if isinstance(limits, Mapping) else None
         return limit if isinstance(limit, int) and limit > 0 else None
 
+    @property
+    def way(self) -> Way:
+        """What leads back to its server and worker process."""
+        worker = (self.hello or {}).get("worker")
+        return self._way._replace(worker=worker if isinstance(worker, str) else None)
+
     def begin(self, transport: Transport) -> None:
         """Takes the connection, whose frames it may have received already."""
-        self._transport = transport
+        self._transport, self._way = transport, transport.way
         if self.error is not None:  # it came together with the answer to the handshake
             transport.drop()
 

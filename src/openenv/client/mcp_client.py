@@ -130,11 +130,12 @@ class MCPClientBase(EnvClient[Any, Any, State]):
             return self._mcp
 
     async def _dial_mcp(self) -> McpLink:
-        if self._url is None:
+        endpoint = None if self._endpoints is None else self._endpoints.pick()
+        if endpoint is None:
             raise UsageError("mode='production' uses the /mcp of a server: pass base_url, and not app")
         link = McpLink(self._options.max_message_bytes)
         link.owner = self
-        link.begin(await websocket.connect(mcp_url(self._url), lambda _: link, self._options))
+        link.begin(await websocket.connect(mcp_url(endpoint.url), lambda _: link, self._options))
         return link
 
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from ..errors import ConnectionLost, OpenEnvError
 from ..protocol.codec import codec_of
 from .transport import Receiver
+from .way import ANY
 
 __all__ = ["MemoryTransport", "connect"]
 
@@ -51,6 +52,7 @@ class MemoryTransport:
 
     def __init__(self, server: _Server, receiver: Receiver, subprotocol: str | None):
         self.subprotocol = subprotocol
+        self.way = ANY
         self._receiver: Receiver | None = receiver
         self._conversation = server.connect(_ServerEnd(self), subprotocol)
         binary = subprotocol is not None and codec_of(subprotocol).binary

@@ -20,6 +20,7 @@ from ..errors import (
 from .dial import Dial
 from .link import Link
 from .redial import FIRST_PAUSE_S, pause_of, redial
+from .way import Way
 
 __all__ = ["Resumption", "Verdict"]
 
@@ -69,14 +70,12 @@ class Resumption:
             SessionLost: It is not to be had any more, and why.
         """
         window, cause = self.window_s(lost), lost.error
-        worker = (lost.hello or {}).get("worker")
-        wanted = worker if isinstance(worker, str) else None
         reason: OpenEnvError | None = None
 
         async def attempt() -> tuple[Link, dict[str, Verdict]]:
             nonlocal reason
             try:
-                return await self._once(wanted, tokens, on_event)
+                return await self._once(lost.way, tokens, on_event)
             except OpenEnvError as error:
                 reason = error
                 raise
@@ -95,9 +94,9 @@ class Resumption:
         ) from (reason or cause)
 
     async def _once(
-        self, worker: str | None, tokens: Callable[[], Mapping[str, str]], on_event: Callable[[str, Payload], None]
+        self, way: Way, tokens: Callable[[], Mapping[str, str]], on_event: Callable[[str, Payload], None]
     ) -> tuple[Link, dict[str, Verdict]]:
-        end = await self._dial(worker)
+        end = await self._dial(way)
         if not isinstance(end, Link):
             await end.aclose()
             raise ProtocolViolation("the server that is there now does not speak protocol v2")

@@ -6,8 +6,8 @@ import inspect
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
+from ..cleanup import kept
 from ..types import ObsT, StateT, StepResult
-from .hosting import kept
 
 if TYPE_CHECKING:
     from .env_client import EnvClient
@@ -83,7 +83,12 @@ class SyncEnvClient(Generic[ActT, ObsT, StateT]):
         return blocking
 
     def __enter__(self) -> Self:
-        return self.connect()
+        try:
+            return self.connect()
+        except BaseException as error:  # as in the block of the client itself
+            with kept(error):
+                self.close()
+            raise
 
     def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
         with kept(error):

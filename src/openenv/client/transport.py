@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from ..errors import OpenEnvError
+from .way import Way
 
 __all__ = ["Connect", "Receiver", "Transport"]
 
@@ -25,10 +26,14 @@ class Transport(Protocol):
 
     Attributes:
         subprotocol: What was agreed on in the handshake; None for protocol v1.
+        way: How its server was reached.
     """
 
     @property
     def subprotocol(self) -> str | None: ...
+
+    @property
+    def way(self) -> Way: ...
 
     def send(self, frame: bytes) -> None:
         """Sends one frame, as the subprotocol has it: binary or text.

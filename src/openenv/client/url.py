@@ -7,7 +7,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 from ..errors import UsageError
 
-__all__ = ["is_loopback", "mcp_url", "websocket_url", "with_worker"]
+__all__ = ["is_loopback", "mcp_url", "towards", "websocket_url"]
 
 _SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 
@@ -42,11 +42,17 @@ def mcp_url(endpoint: str) -> str:
     return urlunsplit(parts._replace(path=parts.path.removesuffix("/ws") + "/mcp"))
 
 
-def with_worker(url: str, worker: str | None) -> str:
-    """The endpoint again, for a connection that must reach a certain worker process; None: any."""
-    if worker is None:
-        return url
-    return f"{url}{'&' if urlsplit(url).query else '?'}worker={quote(worker, safe='')}"
+def towards(url: str, worker: str | None, route: str | None = None) -> str:
+    """The endpoint again, for a connection that must reach a certain server.
+
+    Args:
+        url: The endpoint.
+        worker: The worker process, as its hello calls it; None: any.
+        route: What a gateway calls the server, in the handshake; None: any.
+    """
+    wanted = {"worker": worker, "route": route}
+    query = "&".join(f"{name}={quote(value, safe='')}" for name, value in wanted.items() if value is not None)
+    return f"{url}{'&' if urlsplit(url).query else '?'}{query}" if query else url
 
 
 def is_loopback(host: str) -> bool:

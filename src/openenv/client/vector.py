@@ -92,7 +92,7 @@ class VectorEnvClient(Generic[ActT, ObsT]):
     def __init__(
         self,
         env_cls: type[EnvClient[ActT, ObsT, Any]],
-        base_url: str | None = None,
+        base_url: str | Sequence[str] | None = None,
         num_envs: int = 256,
         connections: int = 1,
         autoreset_mode: AutoresetMode = "disabled",

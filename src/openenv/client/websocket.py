@@ -42,6 +42,7 @@ from .redial import pause_of
 from .refusal import elsewhere, refusal_of
 from .transport import Receiver
 from .url import is_loopback
+from .way import ANY, Way
 
 __all__ = ["Options", "WebSocketTransport", "connect"]
 
@@ -51,7 +52,7 @@ _picows_log = logging.LoggerAdapter(logging.Logger("openenv.client.picows", logg
 # Seconds for the closing handshake; a server that does not answer is left.
 CLOSE_TIMEOUT_S = 2.0
 _TEXT, _BINARY, _PONG, _CLOSE = WSMsgType.TEXT, WSMsgType.BINARY, WSMsgType.PONG, WSMsgType.CLOSE
-_SUBPROTOCOL = "Sec-WebSocket-Protocol"
+_SUBPROTOCOL, _ROUTE = "Sec-WebSocket-Protocol", "X-OpenEnv-Route"
 # Between attempts whose handshake was cut in the middle.
 _PAUSES_S = (0.05, 0.1, 0.2, 0.4)
 MOST_REDIRECTS = 5
@@ -88,6 +89,7 @@ async def connect(url: str, receiver: Callable[[str | None], Receiver], options:
         ConnectTimeout: No connection within `connect_timeout_s`.
         ProtocolViolation: The server chose a subprotocol that was not offered.
         Unauthorized: The server wants another key, or one at all.
+        ProviderFailed: What leads there says that the place it ran in is gone.
         ConnectionFailed: Refused, not reachable, or the server does not speak WebSocket there.
     """
     attempt = _Attempt(url, receiver, options)
@@ -202,6 +204,7 @@ class _Attempt:
         transport = WebSocketTransport(
             self._url, self._receiver(subprotocol), self._options, self._unwanted, subprotocol
         )
+        transport.way = Way(route=response.headers.get(_ROUTE))
         self.made.append(transport)
         return transport
 
@@ -221,6 +224,9 @@ class WebSocketTransport(WSListener):
         self, url: str, receiver: Receiver, options: Options, unwanted: asyncio.Event, subprotocol: str | None
     ):
         self.subprotocol = subprotocol
+        self.way = ANY
+        self._gone = False
+        self._when_gone: Callable[[], None] = _nothing
         self._url = url
         self._receiver = receiver
         self._max_bytes = options.max_message_bytes
@@ -229,6 +235,13 @@ class WebSocketTransport(WSListener):
         self._parts = bytearray()
         self._ended = asyncio.Event()
         self._end: asyncio.Task[None] | None = None
+
+    def when_gone(self, hears: Callable[[], None]) -> None:
+        """Has somebody hear of the end of the connection, once; at once if it has ended."""
+        if self._gone:
+            hears()
+        else:
+            self._when_gone = hears
 
     def send(self, frame: bytes) -> None:
         """Sends one frame."""
@@ -266,6 +279,8 @@ class WebSocketTransport(WSListener):
             self._assemble(frame)
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
+        self._gone = True
+        self._when_gone()
         self._end = asyncio.get_running_loop().create_task(self._explain_end(transport))
 
     def _assemble(self, frame: WSFrame) -> None:
@@ -300,6 +315,10 @@ class WebSocketTransport(WSListener):
             error = ConnectionLost(f"the connection to {self._url} has ended{_farewell(transport)}")
         self._receiver.lost(error)
         self._ended.set()
+
+
+def _nothing() -> None:
+    """What nobody wants to hear."""
 
 
 def _farewell(transport: WSTransport) -> str:

@@ -9,11 +9,14 @@ from collections.abc import Callable, Coroutine, Generator
 from functools import partial
 from typing import Any, Generic, NoReturn, TypeVar, cast
 
-from .client.env_client import EnvClient
-from .client.hosting import Hosting, kept, on_thread
-from .client.sync_client import SyncEnvClient
-from .errors import UsageError
-from .settings import ClientSettings
+from ..background import on_thread
+from ..cleanup import kept
+from ..client.env_client import EnvClient
+from ..client.hosting import Hosting, Urls
+from ..client.sync_client import SyncEnvClient
+from ..errors import UsageError
+from ..providers.blocking import BlockingContainers, BlockingRuntime
+from ..settings import ClientSettings
 
 __all__ = ["Launch", "from_docker_image", "from_env", "from_hub"]
 
@@ -109,7 +112,7 @@ class Launch(Coroutine[Any, Any, ClientT], Generic[ClientT]):
                 self._client = self._made(url)
         return self._client
 
-    def _made(self, url: str) -> ClientT:
+    def _made(self, url: Urls) -> ClientT:
         hosting = self._hosting.hand_over()
         try:
             return made(self._cls, url, hosting, self._arguments)
@@ -119,7 +122,7 @@ class Launch(Coroutine[Any, Any, ClientT], Generic[ClientT]):
             raise
 
 
-def made(cls: type[ClientT], url: str, hosting: Hosting, arguments: dict[str, Any]) -> ClientT:
+def made(cls: type[ClientT], url: Urls, hosting: Hosting, arguments: dict[str, Any]) -> ClientT:
     """A client of a server that is ready, whose constructor may take less than that of `EnvClient`."""
     parameters = inspect.signature(cls).parameters
     anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
@@ -132,7 +135,7 @@ def made(cls: type[ClientT], url: str, hosting: Hosting, arguments: dict[str, An
 def from_docker_image(cls: type[ClientT], image: str, provider: Any = None, **kwargs: Any) -> Launch[ClientT]:
     """See `EnvClient.from_docker_image`."""
     if provider is None:
-        from .providers import DockerSwarmProvider, LocalDockerProvider
+        from ..providers import DockerSwarmProvider, LocalDockerProvider
 
         provider = DockerSwarmProvider() if "replicas" in kwargs else LocalDockerProvider()
         stop = provider.close  # nobody else has it
@@ -154,7 +157,7 @@ def from_env(
         image = f"{ClientSettings.read().hub_registry}/{_subdomain(owner, name)}:{tag}"
         return from_docker_image(cls, image, provider, **kwargs)
     if provider is None:
-        from .providers import UVProvider
+        from ..providers import UVProvider
 
         of_uv = {key: kwargs.pop(key) for key in ("app", "host", "reload", "context_timeout_s") if key in kwargs}
         revision = f"@{kwargs.pop('tag')}" if "tag" in kwargs else ""
@@ -180,16 +183,24 @@ def _launch(
     timeout_s = kwargs.pop("ready_timeout_s", None)
     known = {*inspect.signature(cls).parameters, *inspect.signature(EnvClient).parameters} - _OF_PROVIDERS
     arguments = {name: kwargs.pop(name) for name in known & kwargs.keys()}
-    if getattr(provider, "public", False) is True and "OPENENV_API_KEYS" not in (kwargs.get("env_vars") or {}):
-        # Whoever reaches the address could use it otherwise.
+    # Whoever reaches the address could use it otherwise, and be it another user of this machine.
+    if isinstance(provider, BlockingContainers | BlockingRuntime):
+        kwargs["keyed"] = True
+    elif getattr(provider, "public", False) is True and "OPENENV_API_KEYS" not in (kwargs.get("env_vars") or {}):
         key = secrets.token_urlsafe(24)
         kwargs["env_vars"] = {**(kwargs.get("env_vars") or {}), "OPENENV_API_KEYS": f"control:{key}"}
 
-    def ready(url: str) -> None:
+    def started() -> Urls:
+        url = start(**kwargs)
+        deployment = provider.current if isinstance(provider, BlockingContainers | BlockingRuntime) else None
+        return deployment.urls if deployment is not None and len(deployment.urls) > 1 else url
+
+    def ready(urls: Urls) -> None:
+        url = urls if isinstance(urls, str) else urls[0]
         limits = () if timeout_s is None else (timeout_s,)
         provider.wait_for_ready(*((url,) if hasattr(provider, "start_container") else ()), *limits)
 
-    launch = Launch(cls, Hosting(partial(start, **kwargs), ready, stop, provider=provider), arguments)
+    launch = Launch(cls, Hosting(started, ready, stop, provider=provider), arguments)
     try:
         asyncio.get_running_loop()
     except RuntimeError:

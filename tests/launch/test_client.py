@@ -17,10 +17,10 @@ from openenv.errors import ConnectionFailed, NotReady, UsageError
 from openenv.launch import Launch
 from openenv.settings import ClientSettings
 
-from .asynchronous import Gate, until
-from .client.environments import CounterAction, CounterEnv, ThreadCounter, app_of
-from .providers.places import Containers, Runtime
-from .server.wires import served
+from ..asynchronous import Gate, until
+from ..client.environments import CounterAction, CounterEnv, ThreadCounter, app_of
+from ..providers.places import Containers, Runtime
+from ..server.wires import served
 
 ONE = CounterAction(by=1)
 WAYS = ["from_docker_image", "from_env", "from_hub"]

@@ -1,0 +1,74 @@
+"""Which of several servers gets the next connection. `tests/real/test_client_endpoints.py` has real ones."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+
+import pytest
+
+from openenv.client.endpoints import Endpoints
+from openenv.errors import InvalidArgument, UsageError
+
+URLS = ["http://a:1", "b:2", "wss://c/base"]
+
+
+def connected(endpoints: Endpoints, times: int) -> Counter[str]:
+    for _ in range(times):
+        endpoint = endpoints.pick()
+        assert endpoint is not None
+        endpoint.opened()
+    return Counter({endpoint.url: endpoint.connections for endpoint in endpoints.all})
+
+
+def test_connections_are_spread_evenly() -> None:
+    counts = connected(Endpoints(URLS), 7)
+    assert counts.total() == 7
+    assert sorted(counts.values()) == [2, 2, 3]
+    assert counts.keys() == {"ws://a:1/ws", "ws://b:2/ws", "wss://c/base/ws"}
+
+
+def test_what_ended_makes_room() -> None:
+    endpoints = Endpoints(URLS)
+    connected(endpoints, 9)
+    endpoints.all[1].closed()
+    assert endpoints.pick() is endpoints.all[1]
+
+
+def test_clients_of_one_process_count_together() -> None:
+    first, second = Endpoints(URLS), Endpoints(URLS[:2])
+    connected(first, 3)
+    assert connected(second, 3).total() == 5
+    assert first.all[0] is second.all[0]
+
+
+def test_what_nobody_uses_is_forgotten() -> None:
+    connected(Endpoints(URLS), 3)
+    gc.collect()
+    assert [endpoint.connections for endpoint in Endpoints(URLS).all] == [0, 0, 0]
+
+
+def test_one_that_failed_comes_last() -> None:
+    endpoints = Endpoints(URLS[:2])
+    endpoints.all[0].failed()
+    assert connected(endpoints, 5)["ws://b:2/ws"] == 5
+    assert endpoints.pick({endpoints.all[1]}) is endpoints.all[0]
+    assert endpoints.pick(endpoints.all) is None
+
+
+def test_among_equals_chance_decides() -> None:
+    endpoints = Endpoints(URLS)
+    assert {endpoint.url for endpoint in (endpoints.pick() for _ in range(200)) if endpoint is not None} == {
+        endpoint.url for endpoint in endpoints.all
+    }
+
+
+def test_an_address_that_is_named_twice_is_one() -> None:
+    assert len(Endpoints(["a:1", "http://a:1/", "ws://a:1/ws"]).all) == 1
+
+
+def test_no_addresses() -> None:
+    with pytest.raises(InvalidArgument, match="empty list"):
+        Endpoints([])
+    with pytest.raises(UsageError, match="no address"):
+        Endpoints(["a:1", "ftp://b"])
