@@ -295,6 +295,16 @@ def proxy_for(scheme: str, host: str) -> str | None:
     return None if proxy_bypass(host) else getproxies().get(scheme)
 
 
+def ray_address() -> str | None:
+    """The Ray cluster that the process's environment names, if any."""
+    return os.environ.get("RAY_ADDRESS") or None
+
+
+def variable_here(name: str) -> str | None:
+    """A variable of the process's environment that a user has named; None: it is not set."""
+    return os.environ.get(name)
+
+
 def environ_of_environments() -> dict[str, str]:
     """The process's environment for processes that run environments: without the server's secrets."""
     secrets = {"OPENENV_API_KEY"}

@@ -50,6 +50,13 @@ def terminal(monkeypatch):
     [
         (["scale"], "either --url of a running server, or --serve TARGET"),
         (["scale", "--url", "localhost:1", "--serve", "echo"], "either --url"),
+        (["scale", "--provider", "local", "--serve", "echo"], "either --url"),
+        (["scale", "--provider", "local"], "--image and --target"),
+        (["scale", "--provider", "local", "--image", "a", "--target", "b"], "--image and --target"),
+        (["scale", "--serve", "echo", "--replicas", "2"], "--replicas needs --provider"),
+        (["scale", "--serve", "echo", "--option", "a=b"], "--option needs --provider"),
+        (["scale", "--provider", "local", "--target", "echo", "--option", "b"], "NAME=VALUE"),
+        (["scale", "--serve", "echo", "--requests-grid", "3", "--expected-hosts", "4"], "cannot reach 4 hosts"),
         (["steps"], "either --url"),
         (["scale", "--serve", "echo", "--requests-grid", "1,many"], "--requests-grid is '1,many'"),
         (["scale", "--serve", "echo", "--wait-grid", ""], "--wait-grid is ''"),

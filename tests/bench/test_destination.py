@@ -16,6 +16,12 @@ def test_an_address_is_read_in_every_form():
     assert found.handshake.endswith(b"\r\n\r\n")
 
 
+def test_a_key_is_in_the_handshake_and_not_in_what_is_shown():
+    found = destination_of("localhost:8000", "the-key")
+    assert b"\r\nAuthorization: Bearer the-key\r\n\r\n" in found.handshake
+    assert "the-key" not in repr(found)
+
+
 def test_ports_are_those_of_the_scheme_and_queries_stay():
     plain, secure = destination_of("http://example.test/a?b=c"), destination_of("https://example.test")
     assert (plain.port, secure.port) == (80, 443)

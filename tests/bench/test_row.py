@@ -39,6 +39,14 @@ def test_a_line_has_these_keys_in_this_order():
     assert [list(line) for line in lines(good(), failed())] == [KEYS, KEYS]
 
 
+def test_the_server_that_was_reached_is_not_written():
+    row = good()
+    row.server = "10.0.0.1"
+    assert list(lines(row)[0]) == KEYS
+    assert row.host == "10.0.0.1"
+    assert good().host == "here"
+
+
 def test_a_request_that_went_well():
     (line,) = lines(good(3, total=0.6000001))
     assert line["mode"] == "ws"

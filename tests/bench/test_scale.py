@@ -32,6 +32,13 @@ def test_every_size_is_measured_with_every_wait_as_often_as_asked():
     }
 
 
+def test_sessions_are_shared_out_among_several_servers():
+    (batch, _), *_ = GRID.batches(["http://a:1", "http://b:1"], "the-key")
+    assert [batch.url_of(number) for number in range(3)] == ["http://a:1", "http://b:1", "http://a:1"]
+    assert batch.headers == {"Authorization": "Bearer the-key"}
+    assert "the-key" not in repr(batch)
+
+
 def test_a_good_grid_is_accepted():
     check_grid(GRID)
     check_grid(replace(GRID, mode=Mode.HTTP))

@@ -118,7 +118,8 @@ def test_sessions_that_cannot_be_opened_are_counted():
     assert all(error.startswith("ServerFull: ") for error in cost.errors)
 
 
-def test_a_server_that_dies_ends_the_loop():
+def test_a_server_that_dies_ends_the_loop(monkeypatch):
+    monkeypatch.setenv("OPENENV_RESUME_WINDOW_S", "1")  # for so long, a client waits for the server's return
     with (
         ServedTarget("bench_environments:Moody", cwd=HERE) as server,
         pytest.raises(LaunchFailed, match="no step was answered"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import ssl
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from urllib.parse import urlsplit
 
@@ -26,7 +26,7 @@ class Destination:
     Attributes:
         url: In its full form.
         host, port: Where to connect.
-        handshake: The request that asks for a WebSocket.
+        handshake: The request that asks for a WebSocket; the key is in it.
         tls: For `wss`.
         sources: Whether connections may come from any address 127.x.y.z, as they may to such an address on Linux.
     """
@@ -34,7 +34,7 @@ class Destination:
     url: str
     host: str
     port: int
-    handshake: bytes
+    handshake: bytes = field(repr=False)
     tls: ssl.SSLContext | None
     sources: bool
 
@@ -47,8 +47,12 @@ class Destination:
 
 
 @lru_cache
-def destination_of(url: str) -> Destination:
+def destination_of(url: str, api_key: str | None = None) -> Destination:
     """Reads an address in any form that `EnvClient` takes. Proxies of the environment are not used.
+
+    Args:
+        url: The address.
+        api_key: The key that the server asks for.
 
     Raises:
         UsageError: It is none.
@@ -57,13 +61,14 @@ def destination_of(url: str) -> Destination:
     parts = urlsplit(full)
     host, secure = parts.hostname or "", parts.scheme == "wss"
     path = parts.path + (f"?{parts.query}" if parts.query else "")
+    key = "" if api_key is None else f"Authorization: Bearer {api_key}\r\n"
     return Destination(
         url=full,
         host=host,
         port=parts.port or (443 if secure else 80),
         handshake=(
             f"GET {path} HTTP/1.1\r\nHost: {parts.netloc}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-            "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: b25lIGtleSBmb3IgYWxsLg==\r\n\r\n"
+            f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: b25lIGtleSBmb3IgYWxsLg==\r\n{key}\r\n"
         ).encode(),
         tls=ssl.create_default_context() if secure else None,
         sources=sys.platform == "linux" and _is_ipv4_loopback(host),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ..client.url import websocket_url
 from ..errors import MissingExtra, ProtocolViolation, from_wire
+from ..gateway import HEADER
 from .crew import Member
 from .destination import destination_of
 from .row import Mode, Row
@@ -33,6 +34,9 @@ class Batch:
         sessions: How many there are.
         wait_seconds: What each step asks for.
         timeout_s: Seconds for each phase of a request.
+        further: Addresses of further servers that do the same: sessions are shared out evenly, and since all begin
+            together, no server ever has more than another.
+        api_key: The key that they ask for.
     """
 
     url: str
@@ -40,11 +44,23 @@ class Batch:
     sessions: int
     wait_seconds: float
     timeout_s: float
+    further: tuple[str, ...] = ()
+    api_key: str | None = field(default=None, repr=False)
+
+    def url_of(self, number: int) -> str:
+        """The server of a request, by its number."""
+        return (self.url, *self.further)[number % (1 + len(self.further))]
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What every request says that is not a WebSocket's."""
+        return {} if self.api_key is None else {"Authorization": f"Bearer {self.api_key}"}
 
 
 async def request(batch: Batch, request_id: int, member: Member) -> Row:
     """Does one request of a batch. Never raises: what went wrong stands in the row."""
     row = Row(request_id, batch.mode, time.time(), batch.wait_seconds, batch.sessions)
+    row.server = batch.url_of(request_id) if batch.further else None
     try:
         if batch.mode is Mode.HTTP:
             await _over_http(row, batch, member)
@@ -61,10 +77,7 @@ async def request(batch: Batch, request_id: int, member: Member) -> Row:
 async def warm_up(batch: Batch) -> None:
     """Does once, before a storm, what httpx imports and makes with its first request."""
     if batch.mode is Mode.HTTP:
-        import httpx
-
-        base_url = _http_url(batch.url)
-        async with httpx.AsyncClient(base_url=base_url, timeout=batch.timeout_s, verify=_tls(base_url)) as client:
+        async with _client(batch, batch.url) as client:
             await client.get("/health")
 
 
@@ -78,7 +91,9 @@ def require_httpx() -> None:
 
 async def _over_websocket(row: Row, batch: Batch, member: Member) -> None:
     began = time.perf_counter()
-    client = await ThinClient.connect(destination_of(batch.url), row.request_id, batch.timeout_s)
+    destination = destination_of(batch.url_of(row.request_id), batch.api_key)
+    client = await ThinClient.connect(destination, row.request_id, batch.timeout_s)
+    row.server = client.route or row.server
     try:
         connected = time.perf_counter()
         row.connect_latency = connected - began
@@ -98,11 +113,8 @@ async def _over_websocket(row: Row, batch: Batch, member: Member) -> None:
 
 
 async def _over_http(row: Row, batch: Batch, member: Member) -> None:
-    import httpx
-
     connection = _Connection()
-    base_url = _http_url(batch.url)
-    async with httpx.AsyncClient(base_url=base_url, timeout=batch.timeout_s, verify=_tls(base_url)) as client:
+    async with _client(batch, batch.url_of(row.request_id)) as client:
         began = time.perf_counter()
         try:
             response = await client.post("/reset", json={}, extensions={"trace": connection.trace})
@@ -115,6 +127,7 @@ async def _over_http(row: Row, batch: Batch, member: Member) -> None:
             reset = time.perf_counter()
             row.reset_latency = reset - (connection.opened or began)
             member.count("reset")
+            row.server = response.headers.get(HEADER) or row.server
             action = {"action": {"wait_seconds": batch.wait_seconds}}
             observation = _observation(await client.post("/step", json=action))
             _note_step(row, began, reset, observation, member)
@@ -157,6 +170,13 @@ def _observation(response: httpx.Response) -> dict[str, Any]:
     if isinstance(body, dict) and "code" in body:
         raise from_wire(body)
     raise ProtocolViolation(f"HTTP {response.status_code} from {response.url.path}: {response.text[:200]}")
+
+
+def _client(batch: Batch, url: str) -> httpx.AsyncClient:
+    import httpx
+
+    base_url = _http_url(url)
+    return httpx.AsyncClient(base_url=base_url, timeout=batch.timeout_s, verify=_tls(base_url), headers=batch.headers)
 
 
 def _http_url(url: str) -> str:

@@ -49,7 +49,7 @@ def steps_document(
 def scale_document(summaries: Sequence[Summary], command: str, target: str | None, served_by: str) -> dict[str, Any]:
     """What `openenv bench scale` writes to `result.json`; arguments as above."""
     workload = {"target": target, "mode": summaries[0].mode}
-    batches = [asdict(summary) for summary in summaries]
+    batches = [{**asdict(summary), "host_spread": summary.host_spread} for summary in summaries]
     return {**_head(SCALE, command, workload, served_by), "batches": batches}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import IO
 
@@ -36,6 +36,8 @@ class Row:
         success: All of it went well, the close too.
         error_type: Class of the exception that ended the request; None if it succeeded.
         error_message: What that exception said.
+        server: Which of several servers it reached: what a gateway calls it, or its address where the load chose it.
+            None if that is not known. Not written.
     """
 
     request_id: int
@@ -54,6 +56,7 @@ class Row:
     success: bool = False
     error_type: str | None = None
     error_message: str | None = None
+    server: str | None = field(default=None, metadata={"written": False})
 
     def fail(self, error: BaseException) -> None:
         """Notes the exception that ended this request."""
@@ -64,13 +67,19 @@ class Row:
     @classmethod
     def columns(cls) -> list[str]:
         """The keys of a line, in their order."""
-        return [field.name for field in fields(cls)]
+        return [field.name for field in fields(cls) if field.metadata.get("written", True)]
+
+    @property
+    def host(self) -> str | None:
+        """Where it ran: the server, or else the machine or container that the environment named."""
+        return self.server or self.host_url
 
 
 def write_rows(file: IO[str], rows: Iterable[Row]) -> None:
     """Writes one JSON object a line. Times are cut to microseconds."""
     for row in rows:
-        file.write(json.dumps({key: _rounded(value) for key, value in asdict(row).items()}) + "\n")
+        values = asdict(row)
+        file.write(json.dumps({key: _rounded(values[key]) for key in row.columns()}) + "\n")
 
 
 def _rounded(value: object) -> object:

@@ -16,6 +16,7 @@ from .crew import Counts
 from .episode import Batch, require_httpx
 from .figures import scale_figures
 from .file_limit import check_share, enough_processes, raise_file_limit
+from .hosts import host_sentences, hosts_tables
 from .machine import machine
 from .report import Report, Table
 from .result import scale_document
@@ -59,10 +60,16 @@ class Grid:
     timeout_s: float
     processes: int | None = None
 
-    def batches(self, url: str) -> list[tuple[Batch, int]]:
-        """What to do, each with the number of its repetition."""
+    def batches(self, url: str | Sequence[str], api_key: str | None = None) -> list[tuple[Batch, int]]:
+        """What to do, each with the number of its repetition.
+
+        Args:
+            url: Address of the server, or of several.
+            api_key: The key that they ask for.
+        """
+        first, *further = [url] if isinstance(url, str) else url
         return [
-            (Batch(url, self.mode, sessions, wait, self.timeout_s), repetition)
+            (Batch(first, self.mode, sessions, wait, self.timeout_s, tuple(further), api_key), repetition)
             for wait in self.waits
             for sessions in self.requests
             for repetition in range(1, self.reps + 1)
@@ -104,7 +111,7 @@ class ScaleResult:
                 if size
                 else f"No batch with a step of {wait:g} s had 95 % success in every repetition."
             )
-        return sentences
+        return sentences + host_sentences(self.summaries)
 
 
 def check_grid(grid: Grid) -> None:
@@ -129,10 +136,11 @@ def check_grid(grid: Grid) -> None:
 
 def measure_scale(
     grid: Grid,
-    url: str,
+    url: str | Sequence[str],
     output_dir: Path,
     *,
     served_by: str,
+    api_key: str | None = None,
     command: str = "",
     target: str | None = None,
     cores: int | None = None,
@@ -145,9 +153,10 @@ def measure_scale(
 
     Args:
         grid: What to do; `check_grid` has accepted it.
-        url: Address of the server.
+        url: Address of the server, or of several that do the same.
         output_dir: Where to write; made if it is not there.
         served_by: What the server is, in words for the report.
+        api_key: The key that it asks for.
         command: What was typed to measure it.
         target: What is served, as `openenv serve` takes it; None if it is not known.
         cores: Of the machine that serves; those of this one if None.
@@ -157,7 +166,7 @@ def measure_scale(
     output_dir.mkdir(parents=True, exist_ok=True)
     result = ScaleResult(cores or os.cpu_count() or 1)
     with (output_dir / "raw.jsonl").open("w", encoding="utf-8") as raw:
-        for batch, repetition in grid.batches(url):
+        for batch, repetition in grid.batches(url, api_key):
             settle()
             done = storm(batch, grid.processes_for(batch.sessions), partial(progress, batch, repetition))
             write_rows(raw, done.rows)
@@ -187,7 +196,7 @@ def _report(result: ScaleResult, grid: Grid, served_by: str, pictures: dict[str,
             "load": f"{max(map(grid.processes_for, grid.requests))} process(es), {grid.timeout_s:g} s for each phase",
             **{f"{name} (load)": value for name, value in machine().items()},
         },
-        tables=[_table(result.summaries), _errors(result.errors)],
+        tables=[_table(result.summaries), *hosts_tables(result.summaries), _errors(result.errors)],
         pictures=pictures,
     )
 

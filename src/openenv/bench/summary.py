@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from typing import IO
 
 from .quantiles import spread
@@ -33,6 +33,7 @@ class Summary:
         effective_concurrency: Sum of the successful requests' total latencies by wall time: how many were under
             way on average.
         unique_pids, unique_sessions, unique_hosts: How many different ones the environment named.
+        hosts: How many of the successful requests each host had (`Row.host`). Not in `summary.csv`.
     """
 
     mode: str
@@ -61,11 +62,19 @@ class Summary:
     unique_pids: int
     unique_sessions: int
     unique_hosts: int
+    hosts: Mapping[str, int] = field(default_factory=dict, metadata={"written": False})
 
     @classmethod
     def columns(cls) -> list[str]:
         """The header of `summary.csv`."""
-        return [field.name for field in fields(cls)]
+        return [field.name for field in fields(cls) if field.metadata.get("written", True)]
+
+    @property
+    def host_spread(self) -> float | None:
+        """By how much the fullest and the emptiest host lie apart, as a share of their mean; None without hosts."""
+        if not self.hosts:
+            return None
+        return (max(self.hosts.values()) - min(self.hosts.values())) * len(self.hosts) / sum(self.hosts.values())
 
 
 def summarize(rows: Sequence[Row], wall_s: float, repetition: int) -> Summary:
@@ -108,6 +117,7 @@ def summarize(rows: Sequence[Row], wall_s: float, repetition: int) -> Summary:
         unique_pids=len({row.pid for row in good} - {None}),
         unique_sessions=len({row.session_hash for row in good} - {None}),
         unique_hosts=len({row.host_url for row in good} - {None}),
+        hosts=dict(sorted(Counter(row.host for row in good if row.host is not None).items())),
     )
 
 
@@ -136,7 +146,8 @@ def write_summaries(file: IO[str], summaries: Iterable[Summary]) -> None:
     table = csv.DictWriter(file, Summary.columns(), lineterminator="\n")
     table.writeheader()
     for summary in summaries:
-        table.writerow({key: _rounded(value) for key, value in asdict(summary).items()})
+        values = asdict(summary)
+        table.writerow({key: _rounded(values[key]) for key in Summary.columns()})
 
 
 def _rounded(value: object) -> object:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from typing import Any, cast
 
 from ..errors import ConnectionFailed, ConnectionLost, ConnectTimeout, OpenEnvError, ProtocolViolation, StepTimeout
+from ..gateway import HEADER
 from ..protocol import ClientProtocol
 from .destination import Destination
 from .frames import FrameReader, Opcode, client_frame
@@ -15,6 +17,7 @@ __all__ = ["ThinClient"]
 
 # Seconds for the server to end a connection that was said goodbye to.
 CLOSE_TIMEOUT_S = 2.0
+_ROUTE = re.compile(rb"(?i)\r\n%s: *([^\r\n]+)" % HEADER.encode())
 _GOODBYE = client_frame(Opcode.CLOSE, b"\x03\xe8")
 
 
@@ -23,6 +26,9 @@ class ThinClient(asyncio.Protocol):
 
     It has no pings, no proxies and no limits, and uses asyncio's own transport: half the CPU time of `EnvClient`
     from connecting to closing, and there is nobody to wait for the connection who could give up.
+
+    Attributes:
+        route: What a gateway calls the server that it has chosen, once there is a connection.
     """
 
     def __init__(self, destination: Destination):
@@ -34,6 +40,7 @@ class ThinClient(asyncio.Protocol):
         self._answer: asyncio.Future[Any] = loop.create_future()
         self._ended: asyncio.Future[None] = loop.create_future()
         self._transport: asyncio.Transport | None = None
+        self.route: str | None = None
         self._farewell = " without a word"
         # What the next call will raise: a server that is full says so unasked.
         self._error: OpenEnvError | None = None
@@ -146,6 +153,8 @@ class ThinClient(asyncio.Protocol):
         if status != [b"101"]:
             first = head.partition(b"\r\n")[0][:100].decode(errors="replace")
             raise ConnectionFailed(f"{self._destination.url} does not speak WebSocket: {first!r}")
+        route = _ROUTE.search(head)
+        self.route = None if route is None else route[1].decode("ascii", errors="replace")
         self._answer.set_result(None)
         return rest
 

@@ -12,6 +12,7 @@ import click
 
 from . import bench_options as options
 from .bench_compare import compare
+from .bench_sandbox import sandbox
 from .bench_scale import scale
 from .bench_steps import steps
 
@@ -30,6 +31,7 @@ def app() -> None:
 app.add_command(scale)
 app.add_command(steps)
 app.add_command(compare)
+app.add_command(sandbox)
 
 
 @app.command(short_help="Serve, drive and measure on this machine, in under a minute.")

@@ -11,6 +11,9 @@ from .. import __version__
 from ..errors import ImportFailed, OpenEnvError
 from .bench import app as bench
 from .contract import contract
+from .deploy import deploy
+from .gateway import gateway
+from .providers import providers
 from .serve import serve
 from .top import top
 from .worker import worker
@@ -29,6 +32,9 @@ app.add_command(top)
 app.add_command(worker)
 app.add_command(bench)
 app.add_command(contract)
+app.add_command(deploy)
+app.add_command(gateway)
+app.add_command(providers)
 
 
 def main() -> None:
