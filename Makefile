@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --quiet --quiet --disable-pip-version-check
 
-.PHONY: help install demo test test-trainers check format cov bench bench-vector bench-scale bench-cartpole bench-peer chaos soak clean
+.PHONY: help install infra demo test test-infra test-trainers check format cov bench bench-vector bench-scale bench-cartpole bench-peer chaos soak clean
 
 help: ## List the verbs
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -21,7 +21,17 @@ demo: install ## Serve, drive and measure on this machine; writes out/demo
 	@$(BIN)/openenv bench demo --output-dir out/demo
 
 test: install ## Run every test; ARGS="-n 2 --dist loadfile" takes half the time
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest --ignore tests/infra $(ARGS)
+
+infra: $(VENV)/.infra ## Install what test-infra needs: Python packages into .venv, and Debian's where we may
+
+$(VENV)/.infra: requirements-infra.txt scripts/install_infra $(VENV)/.installed
+	@$(PIP) install -r requirements-infra.txt
+	@scripts/install_infra
+	@touch $@
+
+test-infra: infra ## Tests with real Docker, Swarm, Slurm, Ray, Envoy, podman: started by hand, skipped where there are none
+	@$(BIN)/python -m pytest tests/infra $(ARGS)
 
 test-trainers: install .venv-trainers/.installed ## The tests that need torch and trl, in a virtual environment of their own
 	@.venv-trainers/bin/python -m pytest tests/trainers
