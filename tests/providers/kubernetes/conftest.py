@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from openenv.providers import KubernetesProvider, Pace
 
-from .api import Cluster, standing_in
+if TYPE_CHECKING:
+    from .api import Cluster
 
 Make = Callable[..., KubernetesProvider]
 
@@ -18,6 +19,8 @@ Make = Callable[..., KubernetesProvider]
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     """One that nobody misused, and in which nothing is left."""
+    from .api import Cluster, standing_in  # here, since without its packages this module cannot be skipped
+
     cluster = Cluster()
     with standing_in(cluster, tmp_path) as kubeconfig:
         cluster.kubeconfig = kubeconfig
