@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ...errors import LaunchFailed, NotReady, UsageError
@@ -153,9 +152,9 @@ def _label_of(manifest: Manifest) -> str | None:
     return label
 
 
-def _complete(deployment: Mapping[str, object]) -> bool:
+def _complete(deployment: Manifest) -> bool:
     """Whether all servers of a Deployment are there, and of its last version."""
-    spec, status, metadata = (dict(deployment.get(part) or {}) for part in ("spec", "status", "metadata"))  # type: ignore[call-overload]
+    spec, status, metadata = (deployment.get(part) or {} for part in ("spec", "status", "metadata"))
     wanted = spec.get("replicas", 1)
     if status.get("observedGeneration", 0) < metadata.get("generation", 0):
         return False
