@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from openenv.background import BackgroundLoop, on_shared, on_thread, shared_loop, wait_for
+from openenv.background import BackgroundLoop, on_shared, on_thread, shared_loop, to_its_end, wait_for
 
 colour: ContextVar[str] = ContextVar("colour")
 
@@ -223,5 +223,45 @@ async def test_a_caller_who_is_cancelled_twice_leaves_at_once_and_no_failure_is_
     held.set()
     del asked
     await asyncio.sleep(0.05)
+    gc.collect()
+    assert unheard == []
+
+
+async def test_a_caller_who_is_cancelled_waits_for_what_goes_to_its_end():
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def call() -> str:
+        begun.set()
+        await asyncio.sleep(0.01)
+        ended.set()
+        return "done"
+
+    assert await to_its_end(call()) == "done"
+    begun.clear()
+    ended.clear()
+    asked = asyncio.ensure_future(to_its_end(call()))
+    await begun.wait()
+    asked.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+    assert ended.is_set()
+
+
+async def test_a_failure_after_the_caller_was_cancelled_is_not_reported():
+    unheard: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
+
+    async def failing() -> None:
+        await asyncio.sleep(0.01)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await to_its_end(failing())
+    asked = asyncio.ensure_future(to_its_end(failing()))
+    await asyncio.sleep(0)
+    asked.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+    del asked
     gc.collect()
     assert unheard == []

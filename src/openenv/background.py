@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
-__all__ = ["BackgroundLoop", "on_shared", "on_thread", "shared_loop", "wait_for"]
+__all__ = ["BackgroundLoop", "heard", "on_shared", "on_thread", "shared_loop", "to_its_end", "wait_for"]
 
 T = TypeVar("T")
 
@@ -115,11 +115,27 @@ async def on_shared(call: Coroutine[Any, Any, T]) -> T:
     try:
         return await asyncio.shield(ended)
     except asyncio.CancelledError:
-        # Its failure is seen: the caller's cancellation goes first.
-        ended.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        ended.add_done_callback(heard)
         background.loop.call_soon_threadsafe(lambda: begun.result().cancel())
         await asyncio.wait([ended])
         raise
+
+
+async def to_its_end(call: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine to its end: a caller who is cancelled waits for it. The cancellation goes before its failure."""
+    task = asyncio.ensure_future(call)
+    task.add_done_callback(heard)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
+
+
+def heard(work: asyncio.Future[Any]) -> None:
+    """To be called back by work that goes on when nobody waits any more: its failure is then no news to report."""
+    if not work.cancelled():
+        work.exception()
 
 
 async def on_thread(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import shutil
 import signal
 import subprocess
@@ -498,13 +499,15 @@ def test_a_warm_container_that_broke_is_replaced(engine: Any) -> None:
         provider.pool.wait_filled()
 
 
-def test_a_pool_of_what_cannot_be_started_says_why(engine: Any) -> None:
+def test_a_pool_of_what_cannot_be_started_says_why(engine: Any, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(UsageError, match="image"):
         docker(warm=2)
     with docker(image=QUICK.image, warm=2, command=["/nothing-to-run"]) as provider:
         assert provider.pool is not None
         with pytest.raises(LaunchFailed, match="nothing-to-run"):
             provider.pool.wait_filled()
+    gc.collect()
+    assert [record for record in caplog.records if record.name == "asyncio"] == []  # no failure unheard
 
 
 # When somebody dies.

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
 
-from ..background import on_thread
+from ..background import heard, on_thread
 from ..errors import LaunchFailed, UsageError
 from .blocking import BlockingContainers
 from .capabilities import Capabilities
@@ -193,6 +193,7 @@ class LocalDockerProvider(BlockingContainers, OneByOne):
         if self._seen is None or now - self._seen_at > GLANCE_S:
             labels = {PROVIDER: type(self).__name__, OWNER: str(Owner.this())}
             self._seen = asyncio.ensure_future(on_thread(lambda: self._containers.running(labels)))
+            self._seen.add_done_callback(heard)
             self._seen_at = now
         return await asyncio.shield(self._seen)
 
@@ -215,6 +216,7 @@ class LocalDockerProvider(BlockingContainers, OneByOne):
         while what.work is not None and not what.work.done():
             await asyncio.wait([what.work])
         what.work = work = asyncio.ensure_future(on_thread(call))
+        work.add_done_callback(heard)
         return await asyncio.shield(work)
 
     async def _fetch(self, image: str, platform: str | None, variables: Mapping[str, str]) -> None:

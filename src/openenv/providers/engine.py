@@ -36,9 +36,10 @@ def connected() -> Any:
     """
     try:
         import docker
+        from docker.utils import kwargs_from_env
     except ImportError:
         raise MissingExtra("docker", "docker") from None
-    host = docker.utils.kwargs_from_env().get("base_url") or DEFAULT_HOST
+    host = kwargs_from_env().get("base_url") or DEFAULT_HOST
     try:
         _knock(host)
         engine = docker.from_env(max_pool_size=CONNECTIONS)
@@ -49,7 +50,8 @@ def connected() -> Any:
     except Exception as error:
         engine.close()
         raise ProviderFailed(_absent(error)) from error
-    _knock_first(engine.api, host)
+    if host.startswith("unix://"):
+        _reach(engine.api, host)
     return engine
 
 
@@ -60,20 +62,13 @@ def _knock(host: str) -> None:
             end.connect(host.removeprefix("unix://"))
 
 
-def _knock_first(api: Any, host: str) -> None:
-    """Has each request of a client knock, for the engine may end."""
-    from requests.exceptions import ConnectionError as NoAnswer
+def _reach(api: Any, host: str) -> None:
+    """Has a client's requests leave no socket open where nobody answers any more."""
+    from .engine_socket import SocketAdapter
 
-    send = api.send
-
-    def knocking(request: Any, **options: Any) -> Any:
-        try:
-            _knock(host)
-        except OSError as error:
-            raise NoAnswer(f"{host}: {error.strerror}", request=request) from None
-        return send(request, **options)
-
-    api.send = knocking
+    scheme = "http+docker://"
+    api.get_adapter(scheme).close()
+    api.mount(scheme, SocketAdapter(f"http+{host}", api.timeout, max_pool_size=CONNECTIONS))
 
 
 def _absent(error: Exception) -> str:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from ..background import on_thread
+from ..background import heard, on_thread
 from ..cleanup import kept
 from ..errors import LaunchFailed, ProviderFailed, UsageError
 from .blocking import BlockingRuntime
@@ -326,7 +326,7 @@ def _checked(
 
 async def _bounded(call: Callable[[], T], limit_s: float) -> T:
     task = asyncio.ensure_future(on_thread(call))
-    task.add_done_callback(_heard)
+    task.add_done_callback(heard)
     try:
         done, _ = await asyncio.wait([task], timeout=limit_s)
     except asyncio.CancelledError:
@@ -335,8 +335,3 @@ async def _bounded(call: Callable[[], T], limit_s: float) -> T:
     if not done:
         raise ProviderFailed(f"the Ray cluster has not answered for {limit_s:g} s: is it still there?")
     return task.result()
-
-
-def _heard(task: asyncio.Task[Any]) -> None:
-    if not task.cancelled():
-        task.exception()  # whoever waited for it was told something else

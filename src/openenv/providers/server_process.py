@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..background import on_thread
+from ..background import heard, on_thread
 from ..errors import LaunchFailed, UsageError
 from .blocking import BlockingRuntime
 from .deployment import Deployment, Server
@@ -54,6 +54,7 @@ class _Running:
     async def start(self, make: Callable[[], Process]) -> Process:
         # Whoever is cancelled here leaves a process that begins all the same: `stop` waits for it.
         self.starting = asyncio.ensure_future(on_thread(make))
+        self.starting.add_done_callback(heard)
         return await asyncio.shield(self.starting)
 
     async def stop(self) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from ..background import on_thread
+from ..background import on_thread, to_its_end
 from ..errors import ProviderFailed
 from .engine import connected, translated
 from .owner import DEPLOYMENT, PROVIDER
@@ -254,19 +254,8 @@ class Manager:
         return await on_thread(translated_call)
 
     async def _whole(self, what: str, call: Callable[[], T], variables: Mapping[str, str] | None = None) -> T:
-        return await _to_its_end(self._ask(what, call, variables))
-
-
-async def _to_its_end(call: Coroutine[Any, Any, T]) -> T:
-    """Waits for a call also when cancelled: what it changes must not change after what is done about it."""
-    task = asyncio.ensure_future(call)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        if not task.cancelled():
-            task.exception()  # seen: the cancellation goes first
-        raise
+        """For what changes something: that must not happen after what is done about a cancellation."""
+        return await to_its_end(self._ask(what, call, variables))
 
 
 def _address(node: Mapping[str, Any]) -> str:

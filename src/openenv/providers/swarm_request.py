@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ..errors import UsageError
 from .deployment import Deployment
@@ -64,6 +64,7 @@ def service_of(
         raise UsageError("publish='dnsrr' publishes no port: leave out port")
     networks = [*(options.pop("networks", None) or ()), *([network] if network else ())]
     # A port of one's own can be had once on a node: there the old server goes before the new one comes.
+    order: Literal["start-first", "stop-first"]
     order = "stop-first" if port is not None and publish == "host" else "start-first"
     return {
         "name": deployment.name,

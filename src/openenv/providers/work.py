@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from ..background import heard
 from ..errors import ProviderFailed, UsageError
 
 __all__ = ["Work"]
@@ -86,16 +87,11 @@ class Work:
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._task = None
-        _hear(task)
+        heard(task)
 
     def _removed(self, removal: asyncio.Task[None]) -> None:
         self._removal = None
-        _hear(removal)
+        heard(removal)
 
     def _stopped(self) -> ProviderFailed:
         return ProviderFailed(f"{self._name} was stopped while its servers were being started")
-
-
-def _hear(task: asyncio.Task[None]) -> None:
-    if not task.cancelled():
-        task.exception()  # whoever waits for it raises it

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
+from ...background import to_its_end
 from ...errors import LaunchFailed, ProviderFailed
 from .api import Api, Place, Refused, Unanswered, decoded, translated
 
@@ -57,15 +57,8 @@ class Cluster:
         Raises:
             LaunchFailed: The cluster refuses it (`ProviderBusy`: at the moment).
         """
-        attempt = asyncio.ensure_future(self._created(manifest))
-        try:
-            with translated(f"creating {manifest['kind']} {manifest['metadata']['name']}", LaunchFailed):
-                return await asyncio.shield(attempt)
-        except asyncio.CancelledError:
-            await asyncio.wait([attempt])
-            if not attempt.cancelled():
-                attempt.exception()  # seen: the caller's cancellation goes first
-            raise
+        with translated(f"creating {manifest['kind']} {manifest['metadata']['name']}", LaunchFailed):
+            return await to_its_end(self._created(manifest))
 
     async def apply(self, manifest: Manifest) -> Manifest:
         """Has an object be as a manifest says, whether it is there or not (server-side apply).

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from ...background import heard
 from ...errors import LaunchFailed, NotReady, OpenEnvError, ProviderBusy, ProviderFailed
 from ..secrecy import masked
 from .hub import ENDED, Hub, check_encrypted, is_loopback, is_missing, may_have_begun
@@ -65,6 +66,7 @@ class Job:
         """Has it started; when this is cancelled, it may be started nevertheless, and `end` knows."""
         labels = {**labels, SERVER: self._name}
         self._request = asyncio.ensure_future(self._begin(labels=labels, expose=[self._port], **wanted))
+        self._request.add_done_callback(heard)
         await asyncio.shield(self._request)
 
     async def _begin(self, **wanted: Any) -> None:
@@ -132,8 +134,7 @@ class Job:
     def _looked(self, glance: asyncio.Task[None]) -> None:
         self._glance = None
         self._seen_at = glance.get_loop().time()
-        if not glance.cancelled():
-            glance.exception()  # whoever waits for it raises it
+        heard(glance)
 
     async def _look(self, job_id: str) -> None:
         try:

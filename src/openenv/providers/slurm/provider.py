@@ -13,7 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from ...background import on_thread
+from ...background import heard, on_thread
 from ...cleanup import kept
 from ...errors import LaunchFailed, NotReady, ProviderBusy, ProviderFailed, UsageError
 from ..blocking import BlockingRuntime
@@ -273,6 +273,7 @@ class SlurmProvider(BlockingRuntime):
         board.used = True
         told = run("sbatch", *arguments, text=text, variables=environ_of_jobs() | dict(board.environ))
         submission = asyncio.ensure_future(told)
+        submission.add_done_callback(heard)
         try:
             return (await asyncio.shield(submission)).strip().partition(";")[0]
         except (ProviderFailed, asyncio.CancelledError) as error:

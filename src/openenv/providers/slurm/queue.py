@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterable
 
+from ...background import heard
 from ...errors import LaunchFailed, ProviderBusy, ProviderFailed
 from .commands import run
 from .job import COLUMNS, FORGOTTEN, Job, jobs_in, jobs_in_history
@@ -58,6 +59,7 @@ class Queue:
     async def _answer(self) -> None:
         if self._question is None:
             self._question = asyncio.ensure_future(self._ask())
+            self._question.add_done_callback(heard)
         question = self._question
         try:
             await asyncio.shield(question)
