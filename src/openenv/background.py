@@ -122,7 +122,7 @@ async def on_shared(call: Coroutine[Any, Any, T]) -> T:
 
 
 async def to_its_end(call: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine to its end: a caller who is cancelled waits for it. The cancellation goes before its failure."""
+    """Runs a coroutine to its end: a caller who is cancelled waits for that, and hears of no failure."""
     task = asyncio.ensure_future(call)
     task.add_done_callback(heard)
     try:
