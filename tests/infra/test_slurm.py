@@ -399,9 +399,10 @@ async def test_the_recipe_without_the_provider_works(
     monkeypatch.setenv("OPENENV_FOLDER", str(tmp_path))
     monkeypatch.setenv("OPENENV_PYTHON", sys.executable)
     log = f"--output={tmp_path}/%A_%a.log"
-    slurm.run("sbatch", log, "--exclusive", "--array=0-1", str(RECIPE / "servers.sbatch"), "echo")
+    for tasks in (["--array=0-1", "--exclusive"], ["--array=0"]):  # two arrays, which both have a first task
+        slurm.run("sbatch", log, *tasks, str(RECIPE / "servers.sbatch"), "echo")
     listed = tmp_path / "backends"
-    await _true(lambda: listed.exists() and len(listed.read_text().splitlines()) == 2)
+    await _true(lambda: listed.exists() and len(listed.read_text().splitlines()) == 3)
     async with _gateway() as url:
         await until_ready(url, 10.0, api_key="of-the-recipe")
         async with GenericEnvClient(url, api_key="of-the-recipe") as env:

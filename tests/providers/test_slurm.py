@@ -6,8 +6,10 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -299,7 +301,9 @@ async def test_a_task_announces_its_server_and_hands_sigterm_on(board: Folder | 
 
 async def test_a_task_ends_as_its_server_and_says_so(board: Folder | Listener) -> None:
     await board.open({}, {})
-    code, log = await Started(board, _python("import sys; print('last words', flush=True); sys.exit(3)")).ended()
+    code, log = await Started(
+        board, _python("import sys; print('last words', end='', flush=True); sys.exit(3)")
+    ).ended()
     assert (code, "last words" in log) == (3, True)
     notice = await _noticed(board, lambda notice: notice.ended)
     assert (notice.ended, notice.url) == ("ended with exit code 3", None)
@@ -350,6 +354,73 @@ async def test_a_task_whose_trainer_is_gone_goes_on(tmp_path: Path) -> None:
     await listener.close()
     task.process.send_signal(signal.SIGTERM)
     assert (await task.ended())[0] == 0
+
+
+async def test_a_trainer_that_does_not_answer_holds_up_neither_the_log_nor_the_end(tmp_path: Path) -> None:
+    listener, done = Listener(0), tmp_path / "done"
+    await listener.open({}, {})
+    code = "import os, pathlib, time; print(('x' * 99 + chr(10)) * 20000, flush=True)\n"
+    code += f"pathlib.Path({str(done)!r}).write_text(str(os.getpid())); time.sleep(60)"
+    with socket.create_server(("", 0)) as silent:
+        trainers = [f"127.0.0.{number}" for number in range(1, 7)]
+        listener.plan = {"listener": silent.getsockname()[1], "trainers": trainers}
+        task = Started(listener, _python(code))
+        reading = asyncio.ensure_future(task.ended())
+        async with asyncio.timeout(LIMIT_S):
+            while not done.exists() or not done.read_text():  # noqa: ASYNC110 - a file calls nobody back
+                await asyncio.sleep(0.02)
+        task.process.send_signal(signal.SIGUSR1)
+        await _over(int(done.read_text()))
+        task.process.kill()
+        await reading
+    await listener.close()
+
+
+async def test_secrets_in_a_log_are_not_sent_to_the_trainer() -> None:
+    listener = Listener(0)
+    given = {"MODEL_TOKEN": "sesame-open-up", "OPENENV_API_KEYS": "control:the-key-of-it", "WORD": "plain-word"}
+    await listener.open(given, {})
+    code = "import os; print(os.environ['MODEL_TOKEN'], os.environ['OPENENV_API_KEYS'], os.environ['WORD'])"
+    code += "; print('x' * 1990 + 'sesame-open-up', end='', flush=True); print()"
+    _, output = await Started(listener, _python(code)).ended()
+    assert "sesame-open-up" in output  # it has been said, where only its owner reads it
+    notice = await _noticed(listener, lambda notice: notice.ended)
+    assert notice.log == ("*** *** plain-word", "x" * 1990 + "***")
+    await listener.close()
+
+
+async def test_a_log_of_many_long_lines_keeps_no_address_from_being_heard() -> None:
+    listener = Listener(0)
+    await listener.open({}, {})
+    lines = "for _ in range(50): print(chr(0x1F600) * 2000)"
+    task = Started(listener, _python(f"import sys\nsys.stdout.reconfigure(encoding='utf-8')\n{lines}"))
+    assert (await task.ended())[0] == 0
+    assert len((await _noticed(listener, lambda notice: notice.ended)).log) == 50
+    await listener.close()
+
+
+async def test_a_folder_whose_making_was_cancelled_is_not_made_after_its_removal(tmp_path: Path) -> None:
+    """Of a file server that takes its time."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Slow(Folder):
+        def _make(self, variables: Any, labels: Any) -> None:
+            begun.set()
+            go_on.wait(LIMIT_S)
+            super()._make(variables, labels)
+
+    board = Slow(tmp_path, "deployment")
+    opening = asyncio.ensure_future(board.open({"OPENENV_API_KEYS": "control:secret"}, {}))
+    await asyncio.to_thread(begun.wait, LIMIT_S)
+    opening.cancel()
+    asyncio.get_running_loop().call_later(0.1, go_on.set)
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    await board.close()
+    go_on.set()
+    others = [thread for thread in threading.enumerate() if thread.name == "openenv-call"]
+    await asyncio.to_thread(lambda: [thread.join(LIMIT_S) for thread in others])
+    assert not (tmp_path / "deployment").exists()
 
 
 async def test_a_listener_believes_nobody_who_does_not_know_its_token() -> None:

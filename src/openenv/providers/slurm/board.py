@@ -15,10 +15,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ...background import on_thread
+from ...background import on_thread, to_its_end
 from ...errors import LaunchFailed
+from ..secrecy import secrets_of
 from .notices import Notice, newest
-from .task import TOKEN, VARIABLES, proof
+from .task import SECRETS, TOKEN, VARIABLES, proof
 
 __all__ = ["Board", "Folder", "Listener", "labels_of"]
 
@@ -84,7 +85,8 @@ class Folder(Board):
 
     async def open(self, variables: Mapping[str, str], labels: Mapping[str, str]) -> None:
         try:
-            await on_thread(lambda: self._make(variables, labels))
+            # To its end: `close` removes what is there then.
+            await to_its_end(on_thread(lambda: self._make(variables, labels)))
         except OSError as error:
             raise LaunchFailed(
                 f"{self._path} cannot be made: {error.strerror}; give a shared_folder that you may write and all "
@@ -168,7 +170,8 @@ class Listener(Board):
         except OSError as error:
             raise LaunchFailed(f"nothing can listen at port {self._port} (listen_port): {error.strerror}") from error
         self.plan = {"listener": self._server.sockets[0].getsockname()[1]}
-        self.environ = {VARIABLES: json.dumps(dict(variables)), TOKEN: self._token}
+        given = {VARIABLES: dict(variables), SECRETS: secrets_of(variables)}
+        self.environ = {name: json.dumps(value) for name, value in given.items()} | {TOKEN: self._token}
 
     async def notices(self) -> Mapping[str, Notice]:
         return self._notices

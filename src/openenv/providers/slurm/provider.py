@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import secrets
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from ...background import heard, on_thread
 from ...cleanup import kept
-from ...errors import LaunchFailed, NotReady, ProviderBusy, ProviderFailed, UsageError
+from ...errors import LaunchFailed, NotReady, ProviderFailed, UsageError
 from ..blocking import BlockingRuntime
 from ..capabilities import Capabilities
 from ..deployment import TAIL_LINES, Deployment, Server
@@ -24,12 +23,13 @@ from ..pace import Pace
 from ..provider import Leftover
 from ..secrecy import KEYS, key_of, masked
 from ..spec import LaunchSpec
-from . import task
 from .board import Board, Folder, Listener, labels_of
+from .cancelling import cancel, cancel_others, cancel_tasks
 from .commands import environ_of_jobs, refused, run, user
-from .job import COLUMNS, OPTIONS, arrays_of, comment, leftovers_in, options_of, script, seconds_of
+from .job import COLUMNS, OPTIONS, arrays_of, leftovers_in
 from .notices import address_of, end_of
 from .queue import Queue
+from .request import Request, in_slurms_words
 
 __all__ = ["SlurmProvider"]
 
@@ -37,11 +37,6 @@ __all__ = ["SlurmProvider"]
 LONGEST_ARRAY = 1000
 # Between two looks at what tasks have told.
 GLANCE_S = 0.1
-# Until jobs that were cancelled are over; those that do not end when asked to have KillWait, 30 s by default.
-END_S = 90.0
-# Slurm sees what time it is now and then only: so much earlier than they need it are servers asked to end.
-MARGIN_S = 5
-LONGEST_GRACE_S = 65000
 
 
 class SlurmProvider(BlockingRuntime):
@@ -121,14 +116,12 @@ class SlurmProvider(BlockingRuntime):
         ready_timeout_s: float = 60.0,
         pace: Pace | None = None,
     ):
-        _one_of("announce", announce, ("folder", "connect"))
-        _one_of("reached_at", reached_at, ("address", "hostname"))
-        if not 0 <= grace_s <= LONGEST_GRACE_S:
-            raise UsageError(f"grace_s must be from 0 to {LONGEST_GRACE_S}, got {grace_s!r}")
+        if announce not in {"folder", "connect"}:
+            raise UsageError(f"announce must be folder or connect, got {announce!r}")
         if not queue_timeout_s > 0:
             raise UsageError(f"queue_timeout_s must be more than 0, got {queue_timeout_s!r}")
         self._target = target
-        self._given: dict[str, Any] = {
+        given: dict[str, Any] = {
             "partition": partition,
             "account": account,
             "qos": qos,
@@ -136,20 +129,23 @@ class SlurmProvider(BlockingRuntime):
             "nodelist": nodes,
             "exclude": exclude,
             "exclusive": exclusive,
-            "time": _in_slurms_words(time_limit),
+            "time": in_slurms_words(time_limit),
         }
-        self._grace_s = grace_s
-        self._requeue = requeue
+        self._request = Request(
+            given,
+            grace_s=grace_s,
+            requeue=requeue,
+            reached_at=reached_at,
+            trainers=[trainer_host] if trainer_host else [],
+            python=python or sys.executable,
+            folder=Path.cwd() if folder is None else Path(folder).absolute(),
+            setup=tuple(setup),
+        )
         self._parent = Path(shared_folder or "~/.openenv/slurm").expanduser().absolute()
         if "%" in str(self._parent):
             raise UsageError(f"shared_folder must be without '%', which Slurm replaces; got {str(self._parent)!r}")
         self._announce = announce
-        self._reached_at = reached_at
-        self._trainers = [trainer_host] if trainer_host else []
         self._listen_port = listen_port
-        self._python = python or sys.executable
-        self._folder = Path.cwd() if folder is None else Path(folder).absolute()
-        self._setup = tuple(setup)
         # So that it takes no new sessions when its time is nearly over. Whoever stops it does not wait for that.
         self.variables = {"OPENENV_GRACE_S": f"{grace_s:g}", **(env_vars or {})}
         # For `start`, whose callers may make their client before.
@@ -162,8 +158,7 @@ class SlurmProvider(BlockingRuntime):
     def deployment(self, spec: LaunchSpec) -> Deployment:
         """See `Provider.deployment`. Raises `UsageError` for options that `sbatch` cannot be given, too."""
         self.capabilities.check(type(self).__name__, spec)
-        self._arguments(spec)
-        script(self._python, self._setup, "", {})
+        self._request.check(spec)
         return super().deployment(spec)
 
     # What a provider implements.
@@ -208,8 +203,7 @@ class SlurmProvider(BlockingRuntime):
 
     async def _discard(self, leftover: Leftover) -> None:
         folder = leftover.handle
-        selection = _selection(leftover.deployment)
-        await self._cancel(selection, lambda: _listed(*selection))
+        await cancel(leftover.deployment, self.pace)
         if folder is not None:
             path = Path(folder)
             # The folder is what a job says; only one that is really ours is removed.
@@ -251,25 +245,8 @@ class SlurmProvider(BlockingRuntime):
 
     async def _submit(self, deployment: Deployment, count: int) -> str:
         board: Board = deployment.handle
-        spec = deployment.spec
-        arguments = [
-            "--parsable",
-            f"--array=0-{count - 1}",
-            f"--job-name={deployment.name}",
-            f"--comment={comment(deployment.labels, board.folder)}",
-            f"--output={board.output}",
-            "--open-mode=append",
-            f"--chdir={self._folder}",
-            "--export=ALL",
-            *self._arguments(spec),
-        ]
-        if spec.command is not None:
-            command, port = list(spec.command), spec.port
-        else:
-            serve = ["serve", str(spec.target), "--host", "{host}", "--port", "{port}"]
-            command, port = [self._python, "-m", "openenv", *serve], spec.port or 0
-        facts = {"command": command, "port": port, "announced": self._reached_at, "trainers": self._trainers}
-        text = script(self._python, self._setup, await on_thread(_source), {**facts, **board.plan})
+        arguments = self._request.arguments(deployment, count, board)
+        text = await self._request.script(deployment.spec, board)
         board.used = True
         told = run("sbatch", *arguments, text=text, variables=environ_of_jobs() | dict(board.environ))
         submission = asyncio.ensure_future(told)
@@ -282,21 +259,9 @@ class SlurmProvider(BlockingRuntime):
                 board.used = bool(_names(deployment.servers))
             else:  # it comes through for all that, perhaps
                 with kept(error):
-                    await self._cancel_unknown(deployment)
+                    known = {name.partition("_")[0] for name in _names(deployment.servers)}
+                    await cancel_others(deployment.name, known)
             raise
-
-    def _arguments(self, spec: LaunchSpec) -> list[str]:
-        """Options of `sbatch` that do not depend on a deployment."""
-        chosen = options_of(spec, self._given)
-        warning_s = math.ceil(self._grace_s) + MARGIN_S
-        limit_s = seconds_of(str(spec.options.get("time", self._given["time"]) or ""))
-        if limit_s is not None and limit_s <= warning_s:
-            raise UsageError(
-                f"time_limit ({limit_s} s) leaves no time before its last {warning_s} s, in which servers take no "
-                "new sessions: raise it, or lower grace_s"
-            )
-        again = "--requeue" if self._requeue else "--no-requeue"
-        return ["--nodes=1", "--ntasks=1", again, f"--signal=B:TERM@{warning_s}", *chosen]
 
     async def _announced(self, deployment: Deployment, servers: Sequence[Server]) -> None:
         """Waits until each server has an address."""
@@ -344,7 +309,7 @@ class SlurmProvider(BlockingRuntime):
     async def _end(self, deployment: Deployment, servers: Sequence[Server]) -> None:
         names = _names(servers)
         if names:
-            await self._cancel(arrays_of(names), lambda: self._queue.under_way(names))
+            await cancel_tasks(arrays_of(names), self.pace, lambda: self._queue.under_way(names))
             self._queue.forget(names)
         for server in servers:
             server.handle = None
@@ -355,30 +320,11 @@ class SlurmProvider(BlockingRuntime):
         if board is not None:
             if board.used:
                 # By its name, which also finds what was submitted while nobody waited for the answer any more.
-                selection = _selection(deployment.name)
-                await self._cancel(selection, lambda: _listed(*selection))
+                await cancel(deployment.name, self.pace)
             self._queue.forget(_names(deployment.servers))
             await board.close()
             deployment.handle = None
         deployment.servers.clear()
-
-    async def _cancel(self, selection: Sequence[str], under_way: Callable[[], Awaitable[Sequence[str]]]) -> None:
-        """Ends tasks, at once and not when they have drained, and waits for their end."""
-        await self.pace.start(lambda: _scancel(selection))
-        try:
-            async with asyncio.timeout(END_S):
-                while await under_way():  # noqa: ASYNC110 - Slurm calls nobody back
-                    await asyncio.sleep(GLANCE_S)
-        except TimeoutError:
-            raise LaunchFailed(f"{' '.join(selection)}: not over {END_S:g} s after scancel; see squeue") from None
-
-    async def _cancel_unknown(self, deployment: Deployment) -> None:
-        """Ends arrays of a deployment that it does not know of."""
-        known = {name.partition("_")[0] for name in _names(deployment.servers)}
-        listing = await run("squeue", "--noheader", *_selection(deployment.name), f"--Format={COLUMNS['labels']}")
-        for each in leftovers_in(listing):
-            if each.name not in known:
-                await _scancel([each.name])
 
     def _folders(self) -> list[Leftover]:
         found = []
@@ -391,53 +337,5 @@ class SlurmProvider(BlockingRuntime):
         return found
 
 
-def _selection(deployment: str) -> list[str]:
-    """All jobs of a deployment, in the words of `scancel` and `squeue`."""
-    return [f"--name={deployment}", f"--user={user()}"]
-
-
 def _names(servers: Sequence[Server]) -> list[str]:
     return [server.handle[0] for server in servers if server.handle is not None]
-
-
-def _source() -> str:
-    return Path(task.__file__).read_text(encoding="utf-8")
-
-
-async def _scancel(selection: Sequence[str]) -> None:
-    # The task kills its server at this signal; scancel alone asks it to drain, and waits. What waits has none.
-    with contextlib.suppress(LaunchFailed):
-        await run("scancel", "--batch", "--signal=USR1", "--state=RUNNING", *selection)
-    try:
-        await run("scancel", *selection)
-    except ProviderBusy:
-        raise
-    except LaunchFailed as refusal:
-        if not any(word in str(refusal).lower() for word in ("invalid job id", "already complet")):
-            raise
-
-
-async def _listed(*selection: str) -> list[str]:
-    """Which of some jobs are not over."""
-    try:
-        return (await run("squeue", "--noheader", "--format=%i", *selection)).split()
-    except ProviderBusy:
-        return ["unknown"]
-    except LaunchFailed as refusal:
-        if "invalid job id" in str(refusal).lower():
-            return []
-        raise
-
-
-def _one_of(name: str, value: str, values: Sequence[str]) -> None:
-    if value not in values:
-        raise UsageError(f"{name} must be {' or '.join(values)}, got {value!r}")
-
-
-def _in_slurms_words(limit: str | timedelta | None) -> str | None:
-    if not isinstance(limit, timedelta):
-        return limit
-    minutes = math.ceil(limit.total_seconds() / 60)
-    if minutes < 1:
-        raise UsageError(f"time_limit must be more than 0, got {limit!r}")
-    return str(minutes)

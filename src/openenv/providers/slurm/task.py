@@ -18,19 +18,22 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["TOKEN", "VARIABLES", "main", "proof"]
+__all__ = ["SECRETS", "TOKEN", "VARIABLES", "main", "proof"]
 
 VARIABLES = "OPENENV_TASK_VARIABLES"
 """Variable with the server's variables as JSON, where there is no folder that they could be read from."""
+SECRETS = "OPENENV_TASK_SECRETS"
+"""Variable with those of the values, as JSON, the longest first, that no report may show."""
 TOKEN = "OPENENV_TASK_TOKEN"  # noqa: S105 - its name
 """Variable with what shows the trainer who a task is."""
-TAIL_LINES, LONGEST_LINE = 50, 2000
+TAIL_LINES, LONGEST_LINE, CHUNK = 50, 2000, 65536
 # Between two reports of new lines of the log, where there is no file of it; and for one attempt to report.
 REPORT_EVERY_S, DIAL_S = 1.0, 5.0
 LAST_ATTEMPTS = 3
@@ -62,6 +65,7 @@ class _Task:
         self.plan = plan
         self.environ = environ
         self.token = environ.pop(TOKEN, "")
+        self.secrets: list[str] = json.loads(environ.pop(SECRETS, "[]"))
         self.trainers = _unique([*plan["trainers"], environ.get("SLURM_SUBMIT_HOST", ""), _controller(environ)])
         self.host = _address(self.trainers)
         array = environ.get("SLURM_ARRAY_JOB_ID") or environ.get("SLURM_JOB_ID", "0")
@@ -74,6 +78,7 @@ class _Task:
         # Whether there is something that was not yet reported, and when that was last tried.
         self.due = False
         self.tried = 0.0
+        self.call: threading.Thread | None = None
         self.asked = False
         self.folder = None if plan.get("folder") is None else Path(plan["folder"])
         self.server: subprocess.Popen[bytes] | None = None
@@ -93,7 +98,7 @@ class _Task:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_tether,  # noqa: PLW1509 - there are no threads here
+                preexec_fn=_tether,  # noqa: PLW1509 - there are no threads yet
             )
         except OSError as error:
             return self.ended(127, f"{command[0]} could not be started: {error.strerror}")
@@ -115,16 +120,19 @@ class _Task:
         assert server.stdout is not None
         output, rest = server.stdout.fileno(), b""
         while True:
-            ready = select.select([output, signals], [], [], REPORT_EVERY_S if self.due else None)[0]
+            waits = self.due or self.calling
+            ready = select.select([output, signals], [], [], REPORT_EVERY_S if waits else None)[0]
             if signals in ready:
                 self.obey(os.read(signals, 64))
             if output in ready:
-                data = os.read(output, 65536)
+                data = os.read(output, CHUNK)
                 if not data:
+                    if rest:
+                        self.note(rest.decode(errors="replace"))
                     return
                 _say(data)
                 *lines, rest = (rest + data).split(b"\n")
-                rest = rest[-LONGEST_LINE:]
+                rest = rest[:CHUNK]  # far more than is shown: no secret is cut before it is masked
                 for line in lines:
                     self.note(line.decode(errors="replace"))
             if self.due and time.monotonic() - self.tried >= REPORT_EVERY_S:
@@ -132,6 +140,8 @@ class _Task:
 
     def note(self, line: str) -> None:
         """Takes notice of a line of the log."""
+        for secret in self.secrets:
+            line = line.replace(secret, "***")
         self.lines.append(line[:LONGEST_LINE])
         self.due = self.due or self.folder is None
         found = None if "url" in self.facts else LISTENING.search(line)
@@ -164,7 +174,9 @@ class _Task:
         self.facts["ended"] = "as asked" if self.asked else f"ended with exit code {code}"
         self.facts.pop("url", None)
         for _ in range(1 if self.asked else LAST_ATTEMPTS):
+            self.wait_for_call()
             self.report()
+            self.wait_for_call()
             if not self.due:
                 break
             time.sleep(REPORT_EVERY_S)
@@ -177,7 +189,9 @@ class _Task:
                 self.write(self.folder / "notices" / f"{self.facts['task']}.{self.facts['restart']}")
                 self.due = False
             else:
-                self.due = not self.dial(json.dumps({**self.facts, "log": list(self.lines)}))
+                self.due = self.calling
+                if not self.due:
+                    self.dial(json.dumps({**self.facts, "log": list(self.lines)}, ensure_ascii=False))
         except OSError as error:
             # Whoever removed the folder wants no news.
             self.due = False
@@ -189,7 +203,25 @@ class _Task:
         draft.write_text(json.dumps(self.facts), encoding="utf-8")
         draft.rename(path)
 
-    def dial(self, said: str) -> bool:
+    @property
+    def calling(self) -> bool:
+        return self.call is not None and self.call.is_alive()
+
+    def wait_for_call(self) -> None:
+        if self.call is not None:
+            self.call.join()
+
+    def dial(self, said: str) -> None:
+        """Tells the trainer, on a thread: one that does not answer holds up neither the log nor signals."""
+
+        def dialled() -> None:
+            if not self.told(said):
+                self.due = True
+
+        self.call = threading.Thread(target=dialled, daemon=True)
+        self.call.start()
+
+    def told(self, said: str) -> bool:
         for host in self.trainers:
             with contextlib.suppress(OSError, ValueError):
                 road = socket.create_connection((host, self.plan["listener"]), DIAL_S)
