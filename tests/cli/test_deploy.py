@@ -170,6 +170,12 @@ def test_bad_arguments_are_named(run: Any, arguments: list[str], named: str) -> 
         ("image: a\nenv_vars:", "env_vars must be"),
         ("image: a\nresources: 3", "resources must be"),
         ("image: a\nmax_replicas: many", "max_replicas must be"),
+        ("image: a\nreplicas: true", "replicas must be a whole number"),
+        ("image: a\nname: 7", "name must be a text, got 7"),
+        ("image: a\nresources: {cpus: many}", "env.yaml: resources: cpus must be a number, as 2 or 0.5, got 'many'"),
+        ("image: a\nresources: {gpus: two}", "resources: gpus must be a whole number"),
+        ("image: a\nresources: {memory: [1]}", "resources: memory must be bytes or a size"),
+        ("image: a\nresources: {cpu: 1}", "resources has cpus, memory, gpus, processes, got cpu"),
     ],
 )
 def test_bad_files_are_named(run: Any, tmp_path: Path, text: str, named: str) -> None:

@@ -29,9 +29,15 @@ _FILE = click.Path(path_type=Path)
 # What a file may say beside what a LaunchSpec has.
 _MORE = {"max_replicas", "sessions"}
 # What of a file is read here, before anybody else looks at it.
-_KINDS: Mapping[str, tuple[type, str]] = {
-    **dict.fromkeys(("env_vars", "resources", "options"), (dict, "names with their values")),
-    **dict.fromkeys(("replicas", "port", *_MORE), (int, "a whole number")),
+_KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
+    **dict.fromkeys(("env_vars", "resources", "options"), ((dict,), "names with their values")),
+    **dict.fromkeys(("replicas", "port", *_MORE), ((int,), "a whole number")),
+    **dict.fromkeys(("name", "api_key"), ((str,), "a text")),
+}
+_AMOUNTS: Mapping[str, tuple[tuple[type, ...], str]] = {
+    "cpus": ((int, float), "a number, as 2 or 0.5"),
+    "memory": ((int, str), "bytes or a size, as 512m or 2g"),
+    **dict.fromkeys(("gpus", "processes"), ((int,), "a whole number")),
 }
 
 
@@ -154,10 +160,19 @@ def _read(file: Path) -> dict[str, Any]:
     unknown = found.keys() - {*LaunchSpec.__dataclass_fields__, *_MORE}
     if unknown:
         raise UsageError(f"{file}: there is no {', '.join(sorted(map(str, unknown)))} in a LaunchSpec")
-    for name, (kind, words) in _KINDS.items():
-        if name in found and not isinstance(found[name], kind):
-            raise UsageError(f"{file}: {name} must be {words}, got {found[name]!r}")
+    _check_kinds(f"{file}: ", found, _KINDS)
+    amounts = found.get("resources", {})
+    if amounts.keys() - _AMOUNTS.keys():
+        raise UsageError(f"{file}: resources has {', '.join(_AMOUNTS)}, got {', '.join(map(str, amounts))}")
+    _check_kinds(f"{file}: resources: ", amounts, _AMOUNTS)
     return found
+
+
+def _check_kinds(where: str, found: Mapping[str, Any], kinds: Mapping[str, tuple[tuple[type, ...], str]]) -> None:
+    for name, (allowed, words) in kinds.items():
+        value = found.get(name)
+        if name in found and (not isinstance(value, allowed) or isinstance(value, bool)):
+            raise UsageError(f"{where}{name} must be {words}, got {value!r}")
 
 
 def _texts(variables: Mapping[str, Any]) -> dict[str, str]:

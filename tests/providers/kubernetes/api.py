@@ -83,6 +83,7 @@ class Cluster:
         self.kubeconfig = Path()
         self.keep_alive_s = 5
         self.loop: asyncio.AbstractEventLoop
+        self.server: uvicorn.Server
         self.store: Store
         self.kubelet: Kubelet
         self._ended: asyncio.Event
@@ -118,6 +119,11 @@ class Cluster:
     def methods(self, pattern: str) -> list[str]:
         """Requests that match, as "METHOD /path"."""
         return [line for line in (f"{each.method} {each.path}" for each in self.asked) if re.search(pattern, line)]
+
+    @property
+    def connections(self) -> int:
+        """How many there are."""
+        return len(self.server.server_state.connections)
 
     # What is asked for.
 
@@ -384,7 +390,7 @@ def standing_in(cluster: Cluster, folder: Path, chain: Path | None = None, key: 
         timeout_graceful_shutdown=1,
         timeout_keep_alive=cluster.keep_alive_s,
     )
-    server = uvicorn.Server(config)
+    server = cluster.server = uvicorn.Server(config)
     listener = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=server.run, args=([listener],), name="kubernetes-stand-in")
     thread.start()

@@ -14,6 +14,7 @@ import pytest
 from openenv.errors import LaunchFailed, MissingExtra, NotReady, ProviderBusy, ProviderFailed
 from openenv.providers import KubernetesProvider, LaunchSpec, Resources
 from openenv.providers.kubernetes import access
+from openenv.providers.kubernetes.api import Api, Place, Refused
 
 from ...cli.certificates import certificate
 from .api import NAMESPACE, Cluster, standing_in, write_kubeconfig
@@ -21,6 +22,7 @@ from .conftest import Make
 
 IDLE = ["sleep", "1000"]
 SECRET = "what-nobody-may-see"
+PODS = Place("v1", "pods", NAMESPACE)
 
 
 def idle(**changes: Any) -> LaunchSpec:
@@ -258,6 +260,66 @@ async def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "kr8s.asyncio", None)
     with pytest.raises(MissingExtra, match="openenv\\[kubernetes\\]"):
         await KubernetesProvider().leftovers()
+
+
+# Connections.
+
+
+async def refused_at_first(cluster: Cluster, api: Api) -> None:
+    cluster.misbehave("GET .*/version", 500)
+    with pytest.raises(Refused):
+        await api.namespace()
+
+
+async def let_in_anew(cluster: Cluster, api: Api) -> None:
+    await api.text("GET", PODS)
+    cluster.token = "another-token"
+    write_kubeconfig(cluster, cluster.kubeconfig)
+    await asyncio.gather(*(api.text("GET", PODS) for _ in range(10)))
+
+
+async def renewed_on_the_road(cluster: Cluster, api: Api) -> None:
+    _, needed = await api.road(PODS)
+    roads = await asyncio.gather(*(api.road(PODS, refused=needed) for _ in range(10)))
+    assert len({id(options) for _, options in roads}) == 1
+    assert len(cluster.methods("GET .*/version")) == 2
+
+
+@pytest.mark.parametrize("course", [refused_at_first, let_in_anew, renewed_on_the_road])
+async def test_no_connection_is_left_open(course: Any, tmp_path: Path) -> None:
+    cluster = Cluster()
+    cluster.keep_alive_s = 600
+    with standing_in(cluster, tmp_path) as cluster.kubeconfig:
+        api = Api(None, cluster.kubeconfig, None)
+        await course(cluster, api)
+        await api.aclose()
+        async with asyncio.timeout(10.0):
+            while cluster.connections:  # noqa: ASYNC110 - they end on another thread
+                await asyncio.sleep(0.01)
+
+
+async def test_who_stops_breaks_no_request_of_another_provider(provider: Make, cluster: Cluster) -> None:
+    first = await provider().launch(idle())
+    cluster.misbehave("POST .*/pods", "slow")
+    launching = asyncio.ensure_future(provider().launch(idle()))
+    while len(cluster.methods("POST .*/pods")) < 2:  # noqa: ASYNC110 - it happens on another thread
+        await asyncio.sleep(0.01)
+    await first.stop()
+    async with await launching:
+        assert len(cluster.methods("POST .*/pods")) == 2
+
+
+async def test_who_looks_for_leftovers_breaks_no_request_of_another_who_does(
+    provider: Make, cluster: Cluster
+) -> None:
+    kubernetes = provider()
+    cluster.misbehave("GET .*/daemonsets", "slow")
+    looking = asyncio.ensure_future(kubernetes.leftovers())
+    while not cluster.methods("GET .*/daemonsets"):  # noqa: ASYNC110 - it happens on another thread
+        await asyncio.sleep(0.01)
+    await kubernetes.leftovers()
+    await looking
+    assert len(cluster.methods("GET .*/daemonsets")) == 2
 
 
 # What nobody may see.

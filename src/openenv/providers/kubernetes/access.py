@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 from ...errors import ProviderFailed
@@ -31,7 +33,8 @@ class Access:
 
     Attributes:
         loop: The event loop.
-        deployments: What has servers there; without any, nothing is watched and no connection is kept.
+        deployments: What has servers there; without any, nothing is watched and no connection is kept
+            beyond a visit.
     """
 
     def __init__(self, namespace: str | None, kubeconfig: str | Path | None, context: str | None):
@@ -39,19 +42,27 @@ class Access:
         self.cluster = Cluster(Api(namespace, kubeconfig, context))
         self.watch = PodWatch(self.cluster, f"{OWNER}={Owner.this()}")
         self.deployments: set[Deployment] = set()
+        self._visits = 0
 
     def enter(self, deployment: Deployment) -> None:
         """Watches the Pods of a deployment from now on."""
         self.deployments.add(deployment)
         self.watch.start()
 
-    async def leave(self, deployment: Deployment | None = None) -> None:
-        """Watches a deployment no longer; after the last one, ends what there is of connections."""
+    async def leave(self, deployment: Deployment) -> None:
+        """Watches a deployment no longer."""
         self.deployments.discard(deployment)
-        if not self.deployments:
-            await self.watch.stop()
-        if not self.deployments:
-            await self.cluster.api.aclose()
+        await self._disconnect()
+
+    @contextlib.asynccontextmanager
+    async def visit(self) -> AsyncIterator[Cluster]:
+        """The cluster, for what belongs to no deployment of this process."""
+        self._visits += 1
+        try:
+            yield self.cluster
+        finally:
+            self._visits -= 1
+            await self._disconnect()
 
     async def look(self, name: str) -> Manifest | None:
         """A Pod of this process, as far as is known; None if it is gone.
@@ -88,6 +99,13 @@ class Access:
         if here != await self.cluster.api.namespace():
             return None
         return await self.cluster.get("Pod", socket.gethostname())
+
+    async def _disconnect(self) -> None:
+        """Ends what nobody needs any more."""
+        if not self.deployments:
+            await self.watch.stop()
+        if not self.deployments and not self._visits:
+            await self.cluster.api.aclose()
 
     async def _vanished(self, name: str, uid: str | None, limit_s: float) -> bool:
         pause, limit = FIRST_PAUSE_S, self.loop.time() + limit_s

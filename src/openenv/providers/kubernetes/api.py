@@ -1,4 +1,4 @@
-"""Requests to the API of a Kubernetes cluster, by kr8s: its errors are translated here and nowhere else."""
+"""Requests to the API of a Kubernetes cluster: what goes wrong with them is translated here and nowhere else."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ import re
 import ssl
 import tempfile
 import time
-import warnings
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from ...errors import MissingExtra, ProviderBusy, ProviderFailed
+
+if TYPE_CHECKING:
+    import httpx
 
 __all__ = ["Api", "Place", "Refused", "Unanswered", "decoded", "translated"]
 
@@ -27,7 +29,7 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 REQUEST_S = 30.0
 # A request that fails for a passing reason: how often it is made, and the seconds until it is made again.
 ATTEMPTS, FIRST_PAUSE_S, LONGEST_PAUSE_S = 5, 0.2, 5.0
-TOO_MANY = 429
+UNAUTHORIZED, TOO_MANY = 401, 429
 # What kr8s writes keys of a kubeconfig to, and leaves behind.
 _COPY = re.compile(rf"{re.escape(tempfile.gettempprefix())}[a-z0-9_]{{8}}")
 
@@ -109,9 +111,8 @@ class Api:
         self._namespace = namespace
         self._kubeconfig = None if kubeconfig is None else str(kubeconfig)
         self._context = context
-        self._api: Any = None
+        self._line: _Line | None = None
         self._connecting = asyncio.Lock()
-        self._tls: ssl.SSLContext | bool = True
         self.reached = False
 
     async def namespace(self) -> str:
@@ -119,23 +120,6 @@ class Api:
         if self._namespace is None:
             self._namespace = str((await self._connected()).auth.namespace)
         return self._namespace
-
-    async def json(
-        self,
-        method: str,
-        place: Place,
-        body: Mapping[str, Any] | None = None,
-        params: Mapping[str, str] | None = None,
-        headers: Mapping[str, str] | None = None,
-        attempts: int = ATTEMPTS,
-    ) -> dict[str, Any]:
-        """What the cluster answers; asked again while it fails for a passing reason.
-
-        Raises:
-            Refused: With something else.
-            Unanswered: With nothing.
-        """
-        return decoded(await self.text(method, place, body, params, headers, attempts))
 
     async def text(
         self,
@@ -146,12 +130,18 @@ class Api:
         headers: Mapping[str, str] | None = None,
         attempts: int = ATTEMPTS,
     ) -> str:
-        """As `json`, for answers that are text."""
+        """What the cluster answers; asked again while it fails for a passing reason.
+
+        Raises:
+            Refused: With something else.
+            Unanswered: With nothing.
+        """
         content = None if body is None else json.dumps(body)
         more: dict[str, Any] = {"params": dict(params or {}), "headers": dict(headers or {}), "content": content}
         for number in range(1, attempts + 1):
             try:
-                return await self._once(method, place, more)
+                async with self._asked(method, place, more) as answer:
+                    return answer.text
             except (Refused, Unanswered) as failure:
                 if number == attempts or (isinstance(failure, Refused) and not failure.passing):
                     raise
@@ -172,114 +162,136 @@ class Api:
             Refused: The answer is no success.
             Unanswered: There is none, or it broke off.
         """
-        api = await self._connected()
-        patience = _timeout(silence_s)
-        try:
-            async with api.call_api(
-                "GET",
-                version=place.version,
-                namespace=place.namespace,
-                url=place.path,
-                stream=True,
-                params=dict(params),
-                timeout=patience,
-            ) as answer:
-                async for line in answer.aiter_lines():
-                    yield line
-        except Exception as error:  # noqa: BLE001 - kr8s raises what its libraries do
-            raise self._explained(error) from None
+        more = {"params": dict(params), "timeout": _timeout(silence_s)}
+        async with self._asked("GET", place, more, stream=True) as answer:
+            async for line in answer.aiter_lines():
+                yield line
 
-    async def road(self, place: Place, renew: bool = False) -> tuple[str, dict[str, Any]]:
+    async def road(self, place: Place, refused: Mapping[str, Any] | None = None) -> tuple[str, Mapping[str, Any]]:
         """The address of a WebSocket of the API, and what `websockets.connect` needs for it.
 
         Args:
             place: Where it leads.
-            renew: Whether to look for credentials anew.
+            refused: What was needed before, and was not let in: credentials are looked for anew, once for all who
+                say so.
 
         Raises:
             Unanswered: The cluster does not answer.
         """
-        if renew:
-            self._api = None
-        auth = (await self._connected()).auth
-        options: dict[str, Any] = {"additional_headers": {}}
-        if auth.token:
-            options["additional_headers"] = {"Authorization": f"Bearer {auth.token.strip()}"}
-        if isinstance(self._tls, ssl.SSLContext):
-            options["ssl"] = self._tls
-        if auth.tls_server_name:
-            options["server_hostname"] = auth.tls_server_name
-        if auth.proxy:
-            options["proxy"] = auth.proxy
-        base = f"ws{auth.server.rstrip('/').removeprefix('http')}"
-        where = "" if place.namespace is None else f"namespaces/{place.namespace}/"
-        return f"{base}/api/{place.version}/{where}{place.path}", options
+        line = await self._connected()
+        if refused is line.options:
+            line = await self._connected(line)
+        base = f"ws{line.auth.server.rstrip('/').removeprefix('http')}"
+        return f"{base}{_path(place)}", line.options
 
     async def aclose(self) -> None:
         """Ends its connections. It may be used again."""
-        api, self._api = self._api, None
-        session = getattr(api, "_session", None)
-        if session is not None:
-            await session.aclose()
-
-    async def _once(self, method: str, place: Place, more: Mapping[str, Any]) -> str:
-        api = await self._connected()
-        try:
-            async with api.call_api(
-                method, version=place.version, namespace=place.namespace, url=place.path, **more
-            ) as answer:
-                return str(answer.text)
-        except Exception as error:  # noqa: BLE001 - kr8s raises what its libraries do
-            raise self._explained(error) from None
-
-    def _explained(self, error: Exception) -> Refused | Unanswered:
-        answer = getattr(error, "response", None)
-        if answer is None:
-            if isinstance(error, OSError):
-                self._api = None  # credentials that were in a file are looked for anew
-            return Unanswered(f"{type(error).__name__}: {error}".rstrip(": "))
-        try:
-            message = str(answer.json()["message"])
-        except (ValueError, KeyError, TypeError):
-            message = f"{answer.text:.500}"
-        after = answer.headers.get("Retry-After", "")
-        said = message or f"HTTP {answer.status_code}"
-        return Refused(answer.status_code, said, float(after) if after.isdecimal() else None)
-
-    async def _connected(self) -> Any:
         async with self._connecting:
-            if self._api is None:
-                began = time.time()
-                api = await self._connect()
-                self._tls = await api.auth.ssl_context()
-                _remove_copies(api.auth, began)
-                self._api = api
-                self.reached = True
-            return self._api
+            line, self._line = self._line, None
+            if line is not None:
+                await line.client.aclose()
 
-    async def _connect(self) -> Any:
+    @contextlib.asynccontextmanager
+    async def _asked(
+        self, method: str, place: Place, more: Mapping[str, Any], stream: bool = False
+    ) -> AsyncGenerator[httpx.Response]:
+        """A success, read unless it is to `stream`. Credentials that have ended are looked for anew."""
+        line = await self._connected()
         try:
-            import kr8s
+            answer = await _sent(line, method, _path(place), more)
+            if answer.status_code == UNAUTHORIZED:
+                await answer.aclose()
+                line = await self._connected(line)
+                answer = await _sent(line, method, _path(place), more)
+            async with contextlib.aclosing(answer):
+                if not (stream and answer.is_success):
+                    await answer.aread()
+                _check(answer)
+                yield answer
+        except _failures() as error:
+            raise _unanswered(error) from None
+
+    async def _connected(self, stale: _Line | None = None) -> _Line:
+        """The way to the cluster; another one than a `stale` one, which nobody has replaced yet."""
+        async with self._connecting:
+            if self._line is not None and self._line is stale:
+                self._line = None
+                await stale.client.aclose()
+            if self._line is None:
+                self._line = await self._connect()
+                self.reached = True
+            return self._line
+
+    async def _connect(self) -> _Line:
+        try:
             import kr8s.asyncio
         except ImportError:
             raise MissingExtra("kr8s", "kubernetes") from None
-        # It works with versions that it does not know yet, and says so every time.
-        warnings.filterwarnings("ignore", message="Kubernetes version .* is not supported", category=UserWarning)
+        began, account = time.time(), str(SERVICE_ACCOUNT)
         try:
             async with asyncio.timeout(REQUEST_S):
-                # Named, since kr8s takes any cluster it knows where nothing is named.
-                account = str(SERVICE_ACCOUNT)
-                api = await kr8s.asyncio.api(
-                    kubeconfig=self._kubeconfig, context=self._context, serviceaccount=account
-                )
+                # One for us alone, and for its credentials alone. What kr8s shares is closed by any of those who have
+                # it, and connections of requests that fail, or are let in anew at one time, are left open by it.
+                auth = await kr8s.asyncio.Api(
+                    bypass_factory=True, kubeconfig=self._kubeconfig, context=self._context, serviceaccount=account
+                ).auth
+                tls = await auth.ssl_context()
         except (ValueError, KeyError, IndexError, TypeError, RuntimeError, yaml.YAMLError) as error:
             raise ProviderFailed(
                 f"no Kubernetes cluster is known: give kubeconfig and context, or set KUBECONFIG ({error})"
             ) from None
         except Exception as error:  # noqa: BLE001 - kr8s raises what its libraries do
-            raise self._explained(error) from None
-        api.timeout = _timeout(REQUEST_S)
-        return api
+            raise _unanswered(error) from None
+        _remove_copies(auth, began)
+        line = _Line.to(auth, tls)
+        try:
+            answer = await _sent(line, "GET", "/version", {})
+            await answer.aread()
+            _check(answer)
+        except BaseException as error:
+            await line.client.aclose()
+            if isinstance(error, _failures()):
+                raise _unanswered(error) from None
+            raise
+        return line
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Line:
+    """A way to the cluster.
+
+    Attributes:
+        auth: What kr8s knows of it.
+        client: What makes requests there.
+        options: What `websockets.connect` needs.
+    """
+
+    auth: Any
+    client: httpx.AsyncClient
+    options: Mapping[str, Any]
+
+    @classmethod
+    def to(cls, auth: Any, tls: ssl.SSLContext | bool) -> _Line:
+        """One with certain credentials."""
+        import httpx
+
+        headers = {"Authorization": f"Bearer {auth.token.strip()}"} if auth.token else {}
+        client = httpx.AsyncClient(
+            base_url=auth.server,
+            headers={"Content-Type": "application/json", **headers},
+            verify=tls,
+            timeout=_timeout(REQUEST_S),
+            proxy=auth.proxy,
+            follow_redirects=True,
+        )
+        options: dict[str, Any] = {"additional_headers": headers}
+        if isinstance(tls, ssl.SSLContext):
+            options["ssl"] = tls
+        if auth.tls_server_name:
+            options["server_hostname"] = auth.tls_server_name
+        if auth.proxy:
+            options["proxy"] = auth.proxy
+        return cls(auth, client, options)
 
 
 def decoded(text: str) -> dict[str, Any]:
@@ -293,7 +305,44 @@ def decoded(text: str) -> dict[str, Any]:
     return found
 
 
-def _timeout(read_s: float) -> Any:
+def _path(place: Place) -> str:
+    base = "api" if place.version == "v1" else "apis"
+    where = "" if place.namespace is None else f"namespaces/{place.namespace}/"
+    return f"/{base}/{place.version}/{where}{place.path}"
+
+
+async def _sent(line: _Line, method: str, path: str, more: Mapping[str, Any]) -> httpx.Response:
+    """The beginning of an answer."""
+    name = line.auth.tls_server_name
+    request = line.client.build_request(method, path, **more, extensions={"sni_hostname": name} if name else None)
+    return await line.client.send(request, stream=True)
+
+
+def _check(answer: httpx.Response) -> None:
+    """Raises `Refused` for an answer, read by now, that is no success."""
+    if answer.is_success:
+        return
+    try:
+        message = str(answer.json()["message"])
+    except (ValueError, KeyError, TypeError):
+        message = f"{answer.text:.500}"
+    after = answer.headers.get("Retry-After", "")
+    said = message or f"HTTP {answer.status_code}"
+    raise Refused(answer.status_code, said, float(after) if after.isdecimal() else None)
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """What httpx raises where there is no answer; RuntimeError from a client that was closed meanwhile."""
+    import httpx
+
+    return httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError, RuntimeError
+
+
+def _unanswered(error: BaseException) -> Unanswered:
+    return Unanswered(f"{type(error).__name__}: {error}".rstrip(": "))
+
+
+def _timeout(read_s: float) -> httpx.Timeout:
     import httpx
 
     return httpx.Timeout(REQUEST_S, read=read_s)

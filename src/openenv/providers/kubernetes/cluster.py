@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -68,7 +68,7 @@ class Cluster:
         """
         kind, name = manifest["kind"], manifest["metadata"]["name"]
         with translated(f"applying {kind} {name}", LaunchFailed):
-            return await self.api.json(
+            return await self._answer(
                 "PATCH",
                 await self._place(kind, name),
                 manifest,
@@ -84,7 +84,7 @@ class Cluster:
         """
         with translated(f"looking at {kind} {name}"):
             try:
-                return await self.api.json("GET", await self._place(kind, name))
+                return await self._answer("GET", await self._place(kind, name))
             except Refused as refusal:
                 if refusal.status == _NOT_FOUND:
                     return None
@@ -101,7 +101,7 @@ class Cluster:
             ProviderFailed: The cluster does not say.
         """
         with translated(f"looking for {KINDS[kind][1]}"):
-            found = await self.api.json("GET", await self._place(kind), params=selectors)
+            found = await self._answer("GET", await self._place(kind), params=selectors)
         return found.get("items") or [], found.get("metadata", {}).get("resourceVersion", "")
 
     async def delete(self, kind: str, name: str, *, uid: str | None = None, grace_s: int | None = None) -> None:
@@ -181,24 +181,34 @@ class Cluster:
                     raise Expired from None
                 raise
 
-    async def road_to(self, pod: str, port: int, renew: bool = False) -> tuple[str, dict[str, Any]]:
+    async def road_to(
+        self, pod: str, port: int, refused: Mapping[str, Any] | None = None
+    ) -> tuple[str, Mapping[str, Any]]:
         """The address of a WebSocket that leads to a port of a Pod, and what `websockets.connect` needs for it.
+
+        Args:
+            pod: The Pod.
+            port: Its port.
+            refused: What was needed before, and was not let in.
 
         Raises:
             ProviderFailed: The cluster is not to be found.
         """
         with translated(f"reaching Pod {pod}"):
-            return await self.api.road(await self._place("Pod", f"{pod}/portforward?ports={port}"), renew)
+            return await self.api.road(await self._place("Pod", f"{pod}/portforward?ports={port}"), refused)
 
     async def _created(self, manifest: Manifest) -> Manifest:
         kind, metadata = manifest["kind"], manifest["metadata"]
         try:
-            return await self.api.json("POST", await self._place(kind), manifest, attempts=1)
+            return await self._answer("POST", await self._place(kind), manifest, attempts=1)
         except Refused as refusal:
             there = await self.get(kind, metadata["name"]) if refusal.status == _CONFLICT else None
             if there is None or not metadata["labels"].items() <= there["metadata"].get("labels", {}).items():
                 raise
             return there
+
+    async def _answer(self, method: str, place: Place, *more: Any, **settings: Any) -> Manifest:
+        return decoded(await self.api.text(method, place, *more, **settings))
 
     async def _place(self, kind: str, name: str | None = None) -> Place:
         version, plural = KINDS[kind]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
@@ -11,6 +12,7 @@ from websockets.exceptions import InvalidStatus, WebSocketException
 from websockets.typing import Subprotocol
 
 from ...errors import LaunchFailed, ProviderFailed
+from .api import UNAUTHORIZED
 from .cluster import Cluster
 
 __all__ = ["Forward"]
@@ -21,7 +23,6 @@ _PROTOCOL = Subprotocol("v4.channel.k8s.io")
 _DATA, _ERROR = 0, 1
 PIECE = 256 * 1024
 CONNECT_S = 10.0
-_UNAUTHORIZED = 401
 
 
 class Forward:
@@ -83,25 +84,26 @@ class Forward:
                 await writer.wait_closed()
 
     async def _reach(self) -> ClientConnection:
+        url, needed = await self._cluster.road_to(self._pod, self._port)
         try:
-            return await self._dial(renew=False)
+            return await _dial(url, needed)
         except InvalidStatus as refusal:
-            if refusal.response.status_code != _UNAUTHORIZED:
+            if refusal.response.status_code != UNAUTHORIZED:
                 raise
-            return await self._dial(renew=True)
+        return await _dial(*await self._cluster.road_to(self._pod, self._port, refused=needed))
 
-    async def _dial(self, renew: bool) -> ClientConnection:
-        url, options = await self._cluster.road_to(self._pod, self._port, renew)
-        return await connect(
-            url,
-            subprotocols=[_PROTOCOL],
-            compression=None,
-            max_size=None,
-            open_timeout=CONNECT_S,
-            close_timeout=1.0,
-            ping_interval=None,  # the conversations inside have their own
-            **options,
-        )
+
+async def _dial(url: str, needed: Mapping[str, Any]) -> ClientConnection:
+    return await connect(
+        url,
+        subprotocols=[_PROTOCOL],
+        compression=None,
+        max_size=None,
+        open_timeout=CONNECT_S,
+        close_timeout=1.0,
+        ping_interval=None,  # the conversations inside have their own
+        **needed,
+    )
 
 
 async def _outward(reader: asyncio.StreamReader, there: ClientConnection) -> None:

@@ -201,24 +201,19 @@ class KubernetesProvider(BlockingContainers, OneByOne):
         return await self._accessed().cluster.log(server.name, lines)
 
     async def _leftovers(self) -> list[Leftover]:
-        access = self._accessed()
-        try:
-            selector = f"{PROVIDER}={type(self).__name__}"
-            lists = await asyncio.gather(*(access.cluster.find(kind, labelSelector=selector) for kind in _OURS))
-        finally:
-            await access.leave()
+        selector = f"{PROVIDER}={type(self).__name__}"
+        async with self._accessed().visit() as cluster:
+            lists = await asyncio.gather(*(cluster.find(kind, labelSelector=selector) for kind in _OURS))
         return [_leftover(kind, found) for kind, (items, _) in zip(_OURS, lists, strict=True) for found in items]
 
     async def _discard(self, leftover: Leftover) -> None:
         access = self._accessed()
         kind, uid, termination_s = leftover.handle
-        try:
+        async with access.visit() as cluster:
             if kind == "Pod":
                 await access.remove(leftover.name, termination_s, uid)
             else:
-                await access.cluster.delete(kind, leftover.name, uid=uid)
-        finally:
-            await access.leave()
+                await cluster.delete(kind, leftover.name, uid=uid)
 
     def _accessed(self) -> Access:
         """The cluster, for this event loop: after a fork it is another one."""
