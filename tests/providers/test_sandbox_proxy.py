@@ -329,5 +329,31 @@ async def test_a_client_that_leaves_during_the_handshake_leaves_nothing() -> Non
     hanging.close()
 
 
+async def test_a_client_that_leaves_while_the_hub_is_asked_leaves_no_connection() -> None:
+    looking, ended = asyncio.Event(), asyncio.Event()
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 100\r\n\r\n")
+        await reader.read()
+        ended.set()
+        writer.close()
+
+    async def look() -> None:
+        looking.set()
+        await asyncio.Event().wait()
+
+    refusing = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    async with behind_the_proxy() as (url, _, place, _), httpx.AsyncClient(headers=HEADERS) as client:
+        place.url = f"http://127.0.0.1:{refusing.sockets[0].getsockname()[1]}"
+        place.look = look  # type: ignore[method-assign]
+        asking = asyncio.ensure_future(client.get(f"{url}/echo"))
+        await looking.wait()
+        asking.cancel()
+        await asyncio.wait([asking])
+        async with asyncio.timeout(5):
+            await ended.wait()
+    refusing.close()
+
+
 def _raise(error: Exception) -> None:
     raise error

@@ -147,7 +147,7 @@ class HttpRelay:
             try:
                 await job.look()
                 job.check()
-            except OpenEnvError:
+            except BaseException:  # also when its client has left meanwhile
                 await answer.aclose()
                 raise
         return answer

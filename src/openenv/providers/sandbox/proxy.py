@@ -163,7 +163,8 @@ class _Http(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self.scope["extensions"] = {ABORT: self.transport.abort}  # type: ignore[dict-item]
+        extensions: dict[Any, Any] = {ABORT: self.transport.abort}
+        self.scope["extensions"] = extensions
 
 
 class _WebSocket(WebSocketsSansIOProtocol):
