@@ -9,7 +9,9 @@ import yaml
 from click.testing import CliRunner, Result
 
 from openenv.cli.gateway import gateway, read_backends
+from openenv.cli.gateway_run import Run
 from openenv.errors import UsageError
+from openenv.gateway import Backend, Topology
 
 TWO = "first=10.0.0.1:8000,10.0.0.2:8000"
 
@@ -82,7 +84,7 @@ def test_a_file_of_backends_may_have_comments(tmp_path: Path) -> None:
         (["--backends", TWO, "--backends-file", "x"], "not both"),
         (["--backends-file", "/nowhere"], "/nowhere"),
         (["--backends", "host:port"], "no backend"),
-        (["--backends", "a b"], "neither an address nor a host name"),
+        (["--backends", "a b:1"], "neither an address nor a host name"),
         (["--backends", "a=h:1,a=h:2"], "'a'"),
         (["--backends", TWO, "--listen", "8000"], "--listen"),
         (["--backends", TWO, "--listen", "host:8000"], "IP address"),
@@ -108,3 +110,22 @@ def test_what_cannot_be_is_refused(arguments: list[str], words: str, tmp_path: P
 )
 def test_what_cannot_run_is_refused(arguments: list[str], words: str) -> None:
     assert words in refused(*arguments, verb="run")
+
+
+class Following:
+    """What a gateway is to the command that watches a file."""
+
+    def __init__(self) -> None:
+        self.topology = Topology()
+
+    async def update(self, backends: list[str]) -> None:
+        self.topology = Topology(backends=tuple(map(Backend.parse, backends)))
+
+
+async def test_a_file_that_changes_before_it_is_watched_is_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "servers"
+    file.touch()  # as the command found it
+    file.write_text("a=127.0.0.1:1\n", encoding="utf-8")
+    command, following = Run(Topology(), {"backends_file": file}), Following()
+    await command._reread(following)  # type: ignore[arg-type]
+    assert [backend.name for backend in following.topology.backends] == ["a"]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections import Counter
 
 import pytest
 
+from openenv.client import endpoints as module
 from openenv.client.endpoints import Endpoints
 from openenv.errors import InvalidArgument, UsageError
 
@@ -61,6 +63,26 @@ def test_among_equals_chance_decides() -> None:
     assert {endpoint.url for endpoint in (endpoints.pick() for _ in range(200)) if endpoint is not None} == {
         endpoint.url for endpoint in endpoints.all
     }
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_fork_has_none_of_the_connections_of_its_parent() -> None:
+    endpoints = Endpoints(URLS)
+    connected(endpoints, 9)
+    child = os.fork()
+    if child == 0:
+        os._exit(sum(endpoint.connections for endpoint in (*endpoints.all, *Endpoints(URLS).all)))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert [endpoint.connections for endpoint in endpoints.all] == [3, 3, 3]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_fork_may_come_while_addresses_are_looked_up() -> None:
+    with module._knowing:
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if module._knowing.acquire(blocking=False) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_an_address_that_is_named_twice_is_one() -> None:

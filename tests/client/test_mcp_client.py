@@ -289,6 +289,18 @@ class TestSteps:
             await env.reset()
             assert await env.call_tool("increase") == {"count": 1}
 
+    async def test_of_several_servers_the_next_is_tried_and_its_connections_count(self):
+        with at(app_of(mode="production")) as address:
+            async with MCPToolClient(["127.0.0.1:1", address], mode="production") as env:
+                assert await env.call_tool("only_production") == "production"
+                assert [endpoint.connections for endpoint in env._endpoints.all] == [0, 1]
+                first, second = MCPToolClient([address, "127.0.0.1:1"], mode="production"), env._endpoints
+                second.all[0].resting = 0.0  # so that it is asked first, again
+                async with first:
+                    assert await first.call_tool("only_production") == "production"
+                    assert [endpoint.connections for endpoint in second.all] == [0, 2]
+            assert [endpoint.connections for endpoint in second.all] == [0, 0]
+
     async def test_against_a_server_in_production(self):
         with at(app_of(mode="production")) as address:
             async with MCPToolClient(address) as env:

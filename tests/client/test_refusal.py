@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from openenv.client.refusal import refusal_of
-from openenv.errors import ConnectionFailed, OpenEnvError, ProviderFailed
+from openenv.errors import ConnectionFailed, ConnectTimeout, NotReady, OpenEnvError, ProviderFailed
 
 GONE = {"message": "the job is ERROR", "error": "ProviderFailed", "blame": "infrastructure", "retryable": False}
 
@@ -30,6 +30,22 @@ def test_what_stands_in_between_may_say_that_the_place_is_gone(status: int) -> N
 
 def test_or_that_it_is_only_the_road() -> None:
     assert type(told(502, {**GONE, "error": "ConnectionFailed"})) is ConnectionFailed
+    assert type(told(503, {**GONE, "error": "NotReady"})) is NotReady
+    assert type(told(504, {**GONE, "error": "ConnectTimeout"})) is ConnectTimeout
+
+
+@pytest.mark.parametrize("name", ["SessionLost", "ProtocolViolation", "MissingExtra", "ServerFull", "StepFailed"])
+def test_but_nothing_that_only_a_server_knows(name: str) -> None:
+    error = told(502, {**GONE, "error": name})
+    assert type(error) is ConnectionFailed
+    assert error.retryable
+
+
+@pytest.mark.parametrize(("wait", "read"), [(1.5, 1.5), (2, 2.0), ("soon", None), ([], None), (True, None)])
+def test_a_wait_is_a_number_or_none(wait: Any, read: float | None) -> None:
+    error = told(503, {**GONE, "error": "NotReady", "retry_after_s": wait})
+    assert error is not None
+    assert error.retry_after_s == read
 
 
 @pytest.mark.parametrize(

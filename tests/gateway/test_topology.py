@@ -17,9 +17,10 @@ from openenv.gateway import Backend, Topology, plain_name
         ("http://10.0.0.1:8000/", Backend("10.0.0.1-8000", "10.0.0.1", 8000)),
         (" https://env.example.org ", Backend("env.example.org-443", "env.example.org", 443, tls=True)),
         ("wss://env.example.org:9", Backend("env.example.org-9", "env.example.org", 9, tls=True)),
-        ("env-a", Backend("env-a-80", "env-a", 80)),
+        ("http://env-a", Backend("env-a-80", "env-a", 80)),
         ("first=env-a:8000", Backend("first", "env-a", 8000)),
         ("first=https://env-a", Backend("first", "env-a", 443, tls=True)),
+        ("my_stack_env.a-b:8000", Backend("my_stack_env.a-b-8000", "my_stack_env.a-b", 8000)),
         ("[::1]:8000", Backend("1-8000", "::1", 8000)),
         ("six=[fe80::1]:8000", Backend("six", "fe80::1", 8000)),
     ],
@@ -34,6 +35,9 @@ def test_a_backend_is_read_as_it_is_written(text: str, expected: Backend) -> Non
         "",
         "=",
         "a=",
+        "host",
+        "first=10.0.0.1",
+        "[::1]",
         "host:port",
         "host:0",
         "host:70000",
@@ -48,6 +52,10 @@ def test_a_backend_is_read_as_it_is_written(text: str, expected: Backend) -> Non
         "a\n=host:8000",
         "host;drop:8000",
         "x" * 64 + "=host:8000",
+        "http://someone:secret@host:8000",
+        "a..b:8000",
+        "a_.:8000",
+        "x" * 64 + ".example.org:8000",
     ],
 )
 def test_what_is_no_backend_is_refused(text: str) -> None:
@@ -55,10 +63,20 @@ def test_what_is_no_backend_is_refused(text: str) -> None:
         Backend.parse(text)
 
 
+def test_a_host_without_a_port_is_asked_for_it_and_a_secret_is_not_repeated() -> None:
+    with pytest.raises(UsageError, match="'foo'.*host:port"):
+        Backend.parse("foo")
+    with pytest.raises(UsageError) as told:
+        Backend.parse("http://someone:hush@host:8000")
+    assert "hush" not in told.value.message
+
+
 def test_the_name_of_a_host_is_the_one_its_certificate_must_have() -> None:
     assert Backend.parse("https://env.example.org").certified == "env.example.org"
     assert Backend.parse("https://10.0.0.1").certified is None
     assert Backend("a", "10.0.0.1", 443, tls=True, certified="env.example.org").certified == "env.example.org"
+    with pytest.raises(UsageError, match="certificate"):
+        Backend("a", "10.0.0.1", 443, tls=True, certified="env) ssl verify none (")
 
 
 def test_a_place_is_written_as_urls_have_it() -> None:

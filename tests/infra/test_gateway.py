@@ -514,6 +514,19 @@ def test_backends_are_found_by_name_and_a_wrong_one_changes_nothing() -> None:
     run(test())
 
 
+def test_an_address_may_be_written_in_any_form_and_who_does_not_answer_is_known() -> None:
+    async def test() -> None:
+        async with deployed(1) as servers, Gateway() as gateway:
+            await gateway.update(["dead=[0:0::1]:1", *backends_of(servers)])
+
+            async def known() -> bool:
+                return [backend.name for backend in await gateway.silent()] == ["dead"]
+
+            await until(known)
+
+    run(test())
+
+
 def test_what_cannot_be_is_refused_at_once_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,6 +26,7 @@ from ..server.wires import eventually
 pytestmark = pytest.mark.real
 
 OPENENV = [sys.executable, "-m", "openenv", "gateway"]
+FREE = ("--listen", "127.0.0.1:0")
 
 
 @pytest.fixture(autouse=True)
@@ -140,6 +141,13 @@ def test_it_says_so_when_servers_ask_for_no_key_and_everybody_may_come() -> None
     with serving("echo") as server, running("--backends", server.url, "--listen", "0.0.0.0:0") as gateway:
         gateway.found("warning: 127.0.0.1-.* asks for no key")
         assert gateway.end(signal.SIGTERM) == 0
+
+
+def test_it_says_once_which_servers_do_not_answer() -> None:
+    with serving("echo") as server, running("--backends", f"good={server.url},bad=127.0.0.1:1", *FREE) as gateway:
+        gateway.found(r"warning: bad does not answer GET /health at 127\.0\.0\.1:1: it gets no session until it does")
+        assert gateway.end(signal.SIGTERM) == 0
+        assert gateway.said.count("does not answer") == 1
 
 
 def test_an_envoy_that_dies_ends_it() -> None:

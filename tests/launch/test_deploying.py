@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any, ClassVar
 
 import pytest
 
 from openenv.errors import LaunchFailed, UsageError
-from openenv.launch import deploy
+from openenv.launch import Deploying, deploy
 from openenv.providers import Capabilities, Deployment, LaunchSpec, Leftover, OneByOne, Pace, Server
 
 from ..asynchronous import until
@@ -106,6 +107,33 @@ async def test_a_caller_that_gives_up_leaves_nothing() -> None:
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert shelf.taken == []
+
+
+@pytest.mark.parametrize("awaited", [False, True], ids=["entered", "awaited"])
+async def test_a_caller_that_is_cancelled_when_they_are_ready_leaves_nothing(
+    url: str, awaited: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shelf, ready = Shelf(url), threading.Event()
+    deploying = deploy(SPEC, shelf)
+    start = deploying._start
+
+    async def started() -> Deployment:
+        deployment = await start()
+        ready.set()
+        return deployment
+
+    monkeypatch.setattr(deploying, "_start", started)
+    waiting = asyncio.ensure_future(_awaited(deploying) if awaited else deploying.__aenter__())
+    await asyncio.sleep(0)  # it has begun, and hears of its end only when this loop goes on
+    assert ready.wait(10)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert shelf.taken == []
+
+
+async def _awaited(deploying: Deploying) -> Deployment:
+    return await deploying
 
 
 async def test_the_error_of_the_block_goes_before_that_of_the_end(url: str) -> None:

@@ -10,8 +10,8 @@ from .summary import Summary
 
 __all__ = ["host_sentences", "hosts_tables", "too_few_hosts"]
 
-# So many sessions for each host miss one only once in 20,000 times where each takes any of them, which is worse than
-# any balancer. Smaller batches prove nothing.
+# So many sessions for each host miss a given one only once in 20,000 times where each takes any of them, which is
+# worse than any balancer. Smaller batches prove nothing.
 SESSIONS_EACH = 10
 _NOTE = (
     "A host is a server, as the gateway names it or the load chose it; where neither is known, what the environment "

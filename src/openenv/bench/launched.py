@@ -6,8 +6,8 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from typing import Any, Self
-from urllib.error import URLError
 from urllib.request import ProxyHandler, Request, build_opener
 
 from ..errors import UsageError
@@ -113,7 +113,7 @@ def _is_busy(url: str, api_key: str | None) -> bool:
     try:
         with build_opener(ProxyHandler({})).open(request, timeout=SETTLE_S) as answer:
             lines = answer.read().splitlines()
-    except (URLError, OSError):
+    except (OSError, HTTPException):  # it may die in the middle of its answer
         return False
     held = next((line for line in lines if line.startswith(_HELD)), b"x 0")
     return float(held.split()[1]) > 0

@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from ..background import on_thread
+from ..client.url import is_loopback
 from ..errors import LaunchFailed, OpenEnvError, UsageError
 from ..gateway import Topology
 from ..launch import Gateway, deploy
@@ -27,8 +28,9 @@ __all__ = ["Run"]
 
 # Between two looks at the file of backends, and at Envoy.
 LOOK_S = 0.5
+# After which a server that has not answered is said not to: an answer may take 5 s, and comes a second later.
+LOOKS_BEFORE_SILENCE = 13
 ASKING_S = 5.0
-_LOOPBACK = ("127.", "::1")
 
 
 class Run:
@@ -46,7 +48,8 @@ class Run:
         self._ended = asyncio.Event()
         self._interrupted = False
         self._reload = False
-        self._read_at = self._changed_at()
+        # Not what it is now: the file may have changed since the command read it.
+        self._read_at: tuple[int, int] | None = None
 
     async def until_it_ends(self) -> bool:
         """Runs until a signal. Returns whether that was Ctrl-C.
@@ -86,9 +89,13 @@ class Run:
             )
             await stack.enter_async_context(gateway)
             await self._announce(gateway)
+            looks = 0
             while gateway.end is None:
                 await asyncio.sleep(LOOK_S)
                 await self._reread(gateway)
+                looks += 1
+                if looks == LOOKS_BEFORE_SILENCE:
+                    await self._tell_silent(gateway)
             raise LaunchFailed(f"Envoy {gateway.end}")
 
     async def _servers(self, stack: AsyncExitStack) -> Deployment | None:
@@ -117,13 +124,22 @@ class Run:
         _say(f"statistics: {gateway.admin_url}/clusters")
         if gateway.api_key is not None:
             _say(f"key of the servers: {gateway.api_key}  (OPENENV_API_KEY for clients)")
-        elif not gateway.topology.host.startswith(_LOOPBACK):
-            for backend in backends:
-                if not backend.tls and await on_thread(partial(_open, backend.place)):
-                    _say(
-                        click.style("warning: ", fg="yellow") + f"{backend.name} asks for no key, so whoever reaches "
-                        f"{gateway.topology.listen} may use it (openenv serve --api-key)"
+        elif not is_loopback(gateway.topology.host):
+            plain = [backend for backend in backends if not backend.tls]
+            asked = (on_thread(partial(_open, backend.place), detached=True) for backend in plain)
+            for backend, is_open in zip(plain, await asyncio.gather(*asked), strict=True):
+                if is_open:
+                    _warn(
+                        f"{backend.name} asks for no key, so whoever reaches {gateway.topology.listen} may use it "
+                        "(openenv serve --api-key)"
                     )
+
+    async def _tell_silent(self, gateway: Gateway) -> None:
+        for backend in await gateway.silent():
+            _warn(
+                f"{backend.name} does not answer GET {gateway.topology.health_path} at {backend.place}: "
+                "it gets no session until it does"
+            )
 
     async def _reread(self, gateway: Gateway) -> None:
         """Takes over what stands in the file now; what cannot be is told, and changes nothing."""
@@ -163,6 +179,10 @@ _FIELDS = (
 
 def _say(text: str) -> None:
     click.echo(text, err=True)
+
+
+def _warn(text: str) -> None:
+    _say(click.style("warning: ", fg="yellow") + text)
 
 
 def _open(place: str) -> bool:

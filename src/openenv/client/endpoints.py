@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
@@ -84,3 +85,15 @@ class Endpoints:
     def at(self, url: str) -> Endpoint | None:
         """The one with an address."""
         return next((endpoint for endpoint in self.all if endpoint.url == url), None)
+
+
+def _forget() -> None:
+    """After a fork: the connections stayed in the parent, and the lock may have been held."""
+    global _knowing  # noqa: PLW0603 - one for each process
+    _knowing = threading.Lock()
+    for endpoint in _known.values():
+        endpoint.connections = 0
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from weakref import WeakSet
 
 from ..background import on_thread
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from .env_client import EnvClient
 
 __all__ = ["SessionHolder"]
+
+T = TypeVar("T")
 
 # What belongs to one connection or process, and is made anew in a copy.
 _OF_NOW = ("_resumption", "_held", "_closed", "_others", "_home", "_pid", "_connecting", "_claiming", "_blocking")
@@ -168,22 +170,32 @@ class SessionHolder(Homed):
     async def _reach(self, way: Way) -> Link | Conversation:
         if self._endpoints is None:
             return await dial(partial(memory.connect, self._app), self._options.max_message_bytes)
-        one = self._endpoints.at(way.server) if way.server is not None else None
+        return await self._at_one_of(
+            self._endpoints,
+            way,
+            lambda endpoint: dial(
+                partial(self._transport, endpoint, way.to(endpoint.url)), self._options.max_message_bytes
+            ),
+        )
+
+    async def _at_one_of(self, endpoints: Endpoints, way: Way, connect: Callable[[Endpoint], Awaitable[T]]) -> T:
+        """What connecting gives: at the server that a way leads to, else at one after another until it is there."""
+        one = endpoints.at(way.server) if way.server is not None else None
         tried: list[Endpoint] = []
-        while (endpoint := one or self._endpoints.pick(tried)) is not None:
+        while (endpoint := one or endpoints.pick(tried)) is not None:
             try:
-                return await dial(partial(self._transport, endpoint, way), self._options.max_message_bytes)
+                return await connect(endpoint)
             except (ConnectionFailed, ProviderFailed, Draining):
                 endpoint.failed()
                 tried.append(endpoint)
-                if one is not None or len(tried) == len(self._endpoints.all):
+                if one is not None or len(tried) == len(endpoints.all):
                     raise
         raise AssertionError("there is always one to be tried")
 
-    async def _transport(self, endpoint: Endpoint, way: Way, receiver: Callable[[str | None], Receiver]) -> Transport:
+    async def _transport(self, endpoint: Endpoint, url: str, receiver: Callable[[str | None], Receiver]) -> Transport:
         endpoint.opened()
         try:
-            transport = await websocket.connect(way.to(endpoint.url), receiver, self._options)
+            transport = await websocket.connect(url, receiver, self._options)
         except BaseException:
             endpoint.closed()
             raise

@@ -10,13 +10,14 @@ from pydantic import ConfigDict, ValidationError
 from ..errors import ProtocolViolation, SessionLost, ToolFailed, UsageError
 from ..mcp.types import CallToolAction, CallToolObservation, ListToolsAction, ListToolsObservation, Tool
 from ..types import Observation, State, StepResult
-from . import websocket
+from .endpoints import Endpoint
 from .env_client import EnvClient
 from .loss import lost
 from .mcp_link import McpLink
 from .models import parse_observation
 from .sync_client import SyncEnvClient
 from .url import mcp_url
+from .way import ANY
 
 __all__ = ["GenericMCPObservation", "MCPClientBase", "MCPToolClient", "SyncMCPToolClient"]
 
@@ -130,12 +131,14 @@ class MCPClientBase(EnvClient[Any, Any, State]):
             return self._mcp
 
     async def _dial_mcp(self) -> McpLink:
-        endpoint = None if self._endpoints is None else self._endpoints.pick()
-        if endpoint is None:
+        if self._endpoints is None:
             raise UsageError("mode='production' uses the /mcp of a server: pass base_url, and not app")
+        return await self._at_one_of(self._endpoints, ANY, self._dial_mcp_at)
+
+    async def _dial_mcp_at(self, endpoint: Endpoint) -> McpLink:
         link = McpLink(self._options.max_message_bytes)
         link.owner = self
-        link.begin(await websocket.connect(mcp_url(endpoint.url), lambda _: link, self._options))
+        link.begin(await self._transport(endpoint, mcp_url(endpoint.url), lambda _: link))
         return link
 
 

@@ -10,8 +10,13 @@ from picows import WSHandshakeError
 
 from ..errors import (
     ConnectionFailed,
+    ConnectionLost,
+    ConnectTimeout,
     Forbidden,
+    LaunchFailed,
+    NotReady,
     OpenEnvError,
+    ProviderBusy,
     ProviderFailed,
     TooManyFailures,
     Unauthorized,
@@ -41,6 +46,10 @@ _KEY_ERRORS: dict[int, tuple[type[Unauthorized], str]] = {
 
 # What stands between client and server may say why it leads nowhere.
 _OF_THE_ROAD = (HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT)
+# What it can know. That a session is lost, or the protocol was not kept, is for its server and this client to say.
+_KNOWN_ON_THE_ROAD = frozenset(
+    (ConnectionFailed, ConnectionLost, ConnectTimeout, ProviderFailed, NotReady, LaunchFailed, ProviderBusy)
+)
 
 
 def refusal_of(url: str, error: WSHandshakeError) -> OpenEnvError | None:
@@ -69,9 +78,11 @@ def _told(url: str, error: WSHandshakeError) -> OpenEnvError | None:
         return None
     if not isinstance(facts, dict) or facts.get("blame") != "infrastructure":
         return None
+    wait = facts.pop("retry_after_s", None)
     told = from_wire(facts)
-    if not isinstance(told, (ConnectionFailed, ProviderFailed)):
+    if type(told) not in _KNOWN_ON_THE_ROAD:
         return None
+    told.retry_after_s = float(wait) if type(wait) in {int, float} else None
     told.message = f"{url}: {told.message}"
     told.args = (told.message,)
     return told

@@ -20,7 +20,8 @@ COOKIE = "openenv_route"
 """The same as a cookie, which comes with the answer that opens a session over HTTP."""
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
-_HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
+# Labels as resolvers take them: those raise no error of ours for an empty or a longer one.
+_HOST = re.compile(r"(?=[A-Za-z0-9])(?!.{254})[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63})*(?<=[A-Za-z0-9])")
 _PATH = re.compile(r"/[A-Za-z0-9/._~-]*")
 # Of a file, in configurations of three grammars.
 _FILE = re.compile(r"[A-Za-z0-9/._@+~:-]+")
@@ -55,12 +56,16 @@ class Backend:
             raise UsageError(f"{self.name!r} is no name of a backend: letters, digits, '.', '_' and '-', at most 63")
         if not self.is_address and not _HOST.fullmatch(self.host):
             raise UsageError(f"backend {self.name}: {self.host!r} is neither an address nor a host name")
+        if self.certified is not None and not _HOST.fullmatch(self.certified):
+            raise UsageError(f"backend {self.name}: {self.certified!r} is no name of a certificate")
         if self.port not in _PORTS:
             raise UsageError(f"backend {self.name}: the port must be 1 to 65535, got {self.port!r}")
 
     @classmethod
     def parse(cls, text: str, name: str | None = None) -> Self:
         """A backend as it is written on a command line: `host:port`, `https://host:port`, `NAME=host:port`.
+
+        Only a URL may leave out its port.
 
         Args:
             text: What was written.
@@ -78,7 +83,9 @@ class Backend:
         else:
             if parts.scheme not in {"http", "https", "ws", "wss"} or parts.path not in {"", "/"} or parts.query:
                 host = ""
-        if not host:
+        if "@" in address:  # a password, perhaps, which nobody would pass on
+            raise UsageError("a backend is an address without a user: write host:port; clients bring their keys")
+        if not host or (port is None and "://" not in address):
             raise UsageError(f"{text!r} is no backend: write host:port, https://host:port or NAME=host:port")
         tls = parts.scheme in {"https", "wss"}
         port = (443 if tls else 80) if port is None else port

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from ..errors import MissingExtra, UsageError
+from ..errors import MissingExtra
 from ..gateway import Topology, envoy, haproxy, nginx
-from .envoy import envoy_program, validate
+from .envoy import envoy_program, look_at, validate
 
 __all__ = ["BALANCERS", "Balancer"]
-
-CHECK_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,22 +51,14 @@ def _check_envoy(program: str, topology: Topology, _: Path) -> None:
 
 
 def _check_haproxy(program: str, _: Topology, folder: Path) -> None:
-    _run([program, "-c", "-f", str(folder / haproxy.CONFIGURATION)], "HAProxy")
+    look_at([program, "-c", "-f", str(folder / haproxy.CONFIGURATION)], "HAProxy")
 
 
 def _check_nginx(program: str, _: Topology, folder: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="openenv-gateway-") as place:
         settings = f"pid {place}/pid; error_log stderr;"
         file = str((folder / nginx.CONFIGURATION).absolute())
-        _run([program, "-t", "-q", "-p", place, "-e", "stderr", "-c", file, "-g", settings], "nginx")
-
-
-def _run(command: list[str], name: str) -> None:
-    done = subprocess.run(  # noqa: S603 - a program that was found, and files that were just written
-        command, capture_output=True, text=True, timeout=CHECK_S, check=False
-    )
-    if done.returncode != 0:
-        raise UsageError(f"{name} refuses the configuration: {(done.stderr or done.stdout).strip()[-2000:]}")
+        look_at([program, "-t", "-q", "-p", place, "-e", "stderr", "-c", file, "-g", settings], "nginx")
 
 
 BALANCERS: Mapping[str, Balancer] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Generator
 from typing import Any
 
@@ -84,10 +85,10 @@ class Deploying:
         self._owned = owned
 
     def __await__(self) -> Generator[Any, None, Deployment]:
-        return on_shared(self._start()).__await__()
+        return self._started().__await__()
 
     async def __aenter__(self) -> Deployment:
-        return await self
+        return await self._started()
 
     async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         with kept(error):
@@ -99,6 +100,14 @@ class Deploying:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         with kept(error):
             shared_loop().run(self._stop())
+
+    async def _started(self) -> Deployment:
+        try:
+            return await on_shared(self._start())
+        except asyncio.CancelledError as error:  # perhaps just when they were ready, and then nobody has them
+            with kept(error):
+                await on_shared(self._stop())
+            raise
 
     async def _start(self) -> Deployment:
         try:

@@ -5,23 +5,24 @@ from __future__ import annotations
 import asyncio
 import http.client
 import importlib
+import ipaddress
 import json
 import os
 import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..background import on_thread
+from ..background import heard, on_thread
 from ..errors import LaunchFailed, MissingExtra, NotReady, ProviderFailed, UsageError
 from ..file_limit import raise_file_limit
 from ..gateway import Topology, envoy
 from ..providers.process import Process
 
-__all__ = ["Envoy", "envoy_program", "validate"]
+__all__ = ["Envoy", "envoy_program", "look_at", "same", "validate"]
 
 # Between two looks at what Envoy says.
 GLANCE_S = 0.05
@@ -51,7 +52,7 @@ class Envoy:
         self._threads = threads
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._written: dict[str, str] = {}
-        self._process: Process | None = None
+        self._starting: asyncio.Future[Process] | None = None
         self._over = False
 
     @property
@@ -61,18 +62,28 @@ class Envoy:
             return "was stopped" if self._over else None
         return self._process.end
 
+    @property
+    def _process(self) -> Process | None:
+        """Its process, once there is one."""
+        starting = self._starting
+        return starting.result() if starting is not None and starting.done() and not starting.exception() else None
+
     async def start(self, topology: Topology, timeout_s: float) -> None:
         """Starts it and waits until it listens. Raises as `Gateway.start` does; `stop` must follow then."""
         if topology.port:
             _check_free(topology)
         await on_thread(lambda: validate(topology, self._program))
+        self._check_wanted()
         self._folder = tempfile.TemporaryDirectory(prefix="openenv-gateway-", ignore_cleanup_errors=True)
         folder = Path(self._folder.name)
         self._write(topology)
         raise_file_limit()
         command = [self._program, "-c", str(folder / envoy.BOOTSTRAP), "--concurrency", str(self._threads)]
         command += ["--admin-address-path", str(folder / "admin"), "--disable-hot-restart", "--log-level", "warning"]
-        self._process = await on_thread(lambda: Process(command, {"PATH": os.defpath}, folder))
+        # Whoever is cancelled here leaves a process that begins all the same: `stop` waits for it.
+        self._starting = asyncio.ensure_future(on_thread(lambda: Process(command, {"PATH": os.defpath}, folder)))
+        self._starting.add_done_callback(heard)
+        await asyncio.shield(self._starting)
         await self._until(lambda: self._listens(folder / "admin"), timeout_s, "did not listen")
 
     async def take(self, topology: Topology) -> None:
@@ -83,7 +94,7 @@ class Envoy:
             raise ProviderFailed(
                 f"the gateway's files cannot be written: {error}; it keeps the backends that it has"
             ) from error
-        expected = {(backend.host, backend.port) for backend in topology.backends}
+        expected = {same(backend.host, backend.port) for backend in topology.backends}
 
         async def known() -> bool:
             return await self._known() == expected
@@ -93,6 +104,8 @@ class Envoy:
     async def stop(self) -> None:
         """Ends it and removes its files. May be called repeatedly, also during the start."""
         self._over, self.admin = True, None
+        if self._starting is not None:
+            await asyncio.wait([self._starting])
         if self._process is not None:
             await on_thread(self._process.stop)
         if self._folder is not None:
@@ -102,13 +115,16 @@ class Envoy:
         try:
             async with asyncio.timeout(timeout_s):
                 while not await done():
-                    if self._over:
-                        raise ProviderFailed("the gateway was stopped meanwhile")
+                    self._check_wanted()
                     if self.end is not None:
                         raise LaunchFailed(f"Envoy {self.end}{self._log()}")
                     await asyncio.sleep(GLANCE_S)
         except TimeoutError:
             raise NotReady(f"Envoy {words} within {timeout_s:g} s{self._log()}") from None
+
+    def _check_wanted(self) -> None:
+        if self._over:
+            raise ProviderFailed("the gateway was stopped meanwhile")
 
     def _log(self) -> str:
         tail = "" if self._process is None else self._process.tail
@@ -131,19 +147,26 @@ class Envoy:
                 self.port, self.admin = listener["local_address"]["socket_address"]["port_value"], admin
         return self.admin is not None and not self._over
 
+    async def silent(self) -> set[tuple[str, int]]:
+        """Addresses of the backends that do not answer when they are asked how they are."""
+        hosts = await self._hosts()
+        return {_place(host) for host in hosts if host.get("health_status", {}).get("failed_active_health_check")}
+
     async def _known(self) -> set[tuple[str, int]]:
         """Addresses of the backends that it has."""
+        return set(map(_place, await self._hosts()))
+
+    async def _hosts(self) -> list[dict[str, Any]]:
+        """What it says of the backends that it has."""
         if self.admin is None:
-            return set()
+            return []
         try:
             _, body = await _ask(self.admin, "/clusters?format=json")
         except OSError:
-            return set()
+            return []
         clusters: list[dict[str, Any]] = json.loads(body).get("cluster_statuses", [])
         ours = [cluster for cluster in clusters if cluster["name"] == envoy.CLUSTER]
-        hosts = [host for cluster in ours for host in cluster.get("host_statuses", ())]
-        addresses = [host["address"]["socket_address"] for host in hosts]
-        return {(address["address"], address["port_value"]) for address in addresses}
+        return [host for cluster in ours for host in cluster.get("host_statuses", ())]
 
     def _write(self, topology: Topology) -> None:
         """Writes what has changed; each file is whole at every moment."""
@@ -156,6 +179,16 @@ class Envoy:
             fresh.write_text(text, encoding="utf-8")
             fresh.rename(folder / name)
             self._written[name] = text
+
+
+def same(host: str, port: int) -> tuple[str, int]:
+    """An address in the one of its forms that is compared: `::1` may be written in many."""
+    return str(ipaddress.ip_address(host)), port
+
+
+def _place(host: Mapping[str, Any]) -> tuple[str, int]:
+    address = host["address"]["socket_address"]
+    return same(address["address"], address["port_value"])
 
 
 def envoy_program() -> Path:
@@ -193,15 +226,29 @@ def validate(topology: Topology, program: str | Path) -> None:
             "error",
             "--disable-hot-restart",
         ]
-        try:
-            done = subprocess.run(  # noqa: S603 - what the gateway was made for
-                command, capture_output=True, text=True, timeout=VALIDATION_S, check=False
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise LaunchFailed(f"{program} could not look at the configuration: {error}") from error
+        look_at(command, "Envoy")
+
+
+def look_at(command: list[str], name: str) -> None:
+    """Has a program look at a configuration. Blocks.
+
+    Args:
+        command: Its command line.
+        name: What it is called.
+
+    Raises:
+        UsageError: It refuses it, and why.
+        LaunchFailed: It cannot be run, or does not come to an end.
+    """
+    try:
+        done = subprocess.run(  # noqa: S603 - a program that was found, and files that were just written
+            command, capture_output=True, text=True, errors="replace", timeout=VALIDATION_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LaunchFailed(f"{command[0]} could not look at the configuration: {error}") from error
     if done.returncode != 0:
         words = (done.stderr or done.stdout).strip()[-2000:]
-        raise UsageError(f"Envoy refuses the configuration of the gateway: {words}")
+        raise UsageError(f"{name} refuses the configuration of the gateway: {words}")
 
 
 def _check_free(topology: Topology) -> None:

@@ -18,7 +18,7 @@ from ..cleanup import kept
 from ..errors import OpenEnvError, ProviderFailed, UsageError
 from ..gateway import Backend, Topology, plain_name
 from ..providers.deployment import Deployment
-from .envoy import Envoy, envoy_program
+from .envoy import Envoy, envoy_program, same
 
 __all__ = ["Gateway", "authorities", "backends_of"]
 
@@ -90,7 +90,8 @@ class Gateway:
         """
         self._admin()
         everywhere = ipaddress.ip_address(self.topology.host).is_unspecified
-        shown = self.topology.changed(host="127.0.0.1") if everywhere else self.topology
+        here = "::1" if ":" in self.topology.host else "127.0.0.1"
+        shown = self.topology.changed(host=here) if everywhere else self.topology
         return f"{'https' if self.topology.tls else 'http'}://{shown.listen}"
 
     @property
@@ -118,7 +119,12 @@ class Gateway:
             LaunchFailed: It has ended; with the end of its log.
             NotReady: It does not listen in time.
         """
-        await on_shared(self._start())
+        try:
+            await on_shared(self._start())
+        except asyncio.CancelledError as error:  # perhaps just when it listened, and then nobody has it
+            with kept(error):
+                await self.stop()
+            raise
         return self
 
     async def update(self, backends: Sequence[Backend | str]) -> None:
@@ -133,6 +139,11 @@ class Gateway:
     async def follow(self, deployment: Deployment) -> None:
         """The servers of a deployment from now on, as they come, go and move. Raises as `update` does."""
         await on_shared(self._update(deployment))
+
+    async def silent(self) -> list[Backend]:
+        """The backends that do not answer, so that they get no session; none that is there when it does not run."""
+        silent = set() if self._envoy is None else await on_shared(self._envoy.silent())
+        return [backend for backend in self.topology.backends if same(backend.host, backend.port) in silent]
 
     async def stop(self) -> None:
         """Ends it. May be called repeatedly, also during the start."""
@@ -192,7 +203,7 @@ class Gateway:
     async def _look_on(self) -> None:
         """Follows what the backends do by themselves: those of a deployment, and what host names mean."""
         trouble = ""
-        while True:
+        while self._watch is not None:  # and not only until it is cancelled: code of a place may take no notice
             await asyncio.sleep(LOOK_S)
             source = self._source
             try:
@@ -207,6 +218,10 @@ class Gateway:
                 if error.message != trouble:
                     trouble = error.message
                     logger.warning("the backends of the gateway stay as they are: %s", trouble)
+            except Exception as fault:  # an edge: nobody waits for this task
+                if repr(fault) != trouble:
+                    trouble = repr(fault)
+                    logger.exception("the backends of the gateway stay as they are")
 
     def _admin(self) -> tuple[str, int]:
         if self._envoy is None or self._envoy.admin is None:
