@@ -20,8 +20,7 @@ from openenv.client import GenericEnvClient
 from openenv.errors import LaunchFailed, NotReady, OpenEnvError, ProviderBusy, ProviderFailed, StepTimeout, UsageError
 from openenv.providers import Deployment, LaunchSpec, LocalDockerProvider, Pace, Provider, Resources, farewell
 from openenv.providers.docker_request import KEPT_CAPABILITIES
-from openenv.providers.engine import LABEL
-from openenv.providers.owner import Owner
+from openenv.providers.owner import PROVIDER, Owner
 from openenv.providers.pulling import PullProgress
 from openenv.testing import ProviderConformance
 from tests.infra.parts.dockerd import Dockerd, dockerd
@@ -128,7 +127,7 @@ def test_an_episode_in_a_container_from_a_plain_program(provider: LocalDockerPro
     env = GenericEnvClient.from_docker_image(QUICK.image, provider)
     env.reset()
     assert env.step({"message": "hi"}).observation["echoed_message"] == "hi"
-    (container,) = engine.containers.list(filters={"label": LABEL})
+    (container,) = engine.containers.list(filters={"label": PROVIDER})
     assert container.name.startswith("openenv-openenv-test-empty-")
     assert container.ports["8000/tcp"][0]["HostIp"] == "127.0.0.1"
     with pytest.raises(RuntimeError, match="key"):
@@ -395,9 +394,7 @@ def test_the_image_of_the_benchmark_environment(engine: Any, benchmark: str) -> 
         while container.attrs["State"].get("Health", {}).get("Status") != "healthy":
             assert time.monotonic() - began < 30.0, container.logs().decode()
             container.reload()
-        healthy_s = time.monotonic() - began
         assert container.exec_run("id -u").output.decode().strip() == "1000"
-        assert healthy_s < 6.0  # 1.3 s, where nothing else runs
     finally:
         container.remove(force=True)
 
@@ -436,35 +433,34 @@ def test_thirty_two_in_parallel_none_lost_and_none_left(engine: Any) -> None:
     asyncio.run(test())
 
 
-def test_warm_containers_are_there_at_once_and_each_is_had_by_one(engine: Any) -> None:
-    async def first_step() -> tuple[float, Deployment]:
-        began = time.perf_counter()
-        deployment = await provider.launch(SPEC)
-        await deployment.ready()
-        async with GenericEnvClient(deployment.url, api_key=deployment.api_key) as env:
-            await env.reset()
-            await env.step({"message": "hi"})
-            return time.perf_counter() - began, deployment
+def test_warm_containers_are_there_before_and_each_is_had_by_one(engine: Any) -> None:
+    def names() -> set[str]:
+        return {container.name for container in engine.containers.list()}
 
     async def test() -> None:
         assert provider.pool is not None
         await provider.pool.filled()
-        outcomes = [await first_step() for _ in range(3)]
-        assert min(seconds for seconds, _ in outcomes) < 0.05
-        assert len({deployment.api_key for _, deployment in outcomes}) == 3
-        assert len({deployment.url for _, deployment in outcomes}) == 3
+        waiting = names()
+        assert len(waiting) == 3
+        deployments = [await provider.launch(SPEC) for _ in range(3)]
+        assert {deployment.servers[0].name for deployment in deployments} == waiting
+        assert len({deployment.api_key for deployment in deployments}) == 3
+        for number, deployment in enumerate(deployments):
+            async with GenericEnvClient(deployment.url, api_key=deployment.api_key) as env:
+                await env.reset()
+                assert (await env.step({"message": str(number)})).observation["echoed_message"] == str(number)
         await provider.pool.filled()  # others in their place
-        names = {container.name for container in engine.containers.list()}
-        assert len(names) == 6
-        await asyncio.gather(*(deployment.stop() for _, deployment in outcomes))
+        assert len(names()) == 6
+        await asyncio.gather(*(deployment.stop() for deployment in deployments))
 
     with docker(image=QUICK.image, warm=3) as provider:
         asyncio.run(test())
-        began = time.perf_counter()
+        assert provider.pool is not None
+        provider.pool.wait_filled()
+        waiting = names()
         with GenericEnvClient.from_docker_image(QUICK.image, provider) as env:
             env.reset()
-            assert time.perf_counter() - began < 0.5
-        assert provider.pool is not None
+        assert len(waiting - names()) == 1  # that one was had, and is gone
         provider.pool.wait_filled()
 
 

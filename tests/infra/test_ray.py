@@ -427,6 +427,8 @@ asyncio.run(main())
                 child.stdin.write("\n")
                 child.stdin.flush()
                 assert float(child.stdout.readline()) < SOON_S
+                cluster.head.kill()
+                child.wait(SOON_S)  # also its end is no wait without one
             finally:
                 cluster.head.kill()
                 child.kill()

@@ -217,6 +217,27 @@ async def test_cancelling_from_another_loop_waits_for_the_end() -> None:
     assert (shelf.standing, shelf.start_stop.cancelled) == (set(), 1)
 
 
+async def test_cancelling_in_the_moment_of_its_end_leaves_nothing() -> None:
+    shelf = Shelf()
+    shelf.start_stop = await on_shared(_stop())
+    launching = asyncio.ensure_future(shelf.launch(SPEC))
+    await on_shared(shelf.start_stop.reached.wait())
+    (made,) = farewell.living
+
+    async def ended() -> None:
+        assert shelf.start_stop is not None
+        shelf.start_stop.open.set()
+        await made._work.settled(10.0)
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    shared_loop().run(ended())  # this loop stands still: it has not heard yet
+    launching.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await launching
+    assert (shelf.standing, shelf.calls) == (set(), ["start", "end"])
+
+
 async def _stop() -> Stop:
     return Stop()
 
@@ -517,7 +538,7 @@ async def test_a_fork_leaves_it_to_its_parent() -> None:
 
 
 PROGRAM = """
-import asyncio, sys
+import asyncio, os, signal, sys
 sys.path.insert(0, "tests/..")
 from openenv.errors import ProviderFailed
 from tests.providers.shelf import SPEC, Shelf
@@ -534,10 +555,13 @@ made = asyncio.run(shelf.launch(SPEC.changed(replicas=2)))
 print("started", flush=True)
 if "interrupt" in sys.argv:
     raise KeyboardInterrupt
+if "asked" in sys.argv:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as the documentation says
+    os.kill(os.getpid(), signal.SIGTERM)
 """
 
 
-@pytest.mark.parametrize("how", ["ends", "interrupt"])
+@pytest.mark.parametrize("how", ["ends", "interrupt", "asked"])
 def test_what_is_forgotten_goes_with_the_process(how: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", PROGRAM, how], capture_output=True, text=True, timeout=60, check=False

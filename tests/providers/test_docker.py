@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import pytest
 from openenv import providers
 from openenv.client import GenericEnvClient
 from openenv.errors import LaunchFailed, MissingExtra, NotReady, ProviderFailed, UsageError
-from openenv.providers import DockerSwarmProvider, LocalDockerProvider
+from openenv.providers import DockerSwarmProvider, LaunchSpec, LocalDockerProvider
 from openenv.providers.owner import Owner
 
 from ..client.environments import ThreadCounter, app_of
@@ -156,6 +157,19 @@ def test_a_client_that_was_given_no_provider_leaves_no_connection_to_the_engine(
     with Leaving() as mine:
         GenericEnvClient.from_docker_image("img:1", mine).close()
         assert left == ["closed"]
+
+
+@pytest.mark.parametrize("options", [{"name": "mine"}, {"host_port": 4711}])
+def test_a_second_one_cannot_have_the_name_or_the_port_of_the_first(
+    docker: LocalDockerProvider, engine: Engine, options: dict[str, Any]
+) -> None:
+    with pytest.raises(UsageError, match="leave out both"):
+        docker.deployment(LaunchSpec(image="img:1", options=options, replicas=2))
+    with asyncio.run(docker.launch(LaunchSpec(image="img:1", options=options))) as made:
+        with pytest.raises(UsageError, match="leave out both"):
+            made.wait(made.scale(2))
+        assert len(made.urls) == 1
+        assert "container" in engine.made
 
 
 def test_an_argument_that_there_is_not(docker: LocalDockerProvider) -> None:

@@ -117,6 +117,15 @@ def test_gpus_are_had_by_one_server_each() -> None:
     assert seen == [["0"], ["1"]]
 
 
+def test_a_server_more_than_was_asked_for_has_gpus_of_its_own_too() -> None:
+    deployment = Deployment(Place(), LaunchSpec(image="img", resources=Resources(gpus=2)))
+    seen = []
+    for _ in range(3):
+        deployment.new_server().handle = handle = type("Handle", (), {"gpus": gpus_for(deployment)})
+        seen.append(handle.gpus)
+    assert seen == [("0", "1"), ("2", "3"), ("4", "5")]
+
+
 def test_the_port_inside() -> None:
     assert container_port(LaunchSpec(image="img")) == 8000
     assert container_port(LaunchSpec(image="img", port=80)) == 80

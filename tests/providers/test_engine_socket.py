@@ -35,7 +35,9 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def open_sockets() -> int:
-    return sum(isinstance(each, socket.socket) and each.fileno() >= 0 for each in gc.get_objects())
+    # By their type: to ask a dead weak reference for its class is an error.
+    found = [each for each in gc.get_objects() if issubclass(type(each), socket.socket)]
+    return sum(each.fileno() >= 0 for each in found)
 
 
 def test_an_engine_that_went_away_leaves_no_socket_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,4 +68,4 @@ def test_no_engine_leaves_no_socket_open(tmp_path: Path, monkeypatch: pytest.Mon
     before = open_sockets()
     with pytest.raises(ProviderFailed, match="is it running"):
         connected()
-    assert open_sockets() == before
+    assert open_sockets() <= before  # one of other tests may have gone meanwhile

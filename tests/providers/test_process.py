@@ -76,6 +76,15 @@ def test_waiting_ends_with_the_process(start: Start) -> None:
     assert time.monotonic() - began < 20
 
 
+def test_waiting_ends_with_the_process_and_not_with_what_it_has_left_behind(start: Start) -> None:
+    child = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])"  # holds the log open
+    process = start(f"import subprocess, sys; {child}; print('bye'); sys.exit(3)")
+    began = time.monotonic()
+    assert process.wait_for("something", 50.0) is None
+    assert time.monotonic() - began < 30
+    assert (process.end, process.tail) == ("ended with exit code 3", "bye")
+
+
 def test_only_the_end_of_a_log_is_kept_and_no_secret(start: Start) -> None:
     process = start("for n in range(1000): print('line', n, 'of', 'hush' + '-hush')", MY_TOKEN="hush-hush")
     eventually(lambda: process.end is not None)
@@ -121,6 +130,12 @@ def test_what_cannot_be_started(no_threads_left: None) -> None:
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(LaunchFailed, match="could not be started"):
         Process([sys.executable, "-c", ""], VARIABLES, tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("variables", [{"A": "b\0c"}, {"A=B": "c"}])
+def test_variables_that_there_cannot_be(variables: dict[str, str], no_threads_left: None) -> None:
+    with pytest.raises(LaunchFailed, match=r"could not be started: .*(null byte|variable name)"):
+        Process([sys.executable, "-c", ""], VARIABLES | variables)
 
 
 PARENT = """

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +19,7 @@ import pytest
 from openenv.errors import LaunchFailed, ProviderBusy
 from openenv.providers.pulling import PullProgress, pull
 
-pytest.importorskip("docker")
+docker = pytest.importorskip("docker")
 
 TWO_LAYERS: list[dict[str, Any]] = [
     {"status": "Pulling from team/echo", "id": "2"},
@@ -95,6 +101,61 @@ def test_refusals_in_the_midst(reason: str, busy: bool) -> None:
         asyncio.run(pull(engine_of([event]), "team/echo:2", variables={"MY_KEY": "hush-hush"}))
     assert isinstance(caught.value, ProviderBusy) is busy
     assert "hush-hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        b"",  # it has died
+        b'40\r\n{"status":',
+        b'9\r\n{"status"\r\n0\r\n\r\n',
+    ],
+)
+def test_an_engine_that_goes_away_in_the_midst(end: bytes) -> None:
+    event = json.dumps(TWO_LAYERS[1]).encode()
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n" % (len(event), event)
+
+    def answer() -> None:
+        with listener.accept()[0] as end_of_ours:
+            end_of_ours.recv(65_536)
+            end_of_ours.sendall(head + end)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as threads:
+        answered = threads.submit(answer)
+        host = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+        with closing(docker.DockerClient(base_url=host, version="1.41")) as engine:
+            with pytest.raises(ProviderBusy, match="pulling team/echo:2 failed: the engine does not answer"):
+                asyncio.run(pull(engine, "team/echo:2"))
+        answered.result()
+
+
+STALLED = """
+import asyncio, threading
+from types import SimpleNamespace
+from openenv.providers.pulling import pull
+
+begun = asyncio.Event()
+
+def events(*_, **__):
+    loop.call_soon_threadsafe(begun.set)
+    threading.Event().wait()
+    yield
+
+async def main():
+    global loop
+    loop = asyncio.get_running_loop()
+    waiting = asyncio.ensure_future(pull(SimpleNamespace(api=SimpleNamespace(pull=events)), "team/echo:2"))
+    await begun.wait()
+    waiting.cancel()
+
+asyncio.run(main())
+print("ended")
+"""
+
+
+def test_a_registry_that_stalls_keeps_no_program_from_ending() -> None:
+    ended = subprocess.run([sys.executable, "-c", STALLED], capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout == "ended\n"
 
 
 def test_nobody_waits_any_more() -> None:

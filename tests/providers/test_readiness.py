@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from openenv.errors import LaunchFailed, NotReady, ProviderFailed, UsageError
+from openenv.errors import LaunchFailed, NotReady, ProviderBusy, ProviderFailed, UsageError
 from openenv.providers.readiness import until_ready
 
 from ..asynchronous import until
@@ -209,6 +209,50 @@ async def test_a_place_that_cannot_be_asked_any_more_is_told() -> None:
 
     with pytest.raises(LaunchFailed, match="cannot be watched any more .no connection to the place"):
         await until_ready("http://127.0.0.1:1", 60.0, gone=gone)
+
+
+async def test_a_place_that_is_busy_for_a_moment_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("openenv.providers.readiness.GLANCE_S", 0.001)
+    looks: list[None] = []
+
+    async def behave(peer: Peer) -> None:
+        await until(lambda: len(looks) > 5)
+        await answering(observation())(peer)
+
+    async def gone() -> str | None:
+        looks.append(None)
+        if len(looks) % 3:
+            raise ProviderBusy("too many requests")
+        return None
+
+    async with serving(behave) as place:
+        await wait(place, 60.0, gone=gone)
+
+
+async def test_a_place_that_stays_busy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("openenv.providers.readiness.GLANCE_S", 0.001)
+
+    async def gone() -> str | None:
+        raise ProviderBusy("the engine does not answer")
+
+    with pytest.raises(LaunchFailed, match="cannot be watched any more .the engine does not answer"):
+        await until_ready("http://127.0.0.1:1", 60.0, gone=gone)
+
+
+async def test_a_reset_that_takes_longer_than_the_first_attempt_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("openenv.providers.readiness.ATTEMPT_S", 0.1)
+
+    async def behave(peer: Peer) -> None:
+        await peer.accept()
+        await peer.message()
+        ended = asyncio.ensure_future(peer.ended())
+        await asyncio.wait([ended], timeout=0.5)  # each reset takes so long, and is given up with its connection
+        if not ended.done():
+            peer.reply(observation())
+            await ended
+
+    async with serving(behave) as place:
+        await wait(place, 60.0)
 
 
 async def test_a_wait_that_is_cancelled_leaves_no_connection() -> None:

@@ -181,6 +181,18 @@ def test_settings_that_there_are_not(settings: dict[str, Any]) -> None:
         LocalProvider("echo", **settings)
 
 
+def test_settings_win_over_what_is_made_for_each_server() -> None:
+    provider = LocalProvider("echo", api_keys="control:a-key-of-my-own-choice", grace_s=5.0)
+    assert provider.api_key == "a-key-of-my-own-choice"
+    made = provider.deployment(LaunchSpec(target="echo"))
+    assert made.api_key == "a-key-of-my-own-choice"
+    assert made.variables["OPENENV_GRACE_S"] == "5.0"
+    assert (
+        provider.deployment(LaunchSpec(target="echo", options={"grace_s": 7.0})).variables["OPENENV_GRACE_S"] == "7.0"
+    )
+    assert provider.deployment(LaunchSpec(target="echo", api_key="k" * 20)).api_key == "k" * 20
+
+
 @pytest.mark.parametrize("how", ["interrupt", "exit", "kill"])
 def test_nothing_is_left_when_the_program_ends(how: str) -> None:
     program = """

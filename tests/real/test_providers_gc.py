@@ -128,6 +128,20 @@ asyncio.run(train())
             os.kill(int(pid), signal.SIGKILL)
 
 
+def test_a_place_that_never_answers_keeps_no_program_from_ending() -> None:
+    program = """
+import asyncio, threading
+from types import SimpleNamespace
+from openenv.providers import collection
+
+collection.ANSWER_S = 0.1
+(place,) = asyncio.run(collection.places([SimpleNamespace(make=threading.Event().wait)]))
+print(place.closed)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
+    assert ended.stdout == "no answer within 0.1 s\n"
+
+
 def test_a_process_that_has_got_the_number_of_another_is_left_alone() -> None:
     from openenv.providers.server_process import _end
 

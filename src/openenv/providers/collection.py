@@ -40,7 +40,7 @@ class Place:
         try:
             async with asyncio.timeout(ANSWER_S):
                 if self._provider is None:
-                    self._provider = await on_thread(self.entry.make)
+                    self._provider = await on_thread(self.entry.make, detached=True)  # it may hang
                 self.found = await self._provider.leftovers()
         except TimeoutError:
             self.closed = f"no answer within {ANSWER_S:g} s"

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import LaunchFailed, ProviderBusy, UsageError
-from .deployment import TAIL_LINES
 from .docker_request import LOOPBACK
 from .engine import translated
 from .owner import DEPLOYMENT, OWNER, PROVIDER, Owner
 from .provider import Leftover
 from .secrecy import masked, secrets_of
+from .tail import TAIL_LINES, with_tail
 
 __all__ = ["Container", "Containers", "Network"]
 
@@ -201,8 +201,7 @@ class Containers:
 
     def _unreachable(self, container: Container, facts: Mapping[str, Any]) -> str:
         how = _ending(facts) or "was given no port: is its network one that ports are published in?"
-        log = self.log(container, TAIL_LINES)
-        return f"{how}; its log ends with:\n{log}" if log else how
+        return with_tail(how, self.log(container, TAIL_LINES))
 
 
 def _insist(removal: Callable[[], object]) -> None:

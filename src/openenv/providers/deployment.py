@@ -9,7 +9,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from ..background import on_shared, shared_loop
+from ..background import on_shared, shared_loop, to_its_end
 from ..cleanup import kept
 from ..errors import NotReady, OpenEnvError, ProviderFailed, UsageError
 from . import farewell
@@ -17,6 +17,7 @@ from .owner import DEPLOYMENT, OWNER, PROVIDER, Owner
 from .readiness import until_ready
 from .secrecy import KEYS, key_of, masked, secrets_of
 from .spec import LaunchSpec
+from .tail import TAIL_LINES
 from .work import Work
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 __all__ = ["TAIL_LINES", "Deployment", "Server"]
 
 T = TypeVar("T")
-TAIL_LINES = 50
-"""How much of a log an error shows."""
 # Seconds for the end of a log to be read, for an error that does not wait for it longer.
 LOG_S = 5.0
 
@@ -107,7 +106,12 @@ class Deployment:
             ProviderFailed: It was stopped meanwhile.
             UsageError: It was started, or stopped, before.
         """
-        await on_shared(self._start())
+        try:
+            await on_shared(self._start())
+        except asyncio.CancelledError as error:
+            with kept(error):
+                await to_its_end(self.stop())  # it may have started just then, and nobody would know of it
+            raise
         return self
 
     async def ready(self, timeout_s: float | None = None) -> Self:

@@ -104,8 +104,7 @@ class LocalDockerProvider(BlockingContainers, OneByOne):
             taken = self.pool.take()
             if taken is not None:
                 return taken
-        if whole.count > 1 and {"host_port", "name"} & whole.options.keys():
-            raise UsageError("several containers cannot have one name or one port of this machine: leave out both")
+        _check_several(whole, whole.count)
         return super().deployment(whole)
 
     def close(self) -> None:
@@ -134,6 +133,7 @@ class LocalDockerProvider(BlockingContainers, OneByOne):
     # On the loop of this process.
 
     async def _resize(self, deployment: Deployment, replicas: int) -> None:
+        _check_several(deployment.spec, replicas)
         if replicas:
             await self._prepare(deployment)
         await super()._resize(deployment, replicas)
@@ -225,3 +225,8 @@ class LocalDockerProvider(BlockingContainers, OneByOne):
         async with self._pulling:  # the next one finds the image here
             if not await on_thread(lambda: self._containers.has(image)):
                 await pull(self._engine, image, platform, self._progress, variables)
+
+
+def _check_several(spec: LaunchSpec, count: int) -> None:
+    if count > 1 and {"host_port", "name"} & spec.options.keys():
+        raise UsageError("several containers cannot have one name or one port of this machine: leave out both")

@@ -11,11 +11,9 @@ from typing import Any
 from ..errors import LaunchFailed, MissingExtra, ProviderBusy, ProviderFailed, UsageError
 from .secrecy import masked, secrets_of
 
-__all__ = ["LABEL", "connected", "new_name", "refused", "translated"]
+__all__ = ["connected", "refused", "translated"]
 
 DEFAULT_HOST = "unix:///var/run/docker.sock"
-LABEL = "openenv.provider"
-"""What every container and service of ours is labelled with; its value is the provider's class."""
 # Connections to the engine that are kept: as many as there may be calls at once.
 CONNECTIONS = 32
 _TOO_MANY = re.compile(r"too ?many ?requests|rate limit", re.IGNORECASE)
@@ -47,7 +45,7 @@ def connected() -> Any:
         raise ProviderFailed(_absent(error)) from error
     try:
         engine.ping()
-    except Exception as error:
+    except (OSError, docker.errors.DockerException) as error:
         engine.close()
         raise ProviderFailed(_absent(error)) from error
     if host.startswith("unix://"):
@@ -88,8 +86,9 @@ def translated(what: str, variables: Mapping[str, str]) -> Iterator[None]:
         ProviderBusy: It could not at the moment, or did not answer.
         UsageError: The SDK knows no such argument.
     """
-    from docker.errors import APIError, DockerException, ImageNotFound
+    from docker.errors import APIError, DockerException, ImageNotFound, StreamParseError
     from requests.exceptions import RequestException
+    from urllib3.exceptions import HTTPError
 
     secrets = secrets_of(variables)
     try:
@@ -102,7 +101,7 @@ def translated(what: str, variables: Mapping[str, str]) -> Iterator[None]:
         raise refused(what, reason, error.status_code or 500) from None
     except DockerException as error:
         raise LaunchFailed(f"{what} failed: {masked(str(error), secrets)}") from None
-    except RequestException as error:
+    except (RequestException, HTTPError, StreamParseError) as error:  # the latter two in the midst of a stream
         raise ProviderBusy(f"{what} failed: the engine does not answer: {masked(str(error), secrets)}") from None
     except TypeError as error:
         raise UsageError(f"{what} failed: {masked(str(error), secrets)}") from None
@@ -118,12 +117,3 @@ def refused(what: str, reason: str, status: int) -> LaunchFailed:
     """
     passing = status == 429 or _TOO_MANY.search(reason) or (status >= 500 and not _FINAL.search(reason))
     return (ProviderBusy if passing else LaunchFailed)(f"{what} failed: {reason}")
-
-
-def new_name(image: str) -> str:
-    """A name for what runs an image."""
-    import secrets
-
-    base = image.rpartition("/")[2].partition("@")[0].partition(":")[0]
-    plain = "".join(letter if letter.isalnum() else "-" for letter in base.lower()).strip("-")
-    return f"openenv-{plain[:40] or 'server'}-{secrets.token_hex(4)}"

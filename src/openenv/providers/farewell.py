@@ -39,7 +39,7 @@ async def _stop(deployments: list[Deployment]) -> None:
 
 def farewell() -> None:
     """Stops what this process has, in a bounded time. Called when the process ends."""
-    mine = [deployment for deployment in living if deployment._owner == os.getpid()]
+    mine = [deployment for deployment in list(living) if deployment._owner == os.getpid()]
     if mine:
         shared_loop().run(_stop(mine))
 

@@ -13,5 +13,5 @@ def gpus_for(deployment: Deployment) -> tuple[str, ...]:
     if not each:
         return ()
     taken = {gpu for server in deployment.servers if server.handle is not None for gpu in server.handle.gpus}
-    free = [str(number) for number in range(deployment.spec.resources.gpus * deployment.spec.replicas)]
-    return tuple(gpu for gpu in free if gpu not in taken)[:each]
+    numbers = (str(number) for number in range(len(taken) + each))  # whether there are so many, the place will say
+    return tuple(gpu for gpu in numbers if gpu not in taken)[:each]

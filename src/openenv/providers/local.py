@@ -51,10 +51,9 @@ class LocalProvider(ServerProcess):
         pace: Pace | None = None,
         **settings: Any,
     ):
-        super().__init__(env_vars, start_timeout_s, pace)
+        super().__init__({**variables_of(settings), **(env_vars or {})}, start_timeout_s, pace)
         self._target = target
         self._folder = None if folder is None else Path(folder)
-        self._settings = variables_of(settings)
 
     def deployment(self, spec: LaunchSpec) -> Deployment:
         """See `Provider.deployment`; the specification's options are settings of the server."""
@@ -74,7 +73,7 @@ class LocalProvider(ServerProcess):
         return self._folder
 
     def _inherited(self) -> dict[str, str]:
-        return environ_of_environments() | self._settings
+        return environ_of_environments()
 
 
 def variables_of(settings: Mapping[str, Any]) -> dict[str, str]:

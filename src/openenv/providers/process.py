@@ -9,21 +9,23 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..errors import LaunchFailed
 from .secrecy import masked, secrets_of
+from .tail import TAIL_LINES
 
 __all__ = ["TAIL_LINES", "Process"]
 
-TAIL_LINES = 50
-"""How much of a log an error shows."""
 KEPT_LINES = 1000
 LONGEST_LINE = 2000
 # Seconds between the request to end and the end.
 GRACE_S = 5.0
+# Between two looks at whether it lives, while its log is waited for; and for the rest of that when it has ended.
+GLANCE_S, LAST_WORDS_S = 0.25, 1.0
 # Asks the kernel for a signal at its parent's death, and becomes the command. Run before the command and not between
 # fork and exec, where a process that has threads must not run Python.
 _TETHER = """
@@ -57,7 +59,7 @@ class Process:
         self._said = threading.Condition()
         self._over = False
         self._ending = threading.Lock()
-        self._fault: OSError | None = None
+        self._fault: OSError | ValueError | None = None
         self._child: subprocess.Popen[str] | None = None
         started = threading.Event()
         # The thread that starts it stays for as long as it lives: the kernel tells of that thread's end, not of the
@@ -66,7 +68,7 @@ class Process:
         self._keeper.start()
         started.wait()
         if self._fault is not None:
-            raise LaunchFailed(f"{self._command[0]} could not be started: {self._fault.strerror}") from self._fault
+            raise LaunchFailed(f"{self._command[0]} could not be started: {self._fault}") from self._fault
         atexit.register(self.stop)
 
     @property
@@ -80,7 +82,7 @@ class Process:
         code = None if self._child is None else self._child.poll()
         if code is None:
             return None
-        self._keeper.join(1.0)  # for its last words
+        self._keeper.join(LAST_WORDS_S)
         return f"ended with exit code {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
 
     @property
@@ -94,8 +96,9 @@ class Process:
             return masked("\n".join(list(self._lines)[-lines:]), self._secrets)
 
     def wait_for(self, pattern: str, timeout_s: float) -> re.Match[str] | None:
-        """Waits for a line of its log; None: it did not come in time, or the log has ended."""
+        """Waits for a line of its log; None: it did not come in time, or the process has ended."""
         found: re.Match[str] | None = None
+        limit = time.monotonic() + timeout_s
 
         def told() -> bool:
             nonlocal found
@@ -103,7 +106,13 @@ class Process:
             return found is not None or self._over
 
         with self._said:
-            self._said.wait_for(told, timeout_s)
+            while not self._said.wait_for(told, min(GLANCE_S, limit - time.monotonic())):
+                if self._child is not None and self._child.poll() is not None:
+                    # What it has left behind may keep its log open.
+                    self._said.wait_for(told, LAST_WORDS_S)
+                    break
+                if time.monotonic() >= limit:
+                    break
         return found
 
     def wait(self) -> None:
@@ -146,7 +155,7 @@ class Process:
                 errors="replace",
                 start_new_session=True,
             )
-        except OSError as error:
+        except (OSError, ValueError) as error:  # the latter for variables that there cannot be
             self._fault = error
             return
         finally:

@@ -154,7 +154,8 @@ async def pull(
         with translated(f"pulling {image}", given):
             order.run()
 
-    await on_thread(fetch, order.abandon)
+    # Nothing bounds the time between two events: it must keep no program from ending.
+    await on_thread(fetch, order.abandon, detached=True)
 
 
 def _failure(image: str, reason: str, code: object) -> LaunchFailed:

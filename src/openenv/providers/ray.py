@@ -325,7 +325,8 @@ def _checked(
 
 
 async def _bounded(call: Callable[[], T], limit_s: float) -> T:
-    task = asyncio.ensure_future(on_thread(call))
+    # Ray may wait for its head for as long as it likes: the end of this process does not wait for that.
+    task = asyncio.ensure_future(on_thread(call, detached=True))
     task.add_done_callback(heard)
     try:
         done, _ = await asyncio.wait([task], timeout=limit_s)

@@ -15,6 +15,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 
 from ..errors import LaunchFailed, NotReady, OpenEnvError, UsageError
+from .tail import with_tail
 
 __all__ = ["until_ready"]
 
@@ -23,7 +24,10 @@ Ask = Callable[[], Awaitable[str | None]]
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 0.25
 # Between two looks at whether the server lives.
 GLANCE_S = 0.25
-# For one attempt: what it waits for may never come, while a new one would succeed.
+# How often in a row a place may be too busy to say whether the server lives.
+MISSES = 4
+# For the first attempt: what it waits for may never come, while a new one would succeed. Each that was too short is
+# followed by one twice as long: a reset may take its time.
 ATTEMPT_S = 10.0
 # The server has answered, and what is wrong is for its user to see: a reset that wants arguments, a key with too
 # small a scope, every slot taken.
@@ -72,9 +76,9 @@ async def until_ready(
             attempts.result()
             return
         if watch.done():
-            raise LaunchFailed(f"the server {watch.result()} before it was ready{_told(await log())}")
+            raise LaunchFailed(with_tail(f"the server {watch.result()} before it was ready", await log()))
         limit, reason = f"{round(timeout_s, 2):g} s (timeout_s)", probe.reason
-        raise NotReady(f"{base_url} was not ready within {limit}: {reason}{_told(await log())}")
+        raise NotReady(with_tail(f"{base_url} was not ready within {limit}: {reason}", await log()))
     finally:
         for task in (attempts, watch):
             task.cancel()
@@ -82,11 +86,14 @@ async def until_ready(
 
 
 async def _watch(gone: Ask) -> str:
+    misses = 0
     while True:
         try:
-            end = await gone()
+            end, misses = await gone(), 0
         except OpenEnvError as error:
-            end = f"cannot be watched any more ({error})"
+            misses += 1
+            passing = error.retryable and misses < MISSES
+            end = None if passing else f"cannot be watched any more ({error})"
         if end is not None:
             return end
         await asyncio.sleep(GLANCE_S)
@@ -114,14 +121,15 @@ class _Probe:
         return self._waits_for if self._failure is None or waited > LONGEST_PAUSE_S else self._failure
 
     async def run(self) -> None:
-        pause = FIRST_PAUSE_S
+        pause, limit = FIRST_PAUSE_S, ATTEMPT_S
         while True:
             self._began = asyncio.get_running_loop().time()
             try:
-                async with asyncio.timeout(ATTEMPT_S):
+                async with asyncio.timeout(limit):
                     await self._try()
             except TimeoutError:
                 self._failure = self._waits_for
+                limit *= 2
             except (OSError, EOFError, _Unready, WebSocketException, ValueError) as error:
                 self._failure = str(error) or type(error).__name__
             else:
@@ -190,7 +198,3 @@ class _Probe:
             raise _Unready("what is there does not speak HTTP")
         if status[1] != b"200":
             raise _Unready(f"it offers no session, and /health answers {status[1].decode(errors='replace')}")
-
-
-def _told(log: str) -> str:
-    return f"; its log ends with:\n{log}" if log else ""

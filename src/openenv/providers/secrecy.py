@@ -20,13 +20,17 @@ _LOOKS = re.compile(
 )
 # Shorter values would be found in many a word.
 _SHORTEST = 4
+# Values of such variables that are no secrets, and in many a sentence.
+_PLAIN = {"none", "null", "true", "false"}
 
 
 def secrets_of(*variables: Mapping[str, str]) -> list[str]:
     """The secrets among environment variables, by the names of those."""
     values = {value for given in variables for name, value in given.items() if _SECRET.search(name)}
+    lines = {line.strip() for value in values for line in value.splitlines()}  # a log may end in the midst of one
     parts = {part.rpartition(":")[2] for value in values for part in value.split(",")}
-    return sorted((value for value in values | parts if len(value) >= _SHORTEST), key=len, reverse=True)
+    found = (value for value in values | lines | parts if len(value) >= _SHORTEST and value.lower() not in _PLAIN)
+    return sorted(found, key=len, reverse=True)
 
 
 def masked(text: str, secrets: Iterable[str]) -> str:

@@ -24,6 +24,7 @@ from .process import GRACE_S, Process
 from .provider import FOR_ITS_OWNER, Leftover
 from .secrecy import key_of
 from .spec import LaunchSpec
+from .tail import with_tail
 
 __all__ = ["ServerProcess", "environment_labels"]
 
@@ -142,8 +143,7 @@ class ServerProcess(BlockingRuntime, OneByOne):
         found = process.wait_for(LISTENING, self.ready_timeout_s)
         if found is None:
             how = process.end or f"did not listen within {self.ready_timeout_s:g} s"
-            log = process.tail
-            raise LaunchFailed(f"the server {how}{f'; its log ends with:{chr(10)}{log}' if log else ''}")
+            raise LaunchFailed(with_tail(f"the server {how}", process.tail))
         return found[1]
 
 

@@ -57,6 +57,7 @@ class WarmPool:
         self._fault: OpenEnvError | None = None
         self._pause = 0.0
         self._changed: asyncio.Event | None = None
+        self._news = asyncio.Event()
         self._over = False
         self._keeper: asyncio.Task[None] | None = None
         shared_loop().submit(self._keep())
@@ -159,7 +160,7 @@ class WarmPool:
                 while self.count < self.size:
                     if self._fault is not None:
                         raise self._fault
-                    await asyncio.sleep(0.01)
+                    await self._news.wait()
         except TimeoutError:
             raise NotReady(f"{self.count} of {self.size} warm servers were ready within {timeout_s:g} s") from None
 
@@ -183,6 +184,8 @@ class WarmPool:
     def _wake(self) -> None:
         if self._changed is not None:
             self._changed.set()
+        self._news.set()
+        self._news = asyncio.Event()
 
 
 async def _stopped(deployment: Deployment) -> None:
