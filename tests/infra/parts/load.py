@@ -19,14 +19,14 @@ from openenv.providers import Deployment
 from ...chaos.proxy import Proxy
 from .crowd import Crowd, spread
 
-__all__ = ["SOON_S", "LoadChecks", "until"]
+__all__ = ["SOME", "SOON_S", "LoadChecks", "tell", "until"]
 
 SESSIONS = 4096
 # For what is not about how many there are.
 SOME = 512
 CLIENTS = 48
 SOON_S = 5.0
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 
 
 class LoadChecks:
@@ -71,7 +71,7 @@ class LoadChecks:
                     assert len(crowd.hosts) == self.replicas
                     assert spread(crowd.hosts) <= 0.1, crowd.hosts
                 times = f"connect P50 {crowd.connect_s(0.5):.2f} s, P99 {crowd.connect_s(0.99):.2f} s"
-                _tell(capsys, f"{SESSIONS} sessions {name} Envoy: {times}, {sorted(crowd.hosts.values())}")
+                tell(capsys, f"{SESSIONS} sessions {name} Envoy: {times}, {sorted(crowd.hosts.values())}")
 
         self.conduct(behind, test)
 
@@ -91,7 +91,7 @@ class LoadChecks:
                         return not late.failures and victim not in late.hosts
 
                 await until(elsewhere, SOON_S)
-                _tell(
+                tell(
                     capsys, f"new sessions land elsewhere {time.monotonic() - killed:.2f} s after a server was killed"
                 )
                 steps = (client.step({"wait_seconds": 0.0}, timeout_s=30.0) for client in clients)
@@ -120,10 +120,8 @@ class LoadChecks:
                         assert late.failures == {}
                         return bool(set(late.hosts) - set(crowd.hosts))
 
-                _tell(
-                    capsys,
-                    f"a server that was added takes load {await until(reached, SOON_S):.2f} s after it was ready",
-                )
+                loaded = await until(reached, SOON_S)
+                tell(capsys, f"a server that was added takes load {loaded:.2f} s after it was ready")
                 assert await crowd.step() == []  # and nobody else has noticed
             await deployment.scale(self.replicas)
 
@@ -159,11 +157,12 @@ class LoadChecks:
 
 
 async def until(holds: Callable[[], Awaitable[bool]], limit_s: float) -> float:
-    """Waits for something, and returns how long it took."""
-    began = time.monotonic()
+    """Waits for something, and returns how long it took. What is tried within the limit may take its time."""
+    began = tried = time.monotonic()
     while not await holds():
-        assert time.monotonic() < began + limit_s, f"not within {limit_s} s"
+        assert tried < began + limit_s, f"not within {limit_s} s"
         await asyncio.sleep(0.05)
+        tried = time.monotonic()
     return time.monotonic() - began
 
 
@@ -171,7 +170,7 @@ def _client(url: str, deployment: Deployment) -> GenericEnvClient:
     return GenericEnvClient(url, api_key=deployment.api_key, connect_timeout_s=10.0)
 
 
-def _tell(capsys: pytest.CaptureFixture[str], what: str) -> None:
+def tell(capsys: pytest.CaptureFixture[str], what: str) -> None:
     """Tells the reader of a test run what was measured."""
     with capsys.disabled():
         print(f"\n{what}", end="")  # noqa: T201
