@@ -21,6 +21,7 @@ from ..errors import LaunchFailed, MissingExtra, NotReady, ProviderFailed, Usage
 from ..file_limit import raise_file_limit
 from ..gateway import Topology, envoy
 from ..providers.process import Process
+from ..providers.tail import with_tail
 
 __all__ = ["Envoy", "envoy_program", "look_at", "same", "validate"]
 
@@ -117,18 +118,18 @@ class Envoy:
                 while not await done():
                     self._check_wanted()
                     if self.end is not None:
-                        raise LaunchFailed(f"Envoy {self.end}{self._log()}")
+                        raise LaunchFailed(with_tail(f"Envoy {self.end}", self._log))
                     await asyncio.sleep(GLANCE_S)
         except TimeoutError:
-            raise NotReady(f"Envoy {words} within {timeout_s:g} s{self._log()}") from None
+            raise NotReady(with_tail(f"Envoy {words} within {timeout_s:g} s", self._log)) from None
 
     def _check_wanted(self) -> None:
         if self._over:
             raise ProviderFailed("the gateway was stopped meanwhile")
 
+    @property
     def _log(self) -> str:
-        tail = "" if self._process is None else self._process.tail
-        return f"; its log ends with:\n{tail}" if tail else ""
+        return "" if self._process is None else self._process.tail
 
     async def _listens(self, announced: Path) -> bool:
         """Whether it is up; where its administration listens stands in a file then."""

@@ -26,6 +26,7 @@ from .ray_cluster import ANSWER_S, ActorAway, ActorGone, Cluster, required
 from .secrecy import KEYS, key_of, masked
 from .server_process import environment_labels
 from .spec import LaunchSpec
+from .tail import with_tail
 
 __all__ = ["RayProvider"]
 
@@ -232,8 +233,7 @@ class RayProvider(BlockingRuntime, OneByOne):
             if report.url is not None:
                 return report.url
             if report.end is not None:
-                log = f"; its log ends with:\n{report.log}" if report.log else ""
-                raise LaunchFailed(f"the server {report.end}{log}")
+                raise LaunchFailed(with_tail(f"the server {report.end}", report.log))
         raise LaunchFailed(f"the server {why} within {self.ready_timeout_s:g} s (start_timeout_s)")
 
     async def _stop_one(self, server: Server) -> None:

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import LaunchFailed, NotReady
-from .deployment import TAIL_LINES, Deployment, Server
+from .deployment import Deployment, Server
 from .secrecy import masked
 from .swarm_manager import Manager
 from .swarm_request import CONTAINER_PORT, published_as
 from .swarm_tasks import Slot, slots_of
+from .tail import TAIL_LINES, with_tail
 
 __all__ = ["GLANCE_S", "Seat", "Service"]
 
@@ -167,8 +168,8 @@ class Service:
     async def _failed(self, slot: Slot) -> LaunchFailed:
         log = await self._manager.log(self.id, slot.tasks, TAIL_LINES)
         advice = ": load it on every node, push it to a registry, or set constraints" if slot.imageless else ""
-        ending = f"; its log ends with:\n{log}" if log else ""
-        return LaunchFailed(masked(f"the server {slot.failure}{advice}{ending}", self._deployment.secrets))
+        said = with_tail(f"the server {slot.failure}{advice}", log)
+        return LaunchFailed(masked(said, self._deployment.secrets))
 
     def _absence(self, server: Server, slots: list[Slot]) -> str | None:
         """Why nothing runs in a server's slots; None while it is on its way for the first time."""

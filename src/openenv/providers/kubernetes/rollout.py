@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from ...errors import LaunchFailed, NotReady, UsageError
 from ..secrecy import KEYS, masked, secrets_of
+from ..tail import TAIL_LINES, with_tail
 from . import manifests
 from .cluster import Cluster, Manifest
 from .state import end_of, unplaced
@@ -16,7 +17,6 @@ from .workload import Workload
 __all__ = ["Rollout", "labels_of", "selector_of"]
 
 GLANCE_S = 0.5
-TAIL_LINES = 50
 
 
 def selector_of(name: str) -> dict[str, str]:
@@ -142,8 +142,8 @@ class Rollout:
             end = None if name in older else end_of(pod) or unplaced(pod)
             if end is not None:
                 told = await cluster.log(name, TAIL_LINES) or "\n".join(await cluster.warnings(name))
-                tail = f"; its log ends with:\n{told}" if told else ""
-                raise LaunchFailed(masked(f"the server {name} {end}{tail}", secrets_of(self.workload.variables)))
+                said = with_tail(f"the server {name} {end}", told)
+                raise LaunchFailed(masked(said, secrets_of(self.workload.variables)))
 
 
 def _label_of(manifest: Manifest) -> str | None:

@@ -17,12 +17,13 @@ from ...cleanup import kept
 from ...errors import LaunchFailed, NotReady, ProviderFailed, UsageError
 from ..blocking import BlockingRuntime
 from ..capabilities import Capabilities
-from ..deployment import TAIL_LINES, Deployment, Server
+from ..deployment import Deployment, Server
 from ..owner import DEPLOYMENT, OWNER, Owner
 from ..pace import Pace
 from ..provider import Leftover
 from ..secrecy import KEYS, key_of, masked
 from ..spec import LaunchSpec
+from ..tail import TAIL_LINES, with_tail
 from .board import Board, Folder, Listener, labels_of
 from .cancelling import cancel, cancel_others, cancel_tasks
 from .commands import environ_of_jobs, refused, run, user
@@ -271,7 +272,7 @@ class SlurmProvider(BlockingRuntime):
             for server in servers:
                 await self._look_at(server)
                 if server.gone is not None:
-                    raise LaunchFailed(f"the server {server.gone}{await self._told(deployment, server)}")
+                    raise LaunchFailed(await self._told(f"the server {server.gone}", deployment, server))
             waiting = [server for server in servers if server.url is None]
             if not waiting:
                 return
@@ -290,21 +291,19 @@ class SlurmProvider(BlockingRuntime):
         jobs = [await self._queue.job(name) for name in _names(waiting)]
         counts = Counter(f"{job.state} ({job.reason})" if job.reason else job.state for job in jobs)
         begun = next((server for server, job in zip(waiting, jobs, strict=True) if job.runs), None)
-        return NotReady(
+        reason = (
             f"{len(waiting)} of {len(deployment.servers)} servers of {deployment.name} did not come through the "
             f"queue and listen within {self.queue_timeout_s:g} s (queue_timeout_s): "
             f"{', '.join(f'{count} {state}' for state, count in counts.most_common())}"
-            f"{await self._told(deployment, begun) if begun is not None else ''}"
         )
+        return NotReady(reason if begun is None else await self._told(reason, deployment, begun))
 
-    async def _told(self, deployment: Deployment, server: Server) -> str:
+    async def _told(self, reason: str, deployment: Deployment, server: Server) -> str:
         log = masked(await self._log(server, TAIL_LINES), deployment.secrets)
-        if log:
-            return f"; its log ends with:\n{log}"
         name, board = server.handle
-        if board.folder is None or name in await board.notices():
-            return ""
-        return f"; it has left nothing in {board.folder}: do all nodes see this folder (shared_folder)?"
+        if log or board.folder is None or name in await board.notices():
+            return with_tail(reason, log)
+        return f"{reason}; it has left nothing in {board.folder}: do all nodes see this folder (shared_folder)?"
 
     async def _end(self, deployment: Deployment, servers: Sequence[Server]) -> None:
         names = _names(servers)
