@@ -102,6 +102,18 @@ async def test_a_pod_that_somebody_deletes_is_gone(provider: Make, cluster: Clus
         assert deployment.urls == []
 
 
+async def test_a_pod_that_is_deleted_before_its_creation_is_answered_is_gone(
+    provider: Make, cluster: Cluster
+) -> None:
+    cluster.misbehave("POST .*/pods", "slow")
+    launch = asyncio.ensure_future(provider().launch(idle()))
+    while not (names := cluster.names("Pod")):  # noqa: ASYNC110 - the stand-in calls nobody back
+        await asyncio.sleep(0.01)
+    cluster.on_loop(lambda: cluster.kubelet.end(cluster.store.get("Pod", NAMESPACE, names[0]), 0))
+    async with await launch as deployment:
+        assert "deleted" in await fails(deployment)
+
+
 # A cluster that refuses, or fails for a moment.
 
 

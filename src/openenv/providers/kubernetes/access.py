@@ -71,12 +71,17 @@ class Access:
             ProviderFailed: The cluster has been silent for long.
         """
         self.watch.check()
-        known = self.watch.pods.get(name)
+        known, losses = self.watch.pods.get(name), self.watch.losses
         if known is None:
             known = await self.cluster.get("Pod", name)
             if known is not None:
-                self.watch.note(known)
+                self.watch.note(known, losses)
         return known
+
+    async def create(self, manifest: Manifest) -> None:
+        """Creates a Pod, and knows of it from then on. Raises as `Cluster.create` does."""
+        losses = self.watch.losses
+        self.watch.note(await self.cluster.create(manifest), losses)
 
     async def remove(self, name: str, termination_s: float, uid: str | None = None) -> None:
         """Deletes a Pod and waits until it is gone. One that does not end is forgotten.

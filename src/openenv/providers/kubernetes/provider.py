@@ -166,7 +166,7 @@ class KubernetesProvider(BlockingContainers, OneByOne):
             manifest = manifests.pod(workload, server.name)
             pod.termination_s = manifest["spec"]["terminationGracePeriodSeconds"]
             pod.begun = True
-            access.watch.note(await access.cluster.create(manifest))
+            await access.create(manifest)
             if self._forwards:
                 server.url = f"http://127.0.0.1:{port}"
             else:

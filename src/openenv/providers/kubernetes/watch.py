@@ -27,10 +27,12 @@ class PodWatch:
 
     Attributes:
         pods: What is known of each that there is, by its name.
+        losses: How often it was told of Pods that are gone.
     """
 
     def __init__(self, cluster: Cluster, selector: str):
         self.pods: dict[str, Manifest] = {}
+        self.losses = 0
         self._cluster = cluster
         self._selector = selector
         self._changed = asyncio.Event()
@@ -52,10 +54,16 @@ class PodWatch:
         self.pods.clear()
         self._trouble = None
 
-    def note(self, pod: Manifest) -> None:
-        """Takes a Pod that was just created or looked at, of which nothing may have been told yet."""
-        self.pods.setdefault(pod["metadata"]["name"], pod)
-        self._tell()
+    def note(self, pod: Manifest, losses: int) -> None:
+        """Takes a Pod of which nothing may have been told yet, as the answer to a request has it.
+
+        Args:
+            pod: The Pod.
+            losses: Those before the request: an answer that is older than one may be of a Pod that is gone.
+        """
+        if losses == self.losses:
+            self.pods.setdefault(pod["metadata"]["name"], pod)
+            self._tell()
 
     async def until(self, holds: Callable[[], bool], limit_s: float) -> bool:
         """Waits for something to hold; asks again whenever a Pod has changed.
@@ -92,6 +100,7 @@ class PodWatch:
             try:
                 items, version = await self._cluster.find("Pod", labelSelector=self._selector)
                 self.pods = {pod["metadata"]["name"]: pod for pod in items}
+                self.losses += 1
                 self._tell()
                 pause, self._trouble = FIRST_PAUSE_S, None
                 while True:
@@ -114,6 +123,7 @@ class PodWatch:
                 version = pod["metadata"].get("resourceVersion", version)
                 if happened == "DELETED":
                     self.pods.pop(pod["metadata"]["name"], None)
+                    self.losses += 1
                 elif happened != "BOOKMARK":
                     self.pods[pod["metadata"]["name"]] = pod
                 self._tell()
