@@ -67,9 +67,9 @@ bench-cartpole: install ## CartPole-v1 by 256, next to Gymnasium's own vector en
 bench-peer: install .venv-peer/.installed ## The same environment under the released peer and here, in turns
 	@$(BIN)/python scripts/bench_peer.py
 
-chaos: install ## Faults put to 200 live sessions, here and under the released peer: what survives; under 8 minutes
+chaos: install ## Faults put to 200 live sessions, here and under the released peer: what survives (ARGS=--no-peer: here alone)
 	@$(MAKE) --quiet .venv-peer/.installed || echo "the released peer cannot be installed: its column stays empty" >&2
-	@$(BIN)/python -m tests.chaos
+	@$(BIN)/python -m tests.chaos $(ARGS)
 
 soak: install ## 2,000 sessions that come and go for 15 minutes
 	@$(BIN)/python -m tests.chaos --only soak --soak-s 900
