@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -126,6 +127,6 @@ async def test_a_file_that_changes_before_it_is_watched_is_read_again(tmp_path: 
     file = tmp_path / "servers"
     file.touch()  # as the command found it
     file.write_text("a=127.0.0.1:1\n", encoding="utf-8")
-    command, following = Run(Topology(), {"backends_file": file}), Following()
-    await command._reread(following)  # type: ignore[arg-type]
+    following: Any = Following()
+    await Run(Topology(), {"backends_file": file})._reread(following)
     assert [backend.name for backend in following.topology.backends] == ["a"]

@@ -445,6 +445,7 @@ def test_warm_containers_are_there_before_and_each_is_had_by_one(engine: Any) ->
         deployments = [await provider.launch(SPEC) for _ in range(3)]
         assert {deployment.servers[0].name for deployment in deployments} == waiting
         assert len({deployment.api_key for deployment in deployments}) == 3
+        assert len({deployment.url for deployment in deployments}) == 3
         for number, deployment in enumerate(deployments):
             async with GenericEnvClient(deployment.url, api_key=deployment.api_key) as env:
                 await env.reset()

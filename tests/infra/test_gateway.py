@@ -153,10 +153,9 @@ def test_sessions_are_spread_evenly_and_a_further_server_gets_its_part() -> None
 
 def test_few_sessions_are_spread_too() -> None:
     async def test() -> None:
-        async with deployed(2) as servers, Gateway(servers) as gateway, crowd(gateway.url, 8) as counts:
-            # Each of Envoy's threads has turns of its own: 5 to 3 is usual, 6 to 2 happens where all are busy.
-            assert len(counts) == 2
-            assert min(counts.values()) >= 2
+        # Each of Envoy's threads has turns of its own, and who gets which connection is the kernel's matter.
+        async with deployed(2) as servers, Gateway(servers, threads=1) as gateway, crowd(gateway.url, 8) as counts:
+            assert set(counts.values()) <= {3, 4, 5}
 
     run(test())
 

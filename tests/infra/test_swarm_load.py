@@ -82,7 +82,7 @@ class TestSwarmBehindEnvoy(LoadChecks):
                 async with Crowd([gateway.url], 8 * self.replicas, deployment.api_key) as after:
                     return not after.failures and bool(set(after.hosts) - set(before.hosts))
 
-            taken = await until(succeeded, 12 * SOON_S)
+            taken = await until(succeeded, 4 * SOON_S)
             tell(capsys, f"the successor of a server that was killed takes load after {taken:.2f} s")
 
         self.conduct(behind, test)

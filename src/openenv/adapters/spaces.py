@@ -25,6 +25,8 @@ Array = NDArray[Any]
 # would be long.
 LISTED_ELEMENTS = 64
 
+# As a function: here, the keys are known only when it is called.
+_typed_dict: Any = TypedDict
 _PLAIN = frozenset({bool, int, float, str})
 
 
@@ -105,7 +107,7 @@ def _dict(space: spaces.Dict) -> SpaceCodec:
     codecs = {key: codec_of(part) for key, part in space.spaces.items()}
     if not all(isinstance(key, str) for key in codecs):
         raise UsageError(f"a Dict space whose keys are not all text cannot be served: {space}")
-    fields = TypedDict("Dict", {key: codec.type for key, codec in codecs.items()})  # type: ignore[misc]
+    fields = _typed_dict("Dict", {key: codec.type for key, codec in codecs.items()})
     with_config(ConfigDict(extra="forbid"))(fields)
     encoders = tuple((key, codec.encode) for key, codec in codecs.items())
     decoders = tuple((key, codec.decode) for key, codec in codecs.items())

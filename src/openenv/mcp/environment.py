@@ -151,7 +151,7 @@ class MCPEnvironment(Environment[Any, Any, Any]):
         return await observation if inspect.isawaitable(observation) else observation
 
     # Classes that override it are asynchronous; by itself it does not make one so (see `execution.profile`).
-    step_async.follows_sync = True  # type: ignore[attr-defined]
+    vars(step_async)["follows_sync"] = True
 
     @abstractmethod
     def _step_impl(self, action: Action, timeout_s: float | None = None, **kwargs: Any) -> Observation:

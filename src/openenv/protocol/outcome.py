@@ -32,7 +32,8 @@ def encode_outcome(observation: Any, codec: Codec, notes: Mapping[str, Any] | No
     Raises:
         StepFailed: The reward is no finite number, or a field cannot be written; the message names it.
     """
-    plan = plan_of(type(observation))  # type: ignore[arg-type]  # classes are hashable
+    kind: Any = type(observation)
+    plan = plan_of(kind)
     fields = plan.fields(observation) if plan is not None else None
     if plan is not None and fields is not None:
         plain, has_terminated = plan.is_plain(fields), plan.has_terminated

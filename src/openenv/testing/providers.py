@@ -5,13 +5,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 import sys
-import threading
 import time
-import traceback
 import unittest
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar
 
 from ..client import GenericEnvClient
@@ -20,11 +16,11 @@ from ..providers.deployment import Deployment, Server
 from ..providers.owner import Owner
 from ..providers.provider import Provider
 from ..providers.spec import LaunchSpec
+from .checks import check, raises, truth_of, until, whole
+from .command_lines import CommandLines
 from .misbehaving import DIE, LAST_WORDS
 
 __all__ = ["ProviderConformance"]
-
-GLANCE_S = 0.05
 
 
 class ProviderConformance:
@@ -82,11 +78,11 @@ class ProviderConformance:
     def test_a_server_starts_and_becomes_ready_and_steps(self) -> None:
         async def test(provider: Provider) -> None:
             deployment = await self._ready(provider)
-            _check(deployment.api_key is not None, "a deployment has a key of its own")
-            _check(len(deployment.urls) == 1, f"one server was asked for, and there are {deployment.urls}")
+            check(deployment.api_key is not None, "a deployment has a key of its own")
+            check(len(deployment.urls) == 1, f"one server was asked for, and there are {deployment.urls}")
             await self._play(deployment, deployment.servers[0])
             await deployment.refresh()
-            _check(deployment.servers[0].gone is None, "refresh() takes a server for gone that was just used")
+            check(deployment.servers[0].gone is None, "refresh() takes a server for gone that was just used")
             await deployment.stop()
 
         self._conduct(test)
@@ -95,7 +91,7 @@ class ProviderConformance:
         async def test(provider: Provider) -> None:
             deployment = await self._ready(provider)
             address = await self.reachable(deployment, deployment.servers[0])
-            with _raises(OpenEnvError, "with a wrong key"):
+            with raises(OpenEnvError, "with a wrong key"):
                 async with GenericEnvClient(address, api_key="another-key-than-that-one") as env:
                     await env.reset()
 
@@ -106,19 +102,19 @@ class ProviderConformance:
             if not self.logs:
                 raise unittest.SkipTest("this place keeps no logs")
             deployment = await self._ready(provider)
-            await _until(lambda: _truth_of(deployment.logs()), self.soon_s, "the log stays empty")
+            await until(lambda: truth_of(deployment.logs()), self.soon_s, "the log stays empty")
             log = await deployment.logs()
             for secret in deployment.secrets:
-                _check(secret not in log, "a secret is in the log")
-            _check(len((await deployment.logs(lines=1)).splitlines()) <= 1, "logs(lines=1) gives more than one line")
+                check(secret not in log, "a secret is in the log")
+            check(len((await deployment.logs(lines=1)).splitlines()) <= 1, "logs(lines=1) gives more than one line")
 
         self._conduct(test)
 
     def test_two_at_once_do_not_meet(self) -> None:
         async def test(provider: Provider) -> None:
             first, second = await asyncio.gather(self._ready(provider), self._ready(provider))
-            _check(first.url != second.url, f"both are at {first.url}")
-            _check(first.api_key != second.api_key, "both have the same key")
+            check(first.url != second.url, f"both are at {first.url}")
+            check(first.api_key != second.api_key, "both have the same key")
             await asyncio.gather(*(self._play(each, each.servers[0]) for each in (first, second)))
             await first.stop()
             await self._play(second, second.servers[0])
@@ -137,9 +133,9 @@ class ProviderConformance:
             before, kept = deployment.urls, deployment.servers[0].url
             await deployment.scale(1)
             if self.chooses:
-                _check(set(deployment.urls) < set(before), f"of {before}, there are now {deployment.urls}")
+                check(set(deployment.urls) < set(before), f"of {before}, there are now {deployment.urls}")
             else:
-                _check(
+                check(
                     deployment.urls == [kept],
                     f"the eldest server, at {kept}, was to stay; there are {deployment.urls}",
                 )
@@ -151,15 +147,15 @@ class ProviderConformance:
         async def test(provider: Provider) -> None:
             began = time.monotonic()
             spec = _with(self.spec("crash"), CONFORMANCE_TOKEN=secrets.token_urlsafe(24))
-            with _raises(LaunchFailed, "when the server crashed") as caught:
+            with raises(LaunchFailed, "when the server crashed") as caught:
                 deployment = await provider.launch(spec)
                 await deployment.ready(10 * self.soon_s)
             took = time.monotonic() - began
-            _check(took < self.soon_s, f"it took {took:.1f} s to notice that the server has crashed")
-            told = _whole(caught[0])
-            _check(not isinstance(caught[0], NotReady), f"it was waited for one that had crashed: {told}")
-            _check(not self.logs or LAST_WORDS in told, f"the end of the server's log is not in the error: {told}")
-            _check(spec.env_vars["CONFORMANCE_TOKEN"] not in told, "a secret is in the error")
+            check(took < self.soon_s, f"it took {took:.1f} s to notice that the server has crashed")
+            told = whole(caught[0])
+            check(not isinstance(caught[0], NotReady), f"it was waited for one that had crashed: {told}")
+            check(not self.logs or LAST_WORDS in told, f"the end of the server's log is not in the error: {told}")
+            check(spec.env_vars["CONFORMANCE_TOKEN"] not in told, "a secret is in the error")
 
         self._conduct(test)
 
@@ -172,15 +168,15 @@ class ProviderConformance:
             async with self._client(deployment, await self.reachable(deployment, server)) as env:
                 await env.reset()
                 began = time.monotonic()
-                with _raises(OpenEnvError, "from the step that ended the server"):
+                with raises(OpenEnvError, "from the step that ended the server"):
                     await env.step({"message": DIE})
                 took = time.monotonic() - began
-                _check(took < self.hang_s + self.soon_s, f"the client waited {took:.1f} s for a dead server")
+                check(took < self.hang_s + self.soon_s, f"the client waited {took:.1f} s for a dead server")
             if self.restarts:
                 await self._anew(deployment)
             else:
-                await _until(lambda: self._seen_gone(deployment, server), self.soon_s, "the end is not seen")
-                _check(deployment.urls == [], f"a dead server's address is still offered: {deployment.urls}")
+                await until(lambda: self._seen_gone(deployment, server), self.soon_s, "the end is not seen")
+                check(deployment.urls == [], f"a dead server's address is still offered: {deployment.urls}")
 
         self._conduct(test)
 
@@ -188,10 +184,10 @@ class ProviderConformance:
         async def test(provider: Provider) -> None:
             deployment = await provider.launch(self.spec("hang"))
             began = time.monotonic()
-            with _raises(NotReady, "for a server that never answers"):
+            with raises(NotReady, "for a server that never answers"):
                 await deployment.ready(self.hang_s)
             took = time.monotonic() - began
-            _check(took < self.hang_s + self.soon_s, f"ready({self.hang_s}) took {took:.1f} s")
+            check(took < self.hang_s + self.soon_s, f"ready({self.hang_s}) took {took:.1f} s")
 
         self._conduct(test)
 
@@ -200,7 +196,7 @@ class ProviderConformance:
             deployment = await self._ready(provider)
             await asyncio.gather(deployment.stop(), deployment.stop())
             await deployment.stop()
-            with _raises(ProviderFailed, "for the address of what was stopped"):
+            with raises(ProviderFailed, "for the address of what was stopped"):
                 _ = deployment.url
 
         self._conduct(test)
@@ -216,7 +212,7 @@ class ProviderConformance:
                     await starting
                 except ProviderFailed:
                     continue
-                _check(not deployment.urls, "the start has gone on after the stop")
+                check(not deployment.urls, "the start has gone on after the stop")
 
         self._conduct(test)
 
@@ -239,7 +235,7 @@ class ProviderConformance:
             first, second = await asyncio.gather(self._ready(provider), self._ready(provider))
             await asyncio.to_thread(lambda: asyncio.run(first.stop()))
             await asyncio.to_thread(lambda: second.wait(second.stop()))
-            _check(not first.urls and not second.urls, "what was stopped still has addresses")
+            check(not first.urls and not second.urls, "what was stopped still has addresses")
 
         self._conduct(test)
 
@@ -248,12 +244,12 @@ class ProviderConformance:
             spec = _with(self.spec("serve"), CONFORMANCE_TOKEN=secrets.token_urlsafe(24))
             spec = spec.changed(api_key=secrets.token_urlsafe(24))
             assert spec.api_key is not None
-            with _CommandLines([spec.api_key, spec.env_vars["CONFORMANCE_TOKEN"]]) as lines:
+            with CommandLines([spec.api_key, spec.env_vars["CONFORMANCE_TOKEN"]]) as lines:
                 deployment = await self._ready(provider, spec)
                 await deployment.logs()
                 await deployment.refresh()
                 await deployment.stop()
-            _check(not lines.found, f"a secret stands on a command line: {lines.found}")
+            check(not lines.found, f"a secret stands on a command line: {lines.found}")
 
         self._conduct(test)
 
@@ -272,7 +268,7 @@ class ProviderConformance:
             made.append(make(spec))
             return made[-1]
 
-        provider.deployment = remembered  # type: ignore[method-assign]
+        vars(provider)["deployment"] = remembered  # of this provider alone
         try:
             try:
                 async with asyncio.timeout(10 * self.ready_s):
@@ -291,16 +287,16 @@ class ProviderConformance:
                 await asyncio.to_thread(close)
 
     async def _nothing_left(self, provider: Provider, deployment: Deployment) -> None:
-        _check(deployment.servers == [], f"servers are counted that were stopped: {deployment.servers}")
+        check(deployment.servers == [], f"servers are counted that were stopped: {deployment.servers}")
         this = Owner.this()
         left = [each for each in await provider.leftovers() if each.deployment == deployment.name]
-        _check(all(each.owner == this for each in left), f"the owner of {left} is not this process")
-        _check(not left, f"left of {deployment.name}: {left}")
+        check(all(each.owner == this for each in left), f"the owner of {left} is not this process")
+        check(not left, f"left of {deployment.name}: {left}")
         remains = await self.look_for_remains(provider, deployment)
-        _check(not remains, f"left of {deployment.name}: {remains}")
+        check(not remains, f"left of {deployment.name}: {remains}")
 
     async def _closed(self, deployment: Deployment, address: str) -> None:
-        with _raises(OpenEnvError, "at the address of a server that was stopped"):
+        with raises(OpenEnvError, "at the address of a server that was stopped"):
             async with self._client(deployment, address, connect_timeout_s=self.hang_s) as env:
                 await env.reset()
 
@@ -315,12 +311,12 @@ class ProviderConformance:
         async with self._client(deployment, await self.reachable(deployment, server)) as env:
             await env.reset()
             said = (await env.step({"message": server.name})).observation
-            _check(said["message"] == server.name, f"the server answers a step with {said}")
+            check(said["message"] == server.name, f"the server answers a step with {said}")
 
     async def _play_at_all(self, deployment: Deployment, count: int) -> None:
         servers = deployment.servers
-        _check(len(servers) == count, f"{count} servers were asked for, and there are {servers}")
-        _check(len(set(deployment.urls)) == count, f"their addresses are {deployment.urls}")
+        check(len(servers) == count, f"{count} servers were asked for, and there are {servers}")
+        check(len(set(deployment.urls)) == count, f"their addresses are {deployment.urls}")
         await asyncio.gather(*(self._play(deployment, server) for server in servers))
 
     async def _anew(self, deployment: Deployment) -> None:
@@ -335,7 +331,7 @@ class ProviderConformance:
                 return False
             return True
 
-        await _until(played, self.ready_s, "no other server was started in place of the one that died")
+        await until(played, self.ready_s, "no other server was started in place of the one that died")
 
     async def _seen_gone(self, deployment: Deployment, server: Server) -> bool:
         await deployment.refresh()
@@ -345,72 +341,9 @@ class ProviderConformance:
         async def counted() -> bool:
             return bool(deployment.servers) or starting.done()
 
-        await _until(counted, self.soon_s, "the start does not begin")
+        await until(counted, self.soon_s, "the start does not begin")
         await asyncio.wait([starting], timeout=moment)
 
 
 def _with(spec: LaunchSpec, **variables: str) -> LaunchSpec:
     return spec.changed(env_vars={**spec.env_vars, **variables})
-
-
-class _CommandLines:
-    """Looks for secrets on the command lines of this machine, as anybody may."""
-
-    def __init__(self, secrets: list[str]):
-        self._secrets = secrets
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="openenv-command-lines", daemon=True)
-        self.found: set[str] = set()
-
-    def __enter__(self) -> _CommandLines:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._over.wait(GLANCE_S):
-            self.found.update(line for line in _command_lines() if any(each in line for each in self._secrets))
-
-
-def _command_lines() -> Iterator[str]:
-    for line in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            yield line.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue  # it has ended
-
-
-def _check(holds: bool, otherwise: str) -> None:
-    # No assert: its message is to be read where assertions are not rewritten, too.
-    if not holds:
-        raise AssertionError(otherwise)
-
-
-@contextmanager
-def _raises(kind: type[BaseException], when: str) -> Iterator[list[BaseException]]:
-    caught: list[BaseException] = []
-    try:
-        yield caught
-    except kind as error:
-        caught.append(error)
-    else:
-        raise AssertionError(f"no {kind.__name__} was raised {when}")
-
-
-def _whole(error: BaseException) -> str:
-    """All that anybody could read of an error: notes and causes, too."""
-    return "".join(traceback.format_exception(error))
-
-
-async def _truth_of(value: Awaitable[object]) -> bool:
-    return bool(await value)
-
-
-async def _until(holds: Callable[[], Awaitable[bool]], limit_s: float, otherwise: str) -> None:
-    limit = time.monotonic() + limit_s
-    while not await holds():
-        _check(time.monotonic() < limit, f"{otherwise} within {limit_s:g} s")
-        await asyncio.sleep(GLANCE_S)

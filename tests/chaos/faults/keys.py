@@ -11,6 +11,7 @@ from typing import Any
 
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
+from websockets.typing import Subprotocol
 
 from openenv.server.keys import Keyring
 
@@ -117,7 +118,7 @@ async def _agent(trial: Trial, server: Served) -> None:
             answer = json.loads(await socket.recv())
             if answer["type"] != "error" or answer["data"]["error"] != "Forbidden":
                 done.append(answer)
-    async with connect(url, additional_headers=headers, subprotocols=["openenv.v2.json"]) as socket:  # type: ignore[list-item]
+    async with connect(url, additional_headers=headers, subprotocols=[Subprotocol("openenv.v2.json")]) as socket:
         await socket.recv()
         calls: list[dict[str, Any]] = [
             {"op": "reset", "seq": 1},

@@ -26,7 +26,7 @@ SESSIONS = 4096
 SOME = 512
 CLIENTS = 48
 SOON_S = 5.0
-LIMIT_S = 120.0
+LIMIT_S = 60.0
 
 
 class LoadChecks:
@@ -88,7 +88,8 @@ class LoadChecks:
 
                 async def elsewhere() -> bool:
                     async with Crowd([gateway.url], 32, deployment.api_key) as late:
-                        return not late.failures and victim not in late.hosts
+                        others = len(late.hosts) >= self.replicas - 1
+                        return not late.failures and victim not in late.hosts and others
 
                 await until(elsewhere, SOON_S)
                 tell(
@@ -157,12 +158,11 @@ class LoadChecks:
 
 
 async def until(holds: Callable[[], Awaitable[bool]], limit_s: float) -> float:
-    """Waits for something, and returns how long it took. What is tried within the limit may take its time."""
-    began = tried = time.monotonic()
+    """Waits for something, and returns how long it took."""
+    began = time.monotonic()
     while not await holds():
-        assert tried < began + limit_s, f"not within {limit_s} s"
+        assert time.monotonic() < began + limit_s, f"not within {limit_s} s"
         await asyncio.sleep(0.05)
-        tried = time.monotonic()
     return time.monotonic() - began
 
 

@@ -115,4 +115,4 @@ def _reduce(cls: EpisodeType) -> tuple[Callable[[Recipe], type[Episode]], tuple[
     return _class_of, (cls._recipe,)
 
 
-copyreg.pickle(EpisodeType, _reduce)  # type: ignore[arg-type]  # of a class that is the class of classes
+copyreg.dispatch_table[EpisodeType] = _reduce

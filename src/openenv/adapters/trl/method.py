@@ -62,7 +62,7 @@ def method_of(tool: Tool, use: Callable[[Any, Tool, dict[str, Any]], Any]) -> Ca
         return use(episode, tool, sent)
 
     method.__name__ = tool.name
-    method.__signature__ = signature  # type: ignore[attr-defined]
+    vars(method)["__signature__"] = signature
     method.__annotations__ = {name: each.parameter.annotation for name, each in arguments.items()} | {"return": str}
     summary = tool.doc.summary or f"Does the action {tool.name}."
     described = {name: each.words for name, each in arguments.items()}

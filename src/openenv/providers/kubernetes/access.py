@@ -23,6 +23,8 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 GLANCE_S = 5.0
 # Seconds for a Pod to be gone, beyond those that it has for its end; and when it is only to be forgotten.
 BEYOND_END_S, FORGET_S = 10.0, 10.0
+# For so long at most, the first Pod waits for the list of those that there are: then none has to be asked about.
+LISTING_S = 5.0
 
 
 class Access:
@@ -80,6 +82,7 @@ class Access:
 
     async def create(self, manifest: Manifest) -> None:
         """Creates a Pod, and knows of it from then on. Raises as `Cluster.create` does."""
+        await self.watch.until(lambda: self.watch.listed, LISTING_S)
         losses = self.watch.losses
         self.watch.note(await self.cluster.create(manifest), losses)
 

@@ -27,12 +27,14 @@ class PodWatch:
 
     Attributes:
         pods: What is known of each that there is, by its name.
-        losses: How often it was told of Pods that are gone.
+        losses: How often it was told of Pods that are gone, or of all that there are.
+        listed: Whether it knows those that were there when it began, and is told of what comes then.
     """
 
     def __init__(self, cluster: Cluster, selector: str):
         self.pods: dict[str, Manifest] = {}
         self.losses = 0
+        self.listed = False
         self._cluster = cluster
         self._selector = selector
         self._changed = asyncio.Event()
@@ -52,6 +54,7 @@ class PodWatch:
             following.cancel()
             await asyncio.wait([following])
         self.pods.clear()
+        self.listed = False
         self._trouble = None
 
     def note(self, pod: Manifest, losses: int) -> None:
@@ -101,6 +104,7 @@ class PodWatch:
                 items, version = await self._cluster.find("Pod", labelSelector=self._selector)
                 self.pods = {pod["metadata"]["name"]: pod for pod in items}
                 self.losses += 1
+                self.listed = True
                 self._tell()
                 pause, self._trouble = FIRST_PAUSE_S, None
                 while True:
