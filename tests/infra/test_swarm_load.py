@@ -16,7 +16,7 @@ from openenv.providers.owner import DEPLOYMENT
 from .parts.crowd import Crowd
 from .parts.image import QUICK
 from .parts.load import SOME, SOON_S, LoadChecks, tell, until
-from .parts.swarm import Node, everywhere, swarm_of
+from .parts.swarm import Node
 
 pytestmark = pytest.mark.real
 
@@ -26,15 +26,6 @@ BENCHMARK = LaunchSpec(
     env_vars={**QUICK.variables, "OPENENV_RESUME_WINDOW_S": "3"},
     options={"mounts": QUICK.mounts, "workdir": "/", "init": True},
 )
-
-
-@pytest.fixture(scope="module")
-def nodes() -> Iterator[list[Node]]:
-    pytest.importorskip("docker")
-    pytest.importorskip("envoy")
-    with swarm_of(2) as nodes:
-        everywhere(nodes)
-        yield nodes
 
 
 @pytest.fixture(scope="module")

@@ -19,22 +19,13 @@ from openenv.errors import OpenEnvError
 
 from .parts.crowd import Crowd
 from .parts.image import CHECKOUT, QUICK
-from .parts.swarm import Node, everywhere, swarm_of
+from .parts.swarm import Node
 
 pytestmark = pytest.mark.real
 
 STACK = CHECKOUT / "deploy" / "swarm" / "stack.yaml"
 KEY = "a-key-that-is-long-enough"
 READY_S = 40.0
-
-
-@pytest.fixture(scope="module")
-def nodes() -> Iterator[list[Node]]:
-    pytest.importorskip("docker")
-    pytest.importorskip("envoy")
-    with swarm_of(2) as nodes:
-        everywhere(nodes)
-        yield nodes
 
 
 @pytest.fixture(scope="module")

@@ -16,27 +16,10 @@ from openenv.errors import LaunchFailed, MissingExtra, NotReady, ProviderFailed,
 from openenv.providers import DockerSwarmProvider, LaunchSpec, LocalDockerProvider
 from openenv.providers.owner import Owner
 
-from ..client.environments import ThreadCounter, app_of
-from ..server.wires import served
-from .engine import Engine, standing_in
+from .engine import Engine
 
 pytest.importorskip("docker")
-FAST = "openenv.server.fastpath:FastPath"
 SECRETS = {"MY_TOKEN": "hush-hush"}
-
-
-@pytest.fixture(scope="module")
-def port() -> Iterator[int]:
-    with served(app_of(ThreadCounter), ws=FAST) as address:
-        yield int(address.rpartition(":")[2])
-
-
-@pytest.fixture
-def engine(port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
-    engine = Engine(port)
-    with standing_in(engine) as host:
-        monkeypatch.setenv("DOCKER_HOST", host)
-        yield engine
 
 
 @pytest.fixture

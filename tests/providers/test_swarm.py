@@ -15,28 +15,11 @@ from openenv.providers.owner import Owner
 from openenv.providers.swarm_tasks import logged_by, slots_of
 
 from ..asynchronous import until
-from ..client.environments import ThreadCounter, app_of
-from ..server.wires import served
-from .engine import Engine, standing_in
+from .engine import Engine
 
 pytest.importorskip("docker")
-FAST = "openenv.server.fastpath:FastPath"
 SECRETS = {"MY_TOKEN": "hush-hush"}
 SPEC = LaunchSpec(image="img:1")
-
-
-@pytest.fixture(scope="module")
-def port() -> Iterator[int]:
-    with served(app_of(ThreadCounter), ws=FAST) as address:
-        yield int(address.rpartition(":")[2])
-
-
-@pytest.fixture
-def engine(port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
-    engine = Engine(port)
-    with standing_in(engine) as host:
-        monkeypatch.setenv("DOCKER_HOST", host)
-        yield engine
 
 
 def without_nulls(value: Any) -> Any:
