@@ -33,6 +33,7 @@ TREE = {
     "SchemaMismatch": ("UsageError", "SESSION_ERROR", CLIENT, False, (RuntimeError, UserWarning)),
     "UnknownEnvironment": ("UsageError", "SESSION_ERROR", CLIENT, False, (RuntimeError, ValueError)),
     "ImportFailed": ("UsageError", "SESSION_ERROR", CLIENT, False, (RuntimeError, ImportError)),
+    "NotAProject": ("UsageError", "SESSION_ERROR", CLIENT, False, (RuntimeError,)),
     "MessageTooLarge": ("UsageError", "SESSION_ERROR", CLIENT, False, (RuntimeError,)),
     "Cancelled": ("UsageError", "EXECUTION_ERROR", CLIENT, False, (RuntimeError,)),
     "SlowReader": ("UsageError", "SESSION_ERROR", CLIENT, False, (RuntimeError,)),

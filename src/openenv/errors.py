@@ -36,6 +36,7 @@ __all__ = [
     "ModelFailed",
     "ModelTimeout",
     "ModelUnavailable",
+    "NotAProject",
     "NotReady",
     "OpenEnvError",
     "ProtocolViolation",
@@ -204,6 +205,10 @@ class UnknownEnvironment(UsageError, ValueError):
 
 class ImportFailed(UsageError, ImportError):
     """A module of an environment package cannot be imported; the message names the file and the import."""
+
+
+class NotAProject(UsageError):
+    """A folder without `openenv.yaml`; the message says what was looked for, and where."""
 
 
 class MessageTooLarge(UsageError):

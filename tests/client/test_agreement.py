@@ -151,7 +151,7 @@ async def test_the_same_types_cost_no_request(silence: None) -> None:
 
 @pytest.mark.parametrize(("client", "name"), [(EchoEnv, "echo"), (BenchmarkEnv, "benchmark")])
 async def test_bundled_environments_fit_themselves(silence: None, client: Any, name: str) -> None:
-    from openenv.cli.target import load
+    from openenv.project.target import load
 
     async with client(app=load(name), strict=True) as env:
         await env.reset()

@@ -139,7 +139,7 @@ def _contract_of(target: str | None, url: str | None, api_key: str | None) -> Co
 
 
 def _loaded(target: str) -> Contract:
-    from .target import load
+    from ..project.target import load
 
     server = getattr(getattr(load(target), "state", None), "openenv", None)
     if server is None:

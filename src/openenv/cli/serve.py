@@ -13,8 +13,8 @@ import click
 from .. import logs
 from ..errors import UsageError
 from ..file_limit import raise_file_limit
+from ..project import target as targets
 from ..settings import ServerSettings, Setting
-from . import target as targets
 from .protection import check_tls, tls_options, with_keys, words_about_keys
 
 __all__ = ["serve", "server_options"]

@@ -10,8 +10,8 @@ import click
 
 from .. import logs
 from ..errors import OpenEnvError, UsageError
+from ..project import target as targets
 from ..settings import ServerSettings
-from . import target as targets
 
 __all__ = ["command", "worker", "worker_app"]
 

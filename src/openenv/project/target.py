@@ -9,8 +9,8 @@ from typing import Any
 from ..environment import Environment
 from ..errors import UsageError
 from ..launch.in_process import types_of
-from ..project import Manifest, attribute_of, import_module
-from ..project.imports import search
+from .imports import attribute_of, import_module, search
+from .manifest import Manifest
 
 __all__ = ["bundled", "load"]
 

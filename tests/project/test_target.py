@@ -7,12 +7,12 @@ import pytest
 from fastapi import FastAPI
 
 from openenv import State
-from openenv.cli.target import bundled, load
 from openenv.client import GenericEnvClient
 from openenv.errors import ConcurrencyConfigurationError, ImportFailed, MissingExtra, UsageError
+from openenv.project.target import bundled, load
 
+from ..cli.projects import ENVIRONMENT, MODELS, write_module, write_project
 from ..modules import forget
-from .projects import ENVIRONMENT, MODELS, write_module, write_project
 
 GUESS = MODELS + ENVIRONMENT.format(imports="", hint="no")
 
