@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import threading
 from collections.abc import Callable, Iterator
@@ -17,6 +18,12 @@ JOIN_LIMIT_S = 3.0
 # Machines that run tests are shared: how long one example takes says nothing about the code.
 settings.register_profile("openenv", deadline=None)
 settings.load_profile("openenv")
+
+
+def pytest_collection_finish() -> None:
+    """What was imported so far is no garbage: collections that tests ask for need not look at all of it each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

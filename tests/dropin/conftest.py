@@ -1,22 +1,47 @@
-"""Installing takes half a minute: it is done once, for all tests of this folder."""
+"""Installing takes half a minute: it is done once for all tests of this folder, in whichever process they run."""
 
 from __future__ import annotations
+
+import fcntl
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from .installation import PEER_PYTHON, Installation, Wheels, build, install_ours, install_peer
 
+T = TypeVar("T")
+
+
+def _once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], T]) -> T:
+    """What the first process that needs it makes, in a folder of this run, and the others read."""
+    root = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent
+    with (root / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        made = root / f"{name}.pickle"
+        if not made.exists():
+            folder = root / name
+            folder.mkdir()
+            made.write_bytes(pickle.dumps(make(folder)))
+        found: T = pickle.loads(made.read_bytes())
+        return found
+
 
 @pytest.fixture(scope="session")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Wheels:
     """Our project and the three packages, built."""
-    return build(tmp_path_factory.mktemp("wheels"))
+    return _once(tmp_path_factory, "wheels", build)
 
 
 @pytest.fixture(scope="session")
 def ours(tmp_path_factory: pytest.TempPathFactory, wheels: Wheels) -> Installation:
     """Our wheel and the three packages in a fresh virtual environment."""
-    return install_ours(tmp_path_factory.mktemp("ours"), wheels)
+    return _once(tmp_path_factory, "ours", lambda folder: install_ours(folder, wheels))
 
 
 @pytest.fixture(scope="session")
@@ -24,4 +49,4 @@ def peer(tmp_path_factory: pytest.TempPathFactory, wheels: Wheels) -> Installati
     """The released peer and the three packages."""
     if not PEER_PYTHON.exists():
         pytest.skip("the released peer is not installed: make .venv-peer/.installed")
-    return install_peer(tmp_path_factory.mktemp("peer"), wheels)
+    return _once(tmp_path_factory, "peer", lambda folder: install_peer(folder, wheels))
