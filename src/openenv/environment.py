@@ -107,11 +107,23 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         return metadata_of(type(self))
 
     def render_web(self, obs: Any) -> str | None:
-        """HTML that shows an observation in the web UI, or None for the default view."""
+        """HTML that shows an observation in the web UI, or None for the default view.
+
+        Called after each reset and step that is done there, where the environment's other methods are; it may be
+        `async` where they are. The page shows it in a frame of its own, in which no script runs. What it raises,
+        and what takes longer than 3 s or has more than 4 MiB, is noted on the page and fails nothing.
+
+        Args:
+            obs: The fields of the observation as clients get them, with `reward` and `done`: `obs["board"]`, or
+                `obs.board`.
+        """
         return None
 
     def web_actions(self, obs: Any) -> Sequence[tuple[str, dict[str, Any]]]:
-        """Labelled actions that the web UI offers as buttons."""
+        """Labelled actions that the web UI offers as buttons: `[("Left", {"direction": "left"}), ...]`.
+
+        Called as `render_web` is. An action that is not valid is shown as such.
+        """
         return ()
 
     def _apply_transform(self, observation: ObsT) -> ObsT:

@@ -258,7 +258,9 @@ class ServerSettings(_Settings):
     target: str | None = _setting(None, "OPENENV_TARGET", "What a worker process serves; set by `openenv serve`")
     readme_path: str | None = _setting(None, "ENV_README_PATH", "README shown by /metadata")
     web_interface: bool = _setting(
-        True, "ENABLE_WEB_INTERFACE", "Whether the page that an app has from its `gradio_builder` is made and served"
+        True,
+        "ENABLE_WEB_INTERFACE",
+        "Whether the web UI, and the page of a `gradio_builder`, is served at /web; in production mode it never is",
     )
 
     @property

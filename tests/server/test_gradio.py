@@ -72,6 +72,7 @@ def test_the_page_of_a_builder_is_mounted(gradio):
     with TestClient(app_of(build, custom_tab_name="Board", title_override="My board")) as client:
         assert "'step_count': 1" in client.get("/web/custom/").text
         assert client.get("/web/custom/").text.startswith("My board")
+        assert client.get("/web/metadata").json()["custom"] is True
         assert client.get("/health").status_code == 200
         assert client.app.state.openenv.active_sessions == 1
         with client.websocket_connect("/ws") as socket:

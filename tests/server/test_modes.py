@@ -39,6 +39,19 @@ HIDDEN: list[tuple[str, str, Any]] = [
     ("POST", "/probe/task", {"split": "train", "index": 0}),
     ("POST", "/probe/task_range", {"split": "train"}),
 ]
+# Not for a key of control either.
+PAGE: list[tuple[str, str, Any]] = [
+    ("GET", "/web", None),
+    ("GET", "/web/", None),
+    ("GET", "/web/assets/index.js", None),
+    ("GET", "/web/frame", None),
+    ("GET", "/web/metadata", None),
+    ("GET", "/web/panel", None),
+    ("POST", "/web/reset", None),
+    ("POST", "/web/step", {"action": {}}),
+    ("GET", "/web/state", None),
+    ("GET", "/", None),
+]
 THERE = ["/health", "/metadata", "/schema", "/list_environments"]
 
 
@@ -101,7 +114,7 @@ def shown(key: str) -> dict[str, str]:
 
 def test_what_drives_an_episode_is_not_there(open_server):
     nowhere = open_server.get("/nowhere")
-    for method, path, body in HIDDEN:
+    for method, path, body in [*HIDDEN, *PAGE]:
         answer = open_server.request(method, path, json=body)
         assert (answer.status_code, answer.content) == (404, nowhere.content), (method, path)
     # Not even as the wrong method for a path.
@@ -111,7 +124,7 @@ def test_what_drives_an_episode_is_not_there(open_server):
     for path in THERE:
         assert open_server.get(path).status_code == 200
     documented = set(open_server.get("/openapi.json").json()["paths"])
-    assert documented.isdisjoint(path for _, path, _ in HIDDEN)
+    assert documented.isdisjoint(path for _, path, _ in [*HIDDEN, *PAGE])
     assert not any(path.startswith(("/sessions", "/probe/")) for path in documented)
     assert set(THERE) <= documented
 
@@ -125,6 +138,13 @@ def test_a_key_of_control_drives_and_others_find_nothing(keyed_server):
     for method, path, body in HIDDEN:
         assert keyed_server.request(method, path, json=body).status_code == 401
     driver = shown(CONTROL)
+    for method, path, body in PAGE:
+        assert keyed_server.request(method, path, json=body).status_code == 401
+        for key in (AGENT, VIEW, CONTROL):
+            assert keyed_server.request(method, path, json=body, headers=shown(key)).status_code == 404, (
+                method,
+                path,
+            )
     assert keyed_server.post("/reset", headers=driver).status_code == 200
     assert keyed_server.post("/step", json={"action": {}}, headers=driver).status_code == 200
     assert keyed_server.get("/state", headers=driver).status_code == 200

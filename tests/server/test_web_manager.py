@@ -104,13 +104,13 @@ async def test_what_is_no_action_is_refused_and_the_episode_goes_on():
 async def test_a_session_that_has_ended_is_replaced_by_a_reset():
     async with managed() as manager:
         await manager.reset_environment()
-        stay = manager._stay
-        assert stay is not None
-        await stay.close()
+        episode = manager._episode
+        assert episode is not None
+        await episode.stay.close()
         with pytest.raises(ResetRequired, match="reset for a new one"):
             await manager.step_environment({})
         await manager.reset_environment()
-        assert manager._stay is not stay
+        assert manager._episode is not episode
         assert (await manager.step_environment({}))["done"] is False
 
 

@@ -36,12 +36,16 @@ def create_app(
     """Makes an app that serves an environment over WebSocket and HTTP, for any ASGI server.
 
     The app is an ordinary FastAPI app: add routes and middleware to it, mount it, delete its routes. Its
-    `state.openenv` is the `HTTPEnvServer` behind it, which documents the arguments and errors that are not here.
+    `state.openenv` is the `HTTPEnvServer` behind it, which documents the arguments and errors that are not here. The
+    web UI is at `/web`, and `/` leads there unless something else is served there; not in production mode, and not
+    with ENABLE_WEB_INTERFACE=false.
 
     Args:
         gradio_builder: Makes a page for people, which is mounted at `/web/custom` where Gradio is installed
             (`server.gradio.add_page`); not in production mode, and not with ENABLE_WEB_INTERFACE=false.
-        custom_tab_name, custom_tab_primary, show_default_tab: Taken and not used: the page stands alone.
+        custom_tab_name: Taken and not used: the page stands alone.
+        custom_tab_primary: The same.
+        show_default_tab: The same.
         title_override: Title of that page.
         mode: `simulation`, or `production`, in which clients use tools only; None: as OPENENV_MODE says.
     """

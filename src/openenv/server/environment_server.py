@@ -38,6 +38,8 @@ from .visitor import ANYBODY, Visitor
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from .web_about import About
+
 __all__ = ["HTTPEnvServer"]
 
 # For an environment whose instances share nothing: enough for any trainer on one machine.
@@ -140,6 +142,7 @@ class HTTPEnvServer:
     def _env_factory(self, factory: Callable[[], Any]) -> None:
         self.manager.replace(factory_of(factory, self.settings.mode))
         self._factory = factory
+        self.__dict__.pop("about", None)
 
     @property
     def active_sessions(self) -> int:
@@ -177,6 +180,13 @@ class HTTPEnvServer:
     def contract(self) -> Contract:
         """What clients compare with their own types."""
         return contract_of(self.action_cls, self.observation_cls, self.state_cls)
+
+    @cached_property
+    def about(self) -> About:
+        """What the web UI is told of the environment."""
+        from .web_about import About
+
+        return About(self)
 
     @cached_property
     def read_action(self) -> Callable[[Any], Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -25,7 +25,7 @@ logger = logging.getLogger("openenv.server")
 _VISITOR = "openenv.visitor"
 _OFFERS = b"sec-websocket-protocol"
 # Ours that read a body, be it to hand the request on. What an owner's route takes is its own matter.
-_WITH_BODY = frozenset({"/reset", "/step", "/state", "/mcp", "/sessions"})
+_WITH_BODY = frozenset({"/reset", "/step", "/state", "/mcp", "/sessions", "/web/reset", "/web/step", "/web/state"})
 _OF_ONE_SESSION = "/sessions/"
 _TASKS = frozenset({"tasks", "num_tasks", "task", "task_range"})
 # Refused before it was accepted; used where a server cannot answer a handshake with a status.
@@ -38,11 +38,13 @@ class Guard:
     Args:
         app: What it stands before.
         server: Whose keys are asked for.
+        is_for_all: Says of a request that was refused whether it is for something that everybody may have.
     """
 
-    def __init__(self, app: ASGIApp, server: HTTPEnvServer):
+    def __init__(self, app: ASGIApp, server: HTTPEnvServer, is_for_all: Callable[[Scope], bool]):
         self._app = app
         self._server = server
+        self._is_for_all = is_for_all
         self._with_body = _WITH_BODY | {f"/{server.env_name}/{name}" for name in _TASKS}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -56,9 +58,10 @@ class Guard:
                 body.expect(head.fields.get(b"content-length", b""))
                 receive, send = body.receive, body.send
         except OpenEnvError as error:
-            log_refusal(error, head_of(scope))
-            await _refuse(error, scope, receive, send)
-            return
+            if not self._is_for_all(scope):
+                log_refusal(error, head_of(scope))
+                await _refuse(error, scope, receive, send)
+                return
         await self._app(scope, receive, send)
 
     def _reads_body(self, path: str) -> bool:

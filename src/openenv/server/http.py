@@ -27,7 +27,7 @@ from .http_sessions import Call, in_session, json_response
 from .metadata import environment_metadata
 from .stay import LONGEST_S
 
-__all__ = ["health", "metadata", "reset", "schema", "server_of", "sessions", "state", "step"]
+__all__ = ["health", "metadata", "reset", "schema", "seconds_of", "server_of", "sessions", "state", "step"]
 
 
 async def health() -> HealthResponse:
@@ -62,7 +62,7 @@ async def reset(request: Request, body: ResetRequest | None = None) -> Response:
     def start(session: Session, done: Done) -> None:
         session.reset(arguments, done)
 
-    call = Call(start, encode, _seconds(arguments.get("timeout_s")))
+    call = Call(start, encode, seconds_of(arguments.get("timeout_s")))
     return await in_session(request, server, call) or await _alone(request, server, call)
 
 
@@ -131,6 +131,6 @@ def server_of(request: Request) -> HTTPEnvServer:
     return server
 
 
-def _seconds(value: Any) -> float | None:
+def seconds_of(value: Any) -> float | None:
     """A time limit among arguments that may hold anything."""
     return float(min(value, LONGEST_S)) if isinstance(value, (int, float)) and value > 0 else None

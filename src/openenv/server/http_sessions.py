@@ -13,9 +13,20 @@ from ..sessions import Session
 from .environment_server import HTTPEnvServer
 from .forward import forwarded
 from .guard import visitor_of
-from .stays import Start
+from .stays import Start, Stay
 
-__all__ = ["COOKIE", "HEADER", "TOKEN_HEADER", "Call", "close", "in_session", "json_response", "open_"]
+__all__ = [
+    "COOKIE",
+    "HEADER",
+    "TOKEN_HEADER",
+    "Call",
+    "close",
+    "in_session",
+    "json_response",
+    "open_",
+    "remember",
+    "stay_of",
+]
 
 HEADER = "X-Session-ID"
 TOKEN_HEADER = "X-Session-Token"  # noqa: S105 - the name of a header
@@ -46,8 +57,7 @@ async def open_(request: Request) -> Response:
     slot = {"active_sessions": manager.held, "max_sessions": manager.limits.max_sessions}
     idle = manager.limits.idle_timeout_s
     response = JSONResponse({"session_id": stay.id, "token": stay.token, "slot": slot, "idle_timeout_s": idle})
-    secure = request.url.scheme == "https"
-    response.set_cookie(COOKIE, stay.id, path=_path(request), secure=secure, httponly=True, samesite="strict")
+    remember(request, response, stay)
     return response
 
 
@@ -76,15 +86,42 @@ async def in_session(request: Request, server: HTTPEnvServer, call: Call) -> Res
         Unauthorized: It was opened with another key.
         OpenEnvError: What the call failed with.
     """
+    stay = await stay_of(request, server, call.timeout_s)
+    if not isinstance(stay, Stay):
+        return stay
+    return json_response(await stay.call(call.start, call.timeout_s, partial(call.encode, stay.session)))
+
+
+async def stay_of(request: Request, server: HTTPEnvServer, timeout_s: float | None = None) -> Stay | Response | None:
+    """The session that a request names; the answer of the worker process that has it, if that is another one.
+
+    Args:
+        request: Names it in the header, else in the cookie.
+        server: That got the request.
+        timeout_s: The time that the request gives its own call.
+
+    Returns:
+        None if the request names no session.
+
+    Raises:
+        UnknownSession: There is none of that name.
+        Unauthorized: It was opened with another key.
+        SessionLost: Its worker process has ended.
+    """
     named = request.headers.get(HEADER)
     named = request.cookies.get(COOKIE) if named is None else named
     if named is None:
         return None
-    answer = await forwarded(request, server, named, call.timeout_s)
+    answer = await forwarded(request, server, named, timeout_s)
     if answer is not None:
         return answer
-    stay = server.stays.find(named, visitor_of(request.scope, server), request.headers.get(TOKEN_HEADER))
-    return json_response(await stay.call(call.start, call.timeout_s, partial(call.encode, stay.session)))
+    return server.stays.find(named, visitor_of(request.scope, server), request.headers.get(TOKEN_HEADER))
+
+
+def remember(request: Request, response: Response, stay: Stay) -> None:
+    """Has the browser name the session from now on."""
+    secure = request.url.scheme == "https"
+    response.set_cookie(COOKIE, stay.id, path=_path(request), secure=secure, httponly=True, samesite="strict")
 
 
 def json_response(body: bytes) -> Response:

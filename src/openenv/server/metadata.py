@@ -5,16 +5,18 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..environment import Environment, metadata_of
 from ..execution import class_of, profile_of
 from ..sessions.waiting import opened_session, result_of
 from ..settings import ServerSettings
 from ..types import EnvironmentMetadata
-from .environment_server import HTTPEnvServer
 
-__all__ = ["environment_metadata", "load_environment_metadata"]
+if TYPE_CHECKING:
+    from .environment_server import HTTPEnvServer
+
+__all__ = ["environment_metadata", "load_environment_metadata", "places_of", "with_readme"]
 
 # A README is shown on a page; a larger file is not one.
 README_BYTES = 1024 * 1024
@@ -38,9 +40,23 @@ async def environment_metadata(server: HTTPEnvServer) -> EnvironmentMetadata:
         metadata = EnvironmentMetadata.model_validate(told)  # fields alone, from an environment in another process
     if cls is not None and not profile_of(cls).seedable:
         metadata.seedable = False
+    return with_readme(metadata, server)
+
+
+def with_readme(metadata: EnvironmentMetadata, server: HTTPEnvServer) -> EnvironmentMetadata:
+    """The same with the README that a server shows, if it has none of its own."""
     if metadata.readme_content is None:
-        metadata.readme_content = _readme(server.settings.readme_path, cls)
+        metadata.readme_content = _readme(server.settings.readme_path, class_of(server.env_factory))
     return metadata
+
+
+def places_of(cls: type[Any]) -> list[Path]:
+    """The folders in which files that belong to an environment are looked for: its module's, then its project's."""
+    folder = _folder_of(cls)
+    if folder is None:
+        return []
+    # Only where a project lies: the folder above site-packages is nobody's.
+    return [folder, *([folder.parent] if (folder.parent / "openenv.yaml").exists() else [])]
 
 
 def load_environment_metadata(
@@ -77,10 +93,8 @@ def _ask(environment: Any, _: None) -> EnvironmentMetadata:
 def _readme(configured: str | None, cls: type[Any] | None) -> str | None:
     """The configured file; else a README.md beside the environment's module, above it, or in the image's folder."""
     candidates = [] if configured is None else [Path(configured)]
-    folder = None if cls is None else _folder_of(cls)
-    if folder is not None:
-        # Only where a project lies: the folder above site-packages is nobody's.
-        candidates += [place / "README.md" for place in (folder, folder.parent) if (place / "openenv.yaml").exists()]
+    places = [] if cls is None else places_of(cls)
+    candidates += [place / "README.md" for place in places if (place / "openenv.yaml").exists()]
     for candidate in [*candidates, CONTAINER_README]:
         if candidate.is_file() and candidate.stat().st_size <= README_BYTES:
             return candidate.read_text(encoding="utf-8", errors="replace")

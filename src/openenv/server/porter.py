@@ -32,6 +32,8 @@ RIGHTS: dict[tuple[str, str], Right] = {
     ("GET", "/metadata"): Right.READ,
     ("GET", "/schema"): Right.READ,
     ("GET", "/list_environments"): Right.READ,
+    ("GET", "/web/metadata"): Right.READ,
+    ("GET", "/web/panel"): Right.READ,
     ("GET", "/metrics"): Right.WATCH,
     ("GET", "/docs"): Right.WATCH,
     ("GET", "/docs/oauth2-redirect"): Right.WATCH,

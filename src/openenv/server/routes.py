@@ -8,17 +8,18 @@ from typing import Any, NamedTuple
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from starlette.middleware import Middleware
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Match
 from starlette.types import Scope
 
 from ..types import EnvironmentMetadata, HealthResponse, ResetResponse, SchemaResponse, StepResponse
-from . import http, http_sessions, mcp, tasks
+from . import http, http_sessions, mcp, tasks, web, web_page
 from .discretion import keep_keys_out_of_logs
 from .environment_server import HTTPEnvServer
 from .exposition import metrics
 from .faults import answer_faults
 from .guard import Guard, may_control
+from .web_socket import SOCKET_PATH, socket
 from .websocket import environment_socket
 
 __all__ = ["ENVIRONMENT_PATH", "ROUTES", "protect", "register"]
@@ -63,6 +64,20 @@ ROUTES = (
     Route("POST", "/{environment}/task", tasks.task, None, "tasks", control=True),
     Route("POST", "/{environment}/task_range", tasks.task_range, None, "tasks", control=True),
 )
+# Where the web UI is on; never in production mode.
+WEB_ROUTES = (
+    Route("GET", "/web/metadata", web.metadata, None, "web"),
+    Route("GET", "/web/panel", web.panel, None, "web", HTMLResponse),
+    Route("POST", "/web/reset", web.reset, None, "web"),
+    Route("POST", "/web/step", web.step, None, "web"),
+    Route("GET", "/web/state", web.state, None, "web"),
+)
+PAGE_ROUTES: dict[str, Callable[..., Any]] = {
+    "/web": web_page.page,
+    "/web/": web_page.slash,
+    "/web/frame": web_page.frame,
+    "/web/assets/{name}": web_page.asset,
+}
 # Where a request may name its session; `http_sessions` reads it.
 _NAMES_SESSION = {
     "parameters": [
@@ -70,6 +85,9 @@ _NAMES_SESSION = {
         {"name": http_sessions.COOKIE, "in": "cookie", "required": False, "schema": {"type": "string"}},
     ]
 }
+
+
+_OF_SESSIONS = ("/reset", "/step", "/state")
 
 
 class ControlRoute(APIRoute):
@@ -85,7 +103,8 @@ class ControlRoute(APIRoute):
 def register(app: FastAPI) -> None:
     """Adds every route, the WebSocket endpoint, the translation of errors, and the guard before it all to an app."""
     server: HTTPEnvServer = app.state.openenv
-    for route in ROUTES:
+    has_page = server.settings.web_interface and not server.porter.production
+    for route in (*ROUTES, *WEB_ROUTES) if has_page else ROUTES:
         app.router.add_api_route(
             # The name itself: a pattern would take what the app's owner serves under others.
             route.path.replace("{environment}", server.env_name),
@@ -95,13 +114,24 @@ def register(app: FastAPI) -> None:
             response_class=route.response_class,
             tags=[route.tag],
             include_in_schema=not (route.control and server.porter.production),
-            openapi_extra=_NAMES_SESSION if route.tag == "environment" else None,
+            openapi_extra=_NAMES_SESSION if route.path.endswith(_OF_SESSIONS) else None,
             route_class_override=ControlRoute if route.control else None,
         )
     app.router.default = tasks.Unserved(app.router.default, server.env_name)
     app.add_api_websocket_route(ENVIRONMENT_PATH, environment_socket)
     app.add_api_websocket_route(mcp.MCP_PATH, mcp.socket)
+    if has_page:
+        _add_page(app)
     protect(app, server)
+
+
+def _add_page(app: FastAPI) -> None:
+    for path, endpoint in PAGE_ROUTES.items():
+        app.router.add_api_route(
+            path, endpoint, methods=["GET", "HEAD"], response_class=HTMLResponse, include_in_schema=False
+        )
+    app.add_api_websocket_route(SOCKET_PATH, socket)
+    app.router.default = web_page.FrontDoor(app.router.default)
 
 
 def protect(app: FastAPI, server: HTTPEnvServer) -> None:
@@ -110,6 +140,6 @@ def protect(app: FastAPI, server: HTTPEnvServer) -> None:
     keep_keys_out_of_logs()
     # Not `add_middleware`, which an app that has started refuses; ours is the innermost, so that what adds headers to
     # answers, as for CORS, adds them to refusals too.
-    app.user_middleware.append(Middleware(Guard, server=server))
+    app.user_middleware.append(Middleware(Guard, server=server, is_for_all=web_page.is_for_all))
     if app.middleware_stack is not None:
         app.middleware_stack = app.build_middleware_stack()

@@ -63,6 +63,7 @@ class Stay:
         departed: Why it is gone; None while it is there.
         lives: The signs of life of connections that are attached to it.
         on_lost: Hear, each once, that it was ended by somebody other than its user.
+        page: What the web UI keeps of its episode (`web_episode.Episode`); None unless it is used there.
     """
 
     __slots__ = (
@@ -76,6 +77,7 @@ class Stay:
         "id",
         "lives",
         "on_lost",
+        "page",
         "session",
         "token",
     )
@@ -87,6 +89,7 @@ class Stay:
         self.departed: str | None = None
         self.lives: list[Life] = []
         self.on_lost: list[Callable[[OpenEnvError], None]] = []
+        self.page: Any = None
         self._on_departed = on_departed
         self._holder = session.holder
         self._max_waiting = max_waiting
@@ -135,11 +138,20 @@ class Stay:
             raise self._expire(ask, timeout_s)
         return future.result()
 
-    def ask(self, start: Start, done: Done) -> Ask:
-        """The same for callbacks: `done` hears of the call's end, perhaps before this returns."""
+    def ask(self, start: Start, done: Done, next_: bool = False) -> Ask:
+        """The same for callbacks: `done` hears of the call's end, perhaps before this returns.
+
+        Args:
+            start: Begins the call.
+            done: Hears of its end.
+            next_: It comes before all that wait: for what belongs to the call that just ends.
+        """
         ask = Ask(start, done)
         if self.ended:
             ask.answer(None, self.gone())
+        elif next_:
+            self._line.appendleft(ask)
+            self._advance()
         elif len(self._line) >= self._max_waiting:
             limit = f"{self._max_waiting} calls of session {self.id} (max_in_flight, OPENENV_MAX_IN_FLIGHT)"
             ask.answer(None, TooManyCalls(f"{limit} wait for their turn: take replies before sending more"))
@@ -184,6 +196,7 @@ class Stay:
         if self.departed is not None:
             return
         self.departed = why
+        self.page = None
         self._on_departed(self)
         self.session.close()
         # Connections first: what they have asked is answered with that.

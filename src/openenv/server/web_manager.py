@@ -3,47 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Coroutine
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic import Field
-from pydantic_core import from_json, to_jsonable_python
-
 from ..errors import ResetRequired, UnknownSession
-from ..protocol import encode_state
-from ..protocol.forms import read_form, serialize_observation
-from ..types import BaseMessage, EnvironmentMetadata
+from ..protocol.forms import read_form
+from ..types import EnvironmentMetadata
 from .visitor import ANYBODY
+from .web_episode import ActionLog, Episode, EpisodeState, Played
 
 if TYPE_CHECKING:
     from .environment_server import HTTPEnvServer
-    from .stays import Stay
 
 __all__ = ["ActionLog", "EpisodeState", "WebInterfaceManager"]
 
 T = TypeVar("T")
-
-
-class ActionLog(BaseMessage):
-    """One action of an episode and what came of it. `timestamp` is ISO 8601, in UTC."""
-
-    timestamp: str
-    action: dict[str, Any]
-    observation: dict[str, Any]
-    reward: bool | int | float | None = None
-    done: bool
-    step_count: int
-
-
-class EpisodeState(BaseMessage):
-    """What a page shows of an episode."""
-
-    episode_id: str | None = None
-    step_count: int = 0
-    current_observation: dict[str, Any] | None = None
-    action_logs: list[ActionLog] = Field(default_factory=list)
-    is_reset: bool = True
 
 
 class WebInterfaceManager:
@@ -70,7 +45,7 @@ class WebInterfaceManager:
         self.episode_state = EpisodeState()
         self.home: asyncio.AbstractEventLoop | None = None
         self._server = server
-        self._stay: Stay | None = None
+        self._episode: Episode | None = None
         self._opening = asyncio.Lock()
         self._state: dict[str, Any] = {"episode_id": None, "step_count": 0}
 
@@ -105,49 +80,24 @@ class WebInterfaceManager:
 
     async def _reset(self, arguments: dict[str, Any]) -> dict[str, Any]:
         async with self._opening:
-            stay = self._stay
-            if stay is None or stay.departed is not None:
-                stay = self._stay = await self._server.stays.open(ANYBODY)
-        observation = await stay.call(lambda session, done: session.reset(arguments, done))
-        payload = serialize_observation(observation)
-        await self._read_state(stay)
-        self.episode_state = EpisodeState(
-            episode_id=self._state.get("episode_id"), current_observation=payload["observation"]
-        )
-        return payload
+            episode = self._episode
+            if episode is None or episode.stay.departed is not None:
+                stay = await self._server.stays.open(ANYBODY)
+                episode = self._episode = Episode(stay, False, self.MAX_ACTION_LOGS, math.inf)
+        return self._told(episode, await episode.reset(arguments))
 
     async def _step(self, values: dict[str, Any]) -> dict[str, Any]:
         action = read_form(values, self.action_cls)
-        stay = self._stay
-        if stay is None:
+        episode = self._episode
+        if episode is None:
             raise ResetRequired("there is no episode yet: reset first")
         try:
-            observation = await stay.call(lambda session, done: session.step(action, done))
+            played = await episode.step(action)
         except UnknownSession as error:
             raise ResetRequired(f"{error.message}: reset for a new one") from None
-        payload = serialize_observation(observation)
-        await self._read_state(stay)
-        self._note(to_jsonable_python(action, fallback=repr), payload)
-        return payload
+        return self._told(episode, played)
 
-    async def _read_state(self, stay: Stay) -> None:
-        state = await stay.call(lambda session, done: session.read_state(done))
-        self._state = from_json(encode_state(state))
-
-    def _note(self, action: dict[str, Any], payload: dict[str, Any]) -> None:
-        before = self.episode_state
-        log = ActionLog(
-            timestamp=datetime.now(UTC).isoformat(),
-            action=action,
-            observation=payload["observation"],
-            reward=payload["reward"],
-            done=payload["done"],
-            step_count=before.step_count + 1,
-        )
-        self.episode_state = EpisodeState(
-            episode_id=self._state.get("episode_id"),
-            step_count=before.step_count + 1,
-            current_observation=payload["observation"],
-            action_logs=[*before.action_logs, log][-self.MAX_ACTION_LOGS :],
-            is_reset=False,
-        )
+    def _told(self, episode: Episode, played: Played) -> dict[str, Any]:
+        self._state = played.state or self._state
+        self.episode_state = episode.state
+        return played.payload

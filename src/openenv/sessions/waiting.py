@@ -16,13 +16,16 @@ __all__ = ["close_session", "opened_session", "result_of", "settle"]
 
 
 @asynccontextmanager
-async def opened_session(manager: SessionManager, holder: int = 0, peer: str = "") -> AsyncIterator[Session]:
+async def opened_session(
+    manager: SessionManager, holder: int = 0, peer: str = "", wait_s: float | None = None
+) -> AsyncIterator[Session]:
     """A session for the length of a block. Raises what refused it; closes it in any case.
 
     Args:
         manager: Where it is opened.
         holder: Number of the API key it is for.
         peer: The address of its client.
+        wait_s: Seconds that it may wait for a slot; None leaves that to the limits.
     """
     ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -32,7 +35,7 @@ async def opened_session(manager: SessionManager, holder: int = 0, peer: str = "
     session = manager.create(opened)
     session.holder, session.peer = holder, peer
     try:
-        manager.open(session)
+        manager.open(session, wait_s)
         await ready
         yield session
     finally:

@@ -24,9 +24,9 @@ KEYS = f"control:{CONTROL},agent:{AGENT},view:{VIEW}"
 OPEN = {"/health"}
 # Beside those that the OpenAPI document names.
 MORE_ROUTES = (("GET", "/docs"), ("GET", "/redoc"), ("GET", "/openapi.json"), ("GET", "/nothing"), ("DELETE", "/ws"))
-BODIES: dict[str, Any] = {"/step": {"action": {}}, "/reset": {}}
+BODIES: dict[str, Any] = {"/step": {"action": {}}, "/reset": {}, "/web/step": {"action": {}}, "/web/reset": {}}
 TRANSPORTS = (None, "openenv.v2.json", "openenv.v2.msgpack")
-DRIVING = {"/reset", "/step", "/state", "/sessions"}
+DRIVING = {"/reset", "/step", "/state", "/sessions", "/web/reset", "/web/step", "/web/state"}
 TURNS = 4000
 ALIKE = 0.15
 

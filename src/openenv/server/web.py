@@ -1,0 +1,173 @@
+"""The endpoints behind the page at `/web`: a session of one's own, and with every answer what there is to see."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import Request, Response
+from pydantic_core import to_json
+
+from .. import __version__
+from ..errors import InvalidAction, ResetRequired, SessionLost, StepFailed, UnknownSession, UsageError
+from ..protocol import encode_state
+from ..sessions import Session
+from ..types import ResetRequest, StepRequest
+from .answer import answer_to
+from .environment_server import HTTPEnvServer
+from .guard import visitor_of
+from .http import seconds_of, server_of
+from .http_sessions import HEADER, remember, stay_of
+from .stay import Stay
+from .web_episode import DRAWING_S, Episode, Played
+from .web_page import PANEL_HEADERS
+
+__all__ = ["metadata", "panel", "reset", "state", "step"]
+
+NOT_FOUND = 404
+# Answers are a visitor's own, and of now.
+_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+
+
+async def metadata(request: Request) -> Response:
+    """All that the page needs at its start: what the environment is, and what it takes."""
+    server = server_of(request)
+    known = await server.about.tell(visitor_of(request.scope, server))
+    limits = server.manager.limits
+    there = {
+        "version": __version__,
+        "environment": server.env_name,
+        "mode": server.settings.mode,
+        "max_sessions": limits.max_sessions,
+        "idle_timeout_s": limits.idle_timeout_s,
+    }
+    contract = server.contract
+    beside = {
+        "schemas": server.schemas,
+        "schema_hash": contract.hash,
+        "schema_hashes": contract.hashes,
+        "server": there,
+    }
+    made_with_gradio = getattr(request.app.state, "openenv_page", None) is not None
+    return _json({**known.fields, **beside, "panel": known.panel is not None, "custom": made_with_gradio})
+
+
+async def panel(request: Request) -> Response:
+    """The panel that the environment's author made: HTML for a sandboxed frame."""
+    server = server_of(request)
+    text = (await server.about.tell(visitor_of(request.scope, server))).panel
+    if text is None:
+        what = f"{server.env_name} has no panel of its own: its author may put panel.html beside its module"
+        return answer_to(UsageError(what), NOT_FOUND)
+    return Response(text, media_type="text/html", headers=PANEL_HEADERS)
+
+
+async def reset(request: Request, body: ResetRequest | None = None) -> Response:
+    """Starts an episode in the visitor's session; if the request names none, one is opened and told."""
+    server = server_of(request)
+    arguments = body.model_dump(exclude_unset=True) if body else {}
+    timeout_s = seconds_of(arguments.get("timeout_s"))
+    stay = await _stay_to_reset(request, server, timeout_s)
+    if isinstance(stay, Response):
+        return stay
+    if stay is not None:
+        return _answer(server, stay, await Episode.of(stay).reset(arguments, timeout_s))
+    stay = await server.stays.open(visitor_of(request.scope, server))
+    try:
+        played = await Episode.of(stay).reset(arguments, timeout_s)
+        if await request.is_disconnected():  # nobody will ever name it
+            raise SessionLost(f"session {stay.id} was opened for a client that has left")
+    except BaseException:
+        stay.depart("its first reset failed")
+        raise
+    response = _answer(server, stay, played, token=stay.token)
+    remember(request, response, stay)
+    return response
+
+
+async def step(request: Request, body: StepRequest) -> Response:
+    """Does one action in the visitor's session."""
+    server = server_of(request)
+    action = server.read_action(body.action)
+    arguments = body.model_dump(exclude={"action", "request_id"}, exclude_none=True)
+    stay = await stay_of(request, server, _patience(body.timeout_s))
+    if isinstance(stay, Stay):
+        return _answer(server, stay, await Episode.of(stay).step(action, arguments, body.timeout_s))
+    return stay or _no_episode()
+
+
+async def state(request: Request) -> Response:
+    """The environment's state in the visitor's session."""
+    stay = await stay_of(request, server_of(request))
+    if isinstance(stay, Stay):
+        return _json(await stay.call(Session.read_state, None, lambda state: json.loads(encode_state(state))))
+    return stay or _no_episode()
+
+
+async def _stay_to_reset(request: Request, server: HTTPEnvServer, timeout_s: float | None) -> Stay | Response | None:
+    """As `stay_of`. A cookie is no wish for that one session: the browser has it from an earlier visit."""
+    try:
+        return await stay_of(request, server, _patience(timeout_s))
+    except (UnknownSession, SessionLost):
+        if HEADER in request.headers:
+            raise
+        return None
+
+
+def _patience(timeout_s: float | None) -> float | None:
+    """What another worker process may take for an answer: the call, and the drawing that comes after it."""
+    return None if timeout_s is None else timeout_s + DRAWING_S
+
+
+def _answer(server: HTTPEnvServer, stay: Stay, played: Played, **further: str) -> Response:
+    drawing, state = played.drawing, played.state or {}
+    episode, steps = state.get("episode_id"), state.get("step_count")
+    actions = [_offered(server, label, action) for label, action in drawing.actions]
+    return _json(
+        {
+            **played.payload,
+            "session_id": stay.id,
+            "episode_id": stay.session.episode if episode is None else episode,
+            "step_count": steps if isinstance(steps, int) else played.steps,
+            "state": played.state,
+            "html": drawing.html,
+            "actions": actions,
+            "notes": [*drawing.notes, *_faults(actions)],
+            "duration_s": round(played.duration_s, 6),
+            **further,
+        }
+    )
+
+
+def _offered(server: HTTPEnvServer, label: str, action: dict[str, Any]) -> dict[str, Any]:
+    """An action of `web_actions` for the page, which shows one that is none too, and why."""
+    try:
+        server.read_action(action)
+    except InvalidAction as error:
+        faults = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.data.get("errors", ())]
+        return {"label": label, "action": action, "error": "; ".join(faults)[:1000] or error.message}
+    except Exception as error:  # noqa: BLE001 - a validator of the action type may raise anything
+        return {"label": label, "action": action, "error": f"{type(error).__name__}: {error}"}
+    return {"label": label, "action": action}
+
+
+def _faults(actions: Sequence[dict[str, Any]]) -> list[str]:
+    return [
+        f"web_actions offers {action['label']!r}, which is no valid action: {action['error']}"[:2000]
+        for action in actions
+        if "error" in action
+    ]
+
+
+def _no_episode() -> Response:
+    return answer_to(ResetRequired("there is no episode yet: POST /web/reset begins one"))
+
+
+def _json(content: Any) -> Response:
+    """As browsers read it: JSON has no NaN."""
+    try:
+        body = to_json(content, inf_nan_mode="strings")
+    except ValueError as error:  # nesting to the limit of what the protocol can say, and a level more here
+        raise StepFailed(f"it was done, and cannot be shown: {error}") from error
+    return Response(body, media_type="application/json", headers=_HEADERS)
