@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --quiet --quiet --disable-pip-version-check
 
-.PHONY: help install infra demo test test-infra test-trainers check format cov bench bench-vector bench-scale bench-cartpole bench-peer chaos soak clean
+.PHONY: help install infra demo web test test-web test-infra test-trainers check format docs cov bench bench-vector bench-scale bench-cartpole bench-peer chaos soak clean
 
 help: ## List the verbs
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -21,7 +21,15 @@ demo: install ## Serve, drive and measure on this machine; writes out/demo
 	@$(BIN)/openenv bench demo --output-dir out/demo
 
 test: install ## Run every test; ARGS="-n 2 --dist loadfile" takes half the time
-	@$(BIN)/python -m pytest --ignore tests/infra $(ARGS)
+	@$(BIN)/python -m pytest --ignore tests/infra --ignore tests/web $(ARGS)
+
+web: ## Build the page that servers show at /web; skipped where there is no npm
+	@if command -v npm >/dev/null; then \
+		cd web && npm ci --silent && npm run --silent check && npm test --silent && npm run --silent build; \
+	else echo "no npm here: servers will say at /web that the page is not built (Debian: apt-get install npm)" >&2; fi
+
+test-web: infra ## Tests of that page in a headless Chromium; writes pictures of it to out/web
+	@$(BIN)/python -m pytest tests/web $(ARGS)
 
 infra: $(VENV)/.infra ## Install what test-infra needs: Python packages into .venv, and Debian's where we may
 
@@ -46,9 +54,12 @@ format: install ## Mend what ruff can mend
 	@$(BIN)/ruff check --quiet --fix .
 	@$(BIN)/ruff format --quiet .
 
+docs: install ## The site of the documents, in out/site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 cov: install ## Branch coverage, at least 95 %
 	@rm -f .coverage .coverage.*
-	@$(BIN)/python -m coverage run -m pytest
+	@$(BIN)/python -m coverage run -m pytest --ignore tests/web
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report
 
@@ -86,4 +97,4 @@ soak: install ## 2,000 sessions that come and go for 15 minutes
 	@touch $@
 
 clean: ## Remove what the verbs above made
-	rm -rf $(VENV) .venv-peer .venv-trainers out .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-peer .venv-trainers web/node_modules src/openenv/server/web_static out .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis

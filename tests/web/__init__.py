@@ -1,0 +1,1 @@
+"""The page at `/web`, in a browser, against servers that really run."""

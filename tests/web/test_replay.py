@@ -1,0 +1,105 @@
+"""Recorded episodes, opened again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from playwright.sync_api import expect
+
+from .conftest import Enter
+from .visitor import Visitor
+
+
+def _recorded(visitor: Visitor, place: Path) -> Path:
+    with visitor.page.expect_download() as download:
+        visitor.page.locator("#download").click()
+    file = place / "episode.jsonl"
+    download.value.save_as(file)
+    return file
+
+
+def test_an_episode_is_downloaded_and_gone_through_again(counter: str, enter: Enter, tmp_path: Path) -> None:
+    visitor = enter(counter).reset(seed=50)
+    for count in range(1, 4):
+        visitor.step(count)
+    file = _recorded(visitor, tmp_path)
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [line["step"] for line in lines] == [0, 1, 2, 3]
+    assert lines[0]["seed"] == 50
+    assert lines[2]["action"] == {"by": 1}
+    assert lines[2]["reward"] == 1
+    assert set(lines[1]) == {
+        "episode_id", "session_id", "step", "action", "observation", "reward", "terminated", "truncated", "done",
+        "time", "duration_s", "error", "environment", "versions", "schema",
+    }  # fmt: skip
+    visitor.open(counter, "replay")
+    page = visitor.page
+    page.locator("#file").set_input_files(file)
+    visitor.at(0)
+    page.locator("#scrub-title").click()
+    for _ in range(2):
+        page.keyboard.press("ArrowRight")
+    visitor.at(2)
+    assert "52" in visitor.observation().inner_text()
+    page.get_by_label("Transition", exact=True).fill("3")
+    visitor.at(3)
+    expect(page.locator(".box")).to_have_count(0)
+    assert page.locator(".curve canvas").count() == 1
+    visitor.look("replay")
+
+
+def test_a_torn_file_is_told_and_its_readable_part_shown(counter: str, enter: Enter, tmp_path: Path) -> None:
+    visitor = enter(counter).reset()
+    visitor.step(1).step(2)
+    file = _recorded(visitor, tmp_path)
+    file.write_text(file.read_text()[:-30])
+    visitor.open(counter, "replay")
+    page = visitor.page
+    page.locator("#file").set_input_files(file)
+    expect(page.locator(".box.warn")).to_contain_text("line 3 is torn")
+    assert page.locator(".transition").count() == 2
+
+
+def test_an_episode_of_another_environment_is_shown_with_a_word(
+    counter: str, rich: str, enter: Enter, tmp_path: Path
+) -> None:
+    file = _recorded(enter(counter).reset(seed=1).step(1), tmp_path)
+    visitor = enter(rich, "replay")
+    visitor.page.locator("#file").set_input_files(file)
+    expect(visitor.page.locator(".box.warn")).to_contain_text("Recorded from")
+    assert "1" in visitor.observation().inner_text()
+
+
+def test_what_is_no_recording_is_refused_in_words(counter: str, enter: Enter, tmp_path: Path) -> None:
+    visitor = enter(counter, "replay")
+    for content in (b"\x89PNG\0\1\2", b"", b'{"a": 1}\n', b"[]"):
+        (tmp_path / "some.bin").write_bytes(content)
+        visitor.page.locator("#file").set_input_files(tmp_path / "some.bin")
+        expect(visitor.page.locator(".box.bad")).to_contain_text("no transition that could be read")
+
+
+def test_a_file_is_dropped(counter: str, enter: Enter) -> None:
+    visitor = enter(counter, "replay")
+    page = visitor.page
+    line = json.dumps({"step": 0, "observation": {"value": 77}})
+    transfer = page.evaluate_handle(
+        "text => { const t = new DataTransfer(); t.items.add(new File([text], 'a.jsonl')); return t }", line
+    )
+    page.locator(".drop").dispatch_event("drop", {"dataTransfer": transfer})
+    visitor.at(0)
+    assert "77" in visitor.observation().inner_text()
+
+
+def test_ten_thousand_transitions_are_gone_through(counter: str, enter: Enter, tmp_path: Path) -> None:
+    file = tmp_path / "long.jsonl"
+    file.write_text(
+        "".join(f"{json.dumps({'step': n, 'observation': {'value': n}, 'reward': n % 7})}\n" for n in range(10_001))
+    )
+    visitor = enter(counter, "replay")
+    page = visitor.page
+    page.locator("#file").set_input_files(file)
+    page.locator("#scrub-title").click()
+    page.keyboard.press("End")
+    visitor.at(10_000)
+    assert page.evaluate("document.querySelectorAll('*').length") < 1000

@@ -1,0 +1,1 @@
+"""An environment with a panel of its author's."""

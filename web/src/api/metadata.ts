@@ -1,0 +1,29 @@
+import type { RJSFSchema } from '@rjsf/utils';
+
+export interface Tool {
+  name: string;
+  description?: string | null;
+  input_schema: RJSFSchema;
+}
+
+/** What `GET /web/metadata` says: all that the page needs at its start. */
+export interface Metadata {
+  name: string;
+  description: string;
+  readme_content?: string | null;
+  version?: string | null;
+  author?: string | null;
+  documentation_url?: string | null;
+  seedable?: boolean | null;
+  schemas: { action: RJSFSchema; observation: RJSFSchema; state: RJSFSchema };
+  reset_schema: RJSFSchema;
+  tools: Tool[] | null;
+  panel: boolean;
+  /** One for all schemas. */
+  schema_hash?: string | null;
+  /** What could not be found out. */
+  notes?: string[];
+  /** Whether its author has a page of their own at `web/custom/`. */
+  custom?: boolean;
+  server: { version: string; mode: string; max_sessions: number; idle_timeout_s: number | null };
+}

@@ -1,0 +1,34 @@
+import type { Failure } from '../api/failure';
+
+/** An error in the server's words, and what to do next. */
+export function FailureBox({ failure, onClose }: { failure: Failure; onClose?: () => void }) {
+  return (
+    <div class="box bad" role="alert">
+      <div class="grow">
+        <strong>{failure.kind}</strong> {failure.message}
+        {failure.faults.length > 0 && (
+          <ul>
+            {failure.faults.slice(0, 10).map((fault) => (
+              <li>
+                {fault.loc.length > 0 && <code>{fault.loc.join('.')}</code>} {fault.msg}
+              </li>
+            ))}
+          </ul>
+        )}
+        <p class="hint">{adviceOn(failure)}</p>
+      </div>
+      {onClose && <button type="button" class="icon" aria-label="Hide this message" onClick={onClose}>×</button>}
+    </div>
+  );
+}
+
+function adviceOn(failure: Failure): string {
+  if (failure.sessionGone || failure.kind === 'ResetRequired') return 'The history is kept. Reset to begin a new session.';
+  if (failure.kind === 'ServerFull' || failure.kind === 'QueueTimeout') {
+    return `Every session of this server is taken. Try again ${failure.retryAfterS ? `in ${failure.retryAfterS} s` : 'in a moment'}, or raise max_sessions.`;
+  }
+  if (failure.status === 422) return 'Mend the values named and send them again: the episode has not changed.';
+  if (failure.status === 429) return `Too many wrong keys came from here. Try again ${failure.retryAfterS ? `in ${failure.retryAfterS} s` : 'later'}.`;
+  if (failure.blame === 'environment') return 'The environment itself failed: its traceback is in the log of the server. Reset to go on.';
+  return '';
+}

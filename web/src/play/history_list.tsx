@@ -1,0 +1,84 @@
+import { useEffect, useRef, useState } from 'preact/hooks';
+import type { Transition } from '../episode/transition';
+import { short } from '../charts/number';
+import { inWords } from './action_form';
+
+interface Props {
+  transitions: Transition[];
+  selected: number;
+  onSelect: (index: number) => void;
+}
+
+const ROW = 28;
+const ROWS = 9;
+const MARGIN = 4;
+const MOST_WORDS = 160;
+
+/** Every transition that is kept; only the rows in sight are drawn. Arrow keys go from one to the next. */
+export function HistoryList({ transitions, selected, onSelect }: Props) {
+  const place = useRef<HTMLDivElement>(null);
+  const [top, setTop] = useState(0);
+  const count = transitions.length;
+  const height = Math.min(Math.max(count, 1), ROWS) * ROW;
+
+  useEffect(() => {
+    const element = place.current;
+    if (!element) return;
+    const from = selected * ROW;
+    if (from < element.scrollTop) element.scrollTop = from;
+    else if (from + ROW > element.scrollTop + height) element.scrollTop = from + ROW - height;
+  }, [selected, count]);
+
+  const move = (event: KeyboardEvent) => {
+    const to = { ArrowUp: selected - 1, ArrowDown: selected + 1, ArrowLeft: selected - 1, ArrowRight: selected + 1, Home: 0, End: count - 1, PageUp: selected - ROWS, PageDown: selected + ROWS }[event.key];
+    if (to === undefined) return;
+    event.preventDefault();
+    event.stopPropagation();
+    onSelect(Math.min(count - 1, Math.max(0, to)));
+  };
+  const first = Math.max(0, Math.floor(top / ROW) - MARGIN);
+  const last = Math.min(count, first + ROWS + 2 * MARGIN);
+  const current = transitions[selected];
+  return (
+    <div
+      class="history"
+      ref={place}
+      role="listbox"
+      aria-label="Transitions of the episode"
+      tabIndex={0}
+      aria-activedescendant={current ? `transition-${current.step}-${selected}` : undefined}
+      style={{ height: `${height}px` }}
+      onScroll={(event) => setTop(event.currentTarget.scrollTop)}
+      onKeyDown={move}
+    >
+      <div role="presentation" style={{ height: `${first * ROW}px` }} />
+      {transitions.slice(first, last).map((transition, offset) => {
+        const index = first + offset;
+        return (
+          <div
+            role="option"
+            key={index}
+            id={`transition-${transition.step}-${index}`}
+            aria-selected={index === selected}
+            aria-setsize={count}
+            aria-posinset={index + 1}
+            class={transition.error === null ? 'transition' : 'transition bad'}
+            onClick={() => onSelect(index)}
+          >
+            <span class="step">{transition.step}</span>
+            <span class="words">{transition.step === 0 ? resetWords(transition) : inWords(transition.action).slice(0, MOST_WORDS)}</span>
+            <span class="number">{transition.error !== null ? 'failed' : transition.reward === null ? '' : short(transition.reward)}</span>
+            <span class="mark">{transition.done ? (transition.truncated ? 'cut' : 'done') : ''}</span>
+          </div>
+        );
+      })}
+      <div role="presentation" style={{ height: `${(count - last) * ROW}px` }} />
+    </div>
+  );
+}
+
+function resetWords(transition: Transition): string {
+  const seed = typeof transition.seed === 'number' ? ` seed ${transition.seed}` : '';
+  const given = transition.arguments && Object.keys(transition.arguments).length ? ` ${inWords(transition.arguments)}` : '';
+  return `reset${seed}${given}`;
+}

@@ -1,0 +1,38 @@
+import { expect, test } from 'vitest';
+import { curlOf, quoted } from '../src/code/curl';
+import { literal, pythonOf } from '../src/code/python';
+import { failureOf } from '../src/api/failure';
+import { asked, isFree } from '../src/forms/normal';
+
+test('values are written as Python has them', () => {
+  expect(literal({ a: null, b: [true, false], c: 'it\'s "x"\n' })).toBe('{"a": None, "b": [True, False], "c": "it\'s \\"x\\"\\n"}');
+});
+
+test('a program never holds the key', () => {
+  const program = pythonOf('http://h', true, { seed: 1, 'odd name': 2 }, [{ by: 1 }], false);
+  expect(program).toContain('api_key=os.environ["OPENENV_API_KEY"]');
+  expect(program).toContain('env.reset(seed=1, **{"odd name": 2})');
+  expect(curlOf('http://h', true, {}, [])).toContain('Bearer $OPENENV_API_KEY');
+});
+
+test('a shell reads what was meant', () => {
+  expect(quoted("it's $HOME `x`")).toBe("'it'\\''s $HOME `x`'");
+});
+
+test('errors are read from every shape', () => {
+  const failure = failureOf(422, { error: 'InvalidAction', blame: 'client', message: 'no', detail: [{ loc: ['x', 0], msg: 'bad' }] }, null);
+  expect(failure).toMatchObject({ kind: 'InvalidAction', faults: [{ loc: ['x', 0], msg: 'bad' }] });
+  expect(failureOf(502, null, null).away).toBe(true);
+  expect(failureOf(503, { error: 'ServerFull', message: 'full' }, '3')).toMatchObject({ away: false, retryAfterS: 3 });
+  expect(failureOf(404, { error: { error: 'SessionLost', message: 'gone' } }, null).sessionGone).toBe(true);
+});
+
+test('forms ask for values that may be null as for values that may be left out', () => {
+  const schema = { type: 'object', properties: { n: { anyOf: [{ type: 'integer', minimum: 0 }, { type: 'null' }], default: null, title: 'N' }, metadata: { type: 'object', additionalProperties: true } } };
+  expect(asked(schema as never).properties).toEqual({ n: { type: 'integer', minimum: 0, title: 'N' } });
+});
+
+test('what has no fields is asked for as JSON', () => {
+  expect([{}, { type: 'object' }, { type: 'array' }, { type: 'array', items: {} }].every((schema) => isFree(schema as never))).toBe(true);
+  expect([{ type: 'string' }, { enum: [1] }, { $ref: '#/x' }, { type: 'array', items: { type: 'string' } }].some((schema) => isFree(schema as never))).toBe(false);
+});

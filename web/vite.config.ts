@@ -1,0 +1,36 @@
+import { fileURLToPath } from 'node:url';
+import { defineConfig } from 'vitest/config';
+import { weighed } from './build/weighed.ts';
+
+const outDir = fileURLToPath(new URL('../src/openenv/server/web_static', import.meta.url));
+
+export default defineConfig({
+  resolve: {
+    alias: [
+      { find: 'react/jsx-runtime', replacement: 'preact/jsx-runtime' },
+      { find: 'react-dom', replacement: 'preact/compat' },
+      { find: 'react', replacement: 'preact/compat' },
+    ],
+  },
+  oxc: { jsx: { runtime: 'automatic', importSource: 'preact' } },
+  // Seen from `/web`, wherever that lies: behind a proxy's prefix, in a Space's frame.
+  experimental: {
+    renderBuiltUrl: (file, { hostType }) => (hostType === 'html' ? `web/${file}` : { relative: true }),
+  },
+  build: {
+    outDir,
+    emptyOutDir: true,
+    target: 'es2022',
+    modulePreload: { polyfill: false },
+    reportCompressedSize: false,
+    // "use client" of a library says nothing to a page without a server that draws it.
+    rolldownOptions: { onwarn: (warning, warn) => warning.code === 'MODULE_LEVEL_DIRECTIVE' || warn(warning) },
+  },
+  plugins: [weighed(outDir)],
+  server: {
+    proxy: Object.fromEntries(
+      ['/web/', '/sessions', '/metrics', '/health'].map((path) => [path, process.env.OPENENV_URL ?? 'http://127.0.0.1:8000']),
+    ),
+  },
+  test: { include: ['test/**/*.test.ts'], environment: 'node' },
+});
