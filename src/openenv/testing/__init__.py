@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING
 from ..lazy import lazy
 
 if TYPE_CHECKING:
+    from .environments import EnvironmentConformance
     from .providers import ProviderConformance
 
-__all__ = ["ProviderConformance"]
+__all__ = ["EnvironmentConformance", "ProviderConformance"]
 
-_HOMES = {"ProviderConformance": "openenv.testing.providers"}
+_HOMES = {
+    "EnvironmentConformance": "openenv.testing.environments",
+    "ProviderConformance": "openenv.testing.providers",
+}
 
 __getattr__, __dir__ = lazy(__name__, _HOMES)

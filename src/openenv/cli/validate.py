@@ -1,0 +1,217 @@
+"""`openenv validate`: what is wrong with an environment, or with a server that runs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import click
+
+from ..errors import NotAProject
+from ..project.checks import Finding, Level, Outcome, Report
+from ..project.checks.examination import CALL_S, EPISODES, SESSIONS, examine
+from ..project.checks.run import InternalFault
+from .completing import TARGET
+
+__all__ = ["validate"]
+
+NOT_A_PROJECT = 2
+INTERNAL = 3
+# The highest level of the released package's command: scripts that ask for it go on working.
+_HIGHEST = "semantic"
+_MARKS = {
+    Outcome.PASS: ("pass", "green"),
+    Outcome.WARNING: ("warn", "yellow"),
+    Outcome.FAIL: ("FAIL", "red"),
+    Outcome.SKIPPED: ("skip", "bright_black"),
+}
+_NAME_WIDTH = 20
+_NARROWEST = 60
+_WIDEST = 140
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def _taken_and_not_used(command: Command) -> Command:
+    """Options of the released package's command that mean nothing here: scripts that have them go on working."""
+    command = click.option("--skip-build", is_flag=True, hidden=True, expose_value=False)(command)
+    command = click.option("--local", is_flag=True, hidden=True, expose_value=False)(command)
+    return click.option("--policy", hidden=True, expose_value=False)(command)
+
+
+@click.command(short_help="Check an environment, or a server that runs.")
+@click.argument("target", required=False, shell_complete=TARGET)
+@click.option("--url", help="Check a server that runs, of any implementation, at this address.")
+@click.option(
+    "--level",
+    type=click.Choice([*map(str, (Level.STATIC, Level.RUNTIME, Level.LOAD)), _HIGHEST]),
+    default=str(Level.LOAD),
+    metavar="[static|runtime|load]",
+    show_default=True,
+    help="How far to go: files and imports; episodes; many sessions and episodes. Each includes those before it.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, and nothing else.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write it there as JSON, too.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(0.1),
+    default=CALL_S,
+    show_default=True,
+    help="Seconds that one call of the environment, or one request to the server, may take.",
+)
+@click.option("--api-key", help="Key to show to the server of --url. [OPENENV_API_KEY]")
+@click.option(
+    "--sessions", type=click.IntRange(2), default=SESSIONS, show_default=True, help="Sessions at once, at level load."
+)
+@click.option(
+    "--episodes",
+    type=click.IntRange(20),
+    default=EPISODES,
+    show_default=True,
+    help="Episodes that are played to see whether memory grows, at level load.",
+)
+@_taken_and_not_used
+def validate(
+    target: str | None,
+    url: str | None,
+    level: str,
+    as_json: bool,
+    output: Path | None,
+    timeout_s: float,
+    api_key: str | None,
+    sessions: int,
+    episodes: int,
+) -> None:
+    """Checks TARGET: a folder with openenv.yaml (default: this one), module:attribute, a bundled environment, or the
+    URL of a server. Every check says what it saw, and one that fails what to do; docs/validate.md lists them.
+
+    The environment's code runs in a process of its own: it may hang or crash. A check that cannot be made is skipped,
+    and says why.
+
+    Exit code 0: no check failed; 1: one did; 2: TARGET is no environment; 3: a check failed by itself, which is an
+    error of openenv.
+
+    \b
+    Examples:
+      openenv validate
+      openenv validate echo --level runtime
+      openenv validate my_env.server.app:app --json
+      openenv validate --url http://127.0.0.1:8000
+    """
+    if target is not None and _is_address(target):
+        target, url = None, target
+    if url is not None and target is not None:
+        raise click.UsageError("give TARGET or --url, and not both")
+    show = (lambda _: None) if as_json else _show
+    try:
+        if url is not None:
+            report = _checked_url(url, api_key, timeout_s, show)
+        else:
+            reached = Level.LOAD if level == _HIGHEST else Level(level)
+            waiting = _Waiting(not as_json)
+            report = examine(
+                target or ".",
+                reached,
+                timeout_s,
+                sessions=sessions,
+                episodes=episodes,
+                begun=waiting.begun,
+                heard=waiting.before(show),
+            )
+    except NotAProject as error:
+        _stop(NOT_A_PROJECT, target or ".", error.message, as_json)
+    except InternalFault as error:
+        _stop(INTERNAL, target or url or ".", str(error), as_json)
+    _finish(report, as_json, output)
+
+
+def _is_address(target: str) -> bool:
+    """Whether it is the address of a server: a URL, or host:port."""
+    return "://" in target or target.rpartition(":")[2].isdigit()
+
+
+def _finish(report: Report, as_json: bool, output: Path | None) -> None:
+    text = report.model_dump_json(indent=2)
+    if output is not None:
+        try:
+            output.write_text(text + "\n", encoding="utf-8")
+        except OSError as error:
+            raise click.ClickException(f"{output} cannot be written: {error.strerror}") from None
+    if as_json:
+        click.echo(text)
+    else:
+        click.echo(_summary(report))
+    if not report.passed:
+        raise click.exceptions.Exit(1)
+
+
+def _checked_url(url: str, api_key: str | None, timeout_s: float, show: Callable[[Finding], None]) -> Report:
+    from ..project.checks.url import check_url
+    from ..settings import ClientSettings
+
+    return check_url(url, api_key=api_key or ClientSettings.read().api_key, timeout_s=timeout_s, heard=show)
+
+
+class _Waiting:
+    """Says which check is being made, where somebody watches.
+
+    Args:
+        shown: Whether it says anything.
+    """
+
+    def __init__(self, shown: bool):
+        self._shown = shown and sys.stderr.isatty()
+
+    def begun(self, check: str) -> None:
+        if self._shown:
+            click.echo(f"\r\033[K{click.style('....', fg='cyan')}  {check}", nl=False, err=True)
+
+    def before(self, show: Callable[[Finding], None]) -> Callable[[Finding], None]:
+        """Shows a finding in the place of what was said."""
+
+        def heard(finding: Finding) -> None:
+            if self._shown:
+                click.echo("\r\033[K", nl=False, err=True)
+            show(finding)
+
+        return heard
+
+
+def _show(finding: Finding) -> None:
+    mark, color = _MARKS[finding.outcome]
+    head = f"{click.style(mark, fg=color)}  {finding.check:<{_NAME_WIDTH}} "
+    width = max(_NARROWEST, min(_WIDEST, shutil.get_terminal_size((_WIDEST, 24)).columns))
+    room = width - _NAME_WIDTH - 7
+    if finding.outcome in (Outcome.FAIL, Outcome.WARNING):
+        lines = textwrap.wrap(f"saw:  {finding.saw}", room, subsequent_indent="      ")
+        lines += textwrap.wrap(f"mend: {finding.mend}", room, subsequent_indent="      ") if finding.mend else []
+    elif finding.outcome is Outcome.SKIPPED:
+        lines = textwrap.wrap(finding.saw, room)
+    else:
+        lines = [finding.saw if len(finding.saw) <= room else f"{finding.saw[: room - 3]}..."]
+    indent = " " * (_NAME_WIDTH + 7)
+    click.echo(head + f"\n{indent}".join(lines))
+
+
+def _summary(report: Report) -> str:
+    counts = Counter(finding.outcome for finding in report.findings)
+    words = {Outcome.PASS: "passed", Outcome.WARNING: "warned", Outcome.FAIL: "failed", Outcome.SKIPPED: "skipped"}
+    said = ", ".join(f"{counts[outcome]} {word}" for outcome, word in words.items() if counts[outcome])
+    verdict = (
+        click.style("pass", fg="green", bold=True) if report.passed else click.style("FAIL", fg="red", bold=True)
+    )
+    return f"\n{verdict}  {report.target}: {said}, in {sum(finding.seconds for finding in report.findings):.1f} s"
+
+
+def _stop(code: int, target: str, message: str, as_json: bool) -> NoReturn:
+    if as_json:
+        click.echo(json.dumps({"target": target, "error": message}))
+    click.echo(f"{click.style('error:', fg='red')} {message}", err=True)
+    raise click.exceptions.Exit(code)

@@ -1,0 +1,146 @@
+"""The process that runs the code of an environment under examination: `python -m openenv.project.checks.child`.
+
+Whatever that code does (hang, print, end the process) reaches nobody but this process, and the one that started it
+sees how far it came. It is told by lines of JSON on a pipe: `{"begin": id}`, `{"finding": {...}}`, `{"beat": true}`
+while the event loop runs, and `{"internal": [id, reason]}` for an error of a check itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from ...testing.probe import Probe
+from .finding import Finding, Outcome
+from .run import InternalFault, Verdict, needed, verdict
+from .served import PROBES as IMPORTS
+from .served import Served
+from .table import level_of, ours
+
+__all__ = ["main"]
+
+BEAT_S = 0.25
+
+
+class Reporter:
+    """The pipe to whoever started this process.
+
+    Args:
+        number: Its file descriptor.
+    """
+
+    def __init__(self, number: int):
+        self._number = number
+
+    def say(self, **line: Any) -> None:
+        """Writes a line; if nobody reads it any more, this process has no purpose."""
+        try:
+            os.write(self._number, json.dumps(line).encode() + b"\n")
+        except OSError:
+            os._exit(1)
+
+    async def beat(self) -> None:
+        """Says again and again that the event loop runs."""
+        while True:
+            self.say(beat=True)
+            await asyncio.sleep(BEAT_S)
+
+
+def main() -> None:
+    """Answers the checks that the argument names."""
+    order = json.loads(sys.argv[1])
+    _hush()
+    reporter = Reporter(order["report"])
+    os.set_inheritable(order["report"], False)  # what the environment starts is no part of this
+    folder = order["folder"]
+    served = Served(
+        order["target"],
+        None if folder is None else Path(folder),
+        order["call_s"],
+        order["sessions"],
+        order["episodes"],
+    )
+    if order["again"]:
+        served.load()
+    asking = Asking(served, reporter, {each["check"]: Finding.model_validate(each) for each in order["found"]})
+    probes = [ours(name) for name in order["checks"]]
+    for probe in probes:
+        if probe in IMPORTS:  # outside of any event loop: modules may run one of their own
+            asking.look(probe)
+    asyncio.run(asking.play([probe for probe in probes if probe not in IMPORTS]))
+
+
+def _hush() -> None:
+    """What the server says of errors that probes provoke is not what the environment had to say at last."""
+    ours = logging.getLogger("openenv")
+    ours.addHandler(logging.NullHandler())
+    ours.propagate = False
+
+
+class Asking:
+    """Puts the questions.
+
+    Args:
+        served: To whom.
+        reporter: Hears the answers.
+        found: Answers of before.
+    """
+
+    def __init__(self, served: Served, reporter: Reporter, found: dict[str, Finding]):
+        self._served = served
+        self._reporter = reporter
+        self._found = found
+
+    def look(self, probe: Probe) -> None:
+        """Puts a question whose answer needs no event loop."""
+        if self._begins(probe):
+            began = time.perf_counter()
+            try:
+                told = Verdict(Outcome.PASS, str(probe.look(self._served)))
+            except Exception as error:  # noqa: BLE001 - it is told as what it is
+                told = self._verdict(probe, error)
+            self._note(told.finding(probe, level_of(probe), began))
+
+    async def play(self, probes: list[Probe]) -> None:
+        """Puts those that play, on one event loop."""
+        beating = asyncio.create_task(self._reporter.beat())
+        for probe in probes:
+            if self._begins(probe):
+                began = time.perf_counter()
+                try:
+                    told = Verdict(Outcome.PASS, str(await probe.look(self._served.stage)))
+                except Exception as error:  # noqa: BLE001 - it is told as what it is
+                    told = self._verdict(probe, error)
+                self._note(told.finding(probe, level_of(probe), began))
+        beating.cancel()
+        os._exit(0)  # threads of the environment must not keep it
+
+    def _begins(self, probe: Probe) -> bool:
+        self._reporter.say(begin=probe.id)
+        skipped = needed(probe, self._found, level_of(probe))
+        if skipped is not None:
+            self._note(skipped)
+        return skipped is None
+
+    def _verdict(self, probe: Probe, error: Exception) -> Verdict:
+        try:
+            return verdict(probe, error)
+        except InternalFault as fault:
+            traceback.print_exc()
+            self._reporter.say(internal=[fault.check, fault.reason])
+            os._exit(1)
+
+    def _note(self, finding: Finding) -> None:
+        self._found[finding.check] = finding
+        self._reporter.say(finding=finding.model_dump(mode="json"))
+
+
+if __name__ == "__main__":
+    main()

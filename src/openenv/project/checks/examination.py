@@ -1,0 +1,250 @@
+"""The examination of one environment, level by level; its code runs in another process."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from ...testing.probe import Probe
+from .. import target as targets
+from ..manifest import FILE_NAME
+from ..project import Project
+from .finding import Finding, Level, Outcome
+from .report import Report
+from .run import InternalFault, needed, run
+from .table import OF_FILES, level_of, up_to
+
+__all__ = ["EPISODES", "SESSIONS", "Examination", "examine", "folder_of"]
+
+SESSIONS = 64
+EPISODES = 1000
+CALL_S = 10.0
+# What importing may take: some libraries take long.
+IMPORT_CALLS = 4
+# Beyond the time of one call, in which the process says nothing.
+PATIENCE_S = 3.0
+GLANCE_S = 0.25
+_LAST_WORDS = 400
+
+
+def folder_of(target: str) -> Path | None:
+    """The folder of the project that a target stands for; None for `module:attribute` and `gymnasium:ENV_ID`.
+
+    Raises:
+        NotAProject: It stands for nothing.
+    """
+    if target in targets.bundled():
+        return Path(targets.__file__).parent.parent / "envs" / target
+    place = Path(target)
+    if ":" in target and not place.exists():
+        return None
+    folder = place.parent if place.name == FILE_NAME else place
+    if not folder.is_dir() or not (folder / FILE_NAME).is_file():
+        return Project.find(place).folder  # raises
+    return folder.resolve()
+
+
+def examine(
+    target: str,
+    level: Level = Level.LOAD,
+    call_s: float = CALL_S,
+    *,
+    sessions: int = SESSIONS,
+    episodes: int = EPISODES,
+    begun: Callable[[str], None] = lambda _: None,
+    heard: Callable[[Finding], None] = lambda _: None,
+) -> Report:
+    """Checks an environment.
+
+    Args:
+        target: As for `openenv serve`.
+        level: How far to go; each level includes those before it.
+        call_s: Seconds that one call of the environment may take.
+        sessions: How many sessions are used at once, at level load.
+        episodes: How many episodes are played to see whether memory grows, at level load.
+        begun: Hears the id of each check that begins.
+        heard: Gets each finding when it is there.
+
+    Raises:
+        NotAProject: There is nothing to check.
+        InternalFault: A check failed by itself.
+    """
+    folder = folder_of(target)
+    found: list[Finding] = []
+    if folder is not None:
+        found += run(OF_FILES, folder, Level.STATIC, heard)
+        if found[0].outcome is Outcome.FAIL:
+            found += _skipped(up_to(level), f"it needs {found[0].check}, which failed", heard)
+            return Report(target=target, findings=found)
+    else:
+        found += _skipped(OF_FILES, f"{target} is no folder with {FILE_NAME}", heard)
+    served = target if target in targets.bundled() or folder is None else str(folder)
+    examination = Examination(served, folder, call_s, sessions, episodes, begun, heard)
+    return Report(target=target, findings=found + examination.run(up_to(level)))
+
+
+def _skipped(probes: Any, why: str, heard: Callable[[Finding], None]) -> list[Finding]:
+    findings = [Finding(check=probe.id, level=level_of(probe), outcome=Outcome.SKIPPED, saw=why) for probe in probes]
+    for finding in findings:
+        heard(finding)
+    return findings
+
+
+@dataclass
+class Examination:
+    """Has the checks that run code asked in other processes: in a new one, after one that ended or hung.
+
+    Attributes:
+        target: What is served.
+        folder: Of its project, if it is one.
+        call_s: Seconds that one call may take.
+        sessions, episodes: As for `examine`.
+        begun, heard: As for `examine`.
+    """
+
+    target: str
+    folder: Path | None
+    call_s: float
+    sessions: int
+    episodes: int
+    begun: Callable[[str], None]
+    heard: Callable[[Finding], None]
+    _found: dict[str, Finding] = field(default_factory=dict)
+    _current: str | None = None
+
+    def run(self, probes: list[Probe]) -> list[Finding]:
+        """The findings, in the order of the probes. Raises InternalFault."""
+        while remaining := self._remaining(probes):
+            self._current = None
+            why = self._ask(remaining)
+            if why is not None:
+                failed = next(probe for probe in remaining if probe.id not in self._found)
+                self._note(Finding(check=failed.id, level=level_of(failed), outcome=Outcome.FAIL, **why))
+        return [self._found[probe.id] for probe in probes]
+
+    def _remaining(self, probes: list[Probe]) -> list[Probe]:
+        """Those that have no finding yet; what cannot be asked any more gets one."""
+        for probe in probes:
+            if probe.id not in self._found and self._found:
+                skipped = needed(probe, self._found, level_of(probe), known=True)
+                if skipped is not None:
+                    self._note(skipped)
+        return [probe for probe in probes if probe.id not in self._found]
+
+    def _ask(self, probes: list[Probe]) -> dict[str, Any] | None:
+        """Has one process answer as many as it can; why it came no further, if it did not."""
+        with tempfile.TemporaryFile() as words, self._process(probes, words) as (process, report):
+            reason = self._listen(process, report)
+            if all(probe.id in self._found for probe in probes):
+                return None
+            if reason is not None:
+                return {"saw": f"{reason}{_told(words)}.", "mend": _MEND_HANGS}
+            code = process.wait()
+            how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+            return {
+                "saw": f"the process of the environment ended with {how} while this was asked{_told(words)}.",
+                "mend": _MEND_ENDS,
+            }
+
+    @contextlib.contextmanager
+    def _process(self, probes: list[Probe], words: IO[bytes]) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+        report, theirs = os.pipe()
+        order = {
+            "report": theirs,
+            "target": self.target,
+            "folder": None if self.folder is None else str(self.folder),
+            "call_s": self.call_s,
+            "sessions": self.sessions,
+            "episodes": self.episodes,
+            "found": [finding.model_dump(mode="json") for finding in self._found.values()],
+            "again": bool(self._found),
+            "checks": [probe.id for probe in probes],
+        }
+        command = [sys.executable, "-B", "-m", "openenv.project.checks.child", json.dumps(order)]
+        try:
+            try:
+                process = subprocess.Popen(  # noqa: S603 - itself
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=words,
+                    stderr=words,
+                    pass_fds=[theirs],
+                    start_new_session=True,
+                )
+            finally:
+                os.close(theirs)
+            try:
+                yield process, report
+            finally:
+                # Its group, with whatever it has started; after a Ctrl-C too.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        finally:
+            os.close(report)
+
+    def _listen(self, process: subprocess.Popen[bytes], report: int) -> str | None:
+        """Hears the process to its end; why it was not waited for longer, if it says nothing."""
+        unread = b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(report, selectors.EVENT_READ)
+            limit = time.monotonic() + self._silence_s()
+            while True:
+                if not selector.select(GLANCE_S):
+                    # What it has forked may hold the other end of the pipe.
+                    if process.poll() is not None and not selector.select(0):
+                        return None
+                    if time.monotonic() < limit:
+                        continue
+                    said = f"no sign of life for {self._silence_s():g} s"
+                    return f"{said}: a call does not return (--timeout is {self.call_s:g})"
+                read = os.read(report, 65536)
+                if not read:
+                    return None
+                *lines, unread = (unread + read).split(b"\n")
+                for line in lines:
+                    self._hear(json.loads(line))
+                limit = time.monotonic() + self._silence_s()
+
+    def _silence_s(self) -> float:
+        importing = self._current is None or self._current == "static.import"
+        return self.call_s * (IMPORT_CALLS if importing else 1) + PATIENCE_S
+
+    def _hear(self, line: dict[str, Any]) -> None:
+        if "begin" in line:
+            self._current = line["begin"]
+            self.begun(line["begin"])
+        elif "finding" in line:
+            self._note(Finding.model_validate(line["finding"]))
+        elif "internal" in line:
+            raise InternalFault(*line["internal"])
+
+    def _note(self, finding: Finding) -> None:
+        self._found[finding.check] = finding
+        self.heard(finding)
+
+
+_MEND_HANGS = "have every call return, or give up after a time of its own; and await, on the event loop, what waits"
+_MEND_ENDS = (
+    "nothing that an environment does may end its process: no os._exit, no crash of an extension module; or declare "
+    "execution = 'process'"
+)
+
+
+def _told(words: IO[bytes]) -> str:
+    """The end of what the process wrote."""
+    size = words.seek(0, os.SEEK_END)
+    words.seek(max(0, size - _LAST_WORDS))
+    last = words.read().decode(errors="replace").strip().rpartition("\n")[2]
+    return f" (its last words: {last})" if last else ""

@@ -1,0 +1,144 @@
+"""JSON Schemas that nobody here wrote: whether they are any, whether what is said is of them, and actions of them."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from ...errors import MissingExtra
+from ...testing.probe import CannotTell, Doubt, Fault
+from ...testing.schema_faults import first_fault
+from ...testing.schema_values import NoValue, SchemaValues
+from .url_site import clipped
+
+__all__ = ["action_of", "check_schema", "check_value"]
+
+T = TypeVar("T")
+# Lengths from which on no value is made up.
+LONG = 10_000
+_LENGTHS = ("minItems", "minLength", "minProperties")
+
+
+def check_schema(name: str, schema: Any, seconds: float) -> None:
+    """Raises `Fault` unless it is a JSON Schema of objects."""
+    if not isinstance(schema, dict):
+        raise Fault(f"{name} is {clipped(repr(schema))}", f"answer /schema with the JSON Schema of {name}")
+    if schema.get("type", "object") != "object":
+        raise Fault(f"{name} is of type {clipped(schema['type'])}", "actions, observations and states are objects")
+    jsonschema = _jsonschema()
+    kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+
+    def look() -> None:
+        try:
+            kind.check_schema(schema)
+        except jsonschema.SchemaError as error:
+            place = "/".join(map(str, error.absolute_path)) or "its root"
+            raise Fault(
+                f"{name} is no JSON Schema: {clipped(error.message)}, at {clipped(place)}", "correct it"
+            ) from None
+        for part in _parts(schema):
+            reference = part.get("$ref")
+            if isinstance(reference, str) and not _leads_somewhere(schema, reference):
+                raise Fault(f"{name}: $ref {clipped(reference)} leads to nothing", "put what it means under $defs")
+
+    _within(seconds, look, name)
+
+
+def check_value(name: str, value: Any, schema: Any, seconds: float) -> None:
+    """Raises `Fault` unless a value is of its schema, `Doubt` if all that is wrong is that required fields of it are
+    absent. Regular expressions are left out: some take years to match, and nothing else can run meanwhile.
+    """
+    plain = _without_patterns(schema)
+    lenient = {keyword: part for keyword, part in plain.items() if keyword != "required"}
+    mend = "declare what is sent in the class, or send what it declares"
+    fault = _within(seconds, lambda: first_fault(value, lenient, name), name)
+    if fault is not None:
+        raise Fault(clipped(fault), mend)
+    absent = _within(seconds, lambda: first_fault(value, plain, name), name)
+    if absent is not None:
+        raise Doubt(clipped(absent), mend)
+
+
+def action_of(schema: Any, seconds: float) -> Any:
+    """An action made up; raises `CannotTell` if none can be."""
+    if any(
+        isinstance(part.get(name), (int, float)) and part[name] > LONG for part in _parts(schema) for name in _LENGTHS
+    ):
+        raise CannotTell(f"its schema asks for more than {LONG:,} of something")
+    try:
+        plain = _without_patterns(schema)
+        # What nobody requires is left out: less can be wrong with it.
+        optional = frozenset(schema.get("properties", ())) - frozenset(schema.get("required", ()))
+        return _within(seconds, SchemaValues(plain, skipped=optional).value, "the action")
+    except NoValue as error:
+        raise CannotTell(f"no action can be made from its schema: {clipped(error)}") from None
+
+
+def _within(seconds: float, look: Callable[[], T], name: str) -> T:
+    """What a look gives; gives up when it takes too long: schemas can be written that double with each line."""
+    made: list[T] = []
+    raised: list[Exception] = []
+
+    def run() -> None:
+        try:
+            made.append(look())
+        except (Fault, NoValue) as error:
+            raised.append(error)
+        except RecursionError:
+            raised.append(Fault(f"the schema of {name} has no end", "let each $ref lead to something smaller"))
+        except Exception as error:  # noqa: BLE001 - of a library, on what somebody wrote to break it
+            raised.append(CannotTell(f"the schema of {name} cannot be worked with: {clipped(repr(error))}"))
+
+    thread = threading.Thread(target=run, daemon=True, name="openenv-schema")
+    thread.start()
+    thread.join(seconds)
+    if raised:
+        raise raised[0]
+    if not made:
+        raise Fault(f"the schema of {name} takes more than {seconds:g} s to work with", "write a simpler one")
+    return made[0]
+
+
+def _parts(schema: Any) -> Iterator[dict[str, Any]]:
+    """A schema and all that is in it."""
+    waiting = [schema]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            yield value
+            waiting.extend(value.values())
+        elif isinstance(value, list):
+            waiting.extend(value)
+
+
+def _leads_somewhere(schema: Any, reference: str) -> bool:
+    start, _, path = reference.partition("#")
+    value = schema
+    for part in filter(None, path.split("/")):
+        name = part.replace("~1", "/").replace("~0", "~")
+        value = value.get(name) if isinstance(value, dict) else None
+    return not start and isinstance(value, (dict, bool))
+
+
+def _without_patterns(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_patterns(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {name: _without_patterns(each) for name, each in value.items()}
+    # Properties may be called like keywords: theirs are no texts.
+    if isinstance(value.get("pattern"), str):
+        del kept["pattern"]
+    if isinstance(value.get("patternProperties"), dict) and "type" in value:
+        del kept["patternProperties"]
+        kept.pop("additionalProperties", None)
+    return kept
+
+
+def _jsonschema() -> Any:
+    try:
+        return importlib.import_module("jsonschema")
+    except ModuleNotFoundError:
+        raise MissingExtra("jsonschema", "core") from None

@@ -1,0 +1,226 @@
+"""Whether episodes can be repeated, and know nothing of one another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..errors import OpenEnvError
+from .probe import CannotTell, Fault, Probe
+from .stage import Seen, Stage
+
+__all__ = ["PROBES", "difference", "followed", "reference_of"]
+
+SEED = 7
+STEPS = 8
+# Different seeds and actions for the sessions that must not be seen in another one.
+OTHER_SEED = 8
+# A schema may say of a field that it does not follow from the seed: a clock, a name of a process.
+UNSEEDED = "seeded"
+# What such texts are needs no word.
+_CLOCKS = ("date-time", "time", "uuid")
+
+
+async def _seed(stage: Stage) -> str:
+    if not (await stage.facts()).seedable:
+        return "the environment declares that it takes no seed"
+    actions = (await stage.actions())[:STEPS]
+    first = await _alone(stage, actions)
+    second = await _alone(stage, actions)
+    found = difference(stage, first, second)
+    if found is not None:
+        raise Fault(
+            f"two sessions were reset with seed={SEED} and given the same actions, and differ: {found}.",
+            "draw every random number from self.rng (or from a generator made of the seed in reset); mark a field "
+            "that is a clock or a name with Field(json_schema_extra={'seeded': False}); or leave `seed` out of "
+            "reset's arguments, which declares that there is none",
+        )
+    return f"the same seed gives the same episode of {len(first) - 1} steps in two sessions"
+
+
+async def _episodes(stage: Stage) -> str:
+    actions = (await stage.actions())[:STEPS]
+    seedable = (await stage.facts()).seedable
+    await reference_of(stage)
+    async with stage.session() as player:
+        first = await player.play(actions, SEED)
+        again = []
+        for steps in range(1, 4):  # what one action does, another may undo
+            await player.play(actions[:steps], OTHER_SEED)
+            again.append(await player.play(actions, SEED))
+        await player.play([], SEED)
+        count = (await _state(player)).get("step_count", 0)
+    if count != 0:
+        raise Fault(f"step_count is {count} after a reset.", "set step_count to 0 in reset")
+    if not seedable:
+        return "step_count begins anew (without seeds, episodes cannot be compared)"
+    differing = [found for each in again if (found := difference(stage, first, each)) is not None]
+    if differing:
+        found = differing[0]
+        raise Fault(
+            f"an episode was repeated in its session, with the same seed and actions, and differs: {found}.",
+            "set everything anew in reset that step changes",
+        )
+    return f"an episode of {len(first) - 1} steps is the same when it is played again after another one"
+
+
+async def _isolation(stage: Stage) -> str:
+    if stage.server.max_concurrent_envs < 2:
+        raise CannotTell(
+            "the environment has one session at a time (SUPPORTS_CONCURRENT_SESSIONS, max_concurrent_envs)"
+        )
+    actions = (await stage.actions())[:STEPS]
+    turned = actions[1:] + actions[:1]
+    reference = await reference_of(stage)
+    async with stage.session() as mine, stage.session() as other:
+        seen = [await followed(mine.reset(SEED), "reset")]
+        await followed(other.reset(OTHER_SEED), "reset")
+        for action, another in zip(actions, turned, strict=True):
+            await followed(other.step(another), "step")
+            seen.append(await followed(mine.step(action), f"step {len(seen)}"))
+            if seen[-1].done:
+                break
+        count = (await _state(mine)).get("step_count", 0)
+        stopped = other.client.disconnect()
+        await stopped
+        state = await _state(mine)
+    answered = len(seen) - 1
+    if (await stage.facts()).seedable:
+        found = difference(stage, reference, seen)
+        if found is not None:
+            raise Fault(
+                f"a session was played with another one beside it, and differs from itself alone: {found}.",
+                "keep what belongs to an episode on the instance (self), not on the class, the module, in a file or "
+                "in the random module",
+            )
+    if isinstance(count, int) and count > answered:
+        raise Fault(
+            f"{answered} steps were taken in a session, and its step_count is {count}: those of another count too.",
+            "keep the state on the instance (self), not on the class or the module",
+        )
+    if state.get("step_count", 0) != count:
+        raise Fault(
+            f"another session was closed, and step_count of this one went from {count} to {state.get('step_count')}.",
+            "have close() touch nothing but the instance",
+        )
+    return f"a session of {answered} steps is the same alone and beside another one"
+
+
+async def reference_of(stage: Stage) -> list[Seen]:
+    """An episode in a session alone, to compare others with.
+
+    Raises:
+        CannotTell: It is another one each time, though its seed is the same.
+    """
+    actions = (await stage.actions())[:STEPS]
+    first, second = await _alone(stage, actions), await _alone(stage, actions)
+    if (await stage.facts()).seedable and difference(stage, first, second) is not None:
+        raise CannotTell("the same seed does not give the same episode (see runtime.seed), so none can be compared")
+    return first
+
+
+async def _state(player: Any) -> dict[str, Any]:
+    try:
+        state: dict[str, Any] = await player.state()
+    except OpenEnvError:
+        return {}
+    return state
+
+
+async def _alone(stage: Stage, actions: list[dict[str, Any]]) -> list[Seen]:
+    async with stage.session() as player:
+        return await player.play(actions, SEED)
+
+
+async def followed(call: Any, name: str) -> Seen:
+    """What came of a call, an error as well."""
+    try:
+        seen: Seen = await call
+    except OpenEnvError as error:
+        return Seen(name, name == "reset", error=error)
+    return seen
+
+
+def difference(stage: Stage, one: list[Seen], other: list[Seen]) -> str | None:
+    """Where two episodes differ first, in words; None if they are the same, but for fields that follow no seed."""
+    for first, second in zip(one, other, strict=False):
+        if (first.error is None) != (second.error is None):
+            return f"{first.call} gave {_answer(first)} the one time and {_answer(second)} the other"
+        schema = stage.schemas["reset_observation" if first.reset else "observation"]
+        found = _differing(first.observation, second.observation, schema, schema.get("$defs", {}), "")
+        if found is not None:
+            return f"{first.call}: {found}"
+        if first.done != second.done or not _close(first.reward, second.reward):
+            return (
+                f"{first.call}: reward {first.reward!r} and done={first.done} the one time, "
+                f"{second.reward!r} and done={second.done} the other"
+            )
+    if len(one) != len(other):
+        return f"one ended after {len(one) - 1} steps, and the other after {len(other) - 1}"
+    return None
+
+
+def _differing(one: Any, other: Any, schema: Any, definitions: Mapping[str, Any], place: str) -> str | None:
+    """The first part of two values that differs, with its place."""
+    schema = schema if isinstance(schema, Mapping) else {}
+    if _follows_no_seed(schema):
+        return None
+    if "$ref" in schema:
+        schema = definitions.get(str(schema["$ref"]).rpartition("/")[2], {})
+    parts: Iterator[tuple[str, Any, Any, Any]]
+    if isinstance(one, dict) and isinstance(other, dict) and one.keys() - other.keys() == other.keys() - one.keys():
+        properties = schema.get("properties", {})
+        # At the top, metadata are facts beside the observation.
+        names = sorted(one.keys() - ({"metadata"} if not place else set()))
+        parts = ((f"{place}.{name}".lstrip("."), one[name], other[name], properties.get(name)) for name in names)
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        pairs = enumerate(zip(one, other, strict=True))
+        parts = ((f"{place}[{index}]", mine, theirs, schema.get("items")) for index, (mine, theirs) in pairs)
+    else:
+        same = _close(one, other)
+        return None if same else f"{place or 'it'} is {_shown(one)} the one time, {_shown(other)} the other"
+    found = (_differing(mine, theirs, part, definitions, name) for name, mine, theirs, part in parts)
+    return next((each for each in found if each is not None), None)
+
+
+def _follows_no_seed(schema: Mapping[str, Any]) -> bool:
+    variants = [schema, *(each for each in schema.get("anyOf", ()) if isinstance(each, Mapping))]
+    return schema.get(UNSEEDED) is False or any(each.get("format") in _CLOCKS for each in variants)
+
+
+def _close(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-9) or (math.isnan(one) and math.isnan(other))
+    return bool(one == other)
+
+
+def _answer(seen: Seen) -> str:
+    return "an answer" if seen.error is None else f"{type(seen.error).__name__}: {seen.error.message[:120]}"
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+PROBES = (
+    Probe(
+        "runtime.seed",
+        "Does the same seed give the same episode, or does the environment declare that it takes none?",
+        _seed,
+        ("runtime.step",),
+    ),
+    Probe(
+        "runtime.episodes",
+        "Does reset leave nothing behind: is an episode the same when it is played again in its session?",
+        _episodes,
+        ("runtime.seed",),
+    ),
+    Probe(
+        "runtime.isolation",
+        "Do two sessions that are played in turns not see each other?",
+        _isolation,
+        ("runtime.seed",),
+    ),
+)

@@ -1,0 +1,1 @@
+"""A maze: the environment that the others of the corpus are variants of."""

@@ -1,0 +1,45 @@
+"""All checks, and the page that lists them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from openenv.project.checks import Level
+from openenv.project.checks.table import OF_CODE, OF_FILES, level_of, up_to
+from openenv.project.checks.url import PROBES
+
+ROOT = Path(__file__).parent.parent.parent.parent
+ALL = (*OF_FILES, *OF_CODE, *PROBES)
+
+
+def test_the_page_has_the_table_that_the_code_makes() -> None:
+    script = ROOT / "scripts" / "checks_table.py"
+    printed = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True).stdout
+    page = (ROOT / "docs" / "validate.md").read_text(encoding="utf-8")
+    assert page.endswith(printed), "print it anew with scripts/checks_table.py, and put it at the end of the page"
+
+
+def test_every_check_has_an_id_of_its_own_and_asks_a_question() -> None:
+    ids = [probe.id for probe in ALL]
+    assert len(set(ids)) == len(ids)
+    for probe in ALL:
+        assert re.fullmatch(r"(static|runtime|load|url)\.[a-z-]+", probe.id)
+        assert probe.asks.endswith("?")
+
+
+def test_a_check_needs_only_what_is_asked_before() -> None:
+    for probes in ((*OF_FILES, *OF_CODE), PROBES):
+        before: set[str] = set()
+        for probe in probes:
+            assert set(probe.needs) <= before, probe.id
+            before.add(probe.id)
+
+
+def test_a_level_includes_those_before_it() -> None:
+    asked = {level: [probe.id for probe in up_to(level)] for level in (Level.STATIC, Level.RUNTIME, Level.LOAD)}
+    assert asked[Level.RUNTIME][: len(asked[Level.STATIC])] == asked[Level.STATIC]
+    assert asked[Level.LOAD] == [probe.id for probe in OF_CODE]
+    assert {level_of(probe) for probe in up_to(Level.RUNTIME)} == {Level.STATIC, Level.RUNTIME}

@@ -1,0 +1,205 @@
+"""The conformance tests of environments: good ones pass, and faults are found by the test of that name."""
+
+from __future__ import annotations
+
+import unittest
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from pydantic import ConfigDict
+
+from openenv.environment import Environment
+from openenv.errors import ResetRequired
+from openenv.project.checks.table import OF_CODE
+from openenv.server import create_app
+from openenv.testing import EnvironmentConformance
+from openenv.testing.environments import LOAD, RUNTIME
+from openenv.testing.probe import CannotTell, Doubt, Fault
+from openenv.types import Action, Observation, State
+
+pytestmark = pytest.mark.filterwarnings("default::openenv.testing.probe.Doubt")
+
+
+class Up(Action):
+    by: int = 1
+
+
+class At(Observation):
+    at: int
+
+
+class Stairs(Environment[Up, At, State]):
+    """Ten steps up."""
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
+    execution = "inline"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at = 0
+        self.steps = State()
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> At:
+        self.at = 0
+        self.steps = State(episode_id=episode_id or uuid4().hex)
+        return At(at=self.at)
+
+    def step(self, action: Up, timeout_s: float | None = None, **kwargs: Any) -> At:
+        if self.at >= 10:
+            raise ResetRequired("at the top: reset first")
+        self.steps.step_count += 1
+        self.at += max(1, min(action.by, 3))
+        return At(at=self.at, reward=1.0, done=self.at >= 10)
+
+    @property
+    def state(self) -> State:
+        return self.steps
+
+
+class TestStairs(EnvironmentConformance):
+    def app(self) -> Any:
+        return Stairs
+
+
+class TestStairsOfAnApp(EnvironmentConformance):
+    episodes = 50
+    sessions = 4
+
+    def app(self) -> Any:
+        return create_app(Stairs, Up, At)
+
+    def actions(self) -> list[dict[str, Any]]:
+        return [{"by": 2}]
+
+
+def suite(cls: type[Any], **attributes: Any) -> EnvironmentConformance:
+    return type("Suite", (EnvironmentConformance,), {"app": lambda self: cls, **attributes})()
+
+
+def outcome(test: Callable[[], None]) -> str:
+    """What pytest would say, and with which words."""
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", Doubt)
+            test()
+    except Fault as fault:
+        return f"failed: {fault}"
+    except unittest.SkipTest as reason:
+        return f"skipped: {reason}"
+    return f"warned: {caught[0].message}" if caught else "passed"
+
+
+class Loud(Stairs):
+    """Sends a field that nobody has declared."""
+
+    def step(self, action: Up, timeout_s: float | None = None, **kwargs: Any) -> Any:
+        return {"at": "here", "done": False, "reward": 1.0}
+
+
+class Open(At):
+    model_config = ConfigDict(extra="allow")
+
+
+class Chatty(Stairs):
+    """Sends a field that is allowed, and not declared."""
+
+    def step(self, action: Up, timeout_s: float | None = None, **kwargs: Any) -> Any:
+        return Open(at=1, mood="glad")
+
+
+class Nameless(Stairs):
+    """Gives episodes no names."""
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> At:
+        seen = super().reset()
+        self.steps = State()
+        return seen
+
+
+class Endless(Stairs):
+    """Has no end."""
+
+    def step(self, action: Up, timeout_s: float | None = None, **kwargs: Any) -> At:
+        self.at = 0
+        return super().step(action).model_copy(update={"done": False})
+
+
+def each_test(asked: EnvironmentConformance) -> Iterator[tuple[str, Callable[[], None]]]:
+    for name in dir(asked):
+        if name.startswith("test_"):
+            yield name, getattr(asked, name)
+
+
+def test_a_wrong_type_fails_the_test_of_schemas_with_what_to_do() -> None:
+    said = outcome(suite(Loud).test_observations_are_what_their_schema_says)
+    assert said.startswith("failed: step 1")
+    assert 'observation.at is "here" (string), and its schema says integer' in said
+    assert "To mend it:" in said
+
+
+def test_what_is_worth_a_word_is_a_warning() -> None:
+    assert "no" not in outcome(suite(Nameless).test_reset_works_with_and_without_a_seed_and_again)
+    said = outcome(suite(Nameless).test_state_counts_steps_and_names_episodes)
+    assert said.startswith("warned:")
+    assert "episode_id is None" in said
+    said = outcome(
+        suite(Chatty, app=lambda self: create_app(Chatty, Up, Open)).test_observations_are_what_their_schema_says
+    )
+    assert said.startswith("warned:")
+    assert "not declared: mood" in said
+
+
+def test_what_cannot_be_asked_is_skipped_and_says_why() -> None:
+    said = outcome(suite(Endless).test_a_step_after_the_end_does_no_harm)
+    assert said.startswith("skipped: no episode ended within")
+
+    class Alone(Stairs):
+        SUPPORTS_CONCURRENT_SESSIONS = False
+
+    asked = suite(Alone)
+    assert outcome(asked.test_sessions_do_not_see_each_other).startswith("skipped:")
+    assert outcome(asked.test_many_sessions_at_once_play_as_each_alone).startswith("skipped:")
+    assert outcome(asked.test_reset_leaves_nothing_behind) == "passed"
+
+
+def test_an_app_of_somebody_else_cannot_be_asked() -> None:
+    with pytest.raises(CannotTell, match="not made by create_app"):
+        suite(Stairs, app=lambda self: object()).test_a_session_opens()
+
+
+def test_a_class_without_an_app_says_what_to_write() -> None:
+    with pytest.raises(NotImplementedError, match=r"say in app\(\)"):
+        EnvironmentConformance().test_a_session_opens()
+
+
+def test_actions_that_nobody_can_make_up_are_skipped() -> None:
+    class Odd(Action):
+        word: str
+
+        @classmethod
+        def __get_pydantic_json_schema__(cls, core: Any, handler: Any) -> Any:
+            return {"type": "object", "properties": {"word": {"type": "riddle"}}, "required": ["word"]}
+
+    class Sphinx(Stairs):
+        def step(self, action: Any, timeout_s: float | None = None, **kwargs: Any) -> At:
+            return Stairs.step(self, Up())
+
+    served = {"app": lambda self: create_app(Sphinx, Odd, At)}
+    said = outcome(suite(Sphinx, **served).test_step_takes_actions)
+    assert said.startswith("skipped: no action can be made up")
+    assert "web_actions" in said
+    assert (
+        outcome(suite(Sphinx, **served, actions=lambda self: [{"word": "man"}]).test_step_takes_actions) == "passed"
+    )
+
+
+def test_every_question_is_one_test_and_one_check() -> None:
+    asked: list[str] = []
+    spy = suite(Stairs, _ask=lambda self, name: asked.append(name))
+    for _, test in each_test(spy):
+        test()
+    assert sorted(asked) == sorted(probe.id for probe in (*RUNTIME, *LOAD))
+    assert {probe.id for probe in OF_CODE} >= set(asked)

@@ -1,0 +1,36 @@
+"""Texts that a regular expression matches; the parser behind them has no public name."""
+
+from __future__ import annotations
+
+import re
+from random import Random
+
+import pytest
+
+from openenv.testing.patterns import text_of
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"^[a-h][1-8][a-h][1-8][qrbn]?$",
+        r"\d{3}-\d{4}",
+        r"(yes|no|maybe)+",
+        r"^[^abc]\w\W\s\S\D.$",
+        r"^(?:a|b)*?c{2,}$",
+        r"(?P<name>x+)y",
+        r"^$",
+        r"[^\x00-\x7f]|~",
+        r"(?>ab)c++",
+        r"[\d_]{2}",
+    ],
+)
+def test_a_pattern_is_found_in_the_text_that_is_made_for_it(pattern: str) -> None:
+    for seed in range(20):
+        assert re.search(pattern, text_of(pattern, Random(seed)))
+
+
+@pytest.mark.parametrize("pattern", ["(", r"(?<=a)b", r"(a)\1", r"a\bb", "[z-a]"])
+def test_a_pattern_that_nothing_is_made_for_is_refused(pattern: str) -> None:
+    with pytest.raises(ValueError, match=r"regular expression|no text"):
+        text_of(pattern, Random(0))
