@@ -268,6 +268,19 @@ class TestToolsThatAreClients:
             assert env.call_tool("ask_later", url=address) == 4
 
 
+class LimitedObservation(CallToolObservation):
+    truncated: bool = False
+
+
+class LimitedToolEnvironment(ToolEnvironment):
+    """Cuts an episode short when it has counted to three."""
+
+    def step(self, action, timeout_s=None, **kwargs):
+        seen = super().step(action, timeout_s=timeout_s, **kwargs)
+        over = self.count >= 3
+        return LimitedObservation(tool_name=seen.tool_name, result=seen.result, done=over, truncated=over)
+
+
 class TestSteps:
     async def test_reset_step_and_state_are_of_the_same_session(self, address):
         async with MCPToolClient(address) as env:
@@ -283,6 +296,16 @@ class TestSteps:
             assert state.count == 5
             with pytest.raises(InvalidAction):
                 await env.step({"type": "call_tool"})
+
+    async def test_an_observation_may_have_fields_of_the_environments_own(self):
+        async with MCPToolClient(app=app_of(LimitedToolEnvironment)) as env:
+            await env.reset()
+            assert await env.call_tool("increase", by=2) == {"count": 2}
+            result = await env.step(CallToolAction(tool_name="increase"))
+            assert isinstance(result.observation, CallToolObservation)
+            assert result.observation.result["data"] == {"count": 3}
+            assert result.observation.truncated
+            assert (result.done, result.truncated, result.terminated) == (True, True, False)
 
     async def test_in_this_process(self):
         async with MCPToolClient(app=app_of()) as env:

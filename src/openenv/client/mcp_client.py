@@ -28,6 +28,12 @@ class GenericMCPObservation(Observation):
     model_config = ConfigDict(extra="allow")
 
 
+class _ExtendedCallToolObservation(CallToolObservation):
+    """What a tool gave, with fields of the environment's own."""
+
+    model_config = ConfigDict(extra="allow")
+
+
 class MCPClientBase(EnvClient[Any, Any, State]):
     """Lists the tools of an environment; `MCPToolClient` calls them too.
 
@@ -243,7 +249,10 @@ def _named(name: tuple[str, ...], arguments: dict[str, Any]) -> tuple[str, dict[
 def _kind_of(fields: Mapping[str, Any]) -> type[Observation]:
     if "tools" in fields:
         return ListToolsObservation
-    return CallToolObservation if {"tool_name", "result"} <= fields.keys() else GenericMCPObservation
+    if not {"tool_name", "result"} <= fields.keys():
+        return GenericMCPObservation
+    known = fields.keys() <= CallToolObservation.model_fields.keys()
+    return CallToolObservation if known else _ExtendedCallToolObservation
 
 
 def _tools_of(answer: Any) -> list[Tool]:

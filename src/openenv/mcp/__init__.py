@@ -1,6 +1,22 @@
 """Environments whose actions are tool calls (MCP). Nothing here loads `fastmcp` or `mcp`: an environment does."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from ..lazy import lazy
+
+if TYPE_CHECKING:
+    from .environment import MCPEnvironment
+    from .types import (
+        CallToolAction,
+        CallToolObservation,
+        ListToolsAction,
+        ListToolsObservation,
+        Tool,
+        ToolError,
+        ToolErrorType,
+    )
 
 __all__ = [
     "CallToolAction",
@@ -13,8 +29,9 @@ __all__ = [
     "ToolErrorType",
 ]
 
-_TYPES = "openenv.mcp.types"
-__getattr__, __dir__ = lazy(
-    __name__,
-    {name: "openenv.mcp.environment" if name == "MCPEnvironment" else _TYPES for name in __all__},
-)
+# A type checker sees the imports above.
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {name: "openenv.mcp.environment" if name == "MCPEnvironment" else "openenv.mcp.types" for name in __all__},
+    )

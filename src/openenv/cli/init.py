@@ -1,0 +1,74 @@
+"""`openenv init`: a new project."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import click
+
+from ..project.scaffold import Scaffold, Template
+
+__all__ = ["init"]
+
+_WORDS = (
+    "README.md says which file is for what",
+    "try it in a browser: http://localhost:8000/web",
+    "check it; `pytest` runs its own tests",
+    "make its image",
+    "publish it on the Hub, or elsewhere with --registry",
+)
+
+_KINDS = "\n".join(f"      {template.value:<10} {template.summary}" for template in Template)
+
+
+@click.command(
+    short_help="Begin a project: all files of an environment that works.",
+    help=f"""Makes the folder NAME with a project in it: an environment that works, its client, tests and image.
+
+    NAME is the name of its package: letters, digits and underscores.
+
+    \b
+    Templates:
+{_KINDS}
+
+    \b
+    Examples:
+      openenv init word_hunt
+      openenv init shop_env --template tools
+      openenv init pole --template gymnasium --output-dir envs
+    """,
+)
+@click.argument("name")
+@click.option(
+    "--template",
+    "-t",
+    type=click.Choice([template.value for template in Template]),
+    default=Template.BASIC.value,
+    show_default=True,
+    help="What to begin with.",
+)
+@click.option(
+    "--output-dir",
+    "-o",
+    type=click.Path(path_type=Path),
+    default=Path(),
+    help="The folder to make it in; made if it is not there. [default: the current one]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print what was made as JSON.")
+def init(name: str, template: str, output_dir: Path, as_json: bool) -> None:
+    scaffold = Scaffold.of(name, Template(template), output_dir)
+    files = scaffold.make()
+    where = output_dir / name
+    commands = [
+        f"cd {shlex.quote(str(where))}",
+        *(f"openenv {verb} ." for verb in ("serve", "validate", "build", "push")),
+    ]
+    if as_json:
+        made = {"name": name, "template": template, "folder": str(scaffold.folder), "files": files, "next": commands}
+        click.echo(json.dumps(made, indent=2))
+        return
+    click.echo(f"{click.style(str(where), bold=True)} is made ({template}, {len(files)} files). Next:")
+    for command, what in zip(commands, _WORDS, strict=True):
+        click.echo(f"  {command:<{max(map(len, commands))}}  {what}".rstrip())

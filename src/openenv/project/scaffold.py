@@ -1,0 +1,183 @@
+"""A new project: the files of a template, under the name of the project."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from ..errors import UsageError
+from .names import ProjectName
+from .target import bundled
+
+__all__ = ["Scaffold", "Template"]
+
+_TEMPLATES = Path(__file__).parent / "templates"
+_COMMON = "common"
+# What templates say in place of a name. In `MyEnv` and `MyAction` it is the beginning.
+_PLACEHOLDER = re.compile(r"my_env|My env|\bMy(?=[A-Z])")
+# Beside the files of a template, where it was imported, or looked at by a tool.
+_NOT_OURS = re.compile(r"__pycache__|\.\w+_cache|.*\.egg-info")
+_MODE = 0o777
+
+
+class Template(StrEnum):
+    """The kinds of environments to begin with."""
+
+    BASIC = "basic"
+    TEXT_GAME = "text-game"
+    TOOLS = "tools"
+    GYMNASIUM = "gymnasium"
+    CODE = "code"
+
+    @property
+    def summary(self) -> str:
+        """What it is, in a few words."""
+        return _SUMMARIES[self]
+
+
+_SUMMARIES = {
+    Template.BASIC: "a game in few lines: guess a number",
+    Template.TEXT_GAME: "text in and out, with a picture and buttons for the web page",
+    Template.TOOLS: "actions are calls of tools (MCP)",
+    Template.GYMNASIUM: "an environment of Gymnasium, with named and typed fields",
+    Template.CODE: "actions are Python programs, which run in processes with limits",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Scaffold:
+    """A project that is about to be made.
+
+    Attributes:
+        name: Of the project.
+        template: What it is made from.
+        folder: Where it will be, as an absolute path.
+    """
+
+    name: ProjectName
+    template: Template
+    folder: Path
+
+    @classmethod
+    def of(cls, name: str, template: Template = Template.BASIC, output_dir: Path = Path()) -> Scaffold:
+        """Checks what is asked for, and makes nothing yet.
+
+        Args:
+            name: Of the project, its package and its folder.
+            template: What to make it from.
+            output_dir: The folder in which its own will be; made if it is not there.
+
+        Raises:
+            UsageError: The name is not fit (the message says one that is), or there is something already.
+        """
+        folder = Path(os.path.abspath(output_dir)) / name  # noqa: PTH100 - `resolve` would follow links
+        checked = ProjectName.checked(name, frozenset(bundled()), folder)
+        _check_free(folder)
+        return cls(checked, template, folder)
+
+    def files(self) -> dict[str, str]:
+        """Its files by their paths inside of the project, sorted."""
+        found = {}
+        for root in (_TEMPLATES / _COMMON, _TEMPLATES / f"{self.template.replace('-', '_')}_env"):
+            for path in _files(root):
+                relative = path.relative_to(root).as_posix()
+                found[self._named(relative)] = self._named(path.read_text(encoding="utf-8"))
+        return dict(sorted(found.items()))
+
+    def make(self) -> list[str]:
+        """Writes the project: the whole of it, or nothing if that fails or is interrupted.
+
+        Returns:
+            The paths of its files, inside of its folder.
+
+        Raises:
+            UsageError: It cannot be written there, or somebody else made something there meanwhile.
+        """
+        files = self.files()
+        try:
+            with _parents(self.folder), _whole_or_not_at_all(self.folder) as beside:
+                for path, text in files.items():
+                    file = beside / path
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                    file.write_text(text, encoding="utf-8", newline="\n")
+        except OSError as error:
+            _check_free(self.folder)
+            raise UsageError(
+                f"{self.folder} cannot be written: {error.strerror or error}; choose another place with --output-dir"
+            ) from None
+        return list(files)
+
+    def _named(self, text: str) -> str:
+        """A text of a template, with the name of this project in it."""
+        name = self.name
+        words = {"my_env": name.package, "My env": name.title, "My": name.prefix}
+        return _PLACEHOLDER.sub(lambda found: words[found[0]], text)
+
+
+def _files(root: Path) -> Iterator[Path]:
+    for path in sorted(root.iterdir()):
+        if _NOT_OURS.fullmatch(path.name):
+            continue
+        if path.is_dir():
+            yield from _files(path)
+        else:
+            yield path
+
+
+def _check_free(folder: Path) -> None:
+    """Raises `UsageError` if something is there; an empty folder is nothing."""
+    try:
+        free = not folder.is_symlink() and (not folder.exists() or (folder.is_dir() and not any(folder.iterdir())))
+    except OSError as error:
+        raise UsageError(
+            f"{folder} cannot be looked at: {error.strerror or error}; choose another place with --output-dir"
+        ) from None
+    if not free:
+        raise UsageError(
+            f"{folder} is there already, and is left as it is: choose another name, or a place with --output-dir"
+        )
+
+
+@contextlib.contextmanager
+def _parents(folder: Path) -> Iterator[None]:
+    """Makes the folders that it will be in; those that were made go again if it is not."""
+    made = []
+    parent = folder.parent
+    while not parent.exists():
+        made.append(parent)
+        parent = parent.parent
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        for each in made:
+            with contextlib.suppress(OSError):  # not empty: somebody else uses it
+                each.rmdir()
+        raise
+
+
+@contextlib.contextmanager
+def _whole_or_not_at_all(folder: Path) -> Iterator[Path]:
+    """A folder to write into that becomes the given one when all went well, and is gone otherwise."""
+    beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        yield beside
+        beside.chmod(_MODE & ~_umask())
+        beside.rename(folder)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
+
+
+def _umask() -> int:
+    """Of this process; there is no other way to read it than to set it."""
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,77 @@
+"""The environment itself: here is what you replace with your own."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+from openenv.environment import Environment
+from openenv.errors import ResetRequired
+
+from ..models import MyAction, MyObservation, MyState
+from .program import MOST_OUTPUT, Run, run
+from .tasks import task
+
+__all__ = ["MyEnvironment"]
+
+MOST_ATTEMPTS = 5
+
+
+class MyEnvironment(Environment[MyAction, MyObservation, MyState]):
+    """A task to be solved by a Python program. The right answer is worth 1; there are five attempts."""
+
+    # Instances share nothing, so a server may hold many of them. Keep everything in `self`.
+    SUPPORTS_CONCURRENT_SESSIONS = True
+    # Each session has a process of its own, which ends with all that was started in it. Programs run in further
+    # ones, so that none finds the answer among its own variables.
+    execution = "process"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._state = MyState()
+        self._task = ""
+        self._playing = False
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> MyObservation:
+        """Sets a task.
+
+        Args:
+            seed: The same seed sets the same task. `self.rng` has been started from it when this is called, so take
+                all random numbers from there.
+            episode_id: A name for the episode.
+        """
+        self._task, answer = task(self.rng)
+        self._state = MyState(episode_id=episode_id or uuid4().hex, answer=answer)
+        self._playing = True
+        # No reward: nothing was done yet, and none is not the same as 0.
+        return MyObservation(task=self._task, attempts_left=MOST_ATTEMPTS)
+
+    def step(self, action: MyAction, timeout_s: float | None = None, **kwargs: Any) -> MyObservation:
+        """Runs a program, and compares what it prints with the answer. A program that fails is an attempt too."""
+        if not self._playing:
+            raise ResetRequired("no task is set: call reset() for one")
+        done = run(action.code)
+        self._state.step_count += 1
+        return self._judged(done, MOST_ATTEMPTS - self._state.step_count)
+
+    @property
+    def state(self) -> MyState:
+        return self._state
+
+    def _judged(self, done: Run, attempts_left: int) -> MyObservation:
+        solved = done.exit_code == 0 and done.output.strip() == self._state.answer
+        # An episode ends by itself (terminated) or is cut short (truncated); trainers treat the two differently.
+        truncated = attempts_left == 0 and not solved
+        self._playing = not (solved or truncated)
+        return MyObservation(
+            task=self._task,
+            output=done.output,
+            output_cut=len(done.output.encode()) >= MOST_OUTPUT,
+            exit_code=done.exit_code,
+            timed_out=done.exit_code is None,
+            attempts_left=attempts_left,
+            reward=1.0 if solved else 0.0,
+            done=solved or truncated,
+            terminated=solved,
+            truncated=truncated,
+        )

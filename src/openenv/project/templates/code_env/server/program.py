@@ -1,0 +1,70 @@
+"""Running a program that nobody has read: with little time, little memory, and little to say."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+
+__all__ = ["MOST_OUTPUT", "Run", "run"]
+
+MOST_SECONDS = 5.0
+MOST_MEMORY = 1024 * 1024 * 1024
+MOST_OUTPUT = 16 * 1024
+# What the new process does before it gets to the program: it binds itself, and what it starts, to the limits.
+LIMITED = """
+import resource, sys
+for name, most in (("RLIMIT_AS", int(sys.argv[1])), ("RLIMIT_FSIZE", int(sys.argv[2]))):
+    what = getattr(resource, name)
+    hard = resource.getrlimit(what)[1]
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(what, (most, most))
+exec(compile(sys.stdin.read(), "program.py", "exec"), {"__name__": "__main__"})
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What became of a program.
+
+    Attributes:
+        output: What it printed, errors included; the first `MOST_OUTPUT` bytes of it.
+        exit_code: How it ended, 0 if all went well; None if it took too long and was stopped.
+    """
+
+    output: str
+    exit_code: int | None
+
+
+def run(code: str, seconds: float = MOST_SECONDS) -> Run:
+    """Runs a program in a process of its own, in an empty folder, without the variables of this process.
+
+    It has the rights of the server's user: served with `--sandbox bwrap` it has no network, and changes no file.
+    """
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(  # noqa: S603 - what it runs is what it is for
+            [sys.executable, "-I", "-c", LIMITED, str(MOST_MEMORY), str(MOST_OUTPUT)],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            env={"PATH": os.defpath, "PYTHONIOENCODING": "utf-8", "OPENBLAS_NUM_THREADS": "1"},
+            start_new_session=True,
+        )
+        exit_code: int | None = None
+        try:
+            process.communicate(code.encode("utf-8", "replace"), timeout=seconds)
+            exit_code = process.returncode
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            # All of its group: what the program started shall not go on without it.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        output.seek(0)
+        return Run(output.read(MOST_OUTPUT).decode("utf-8", "replace"), exit_code)

@@ -1,0 +1,6 @@
+"""CartPole of Gymnasium, with named and typed fields."""
+
+from .client import MyEnv
+from .models import MyAction, MyObservation, MyState
+
+__all__ = ["MyAction", "MyEnv", "MyObservation", "MyState"]

@@ -1,0 +1,94 @@
+"""The environment itself: here is what you replace with your own.
+
+Any environment of Gymnasium can be served as it is, without a project: `openenv serve gymnasium:CartPole-v1`. A
+project like this one gives names and types to what is an array there, and is the place for what you change: rewards,
+text for a language model, a picture.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+from uuid import uuid4
+
+import gymnasium
+
+from openenv.environment import Environment
+from openenv.errors import ResetRequired
+
+from ..models import MyAction, MyObservation, MyState
+
+__all__ = ["MyEnvironment"]
+
+ENV_ID = "CartPole-v1"
+PUSHES = {"left": 0, "right": 1}
+
+
+class MyEnvironment(Environment[MyAction, MyObservation, MyState]):
+    """Keep a pole upright by pushing the cart under it. Every step is worth 1; after 500 steps the time is up."""
+
+    # Instances share nothing, so a server may hold many of them. Keep everything in `self`.
+    SUPPORTS_CONCURRENT_SESSIONS = True
+    # A step takes microseconds, which is less than a thread would cost. Leave this out for what computes for longer.
+    execution = "inline"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._env = gymnasium.make(ENV_ID)
+        self._state = MyState(env_id=ENV_ID)
+        self._playing = False
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> MyObservation:
+        """Puts the pole upright, nearly.
+
+        Args:
+            seed: An integer of at least 0: the same seed gives the same start, which is that of Gymnasium itself.
+            episode_id: A name for the episode.
+        """
+        seen, _ = self._env.reset(seed=seed)
+        self._state = MyState(episode_id=episode_id or uuid4().hex, env_id=ENV_ID, seed=seed)
+        self._playing = True
+        # No reward: nothing was done yet, and none is not the same as 0.
+        return self._observed(seen)
+
+    def step(self, action: MyAction, timeout_s: float | None = None, **kwargs: Any) -> MyObservation:
+        """Pushes the cart."""
+        if not self._playing:
+            raise ResetRequired("no pole is standing: call reset() to begin")
+        seen, reward, terminated, truncated, _ = self._env.step(PUSHES[action.push])
+        self._state.step_count += 1
+        self._playing = not (terminated or truncated)
+        return self._observed(seen, reward=float(reward), terminated=bool(terminated), truncated=bool(truncated))
+
+    @property
+    def state(self) -> MyState:
+        return self._state
+
+    def close(self) -> None:
+        """Called once, when the session ends: give back what was opened."""
+        self._env.close()
+
+    def render_web(self, obs: Any) -> str:
+        """The cart and its pole, drawn for the web page. `obs` has the fields of the observation."""
+        x, degrees = 150 + 50 * obs.cart_position, math.degrees(obs.pole_angle)
+        return (
+            '<svg viewBox="0 0 300 110" width="100%" role="img" aria-label="cart and pole">'
+            '<line x1="30" y1="100" x2="270" y2="100" stroke="gray"/>'
+            f'<g transform="translate({x:.1f} 90)"><rect x="-20" y="-10" width="40" height="20" fill="steelblue"/>'
+            f'<line y2="-70" stroke="chocolate" stroke-width="6" transform="rotate({degrees:.1f})"/></g></svg>'
+        )
+
+    def _observed(
+        self, seen: Any, reward: float | None = None, terminated: bool = False, truncated: bool = False
+    ) -> MyObservation:
+        position, velocity, angle, pole_velocity = map(float, seen)
+        return MyObservation(
+            cart_position=position,
+            cart_velocity=velocity,
+            pole_angle=angle,
+            pole_velocity=pole_velocity,
+            reward=reward,
+            done=terminated or truncated,
+            terminated=terminated,
+            truncated=truncated,
+        )

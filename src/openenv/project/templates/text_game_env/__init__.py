@@ -1,0 +1,6 @@
+"""A text adventure: text goes in, text comes out."""
+
+from .client import MyEnv
+from .models import MyAction, MyObservation, MyState
+
+__all__ = ["MyAction", "MyEnv", "MyObservation", "MyState"]

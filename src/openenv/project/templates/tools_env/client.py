@@ -1,0 +1,22 @@
+"""The client: what trainers and notebooks import."""
+
+from __future__ import annotations
+
+from openenv.client.mcp_client import MCPToolClient
+
+__all__ = ["MyEnv"]
+
+
+class MyEnv(MCPToolClient):
+    """Does one errand at a time.
+
+    Example::
+
+        with MyEnv(base_url="http://localhost:8000") as env:
+            print(env.reset(seed=7).observation.task)
+            print([tool.name for tool in env.list_tools()])
+            print(env.call_tool("take", item="tea", count=2))
+
+    `call_tool` returns what the tool returned; `step(CallToolAction(...))` is the same call, and returns the reward
+    too. In asynchronous code these are awaited. `MyEnv(app=app)`, with the app of `server/app.py`, needs no server.
+    """
