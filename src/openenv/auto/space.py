@@ -50,8 +50,9 @@ class Space(NamedTuple):
     @property
     def url(self) -> str:
         """Where it is served."""
-        host = re.sub(r"[^a-z0-9]+", "-", f"{self.owner}-{self.name}".lower()).strip("-")
-        return f"https://{host}.{ClientSettings.read().hub_registry.removeprefix('registry.')}"
+        from ..project.hub.name import SpaceName
+
+        return SpaceName(self.owner, self.name).url
 
     def installed(self) -> catalog.Entry | None:
         """Its package, if that is installed here."""

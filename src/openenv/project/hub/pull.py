@@ -1,0 +1,128 @@
+"""A Space becomes a project here."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...errors import UsageError
+from ..manifest import FILE_NAME
+from .crew import outcome
+from .hub import Hub, Patience
+from .name import SpaceName
+
+__all__ = ["Pulled", "pull"]
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """A project that was fetched.
+
+    Attributes:
+        name: The Space.
+        folder: Where it is now.
+        commit: Which commit it is.
+        files: How many files it has.
+    """
+
+    name: SpaceName
+    folder: Path
+    commit: str
+    files: int
+
+
+def pull(
+    source: str,
+    folder: Path | None = None,
+    *,
+    revision: str | None = None,
+    token: str | None = None,
+    patience: Patience | None = None,
+    say: Callable[[str], None] | None = None,
+) -> Pulled:
+    """Fetches the files of a Space. Nothing of them is executed. Blocks for as long as that takes.
+
+    Args:
+        source: The Space: `owner/name`, or the address of its page.
+        folder: Where to, which must not exist or be empty; None: a folder here, named as the Space, in the way in
+            which a package can be named.
+        revision: A branch, a tag or a commit; None: the newest.
+        token: What the Hub knows the user by; None takes that of huggingface_hub. A public Space needs none.
+        patience: How long the Hub is waited for.
+        say: Told what is being done.
+
+    Returns:
+        What was fetched. If anything fails, or this is interrupted, there is no folder.
+
+    Raises:
+        OpenEnvError: There is no such Space, or it is no environment; the folder exists; the Hub cannot be reached.
+    """
+    name = SpaceName.whole(source)
+    folder = (folder or Path(_package(name.name))).absolute()
+    _check_is_free(folder)
+    with Hub(token=token, patience=patience, say=say) as hub:
+        return _fetch(hub, name, folder, revision)
+
+
+def _fetch(hub: Hub, name: SpaceName, folder: Path, revision: str | None) -> Pulled:
+    """Fetches a Space into a folder that is free."""
+    what = f"fetching {name}"
+    info: Any = outcome(lambda: hub.ask(what, lambda: hub.api.space_info(str(name), revision=revision)))
+    if FILE_NAME not in {each.rfilename for each in info.siblings or ()}:
+        raise UsageError(f"{name} is no environment, for it has no {FILE_NAME}: is it another Space that you mean?")
+    with _beside(folder) as part:
+
+        def call() -> Any:
+            return hub.api.snapshot_download(str(name), repo_type="space", revision=info.sha, local_dir=part)
+
+        outcome(lambda: hub.ask(what, call))
+        shutil.rmtree(part / ".cache", ignore_errors=True)  # notes of the library
+        count = sum(path.is_file() for path in part.rglob("*"))
+        _settle(part, folder)
+    return Pulled(name, folder, str(info.sha), count)
+
+
+def _check_is_free(folder: Path) -> None:
+    if folder.is_dir() and not any(folder.iterdir()):
+        return
+    if folder.exists() or folder.is_symlink():
+        raise UsageError(f"{folder} exists already: name another folder with --output-dir, or move it away")
+
+
+@contextmanager
+def _beside(folder: Path) -> Iterator[Path]:
+    """A folder beside another that is not there yet; what is left in it at the end goes."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        part = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    except OSError as error:
+        raise UsageError(
+            f"{folder.parent} cannot be written to: {error.strerror}; name another with --output-dir"
+        ) from None
+    try:
+        yield part
+    finally:
+        for _ in range(3):  # threads of the library may still write into it when this is interrupted
+            shutil.rmtree(part, ignore_errors=True)
+
+
+def _settle(part: Path, folder: Path) -> None:
+    part.chmod(0o755)
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+    try:
+        part.rename(folder)
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be made: {error.strerror}; name another with --output-dir") from None
+
+
+def _package(name: str) -> str:
+    """A name for its folder: of a package, which is imported by that."""
+    found = "".join(letter if letter.isalnum() else "_" for letter in name)
+    return found if found.isidentifier() else f"env_{found}"

@@ -1,0 +1,217 @@
+"""One Space of the Hub."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...errors import Forbidden, OpenEnvError, UsageError
+from .hub import Hub
+from .name import SpaceName
+from .refusal import missing
+
+__all__ = ["Commit", "Settings", "Space", "with_hardware"]
+
+_OWN_FILES = {".gitattributes", "README.md"}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is set at a Space, beside its files.
+
+    Attributes:
+        private: Whether nobody else may see it; None leaves it as it is.
+        hardware: Its hardware; None leaves it.
+        variables: Public variables.
+        secrets: Variables that nobody can read there.
+    """
+
+    private: bool | None = None
+    hardware: str | None = None
+    variables: Mapping[str, str] | None = None
+    secrets: Mapping[str, str] | None = None
+
+    def for_library(self) -> dict[str, Any]:
+        """As `create_repo` and `duplicate_repo` take them."""
+        return {
+            "private": self.private or None,
+            "space_hardware": self.hardware,
+            "space_variables": _pairs(self.variables),
+            "space_secrets": _pairs(self.secrets),
+        }
+
+
+@dataclass(frozen=True)
+class Commit:
+    """What a push made.
+
+    Attributes:
+        oid: The commit.
+        changed: Whether it changed anything: what is there already is not committed again.
+        pull_request: Its address, if one was opened.
+    """
+
+    oid: str
+    changed: bool
+    pull_request: str | None
+
+
+class Space:
+    """A Space, and what can be done with it. All calls block; errors are those of `Hub.ask`.
+
+    Args:
+        hub: Where it is.
+        name: Its name, with its owner.
+    """
+
+    def __init__(self, hub: Hub, name: SpaceName):
+        self._hub = hub
+        self.name = name
+
+    @property
+    def page(self) -> str:
+        """The address of its page on the Hub."""
+        return f"{self._hub.endpoint}/spaces/{self.name}"
+
+    def look(self) -> Any | None:
+        """What the Hub tells of it (`SpaceInfo`); None: there is none, or it is hidden from this token."""
+        try:
+            return self._hub.ask(f"looking for {self.name}", lambda: self._hub.api.space_info(str(self.name)))
+        except UsageError as error:
+            if missing(error):
+                return None
+            raise
+
+    def check_is_ours(self, info: Any, replaces_all: bool) -> None:
+        """Raises `UsageError` for a Space that holds something else than an environment."""
+        if info.sdk not in {None, "docker"}:
+            raise UsageError(
+                f"{self.name} exists and is a Space of sdk {info.sdk}, and environments need docker: push to another "
+                "name (--repo-id)"
+            )
+        files = {each.rfilename for each in info.siblings or ()}
+        if "openenv.yaml" not in files and files - _OWN_FILES and not replaces_all:
+            raise UsageError(
+                f"{self.name} exists and holds something else ({_some(files - _OWN_FILES)}; no openenv.yaml): push "
+                "to another name (--repo-id), or replace all of it with --delete '*'"
+            )
+
+    def create(self, settings: Settings) -> None:
+        """Makes it, empty."""
+        api = self._hub.api
+
+        def call() -> Any:
+            return api.create_repo(str(self.name), repo_type="space", space_sdk="docker", **settings.for_library())
+
+        try:
+            self._hub.ask(f"creating {self.name}", call)
+        except OpenEnvError as error:
+            if error.data.get("status") == 409:
+                if self.look() is not None:  # by an attempt whose answer was lost
+                    return
+                raise Forbidden(
+                    f"{self.name} exists, and this token cannot see it: push to another name (--repo-id), or "
+                    "`hf auth login` with a token that can"
+                ) from None
+            raise with_hardware(error, settings.hardware) from None
+
+    def change(self, settings: Settings, info: Any) -> None:
+        """Sets what is to be set at a Space that is there; what is so already is left alone."""
+        hub, api, name = self._hub, self._hub.api, str(self.name)
+        if settings.private and not info.private:
+            hub.ask(f"making {name} private", lambda: api.update_repo_settings(name, private=True, repo_type="space"))
+        if settings.variables:
+            there = hub.ask(f"reading the variables of {name}", lambda: api.get_space_variables(name))
+            for key, value in settings.variables.items():
+                if key not in there or there[key].value != value:
+                    hub.ask(f"setting {key} of {name}", _setting(api.add_space_variable, name, key, value))
+        for key, value in (settings.secrets or {}).items():
+            hub.ask(f"setting the secret {key} of {name}", _setting(api.add_space_secret, name, key, value))
+        if settings.hardware is not None:
+            self._request(settings.hardware)
+
+    def _request(self, hardware: str) -> None:
+        hub, api, name = self._hub, self._hub.api, str(self.name)
+        runtime = hub.ask(f"reading the hardware of {name}", lambda: api.get_space_runtime(name))
+        if hardware in {runtime.requested_hardware, runtime.hardware} and runtime.requested_hardware in {
+            None,
+            hardware,
+        }:
+            return
+        try:
+            hub.ask(f"requesting {hardware} for {name}", lambda: api.request_space_hardware(name, hardware))
+        except OpenEnvError as error:
+            raise with_hardware(error, hardware) from None
+
+    def commit(
+        self,
+        files: Mapping[str, Path | bytes],
+        delete: Sequence[str],
+        message: str,
+        create_pr: bool,
+        before: str | None,
+    ) -> Commit:
+        """Puts files there: all of them, or none.
+
+        Args:
+            files: By their paths there.
+            delete: Globs of files there that are deleted with it, unless they are among those.
+            message: Of the commit.
+            create_pr: Whether it is a pull request.
+            before: The last commit.
+        """
+        api, name = self._hub.api, str(self.name)
+
+        def call() -> Any:
+            return api.create_commit(
+                name, self._operations(files, delete), commit_message=message, repo_type="space", create_pr=create_pr
+            )
+
+        # Again, it finds what is there already. A pull request would be opened twice.
+        done = self._hub.ask(f"uploading to {name}", call, again=not create_pr)
+        return Commit(str(done.oid), done.oid != before, done.pr_url)
+
+    def _operations(self, files: Mapping[str, Path | bytes], delete: Sequence[str]) -> list[Any]:
+        from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+        from huggingface_hub.utils import filter_repo_objects
+
+        gone: list[str] = []
+        if delete:
+            there = self._hub.api.list_repo_files(str(self.name), repo_type="space")
+            matched = filter_repo_objects(there, allow_patterns=list(delete))
+            gone = [path for path in matched if path not in files and path != ".gitattributes"]
+        return [
+            *(CommitOperationDelete(path, is_folder=False) for path in gone),
+            *(CommitOperationAdd(path, source) for path, source in files.items()),
+        ]
+
+
+def _setting(call: Any, *arguments: str) -> Any:
+    return lambda: call(*arguments)
+
+
+def _pairs(values: Mapping[str, str] | None) -> list[dict[str, str]] | None:
+    return [{"key": key, "value": value} for key, value in values.items()] if values else None
+
+
+def _some(names: set[str]) -> str:
+    shown = sorted(names)[:3]
+    return ", ".join(shown) + (", ..." if len(names) > len(shown) else "")
+
+
+def with_hardware(error: OpenEnvError, hardware: str | None) -> OpenEnvError:
+    """The error, with the names of hardware where it could be about that."""
+    if hardware is None or error.data.get("status") not in {400, 404, 422}:
+        return error
+    from huggingface_hub import SpaceHardware
+
+    known = [each.value for each in SpaceHardware]
+    if hardware in known:
+        return error
+    near = difflib.get_close_matches(hardware, known, n=3) or known[:6]
+    return UsageError(
+        f"{error.message}; {hardware!r} may be no hardware of the Hub: --hardware {', '.join(near)}, ..."
+    )

@@ -1,0 +1,210 @@
+"""Which files of a project others get."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Self
+
+from ...errors import UsageError
+from ..ignore import DOCKER, GIT, Globs
+
+__all__ = ["Tree"]
+
+# What is of one machine, or made anew.
+_NOISE = """
+.git
+.hg
+.svn
+__pycache__/
+*.py[cod]
+.*_cache/
+.cache/
+.hypothesis/
+.venv/
+.tox/
+.nox/
+.eggs/
+*.egg-info/
+node_modules/
+.ipynb_checkpoints/
+.coverage
+.coverage.*
+htmlcov/
+.idea/
+.vscode/
+.DS_Store
+Thumbs.db
+*.sw[op]
+*~
+"""
+# What opens doors.
+_KEYS = """
+.env
+.env.*
+.envrc
+!.env.example
+!.env.sample
+!.env.template
+.netrc
+.pypirc
+.npmrc
+.git-credentials
+.ssh/
+.aws/
+.gnupg/
+.kube/
+.docker/
+.huggingface/
+id_rsa*
+id_dsa*
+id_ecdsa*
+id_ed25519*
+*.pem
+*.key
+*.p12
+*.pfx
+*.jks
+*.kdbx
+"""
+# What no ignore file leaves out: the Space needs it, and so does whoever pulls it.
+_KEPT = frozenset({"openenv.yaml", "README.md", "pyproject.toml", ".dockerignore", ".gitignore"})
+# Virtual environments have any name.
+_OF_VENVS = "pyvenv.cfg"
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The files of a project that others get.
+
+    Attributes:
+        files: By their paths in it, with `/`, in order.
+        left_out: What a user might miss, and why it stays here.
+    """
+
+    files: dict[str, Path]
+    left_out: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, folder: Path, exclude: Path | None = None, kept: frozenset[str] = frozenset()) -> Self:
+        """Looks through a folder.
+
+        Args:
+            folder: The project's.
+            exclude: File with a glob a line of what else stays here.
+            kept: What no ignore file leaves out, beside what all Spaces need.
+
+        Raises:
+            UsageError: A folder or an ignore file cannot be read.
+        """
+        walk = _Walk(folder, _excluded(exclude), _KEPT | kept)
+        files = dict(sorted(walk.files()))
+        return cls(files, walk.left_out)
+
+
+class _Walk:
+    """One look through a folder.
+
+    Attributes:
+        left_out: What a user might miss.
+    """
+
+    def __init__(self, folder: Path, exclude: _Exclude, kept: frozenset[str]):
+        self._folder = folder
+        self._exclude = exclude
+        self._kept = kept
+        self._noise = Globs.read(_NOISE, GIT)
+        self._keys = Globs.read(_KEYS, GIT)
+        self._docker = Globs.read(_text(folder / ".dockerignore"), DOCKER)
+        self._git: dict[PurePosixPath, Globs] = {}
+        self.left_out: list[str] = []
+
+    def files(self) -> Iterator[tuple[str, Path]]:
+        for place, folders, names in os.walk(self._folder, onerror=_refuse):
+            at = PurePosixPath(Path(place).relative_to(self._folder).as_posix())
+            if ignored := _text(Path(place) / ".gitignore"):
+                self._git[at] = Globs.read(ignored, GIT)
+            folders[:] = sorted(name for name in folders if self._enters(at / name))
+            for name in sorted(names):
+                if self._takes(at / name):
+                    yield str(at / name), self._folder / at / name
+
+    def _enters(self, path: PurePosixPath) -> bool:
+        """Whether to look into a folder."""
+        here = self._folder / path
+        if here.is_symlink():
+            self.left_out.append(f"{path}: a link to a folder")
+            return False
+        if self._noise.leaves_out(path, folder=True) or (here / _OF_VENVS).is_file():
+            return False
+        if self._keys.leaves_out(path, folder=True):
+            self.left_out.append(f"{path}: keys are kept there")
+            return False
+        return not self._exclude.leaves_out(path, folder=True)
+
+    def _takes(self, path: PurePosixPath) -> bool:
+        here = self._folder / path
+        if self._noise.leaves_out(path):
+            return False
+        if self._keys.leaves_out(path):
+            self.left_out.append(f"{path}: it may hold keys")
+            return False
+        if str(path) not in self._kept and self._is_ignored(path):
+            return False
+        if here.is_symlink() and not _leads_within(here, self._folder):
+            self.left_out.append(f"{path}: a link that leads out of the project, or nowhere")
+            return False
+        return here.is_file()
+
+    def _is_ignored(self, path: PurePosixPath) -> bool:
+        return (
+            self._exclude.leaves_out(path)
+            or self._docker.leaves_out(path)
+            or any(
+                globs.leaves_out(path.relative_to(at)) for at, globs in self._git.items() if path.is_relative_to(at)
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Exclude:
+    """The file of `--exclude`: its globs are read as Git does, and as `hf upload` does, where `*` is any text."""
+
+    globs: Globs
+    lines: tuple[str, ...]
+
+    def leaves_out(self, path: PurePosixPath, folder: bool = False) -> bool:
+        text = f"{path}/" if folder else str(path)
+        return self.globs.leaves_out(path, folder) or any(fnmatch.fnmatchcase(text, line) for line in self.lines)
+
+
+def _excluded(file: Path | None) -> _Exclude:
+    if file is None:
+        return _Exclude(Globs.read("", GIT), ())
+    if not file.is_file():
+        raise UsageError(f"--exclude {file}: there is no such file; write a glob a line into it")
+    text = _text(file)
+    lines = [line.strip() for line in text.splitlines()]
+    return _Exclude(Globs.read(text, GIT), tuple(line for line in lines if line and line[0] not in "#!"))
+
+
+def _text(file: Path) -> str:
+    """The contents of an ignore file; "" if there is none."""
+    try:
+        return file.read_text(encoding="utf-8-sig") if file.is_file() else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file} cannot be read: {error}") from None
+
+
+def _leads_within(link: Path, folder: Path) -> bool:
+    try:
+        return link.resolve(strict=True).is_relative_to(folder.resolve())
+    except OSError:
+        return False
+
+
+def _refuse(error: OSError) -> None:
+    raise UsageError(f"{error.filename} cannot be read: {error.strerror}; make it readable, or move it elsewhere")
