@@ -186,7 +186,7 @@ def test_a_package_that_cannot_be_imported_names_import_and_file(site: Path, fil
 
 def test_a_manifest_that_is_not_valid_is_told(site: Path) -> None:
     install(site, files=files_of(manifest="port: many\n"))
-    with pytest.raises(UsageError, match=r"maze_env/openenv\.yaml: `port`"):
+    with pytest.raises(UsageError, match=r"maze_env/openenv\.yaml: line 1, column 7: `port`"):
         AutoEnv.get_env_class("maze")
 
 

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import runpy
+import subprocess
 import sys
+from collections.abc import Iterator
 
+import click
 import pytest
 
 import openenv
 from openenv.cli import main
+from openenv.cli.main import app
 
 
 @pytest.fixture
@@ -34,6 +38,66 @@ def test_the_help_lists_the_commands(command, flag):
         assert word in output
 
 
+def test_the_overview_is_grouped(command):
+    output = command("--help")[1]
+    places = [output.index(f"\n{heading}:\n") for heading in ("Begin", "Publish", "Measure", "Operate")]
+    assert places == sorted(places)
+    commands = output[places[0] :]
+    order = [commands.index(f"  {name} ") for name in ("init", "serve", "validate", "push", "bench", "deploy")]
+    assert order == sorted(order)
+    assert "worker" not in output
+
+
+def every_command(
+    found: click.Command, context: click.Context
+) -> Iterator[tuple[list[str], click.Command, click.Context]]:
+    """A command and all below it that are not hidden, with the words that name them."""
+    yield context.command_path.split(), found, context
+    if isinstance(found, click.Group):
+        for name in found.list_commands(context):
+            inner = found.get_command(context, name)
+            assert inner is not None
+            if not inner.hidden:
+                yield from every_command(inner, click.Context(inner, parent=context, info_name=name))
+
+
+COMMANDS = list(every_command(app, click.Context(app, info_name="openenv", **app.context_settings)))
+
+
+@pytest.mark.parametrize(("words", "found", "context"), COMMANDS, ids=[" ".join(words) for words, _, _ in COMMANDS])
+def test_every_help_has_examples_of_its_command_with_options_that_there_are(words, found, context):
+    text = found.get_help(context)
+    _, _, examples = text.partition("Examples:\n")
+    lines = [line.strip() for line in examples.partition("\n\n")[0].splitlines()]
+    assert lines
+    named = [line for line in lines if " ".join(words) in line or words == ["openenv"]]
+    assert named
+    options = {name for parameter in found.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    for line in named:
+        for word in line.partition(" ".join(words))[2].replace(")", " ").replace('"', " ").split():
+            if word in {"|", ">"}:
+                break
+            if word.startswith("-") and not isinstance(found, click.Group):
+                assert word in options, line
+
+
+def test_the_overview_says_what_the_commands_say(command):
+    table = {lazy.name: lazy for commands in app.sections.values() for lazy in commands}
+    for words, found, _ in COMMANDS:
+        if len(words) == 2:
+            assert table[words[1]].summary == found.short_help
+    assert all(lazy.hidden == lazy.load().hidden for lazy in table.values())
+
+
+def test_the_overview_and_a_new_project_wait_for_no_library():
+    code = (
+        "import sys, openenv.cli.main, openenv.cli.init\n"
+        "print(*sorted({'pydantic', 'fastapi', 'asyncio', 'rich', 'httpx'} & sys.modules.keys()))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout.split() == []
+
+
 def test_without_arguments_it_shows_its_help(command):
     code, output, complaints = command()
     assert code == 2
@@ -44,7 +108,8 @@ def test_without_arguments_it_shows_its_help(command):
     ("arguments", "complaint"),
     [
         (["fly"], "fly"),
-        (["serve"], "TARGET"),
+        (["contract", "dump", "--ulr", "x"], "--url"),
+        (["srve"], "openenv serve"),
         (["serve", "echo", "--wings", "2"], "--wings"),
         (["serve", "echo", "--port", "many"], "many"),
         (["serve", "echo", "more"], "more"),
@@ -55,6 +120,32 @@ def test_a_mistake_on_the_command_line(command, arguments, complaint):
     assert (code, output) == (2, "")
     assert complaint in complaints
     assert "--help" in complaints
+    assert complaints.startswith("error: ")
+    assert complaints.count("\n") == 1
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("valdate", "validate"), ("int", "init"), ("benchmark", "bench")])
+def test_a_command_that_is_not_there_names_the_one_that_was_meant(command, typed, meant):
+    assert f"did you mean `openenv {meant}`?" in command(typed)[2]
+
+
+def test_a_command_like_no_other_names_all(command):
+    complaints = command("xyzzy")[2]
+    assert "validate" in complaints
+    assert "worker" not in complaints
+
+
+@pytest.mark.parametrize("target", [[], ["."]])
+def test_a_folder_that_is_no_project_says_how_to_begin_one(command, monkeypatch, tmp_path, target):
+    monkeypatch.chdir(tmp_path)
+    code, _, complaints = command("serve", *target)
+    assert code == 1
+    assert str(tmp_path) in complaints
+    assert "openenv init NAME" in complaints
+
+
+def test_a_bundled_environment_that_is_misspelt(command):
+    assert "did you mean echo?" in command("serve", "ecko")[2]
 
 
 def test_an_error_of_ours_is_one_line(command):

@@ -4,7 +4,7 @@ import ssl
 
 import pytest
 
-from openenv.cli.protection import check_tls, tls_options, with_keys, words_about_keys
+from openenv.cli.protection import check_tls, key_words, tls_options, warning_of_keys, with_keys
 from openenv.errors import UsageError
 from openenv.settings import ServerSettings
 
@@ -22,30 +22,33 @@ def test_off_loopback_a_key_is_made(host):
     assert after.api_keys == key
     assert len(key) >= 32
     assert with_keys(before)[1] != key
-    words = "\n".join(words_about_keys(after, key, "http://server:8000"))
-    assert f'EnvClient("http://server:8000", api_key="{key}")' in words
+    words = key_words(after, key)
+    assert f'api_key="{key}"' in words
     assert "OPENENV_API_KEYS" in words
+    assert warning_of_keys(after) is None
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
 def test_on_loopback_none_is_asked_for(host):
     after, key = with_keys(settings(host=host))
     assert (after.api_keys, key) == ("none", None)
-    assert words_about_keys(after, key, "") == []
+    assert key_words(after, key) == "no key"
+    assert warning_of_keys(after) is None
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
 def test_keys_that_are_set_stay_and_are_not_shown(host):
     after, key = with_keys(settings(host=host, api_keys="control:mine"))
     assert (after.api_keys, key) == ("control:mine", None)
-    assert words_about_keys(after, key, "") == []
+    assert key_words(after, key) == "asks for a key"
+    assert warning_of_keys(after) is None
 
 
 def test_asking_for_none_off_loopback_is_warned_of():
     after, key = with_keys(settings(host="0.0.0.0", api_keys="none"))
     assert (after.api_keys, key) == ("none", None)
-    (warning,) = words_about_keys(after, key, "")
-    assert "anybody" in warning
+    assert key_words(after, key) == "no key"
+    assert "anybody" in (warning_of_keys(after) or "")
 
 
 def test_without_a_certificate_there_is_no_tls():

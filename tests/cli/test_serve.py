@@ -8,12 +8,18 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from openenv.cli.announcement import announce, facts_of
 from openenv.cli.main import app
 from openenv.cli.serve import serve
 from openenv.cli.worker import command as command_of_worker
 from openenv.cli.worker import worker_app
+from openenv.envs.echo.models import EchoAction, EchoObservation
+from openenv.envs.echo.server.echo_environment import EchoEnvironment
 from openenv.errors import UsageError
+from openenv.server import create_app
 from openenv.settings import ServerSettings
+from tests.auto.distributions import files_of, install
+from tests.modules import forget
 
 TABLE = list(ServerSettings.table())
 # The argument, and what is for deployments that nobody starts by hand.
@@ -21,7 +27,6 @@ NO_OPTION = {
     "target",
     "max_concurrent_envs",
     "readme_path",
-    "web_interface",
     "max_batch",
     "max_constructing",
     "max_connection_in_flight",
@@ -117,8 +122,60 @@ def test_a_port_in_use_names_the_ways_out(host):
         port = taken.getsockname()[1]
         error = run("echo", "--host", host, "--port", str(port))
     assert isinstance(error, UsageError)
-    assert f"cannot listen on {host}:{port}: Address already in use" in error.message
+    assert f"cannot listen on {host}:{port}: Address already in use, by process {os.getpid()} (" in error.message
     assert "--port (0 takes a free port)" in error.message
+
+
+@pytest.mark.parametrize("flag", ["-p", "--port"])
+def test_the_port_has_a_short_flag_too(flag):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert f":{port}: Address" in run("echo", flag, port).message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variable"),
+    [(["--no-ui"], "False"), (["--ui"], None), ([], None)],
+)
+def test_the_ui_can_be_switched_off(arguments, variable):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        run("echo", *arguments, "--port", str(taken.getsockname()[1]))
+    assert os.environ.get("ENABLE_WEB_INTERFACE") == variable
+
+
+def announced(capsys, serves, made_key=None, reload=False, **settings):
+    """What is said of a server."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        read = ServerSettings.read({}, **{"api_keys": "none", **settings})
+        announce(read, listener, serves, made_key, reload)
+        port = listener.getsockname()[1]
+    (line,) = capsys.readouterr().err.splitlines()
+    return line.replace(f":{port}", ":P")
+
+
+def test_one_line_says_url_ui_key_sessions_and_workers(capsys):
+    line = announced(capsys, {"name": "maze", "limit": 64})
+    assert line.startswith(
+        "maze on http://127.0.0.1:P · UI http://127.0.0.1:P/web · no key · up to 64 sessions · 1 worker · fast path"
+    )
+
+
+def test_the_line_of_a_server_with_a_key_and_workers(capsys):
+    line = announced(capsys, {"name": "maze", "limit": 1}, "made", reload=True, workers=4, api_keys="made")
+    assert 'api_key="made"' in line
+    assert "up to 1 session · 4 workers · " in line
+    assert line.endswith("reloading")
+    assert "asks for a key" in announced(capsys, {"name": "maze", "limit": 1}, api_keys="mine-and-mine")
+
+
+@pytest.mark.parametrize("settings", [{"web_interface": False}, {"mode": "production"}])
+def test_the_line_names_no_ui_where_there_is_none(capsys, settings):
+    assert "UI" not in announced(capsys, {"name": "maze", "limit": 64}, **settings)
+    assert "UI" not in announced(capsys, {"name": "plain:app"})
+    app = create_app(EchoEnvironment, EchoAction, EchoObservation, env_name="echo", mode="production")
+    assert facts_of(app, "app:app")["mode"] == "production"
+    assert "UI" not in announced(capsys, facts_of(app, "app:app"))
+    assert facts_of(object(), "plain:app") == {"name": "plain:app"}
 
 
 @pytest.mark.parametrize("host", ["nowhere.invalid", "192.0.2.1", "::ffff:0:0:1"])
@@ -133,6 +190,18 @@ def test_the_target_is_looked_at_before_the_port():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         error = run("nothing", "--port", str(taken.getsockname()[1]))
     assert "nothing to serve" in error.message
+
+
+def test_an_installed_environment_is_served_by_its_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    app = "from openenv.envs.echo.server.app import app\n"
+    install(tmp_path, files=files_of(**{"server/__init__": "", "server/app": app}))
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            assert "cannot listen" in run("maze", "--port", str(taken.getsockname()[1])).message
+        assert "nothing to serve" in run("moze").message
+    finally:
+        forget(tmp_path)
 
 
 def test_host_and_port_may_be_variables():

@@ -13,6 +13,9 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
+from openenv.project.checks import Outcome
+from openenv.project.checks.url import check_url
+
 from .installation import HERE, Installation
 from .server import Server
 
@@ -275,3 +278,12 @@ def test_a_slot_is_free_when_its_connection_has_ended(ours_served: Servers, peer
                 socket.send(json.dumps({"type": "close"}))
                 with pytest.raises(ConnectionClosed):
                     socket.recv(timeout=30)
+
+
+@pytest.mark.parametrize("app", ["app", "tools", "single"])
+def test_validate_finds_no_fault_in_either(ours_served: Servers, peer_served: Servers, app: str) -> None:
+    mine, theirs = (check_url(servers.by_app[app].url) for servers in (ours_served, peer_served))
+    assert [each for each in (*mine.findings, *theirs.findings) if each.outcome is Outcome.FAIL] == []
+    # A number is no message; the released peer ends the session over it.
+    doubts = {each.check for each in theirs.findings if each.outcome is Outcome.WARNING}
+    assert doubts - {each.check for each in mine.findings if each.outcome is Outcome.WARNING} == {"url.odd-frames"}

@@ -6,6 +6,7 @@ import pytest
 
 from openenv.errors import UsageError
 from openenv.project import Manifest
+from openenv.project.manifest import remarks
 
 
 def read(folder: Path, text: str) -> Manifest:
@@ -105,3 +106,126 @@ def test_a_manifest_that_is_no_text(tmp_path: Path) -> None:
     (tmp_path / "openenv.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UsageError, match="cannot be read"):
         Manifest.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column", "words"),
+    [
+        ("name: maze\nport: [\n", 3, 1, "flow"),
+        ("name: maze\nport: 1: 2\n", 2, 8, "mapping values are not allowed"),
+        ("name: maze\n\tport: 3\n", 2, 1, "indent with spaces"),
+        ("name: 'maze\nport: 3\n", 3, 1, "quoted scalar"),
+        ("name: maze\n---\nname: other\n", 2, 1, "single document"),
+        ("name: maze\nother: *nothing\n", 2, 8, "undefined alias"),
+        ("name: maze\nother: !!python/object:os.system x\n", 2, 8, "constructor"),
+        ("name: maze\n{a: b}: c\n", 2, 1, "unhashable"),
+        ("name: maze\nother: a\x07b\n", 2, 9, "'\\x07'"),
+    ],
+)
+def test_what_is_no_yaml_is_told_with_line_and_column(
+    tmp_path: Path, text: str, line: int, column: int, words: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        read(tmp_path, text)
+    assert f"line {line}, column {column}: " in caught.value.message
+    assert words in caught.value.message
+    assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "place"),
+    [
+        ("name: maze\nport: many\n", "port", "line 2, column 7"),
+        (
+            "name: maze\nlimits:\n  max_sessions: 3\n  max_executing: many\n",
+            "limits.max_executing",
+            "line 4, column 18",
+        ),
+        ("{name: maze, app: x}\n", "app", "line 1, column 19"),
+        ("name: maze\nport: 1\nport: many\n", "port", "line 3, column 7"),
+        ("base: &base {port: many}\n<<: *base\nname: maze\n", "port", "line 1, column 1"),
+        ("name: maze\nclient: [a]\n", "client", "line 2, column 9"),
+    ],
+)
+def test_a_value_that_is_not_valid_is_told_with_line_and_column(
+    tmp_path: Path, text: str, key: str, place: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        read(tmp_path, text)
+    assert f"{tmp_path / 'openenv.yaml'}: {place}: `{key}" in caught.value.message
+
+
+def test_a_version_is_the_text_that_is_written(tmp_path: Path) -> None:
+    assert read(tmp_path, "version: 1.10\n").version == "1.10"
+    assert read(tmp_path, "version: 2024-01-05\n").version == "2024-01-05"
+    assert read(tmp_path, "version: 3\n").version == "3"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "name: " + "[" * 20_000,
+        "version: 2024-02-31\n",
+        "a0: &a0 [x]\n"
+        + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
+        + "port: *a11\n",
+        "name: &a [*a]\n",
+    ],
+    ids=["deep", "no date", "a bomb", "a loop"],
+)
+def test_a_manifest_made_to_do_harm_is_one_short_line(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        read(tmp_path, text)
+    assert "openenv.yaml" in caught.value.message
+    assert len(caught.value.message) < 1000
+    assert "\n" not in caught.value.message
+
+
+def remarked(folder: Path, text: str) -> list[tuple[str, str, str]]:
+    (folder / "openenv.yaml").write_text(text)
+    return [(str(place), saw, mend) for place, saw, mend in remarks(folder)]
+
+
+def test_a_good_manifest_gives_rise_to_no_remark(tmp_path: Path) -> None:
+    assert remarked(tmp_path, WHOLE) == []
+    assert remarked(tmp_path, "name: maze-env\ntags: [a]\ndefault_image: maze:1\n") == []
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [("prot", "port"), ("Name", "name"), ("spec-version", "spec_version"), ("enviroment", "environment"),
+     ("exection", "execution"), ("variable", "variables"), ("observations", "observation"), ("limit", "limits")],
+)  # fmt: skip
+def test_a_key_that_looks_misspelt_is_remarked(tmp_path: Path, key: str, meant: str) -> None:
+    ((place, saw, mend),) = remarked(tmp_path, f"app: server.app:app\n{key}: x\n")
+    assert (place, mend) == ("line 2, column 1", f"write `{meant}`")
+    assert f"`{key}`" in saw
+
+
+def test_a_key_that_is_given_twice_is_remarked(tmp_path: Path) -> None:
+    ((place, saw, _),) = remarked(tmp_path, "port: 1\nname: maze\nport: 2\n")
+    assert place == "line 3, column 1"
+    assert "line 1" in saw
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [("my maze!", "my_maze"), ("2048", "env_2048"), ("a/b", "a_b"), ("übung", "bung"), ("迷路", "env")],
+)
+def test_a_name_that_cannot_be_part_of_an_address_is_remarked(tmp_path: Path, name: str, other: str) -> None:
+    ((place, _, mend),) = remarked(tmp_path, f"name: '{name}'\n")
+    assert (place, mend) == ("line 1, column 7", f"call it {other}")
+
+
+def test_a_limit_that_is_no_setting_is_remarked(tmp_path: Path) -> None:
+    found = remarked(tmp_path, "limits:\n  max_session: 3\n  speed: 9\n  max_executing: 2\n")
+    assert [(place, mend) for place, _, mend in found] == [
+        ("line 2, column 3", "write `max_sessions`"),
+        ("line 3, column 3", "remove it, or see docs/settings.md"),
+    ]
+
+
+def test_remarks_of_what_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="line 1, column"):
+        remarked(tmp_path, "a: b: c\n")
+    assert remarked(tmp_path, "- a\n") == []

@@ -8,13 +8,15 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from openenv.client import GenericEnvClient
 from openenv.providers import HFSandboxProvider, LaunchSpec
 
-from ..pages import assert_printed, examples
+from ..docs.page import Page
+from ..docs.playing import play_page
 from ..providers.hub import TOKEN, Hub, running_hub
 
 pytest.importorskip("huggingface_hub")
@@ -63,12 +65,8 @@ def test_a_process_that_ends_cancels_its_jobs(hub: Hub, how: str | int) -> None:
     assert hub.alive == []
 
 
-def test_the_example_of_the_page_runs(hub: Hub) -> None:
-    program = examples("docs/sandbox.md")
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, env=environ(hub), capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert_printed(program, done.stdout)
+def test_the_example_of_the_page_runs(hub: Hub, tmp_path: Path) -> None:
+    play_page(Page("docs/sandbox.md"), tmp_path, frozenset({"hub"}), HF_ENDPOINT=hub.url, HF_TOKEN=TOKEN)
     assert hub.alive == []
 
 

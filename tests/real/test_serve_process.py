@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -192,33 +191,6 @@ def test_ipv6():
     with serving("echo", "--host", "::1") as server:
         assert server.url.startswith("http://[::1]:")
         assert play(server.url) == 0.5
-
-
-def test_it_starts_anew_when_a_file_changes(tmp_path):
-    write_project(tmp_path / "guess_env", package=True, hint="first")
-    with serving("guess_env", "--reload", cwd=tmp_path) as server:
-        assert "reloading" in server.announcement
-
-        def hint():
-            try:
-                with GenericEnvClient(server.url, message_timeout_s=LIMIT_S) as env:
-                    env.reset()
-                    return env.step({"number": 1}).observation["hint"]
-            except ConnectionFailed:
-                return None
-
-        assert hint() == "first"
-        environment = tmp_path / "guess_env" / "server" / "guess_environment.py"
-        environment.write_text(environment.read_text().replace('"first"', '"second"'))
-        for _ in range(int(LIMIT_S * 20)):
-            if hint() == "second":
-                break
-            time.sleep(0.05)
-        assert hint() == "second"
-        code, complaints = server.end(signal.SIGINT)
-        assert code in (0, 130)  # uvicorn's reloader has the say
-        assert "Traceback" not in complaints
-        assert server.group() == []
 
 
 def test_an_ordinary_app_is_served_too(tmp_path):

@@ -44,11 +44,10 @@ def status(url: str, key: str | None = None) -> int:
 @each_number_of_workers
 def test_off_loopback_it_makes_a_key_and_prints_it_once(workers):
     with serving("echo", "--host", "0.0.0.0", "--workers", workers) as server:
-        line = server.line()
-        found = re.search(r'api_key="([^"]+)"', line)
-        assert found is not None, line
+        found = re.search(r'api_key="([^"]+)"', server.announcement)
+        assert found is not None, server.announcement
         key = found[1]
-        assert "OPENENV_API_KEYS" in server.line()
+        assert "OPENENV_API_KEYS" in server.announcement
         url = server.url.replace("0.0.0.0", "127.0.0.1")
         assert status(f"{url}/health") == 200
         for path in ("/metadata", "/docs", "/nowhere"):

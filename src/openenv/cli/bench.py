@@ -25,7 +25,14 @@ __all__ = ["app"]
 
 @click.group("bench", short_help="Measure an environment server.")
 def app() -> None:
-    """Measure an environment server."""
+    """Measures environment servers: what a step costs, and how many sessions are carried at once.
+
+    \b
+    Examples:
+      openenv bench demo
+      openenv bench steps --serve echo
+      openenv bench scale --serve benchmark --requests-grid 1024,4096
+    """
 
 
 app.add_command(scale)
@@ -42,7 +49,13 @@ app.add_command(sandbox)
 @click.option("--episodes", type=options.COUNT, default=200, show_default=True, help="Episodes of each game.")
 @click.option("--concurrency", type=options.COUNT, default=64, show_default=True, help="Sessions that play at once.")
 def demo(output_dir: Path, sessions: int, episodes: int, concurrency: int) -> None:
-    """Serves the benchmark environment and two games, drives them, and tells what it saw."""
+    """Serves the benchmark environment and two games, drives them, and tells what it saw.
+
+    \b
+    Examples:
+      openenv bench demo
+      openenv bench demo --sessions 256 --output-dir out/small
+    """
     shown = options.display_module()
     from ..bench.demo import Demo, check_demo, run_demo
 

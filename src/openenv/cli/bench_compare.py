@@ -25,7 +25,7 @@ def compare(first: Path, second: Path, as_json: bool) -> None:
     `openenv bench steps --json` printed, or the result.json of `openenv bench scale`.
 
     \b
-    Example:
+    Examples:
       openenv bench steps --serve benchmark --trials 5 --json > before.json
       openenv bench steps --serve benchmark --trials 5 --json > after.json
       openenv bench compare before.json after.json

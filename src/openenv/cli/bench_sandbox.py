@@ -61,7 +61,7 @@ def sandbox(
     raw.jsonl, summary.csv and result.json. Exit code 1 if a job failed.
 
     \b
-    Example:
+    Examples:
       openenv bench sandbox --provider local --concurrency 1,2,4,8 --hold-scale 0.1
     """
     shown = options.display_module()

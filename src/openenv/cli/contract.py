@@ -12,6 +12,7 @@ import click
 from .. import __version__
 from ..contract import Contract, differences
 from ..errors import ConnectionLost, MissingExtra, OpenEnvError, ProtocolViolation, Unauthorized, UsageError
+from .completing import TARGET
 
 __all__ = ["contract"]
 
@@ -31,6 +32,11 @@ class _Unanswered(click.ClickException):
 def contract() -> None:
     """Writes the JSON Schemas of an environment's action, observation and state to a file, and compares them with it:
     a change that breaks clients is then seen in CI, before they are.
+
+    \b
+    Examples:
+      openenv contract dump . -o contract.json
+      openenv contract check . contract.json
     """
 
 
@@ -43,7 +49,7 @@ def _of_environment(command: Command) -> Command:
 
 
 @contract.command(short_help="Print the contract, or write it to a file.")
-@click.argument("target", required=False)
+@click.argument("target", required=False, shell_complete=TARGET)
 @_of_environment
 @click.option("-o", "--output", type=_FILE, help="Write it there instead of printing it.")
 def dump(target: str | None, url: str | None, api_key: str | None, output: Path | None) -> None:
@@ -149,14 +155,13 @@ def _loaded(target: str) -> Contract:
 
 
 def _asked(url: str, api_key: str | None) -> Contract:
-    from ..client.url import websocket_url
+    from ..client.url import http_url, websocket_url
 
     try:
         import httpx
     except ModuleNotFoundError:
         raise MissingExtra("httpx", "core") from None
-    socket = websocket_url(url).partition("?")[0]
-    address = "http" + socket.removeprefix("ws").removesuffix("/ws")
+    address = http_url(websocket_url(url))
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     try:
         answer = httpx.get(f"{address}/schema", headers=headers, timeout=TIMEOUT_S)

@@ -43,7 +43,12 @@ _AMOUNTS: Mapping[str, tuple[tuple[type, ...], str]] = {
 
 @click.group(name="deploy", short_help="Put servers on a cluster, to stay.")
 def deploy() -> None:
-    """Puts servers on a cluster, where they stay until they are deleted."""
+    """Puts servers on a cluster, where they stay until they are deleted.
+
+    \b
+    Examples:
+      openenv deploy kubernetes my-env:1 --replicas 4 -n training
+    """
 
 
 def _about_servers(command: Command) -> Command:

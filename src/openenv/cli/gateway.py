@@ -47,7 +47,13 @@ def _shared(command: Command) -> Command:
 @click.group(short_help="One address before many servers.")
 def gateway() -> None:
     """Sessions are spread evenly over servers, and come back to their own when a connection was lost. A server that
-    does not answer gets none. Keys go through to the servers, which ask for them."""
+    does not answer gets none. Keys go through to the servers, which ask for them.
+
+    \b
+    Examples:
+      openenv gateway run --backends 10.0.0.1:8000,10.0.0.2:8000
+      openenv gateway render --backends 10.0.0.1:8000,10.0.0.2:8000 --format haproxy
+    """
 
 
 @gateway.command(short_help="Write the configuration of a balancer.")

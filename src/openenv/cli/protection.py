@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import UsageError
 from ..settings import ServerSettings
 
-__all__ = ["check_tls", "tls_options", "with_keys", "words_about_keys"]
+__all__ = ["check_tls", "key_words", "tls_options", "warning_of_keys", "with_keys"]
 
 KEY_BYTES = 24
 
@@ -36,19 +36,23 @@ def with_keys(settings: ServerSettings) -> tuple[ServerSettings, str | None]:
     return settings.model_copy(update={"api_keys": key}), key
 
 
-def words_about_keys(settings: ServerSettings, made_key: str | None, address: str) -> list[str]:
-    """What whoever starts a server is told of its keys: the one that was made, here and nowhere else."""
+def key_words(settings: ServerSettings, made_key: str | None) -> str:
+    """What the line that announces a server says of keys: the one that was made is told here and nowhere else."""
+    from ..server.keys import NO_KEYS
+
+    if made_key is not None:
+        return f'clients show api_key="{made_key}" (choose your own by OPENENV_API_KEYS or --api-key; none: no key)'
+    return "no key" if settings.api_keys == NO_KEYS else "asks for a key"
+
+
+def warning_of_keys(settings: ServerSettings) -> str | None:
+    """What whoever starts a server that everybody can use is warned of."""
     from ..server.keys import NO_KEYS
     from ..server.origin import is_loopback
 
-    if made_key is not None:
-        return [
-            f'clients need this key:  EnvClient("{address}", api_key="{made_key}")',
-            "  (choose your own with OPENENV_API_KEYS or --api-key; none: no key is asked for)",
-        ]
-    if settings.api_keys == NO_KEYS and not is_loopback(settings.host):
-        return ["warning: no key is asked for (--api-key none): anybody who can reach this address can use it"]
-    return []
+    if settings.api_keys != NO_KEYS or is_loopback(settings.host):
+        return None
+    return "warning: no key is asked for (--api-key none): anybody who can reach this address can use it"
 
 
 def tls_options(settings: ServerSettings) -> dict[str, Any]:

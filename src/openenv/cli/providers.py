@@ -25,6 +25,11 @@ ROUNDS = 3
 def providers() -> None:
     """Servers that providers have started, on this machine and wherever else they can be reached from here. All that
     belongs to one is labelled with its deployment and with the process that owns it.
+
+    \b
+    Examples:
+      openenv providers list
+      openenv providers gc --dry-run
     """
 
 
@@ -45,6 +50,11 @@ def list_(names: tuple[str, ...]) -> None:
     """Lists all that carries our labels: what it is, its deployment, and whether its owner still runs.
 
     An owner is `lives`, `dead`, or `unknown`: a process of another machine or container cannot be seen from here.
+
+    \b
+    Examples:
+      openenv providers list
+      openenv providers list --provider docker
     """
     count = 0
     for place in asyncio.run(_looked(names)):

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-import importlib.util
+import errno
+import os
 import socket
 import sys
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from .. import logs
-from ..errors import UsageError
+from ..errors import UnknownEnvironment, UsageError
 from ..file_limit import raise_file_limit
 from ..project import target as targets
 from ..settings import ServerSettings, Setting
-from .protection import check_tls, tls_options, with_keys, words_about_keys
+from .announcement import announce, facts_of, say
+from .completing import TARGET
+from .port_holder import holder_of
+from .protection import check_tls, tls_options, with_keys
 
-__all__ = ["serve", "server_options"]
+__all__ = ["run_here", "serve", "server_options"]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _SETTINGS: dict[str, Setting] = {setting.name: setting for setting in ServerSettings.table()}
@@ -25,7 +31,6 @@ _SETTINGS: dict[str, Setting] = {setting.name: setting for setting in ServerSett
 _NO_OPTION = (
     "max_concurrent_envs",
     "readme_path",
-    "web_interface",
     "target",
     "max_batch",
     "max_constructing",
@@ -48,11 +53,14 @@ BACKLOG = 65_535
 SHUTDOWN_S = 5
 
 
-def _option(name: str, kind: Any = str, flag: str | None = None) -> Callable[[Command], Command]:
+def _option(
+    name: str, kind: Any = str, flag: str | None = None, letter: str | None = None
+) -> Callable[[Command], Command]:
     """An option for a setting, with the help text that the settings table has."""
     setting = _SETTINGS[name]
     default = "" if setting.default is None else f"; default {setting.default}"
     return click.option(
+        *([f"-{letter}"] if letter else []),
         f"--{flag or name.removesuffix('_s').replace('_', '-')}",
         name,
         type=kind,
@@ -60,11 +68,11 @@ def _option(name: str, kind: Any = str, flag: str | None = None) -> Callable[[Co
     )
 
 
-def _switch(name: str) -> Callable[[Command], Command]:
+def _switch(name: str, flag: str | None = None) -> Callable[[Command], Command]:
     """An option for a setting that is on or off."""
     setting = _SETTINGS[name]
     return click.option(
-        f"--{name}/--no-{name}",
+        f"--{flag or name}/--no-{flag or name}",
         name,
         default=None,
         help=f"{setting.description} [{', '.join(setting.variables)}; default {'on' if setting.default else 'off'}]",
@@ -84,13 +92,15 @@ def _without_option() -> list[str]:
     short_help="Serve an environment over WebSocket and HTTP.",
     help=f"""Serves TARGET over WebSocket and HTTP.
 
-    TARGET is module:attribute (an app or an Environment class), a folder with openenv.yaml, gymnasium:ENV_ID, or a
-    bundled environment: {", ".join(targets.bundled())}.
+    TARGET is a folder with openenv.yaml (by default the current one), module:attribute (an app or an Environment
+    class), gymnasium:ENV_ID, a bundled environment ({", ".join(targets.bundled())}), or an installed one, as
+    `openenv list` calls it.
 
     Most options can also be set by the environment variable that stands behind them.
 
     \b
     Examples:
+      openenv serve . --reload
       openenv serve echo
       openenv serve my_package.server.app:app --workers 4 --max-sessions 1000
       openenv serve gymnasium:CartPole-v1 --port 8001
@@ -98,9 +108,9 @@ def _without_option() -> list[str]:
     """,
     epilog="Further variables: " + "; ".join(_without_option()) + ".",
 )
-@click.argument("target")
+@click.argument("target", default=".", shell_complete=TARGET)
 @_option("host")
-@_option("port", int)
+@_option("port", int, letter="p")
 @_option("workers", int)
 @_option("max_sessions", int)
 @_option("max_sessions_per_key", int)
@@ -128,10 +138,12 @@ def _without_option() -> list[str]:
 @_option("grace_s", float)
 @_option("log_level")
 @_option("log_format")
+@_switch("web_interface", "ui")
 @_switch("metrics")
 @_switch("tracing")
-@click.option("--reload", is_flag=True, help="Start anew when a Python file changes.")
+@click.option("--reload", is_flag=True, help="Start anew when a file of TARGET changes.")
 def serve(target: str, reload: bool, **options: Any) -> None:
+    target = _installed(target)
     settings = _possible(ServerSettings.read(target=target, **options), reload)
     logs.set_up(settings.log_format, settings.log_level)
     check_tls(settings)
@@ -141,15 +153,13 @@ def serve(target: str, reload: bool, **options: Any) -> None:
     settings.export()
     if settings.workers > 1:
         sys.exit(_run_workers(settings, made_key))
+    if reload:
+        _run_reloading(settings, made_key)
+        return
     app = targets.load(target)
     listener = _listen(settings)
-    environment = getattr(getattr(app, "state", None), "openenv", None)
-    limit = getattr(environment, "max_concurrent_envs", None)
-    _announce(settings, listener, getattr(environment, "env_name", target), limit, reload, made_key)
-    if reload:
-        _run_reloading(settings, listener)
-    else:
-        _run_here(app, settings, listener)
+    announce(settings, listener, facts_of(app, target), made_key)
+    run_here(app, settings, listener)
 
 
 def server_options(settings: ServerSettings) -> dict[str, Any]:
@@ -164,6 +174,19 @@ def server_options(settings: ServerSettings) -> dict[str, Any]:
         "timeout_graceful_shutdown": SHUTDOWN_S,
         **tls_options(settings),
     }
+
+
+def _installed(target: str) -> str:
+    """The folder of an installed environment that is called so; the target itself, if that is something else."""
+    if not target or ":" in target or Path(target).exists() or target in targets.bundled():
+        return target
+    from ..auto.catalog import find
+
+    try:
+        entry = find(target)
+    except UnknownEnvironment:  # who loads it says what targets there are
+        return target
+    return target if entry.manifest_path is None else str(entry.manifest_path.parent)
 
 
 def _possible(settings: ServerSettings, reload: bool) -> ServerSettings:
@@ -181,44 +204,13 @@ def _listen(settings: ServerSettings) -> socket.socket:
     try:
         return socket.create_server((settings.host, settings.port), family=family, backlog=BACKLOG)
     except OSError as error:
+        reason = error.strerror or str(error)
+        if error.errno == errno.EADDRINUSE:
+            reason = f"{os.strerror(error.errno)}, by {holder_of(settings.port)}"
         raise UsageError(
-            f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}; "
+            f"cannot listen on {settings.host}:{settings.port}: {reason}; "
             "choose another address with --host or --port (0 takes a free port)"
         ) from None
-
-
-def _announce(
-    settings: ServerSettings,
-    listener: socket.socket,
-    name: str,
-    limit: int | None,
-    reload: bool,
-    made_key: str | None,
-) -> None:
-    host, port = listener.getsockname()[:2]
-    scheme = "https" if settings.ssl_certfile else "http"
-    address = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
-    parts = [
-        f"{click.style(name, bold=True)} on {address}",
-        f"{settings.workers} worker" + ("s" if settings.workers > 1 else ""),
-    ]
-    if limit is not None:
-        parts.append(f"up to {limit} session" + ("s" if limit > 1 else ""))
-    parts.append("fast path" + (", uvloop" if _has_uvloop() else ""))
-    if reload:
-        parts.append("reloading")
-    _say(settings, " · ".join(parts))
-    for line in words_about_keys(settings, made_key, address):
-        _say(settings, line)
-
-
-def _say(settings: ServerSettings, text: str) -> None:
-    """Tells whoever started this something; where logs are JSON, all lines are."""
-    click.echo(logs.notice(click.unstyle(text)) if settings.log_format == "json" else text, err=True)
-
-
-def _has_uvloop() -> bool:
-    return importlib.util.find_spec("uvloop") is not None
 
 
 def _run_workers(settings: ServerSettings, made_key: str | None) -> int:
@@ -228,29 +220,52 @@ def _run_workers(settings: ServerSettings, made_key: str | None) -> int:
     listener = _listen(settings)
 
     def ready(serves: dict[str, Any]) -> None:
-        _announce(settings, listener, serves["name"], serves.get("limit"), False, made_key)
+        announce(settings, listener, serves, made_key)
 
     return Supervisor(listener, settings, command, ready).run()
 
 
-def _run_here(app: Any, settings: ServerSettings, listener: socket.socket) -> None:
+def run_here(
+    app: Any, settings: ServerSettings, listener: socket.socket, ready: Callable[[], None] | None = None
+) -> None:
+    """Serves an app in this process until a signal ends it.
+
+    Args:
+        app: What is served.
+        settings: Of the server.
+        listener: Where.
+        ready: Called when the app has started.
+
+    Raises:
+        KeyboardInterrupt: It was Ctrl-C.
+    """
     from ..server.tuning import tune_process
     from ..supervisor.serving import DrainingServer
 
+    class Server(DrainingServer):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            if ready is not None and not self.should_exit:
+                ready()
+
     config = _config(app, settings)
     tune_process()
-    server = DrainingServer(config, settings.grace_s)
+    server = Server(config, settings.grace_s)
     server.run(sockets=[listener])
     if server.interrupted:
         raise KeyboardInterrupt
 
 
-def _run_reloading(settings: ServerSettings, listener: socket.socket) -> None:
-    import uvicorn
-    from uvicorn.supervisors import ChangeReload
+def _run_reloading(settings: ServerSettings, made_key: str | None) -> None:
+    from .reload import Reloader, watched
 
-    config = _config("openenv.cli.worker:worker_app", settings, factory=True, reload=True)
-    ChangeReload(config, target=uvicorn.Server(config).run, sockets=[listener]).run()
+    watched(str(settings.target))
+    listener = _listen(settings)
+
+    def ready(serves: dict[str, Any]) -> None:
+        announce(settings, listener, serves, made_key, reload=True)
+
+    Reloader(listener, settings, ready, partial(say, settings)).run()
 
 
 def _config(app: Any, settings: ServerSettings, **more: Any) -> Any:

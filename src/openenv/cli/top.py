@@ -149,10 +149,9 @@ def _watch(server: _Server, console: Any, interval: float) -> None:
 
 
 def _http_address(url: str) -> str:
-    from ..client.url import websocket_url
+    from ..client.url import http_url, websocket_url
 
-    address = websocket_url(url).partition("?")[0]
-    return "http" + address.removeprefix("ws").removesuffix("/ws")
+    return http_url(websocket_url(url))
 
 
 def _httpx() -> ModuleType:

@@ -7,7 +7,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 from ..errors import UsageError
 
-__all__ = ["is_loopback", "mcp_url", "towards", "websocket_url"]
+__all__ = ["http_url", "is_loopback", "mcp_url", "towards", "websocket_url"]
 
 _SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 
@@ -34,6 +34,13 @@ def websocket_url(base_url: str) -> str:
     if not path.endswith("/ws"):
         path += "/ws"
     return urlunsplit((_SCHEMES[parts.scheme], parts.netloc, path, parts.query, ""))
+
+
+def http_url(endpoint: str) -> str:
+    """The address of the routes of a server whose environment endpoint is given, without a slash at its end."""
+    parts = urlsplit(endpoint)
+    scheme = "https" if parts.scheme == "wss" else "http"
+    return urlunsplit((scheme, parts.netloc, parts.path.removesuffix("/ws"), "", ""))
 
 
 def mcp_url(endpoint: str) -> str:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from pathlib import Path
 from typing import Any
 
-from ..environment import Environment
-from ..errors import UsageError
-from ..launch.in_process import types_of
+from ..errors import NotAProject, UsageError
 from .imports import attribute_of, import_module, search
-from .manifest import Manifest
 
 __all__ = ["bundled", "load"]
 
@@ -26,6 +24,7 @@ def load(target: str) -> Any:
 
     Raises:
         UsageError: There is no such thing; the message says what was looked for and where.
+        NotAProject: It is a folder without `openenv.yaml`.
         ImportFailed: Its module cannot be imported; the message says why, and in which file.
         MissingExtra: The target needs a package that is not installed.
     """
@@ -39,8 +38,15 @@ def load(target: str) -> Any:
     if (Path(target) / "openenv.yaml").is_file():
         return _from_project(Path(target).resolve())
     module, colon, attribute = target.partition(":")
+    if target and not colon and Path(target).is_dir():
+        raise NotAProject(
+            f"{target!r} is no project, for {Path(target).resolve()} has no openenv.yaml: give {_KINDS} "
+            f"({', '.join(bundled())}), or begin a project with `openenv init NAME`"
+        )
     if not colon:
-        raise UsageError(f"{target!r} is nothing to serve: give {_KINDS} ({', '.join(bundled())})")
+        close = difflib.get_close_matches(target, bundled(), 1)
+        meant = f" did you mean {close[0]}?" if close else ""
+        raise UsageError(f"{target!r} is nothing to serve:{meant} give {_KINDS} ({', '.join(bundled())})")
     search(Path.cwd())
     return _found(module, attribute, target)
 
@@ -52,6 +58,8 @@ def bundled() -> list[str]:
 
 
 def _from_project(folder: Path) -> Any:
+    from .manifest import Manifest
+
     manifest = Manifest.read(folder)
     served = manifest.app
     if manifest.environment is not None and "app" not in manifest.model_fields_set:
@@ -72,6 +80,9 @@ def _found(module: str, attribute: str, target: str) -> Any:
 
 
 def _app_of(value: Any, target: str) -> Any:
+    from ..environment import Environment
+    from ..launch.in_process import types_of
+
     if inspect.isclass(value) and issubclass(value, Environment):
         from ..server import create_app
 

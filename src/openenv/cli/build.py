@@ -1,0 +1,168 @@
+"""`openenv build`: the image of an environment."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import UsageError
+from ..project import Project, target
+from ..settings import variable_here
+from .progress import Progress
+
+if TYPE_CHECKING:
+    from ..project.image import BuildProgress, Built
+from .completing import TARGET
+
+__all__ = ["StepLines", "arguments", "build", "project_of"]
+
+_FILE = click.Path(path_type=Path)
+# What an instruction may take of a line.
+WIDTH = 90
+# Instructions that are worth a line before they have ended, where there is no bar.
+_SLOW = ("RUN ", "FROM ")
+
+
+@click.command(short_help="Build the image of an environment.")
+@click.argument("path", type=_FILE, default=".", shell_complete=TARGET)
+@click.option(
+    "-t", "--tag", "tags", multiple=True, metavar="NAME[:TAG]", help="Its name, or several. [default: openenv-<name>]"
+)
+@click.option("-c", "--context", type=_FILE, help="Folder that the Dockerfile copies from. [default: PATH]")
+@click.option("-f", "--dockerfile", type=_FILE, help="Dockerfile. [default: server/Dockerfile, or Dockerfile]")
+@click.option("-b", "--base-image", metavar="IMAGE", help="Image to build on, instead of the Dockerfile's own.")
+@click.option("--no-cache", is_flag=True, help="Execute every step, also those that are there from an earlier build.")
+@click.option(
+    "--build-arg",
+    "build_args",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="Argument of the Dockerfile (ARG); without a value, as the variable is here.",
+)
+@click.option("--platform", metavar="OS/ARCH", help="Platform to build for, as linux/amd64. [default: the engine's]")
+@click.option("-v", "--verbose", is_flag=True, help="Show all that the steps write.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document about the image.")
+def build(
+    path: Path,
+    tags: Sequence[str],
+    context: Path | None,
+    dockerfile: Path | None,
+    base_image: str | None,
+    no_cache: bool,
+    build_args: Sequence[str],
+    platform: str | None,
+    verbose: bool,
+    as_json: bool,
+) -> None:
+    """Builds the image of the environment in PATH (by default this folder) by its Dockerfile, on the Docker engine of
+    this machine or the one that DOCKER_HOST names. (Extra `docker`.)
+
+    What .dockerignore names is not sent. An openenv that did not come from a package index goes into the image as a
+    wheel, so that the image has the same as you.
+
+    \b
+    Examples:
+      openenv build
+      openenv build my_env -t my-env:1.0 -t my-env:latest
+      openenv build my_env --base-image python:3.13-slim --build-arg PIP_INDEX_URL
+      openenv build my_env --context .. --dockerfile my_env/server/Dockerfile
+    """
+    project = project_of(path)
+    from ..project.image import BuildRequest
+    from ..project.image import build as build_image
+
+    request = BuildRequest(
+        tags=tags,
+        context=context,
+        dockerfile=dockerfile,
+        base_image=base_image,
+        cache=not no_cache,
+        arguments=arguments(build_args),
+        platform=platform,
+    )
+    with Progress() as progress:
+        built = build_image(project, request, StepLines(progress, verbose))
+    if as_json:
+        click.echo(json.dumps(as_document(built), indent=2))
+        return
+    said = f"built {', '.join(built.names)}: {built.size / 1e6:.0f} MB in {built.seconds:.1f} s"
+    click.echo(f"{said}, {built.executed} of {len(built.steps)} steps executed")
+    click.echo(f"  run it:  docker run --rm -p 8000:{project.manifest.port or 8000} {built.names[0]}")
+
+
+def project_of(path: Path) -> Project:
+    """The project in a folder, or the bundled environment of that name."""
+    if not path.exists() and str(path) in target.bundled():
+        path = Path(target.__file__).parents[1] / "envs" / path
+    return Project.find(path)
+
+
+def arguments(texts: Sequence[str]) -> dict[str, str]:
+    """Arguments of a Dockerfile, as they are given on a command line.
+
+    Raises:
+        UsageError: One has no value, here either.
+    """
+    found = {}
+    for text in texts:
+        name, given, value = text.partition("=")
+        here = value if given else variable_here(name)
+        if not name or here is None:
+            raise UsageError(f"--build-arg {name}: it is not set here; set it, or write --build-arg NAME=VALUE")
+        found[name] = here
+    return found
+
+
+def as_document(built: Built) -> dict[str, Any]:
+    """An image, for programs."""
+    return {
+        "id": built.id,
+        "tags": list(built.names),
+        "size": built.size,
+        "seconds": round(built.seconds, 3),
+        "base_image": built.base,
+        "wheel": built.wheel,
+        "warnings": list(built.warnings),
+        "steps": [
+            {
+                "number": step.number,
+                "line": step.line,
+                "instruction": step.text,
+                "cached": step.cached,
+                "seconds": step.seconds,
+            }
+            for step in built.steps
+        ],
+    }
+
+
+class StepLines:
+    """Shows the steps of a build: a line each, and below them the one that is executed.
+
+    Args:
+        progress: Where.
+        verbose: Whether what they write is shown, too.
+    """
+
+    def __init__(self, progress: Progress, verbose: bool = False):
+        self._progress = progress
+        self._verbose = verbose
+
+    def __call__(self, shown: BuildProgress | str) -> None:
+        if isinstance(shown, str):
+            self._progress.say(shown)
+            return
+        step, total = shown.step, shown.total
+        label = f"step {step.number}/{total}"
+        text = step.text if len(step.text) <= WIDTH else step.text[: WIDTH - 3] + "..."
+        if shown.ended:
+            took = "cached" if step.cached else f"{step.seconds:.1f} s"
+            self._progress.say(f"{label} {text}  [{took}]")
+        elif shown.line and self._verbose:
+            self._progress.say(f"  {shown.line}")
+        elif self._progress.live or (shown.running and text.startswith(_SLOW)):
+            self._progress.show(label, step.number - 1, total, shown.line or text)

@@ -1,0 +1,136 @@
+"""`openenv list`: the environments that there are here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import click
+
+from ..auto.catalog import Entry, entries
+from ..errors import UsageError
+from .progress import Progress
+
+__all__ = ["Listed", "list_"]
+
+# Packages may import whatever they like.
+IMPORT_S = 60.0
+AT_ONCE = 4
+# It is somebody else's code: it may print, hang, and end the process that runs it.
+_CHILD = """
+import json, sys
+package, sys.path[:] = sys.argv[1], json.loads(sys.argv[2])
+from openenv.errors import OpenEnvError
+from openenv.project import import_module
+try:
+    import_module(package, package)
+except OpenEnvError as error:
+    sys.exit("\\n" + " ".join(error.message.split()))
+"""
+
+
+class Listed(NamedTuple):
+    """An environment, and whether it can be used.
+
+    Attributes:
+        entry: What it is.
+        description: In one line.
+        problem: Why it cannot be imported, or its manifest cannot be read; None if all is well.
+    """
+
+    entry: Entry
+    description: str
+    problem: str | None
+
+    @classmethod
+    def of(cls, entry: Entry) -> Listed:
+        """Looks whether it can be imported, in a process of its own."""
+        try:
+            manifest = entry.manifest
+        except UsageError as error:
+            return cls(entry, entry.summary, error.message)
+        description = (manifest.description if manifest else None) or entry.summary
+        return cls(entry, " ".join(description.split()), _problem(entry.package))
+
+    def facts(self) -> dict[str, Any]:
+        """As `--json` has it."""
+        entry = self.entry
+        return {
+            "name": entry.key,
+            "package": entry.package,
+            "distribution": entry.distribution,
+            "version": entry.version,
+            "description": self.description,
+            "folder": str(entry.folder),
+            "manifest": None if entry.manifest_path is None else str(entry.manifest_path),
+            "bundled": entry.distribution is None,
+            "importable": self.problem is None,
+            "problem": self.problem,
+        }
+
+
+@click.command(name="list", short_help="List the environments that are installed.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON document in place of a table.")
+def list_(as_json: bool) -> None:
+    """Lists the environments that are installed here, and those that come with openenv: what each is called, by which
+    AutoEnv.from_env finds it, its version, what it is, and where. Each is imported once; one that cannot be is shown
+    with the reason. Exit code 0, also then.
+
+    \b
+    Examples:
+      openenv list
+      openenv list --json
+    """
+    found = _looked(entries())
+    if as_json:
+        click.echo(json.dumps({"environments": [each.facts() for each in found]}, indent=2))
+        return
+    _table(found)
+
+
+def _looked(there: list[Entry]) -> list[Listed]:
+    found = []
+    with Progress() as progress, ThreadPoolExecutor(AT_ONCE) as pool:
+        for listed in pool.map(Listed.of, there):
+            found.append(listed)
+            if progress.live:
+                progress.show("importing", len(found), len(there), listed.entry.key)
+    return found
+
+
+def _problem(package: str) -> str | None:
+    command = [sys.executable, "-P", "-c", _CHILD, package, json.dumps(sys.path)]
+    try:
+        ended = subprocess.run(  # noqa: S603 - this interpreter
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            timeout=IMPORT_S, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return f"importing {package} takes more than {IMPORT_S:g} s"
+    if ended.returncode == 0:
+        return None
+    lines = ended.stderr.decode(errors="replace").strip().splitlines()
+    how = f"by signal {-ended.returncode}" if ended.returncode < 0 else f"with exit code {ended.returncode}"
+    return lines[-1] if lines else f"importing {package} ended the process {how}"
+
+
+def _table(found: Iterable[Listed]) -> None:
+    rows = [(each.entry.key, each.entry.version or "-", _origin(each.entry), each) for each in found]
+    if not rows:
+        click.echo("no environments: install one (pip install openenv-NAME), or begin one with `openenv init NAME`")
+        return
+    widths = [max(len(str(row[column])) for row in rows) for column in range(3)]
+    for *cells, listed in rows:
+        line = "  ".join(str(cell).ljust(width) for cell, width in zip(cells, widths, strict=True))
+        click.echo(f"{line}  {listed.description}".rstrip())
+        click.echo(f"{' ' * widths[0]}  {listed.entry.folder}")
+        if listed.problem is not None:
+            click.echo(f"{' ' * widths[0]}  {click.style('cannot be used:', fg='red')} {listed.problem}")
+
+
+def _origin(entry: Entry) -> str:
+    return "comes with openenv" if entry.distribution is None else entry.distribution

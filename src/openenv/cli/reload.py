@@ -1,0 +1,222 @@
+"""`openenv serve --reload`: a server that starts anew when a file of what it serves changes."""
+
+from __future__ import annotations
+
+import importlib.util
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from ..errors import OpenEnvError, UsageError
+from ..project import target as targets
+from ..project.imports import search
+from ..settings import ServerSettings
+from .announcement import facts_of
+from .complaint import tell
+
+__all__ = ["Reloader", "Snapshot", "watched"]
+
+LOOK_S = 0.25
+# Seconds for a server to end before it is killed.
+END_S = 6.0
+_SUFFIXES = (".py", ".yaml", ".yml", ".toml", ".html", ".json")
+_NEVER = {"__pycache__", "node_modules", "site-packages", "build", "dist", "out"}
+
+Snapshot = dict[Path, tuple[int, int]]
+"""For each file when it was changed, and its size."""
+Ready = Callable[[dict[str, Any]], None]
+
+
+class Reloader:
+    """Runs a server in a process of its own, on a listener that stays open, so that the port stays the same.
+
+    Args:
+        listener: What the server listens on.
+        settings: Which are exported: the process reads them.
+        ready: Called with what the first server that is there serves, as `facts_of` has it.
+        say: Tells whoever started this something.
+    """
+
+    def __init__(self, listener: socket.socket, settings: ServerSettings, ready: Ready, say: Callable[[str], None]):
+        self._say = say
+        self._listener = listener
+        self._settings = settings
+        self._ready: Ready | None = ready
+        self._folders = watched(str(settings.target))
+
+    def run(self) -> None:
+        """Until it is told to stop. Raises `KeyboardInterrupt` after Ctrl-C."""
+        before = signal.signal(signal.SIGTERM, _terminated)
+        try:
+            seen = _snapshot(self._folders)
+            while True:
+                process, pipe = self._start()
+                try:
+                    seen = self._until_changed(process, pipe, seen)
+                finally:
+                    _end(process)
+                    pipe.close()
+        except _Terminated:
+            return
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+    def _start(self) -> tuple[BaseProcess, Connection]:
+        context = multiprocessing.get_context("spawn")
+        here, there = context.Pipe(duplex=False)
+        process = context.Process(target=_serve, args=(self._listener, self._settings, there))
+        # Ctrl-C is for this process: it would interrupt the other one in the middle of its imports.
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            process.start()
+        finally:
+            signal.signal(signal.SIGINT, before)
+        there.close()
+        return process, here
+
+    def _until_changed(self, process: BaseProcess, pipe: Connection, seen: Snapshot) -> Snapshot:
+        """Waits until a file has changed, and has not changed again for a moment."""
+        told = False
+        while True:
+            if not told:
+                told = self._heard(process, pipe)
+            else:
+                time.sleep(LOOK_S)
+            now = _snapshot(self._folders)
+            if now == seen:
+                continue
+            changed = _changed(seen, now)
+            while True:
+                time.sleep(LOOK_S)
+                again = _snapshot(self._folders)
+                if again == now:
+                    break
+                now = again
+            self._say(f"{changed} changed: starting anew")
+            return now
+
+    def _heard(self, process: BaseProcess, pipe: Connection) -> bool:
+        """Whether the server is there, or is known not to come."""
+        if not pipe.poll(LOOK_S):
+            return False
+        try:
+            serves = pipe.recv()
+        except EOFError:
+            process.join()
+            where = ", ".join(map(str, self._folders))
+            self._say(f"no server (exit code {process.exitcode}): waiting for a change in {where}")
+            return True
+        if self._ready is not None:
+            self._ready(serves)
+            self._ready = None
+        else:
+            self._say("serving again")
+        return True
+
+
+def watched(target: str) -> list[Path]:
+    """The folders whose files belong to a target.
+
+    Raises:
+        UsageError: It has none.
+    """
+    if target in targets.bundled():
+        return [Path(targets.__file__).parent.parent / "envs" / target]
+    if (Path(target) / "openenv.yaml").is_file():
+        return [Path(target).resolve()]
+    module, colon, _ = target.partition(":")
+    if colon and module != "gymnasium":
+        search(Path.cwd())
+        try:
+            spec = importlib.util.find_spec(module.partition(".")[0])
+        except (ImportError, ValueError):
+            spec = None
+        if spec is not None:
+            places = list(spec.submodule_search_locations or []) or [str(Path(spec.origin or "").parent)]
+            return [Path(place).resolve() for place in places]
+    raise UsageError(f"--reload watches the files of a project or a module, and {target!r} is neither")
+
+
+def _snapshot(folders: Iterable[Path]) -> Snapshot:
+    return {path: times for folder in folders for path, times in _files(folder)}
+
+
+def _files(folder: Path) -> Iterator[tuple[Path, tuple[int, int]]]:
+    for place, folders, names in os.walk(folder):
+        folders[:] = [
+            name
+            for name in folders
+            if name not in _NEVER and not name.startswith(".") and not Path(place, name, "pyvenv.cfg").exists()
+        ]
+        for name in names:
+            if name.endswith(_SUFFIXES) and not name.startswith("."):
+                path = Path(place, name)
+                try:
+                    stat = path.stat()
+                except OSError:  # gone again, or a link to nothing
+                    continue
+                yield path, (stat.st_mtime_ns, stat.st_size)
+
+
+def _changed(before: Snapshot, now: Snapshot) -> str:
+    paths = sorted(path for path in before.keys() | now.keys() if before.get(path) != now.get(path))
+    more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+    return f"{os.path.relpath(paths[0])}{more}"
+
+
+class _Terminated(BaseException):
+    """SIGTERM."""
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    raise _Terminated
+
+
+def _end(process: BaseProcess) -> None:
+    if process.is_alive():
+        process.terminate()
+    process.join(END_S)
+    if process.is_alive():
+        process.kill()
+        process.join()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _serve(listener: socket.socket, settings: ServerSettings, pipe: Connection) -> None:
+    """What the process does."""
+    from .. import logs
+    from .serve import run_here
+    from .worker import worker_app
+
+    threading.Thread(target=_end_with_parent, daemon=True, name="openenv-parent").start()
+    logs.set_up(settings.log_format, settings.log_level)
+    # Bytecode of a file that changed twice within a second may be taken for that of the second version.
+    sys.dont_write_bytecode = True
+    try:
+        app = worker_app()
+    except OpenEnvError as error:
+        tell(error)
+        sys.exit(1)
+    serves = facts_of(app, str(settings.target))
+    # Sessions would keep the code that was changed.
+    hurried = settings.model_copy(update={"grace_s": 0.0})
+    try:
+        run_here(app, hurried, listener, lambda: pipe.send(serves))
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)

@@ -1,0 +1,305 @@
+"""Building the image of a project, by the engine that `DOCKER_HOST` names or the one of this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from ...errors import ProviderBusy, UsageError
+from ...providers.engine import connected, translated
+from ...providers.secrecy import secrets_of
+from ..project import Project
+from .context import IGNORE_FILE, WHEELS, Context
+from .dockerfile import BASE, Dockerfile
+from .names import image_name, local_name
+from .steps import BuildProgress, Failure, Step, Steps
+from .streams import streamed
+from .wheel import NAME, from_index, own_wheel
+
+__all__ = ["BuildRequest", "Built", "Report", "build"]
+
+Report = Callable[[BuildProgress | str], object]
+OUTSIDE = ".openenv.Dockerfile"
+"""What a Dockerfile is called in the context that is not in its folder."""
+# In so many folders above a project, one is looked for that its Dockerfile could copy from.
+ABOVE = 3
+# A context of more bytes is worth a word.
+LARGE = 100_000_000
+# What an instruction may take of an error's line.
+SHOWN = 100
+# What to do, by what the engine says.
+_HINTS = (
+    (("no such file or directory", "file not found in build context", "forbidden path"), "CONTEXT"),
+    (("no space left on device",), "; make room: docker system prune"),
+    (("requires buildkit", "buildkit is enabled"), "; leave it out, or build with `docker buildx build`"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildRequest:
+    """How an image is to be built.
+
+    Attributes:
+        tags: Its names; none: that of the project.
+        context: The folder that the Dockerfile copies from; None: the project's.
+        dockerfile: The Dockerfile; None: that of the context, or of the project.
+        base_image: What to build on, instead of what the Dockerfile says.
+        cache: Whether steps that were executed by an earlier build may be taken from there.
+        arguments: The Dockerfile's arguments (ARG).
+        platform: As in `linux/amd64`; None: the engine's.
+        variables: Environment variables that the image has besides the Dockerfile's.
+    """
+
+    tags: Sequence[str] = ()
+    context: Path | None = None
+    dockerfile: Path | None = None
+    base_image: str | None = None
+    cache: bool = True
+    arguments: Mapping[str, str] = field(default_factory=dict, repr=False)  # secrets may be among them
+    platform: str | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """An image.
+
+    Attributes:
+        id: The engine's name of it.
+        names: The others, with their tags.
+        size: Its bytes, with those of its base.
+        seconds: How long it took.
+        steps: What was executed, in order.
+        base: What it is built on, as its Dockerfile says.
+        wheel: The wheel of openenv that it was given, by its name; None: it has that of an index, or of the project.
+        warnings: What is worth a word.
+    """
+
+    id: str
+    names: tuple[str, ...]
+    size: int
+    seconds: float
+    steps: tuple[Step, ...]
+    base: str
+    wheel: str | None
+    warnings: tuple[str, ...]
+
+    @property
+    def executed(self) -> int:
+        """How many steps were not there from an earlier build; of FROM and ARG, engines do not say it."""
+        return sum(not step.cached and not step.text.upper().startswith(("FROM ", "ARG ")) for step in self.steps)
+
+
+def build(project: Project, request: BuildRequest, report: Report = lambda _: None) -> Built:
+    """Builds the image of a project. Interrupted, it ends the build at the engine, too.
+
+    Args:
+        project: The project.
+        request: How.
+        report: Told what is done, and each step.
+
+    Raises:
+        UsageError: The request is odd, or the Dockerfile fails: the message says in which line, and has the end of
+            what it wrote.
+        MissingExtra: The Docker SDK is not installed.
+        ProviderFailed: There is no engine, or it cannot build at the moment.
+    """
+    order = _Order(project, request)
+    with contextlib.closing(connected()) as engine:
+        return order.run(engine, report)
+
+
+class _Order:
+    """One build. What needs no engine is checked when it is made."""
+
+    def __init__(self, project: Project, request: BuildRequest):
+        self._request = request
+        self._names = tuple(image_name(tag) for tag in request.tags or (local_name(project),))
+        self._folder = (request.context or project.folder).resolve()
+        path = _dockerfile(project, request, self._folder)
+        if request.context is None:
+            self._folder = _context(project, path)
+        inside = path.is_relative_to(self._folder)
+        self._place = path.relative_to(self._folder).as_posix() if inside else OUTSIDE
+        self._dockerfile = _written(Dockerfile.read(path, self._place if inside else str(path)), request)
+        self._warnings: list[str] = []
+
+    def run(self, engine: Any, report: Report) -> Built:
+        began = time.monotonic()
+        with tempfile.TemporaryFile(prefix="openenv-context-") as file:
+            wheel = self._stage(file, report)
+            steps = self._build(engine.api, file, report)
+        assert steps.image is not None
+        with translated("naming the image", {}):
+            for name in self._names[1:]:
+                engine.api.tag(steps.image, *name.rsplit(":", 1))
+            facts = engine.api.inspect_image(steps.image)
+        return Built(
+            id=facts["Id"],
+            names=self._names,
+            size=int(facts["Size"]),
+            seconds=time.monotonic() - began,
+            steps=tuple(steps.all),
+            base=self._dockerfile.base,
+            wheel=wheel,
+            warnings=(*self._warnings, *steps.warnings),
+        )
+
+    def _stage(self, file: IO[bytes], report: Report) -> str | None:
+        """Writes what the engine is sent; returns the name of the wheel that was put there."""
+        context = Context.of(self._folder, {self._place: self._dockerfile.text.encode()})
+        added = dict(context.added)
+        if self._place == OUTSIDE:  # the engine takes it away before anything is copied
+            added[IGNORE_FILE] = _ignoring(self._folder, OUTSIDE)
+        wheel = None if _has_own(context.wheels) else self._wheel(added, report)
+        context = Context(context.folder, context.files, added)
+        self._warn(context)
+        for warning in self._warnings:
+            report(f"warning: {warning}")
+        context.write(file)
+        report(f"sending {len(context.files)} files of {self._folder}, {file.tell() / 1e6:.1f} MB")
+        file.seek(0)
+        return wheel
+
+    def _wheel(self, added: dict[str, bytes], report: Report) -> str | None:
+        if WHEELS not in self._dockerfile.text:
+            if not from_index():
+                self._warnings.append(
+                    f"{self._dockerfile.name} does not use the folder {WHEELS}/: the image has the {NAME} that its "
+                    "packages ask for, and not the one that runs here, which is not from a package index"
+                )
+            return None
+        with tempfile.TemporaryDirectory(prefix="openenv-wheel-") as folder:
+            wheel = own_wheel(Path(folder))
+            if wheel is None:
+                return None
+            report(f"{wheel.name} of the {NAME} that runs here goes into the image: it is not from a package index")
+            added[f"{WHEELS}/{wheel.name}"] = wheel.read_bytes()
+            return wheel.name
+
+    def _warn(self, context: Context) -> None:
+        for name, value in self._request.arguments.items():
+            if secrets_of({name: value}):
+                self._warnings.append(
+                    f"the build argument {name} looks like a secret: who has the layers of the build can read it"
+                )
+        sizes = context.sizes()
+        if sizes.total() > LARGE:
+            name, size = sizes.most_common(1)[0]
+            self._warnings.append(
+                f"{sizes.total() / 1e6:.0f} MB are sent to the engine, {size / 1e6:.0f} MB of them are {name}: "
+                f"name in {IGNORE_FILE} what the image needs not"
+            )
+
+    def _build(self, api: Any, file: IO[bytes], report: Report) -> Steps:
+        arguments = dict(self._request.arguments)
+        steps = Steps(self._dockerfile, secrets_of(arguments))
+
+        def ask() -> Any:
+            return api.build(
+                fileobj=file,
+                custom_context=True,
+                dockerfile=self._place,
+                tag=self._names[0],
+                nocache=not self._request.cache,
+                buildargs=arguments,
+                platform=self._request.platform,
+                rm=True,
+                forcerm=True,
+                decode=True,
+            )
+
+        with translated("the build", arguments), streamed(api, ask) as events:
+            for event in _with_refusal(events):
+                for shown in steps.note(event):
+                    report(shown)
+        if steps.failure is not None:
+            raise self._failed(steps.failure, steps.total)
+        if steps.image is None:
+            raise ProviderBusy("the build failed: the engine ended it, and says nothing; try it again")
+        for shown in steps.finish():
+            report(shown)
+        return steps
+
+    def _failed(self, failure: Failure, total: int) -> UsageError:
+        where = self._dockerfile.name + (f", line {failure.line}" if failure.line is not None else "")
+        reason = failure.reason
+        if failure.step:
+            text = failure.text if len(failure.text) <= SHOWN else failure.text[: SHOWN - 3] + "..."
+            reason = f"step {failure.step} of {total} (`{text}`) failed: {reason}"
+        message = f"{where}: {reason}{self._hint(failure)}"
+        if failure.log:
+            message += "; its last lines:\n" + "\n".join(f"  {line}" for line in failure.log)
+        facts = {"dockerfile": self._dockerfile.name, "line": failure.line, "step": failure.step}
+        return UsageError(message, data={**facts, "log": list(failure.log)})
+
+    def _hint(self, failure: Failure) -> str:
+        said = failure.reason.lower()
+        if failure.text.upper().startswith("FROM "):
+            return "; --base-image takes another"
+        if failure.text.upper().startswith("RUN "):
+            return ""
+        hint = next((hint for words, hint in _HINTS if any(word in said for word in words)), "")
+        return f"; it copies from {self._folder}: --context takes another folder" if hint == "CONTEXT" else hint
+
+
+def _dockerfile(project: Project, request: BuildRequest, folder: Path) -> Path:
+    if request.dockerfile is not None:
+        here = request.dockerfile.absolute()
+        return here if here.exists() or request.dockerfile.is_absolute() else folder / request.dockerfile
+    in_context = folder / "Dockerfile"
+    found = in_context if request.context is not None and in_context.is_file() else project.dockerfile
+    if found is None:
+        raise UsageError(
+            f"{project.folder} has no server/Dockerfile and no Dockerfile: name one with --dockerfile, or take that "
+            "of a new project (`openenv init NAME`)"
+        )
+    return found
+
+
+def _context(project: Project, path: Path) -> Path:
+    """The project's folder; for older trees another near it, where what their Dockerfile copies is."""
+    sources = Dockerfile.read(path).sources()
+    above = project.folder.parents[:ABOVE]
+    for folder in (project.folder, path.parent.resolve(), *above):
+        if all((folder / source.lstrip("/")).exists() for source in sources):
+            return folder
+    return project.folder
+
+
+def _written(dockerfile: Dockerfile, request: BuildRequest) -> Dockerfile:
+    """As the request wants it."""
+    if request.base_image is not None:
+        if BASE in request.arguments:
+            raise UsageError(f"the base is given twice: leave out --base-image or --build-arg {BASE}")
+        dockerfile = dockerfile.with_base(request.base_image)
+    for name, value in request.variables.items():
+        dockerfile = dockerfile.with_variable(name, value)
+    return dockerfile.for_any_engine()
+
+
+def _with_refusal(events: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """What an engine says; what it refuses from the beginning, too, such as a Dockerfile that it cannot read."""
+    from docker.errors import APIError
+
+    try:
+        yield from events
+    except APIError as error:
+        if not error.is_client_error():
+            raise
+        yield {"error": str(error.explanation or error)}
+
+
+def _has_own(wheels: Sequence[str]) -> bool:
+    return any(wheel.startswith(f"{WHEELS}/{NAME}-") for wheel in wheels)
+
+
+def _ignoring(folder: Path, name: str) -> bytes:
+    file = folder / IGNORE_FILE
+    before = file.read_bytes() if file.is_file() else b""
+    return before + f"\n{name}\n{IGNORE_FILE}\n".encode()

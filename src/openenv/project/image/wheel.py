@@ -1,0 +1,141 @@
+"""A wheel of the openenv that runs here, for images that shall have the same."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from ...errors import UsageError
+
+__all__ = ["NAME", "from_index", "own_wheel"]
+
+NAME = "openenv"
+MADE_S = 300.0
+"""Seconds that a wheel of a checkout may take."""
+# The same contents give the same file, so that a layer with it is the same, too.
+_EPOCH = (2020, 2, 2, 0, 0, 0)
+# What an installer wrote that is no part of a wheel.
+_OF_INSTALLERS = {"INSTALLER", "REQUESTED", "RECORD", "direct_url.json", "uv_cache.json", "uv_build.json"}
+
+
+def from_index() -> bool:
+    """Whether the openenv that runs here came from a package index, where an image gets it, too."""
+    return not _origin(importlib.metadata.distribution(NAME))
+
+
+def own_wheel(folder: Path) -> Path | None:
+    """Makes a wheel of the openenv that runs here.
+
+    Args:
+        folder: Where to write it.
+
+    Returns:
+        The wheel; None: it came from a package index, where others get it from, too.
+
+    Raises:
+        UsageError: It cannot be made.
+    """
+    distribution = importlib.metadata.distribution(NAME)
+    origin = _origin(distribution)
+    if not origin:
+        return None
+    if (origin.get("dir_info") or {}).get("editable"):
+        return _of_checkout(_path(origin), folder)
+    return _of_installed(distribution, folder)
+
+
+def _origin(distribution: importlib.metadata.Distribution) -> dict[str, Any]:
+    """Where it was installed from; nothing for what came from an index."""
+    found: dict[str, Any] = json.loads(distribution.read_text("direct_url.json") or "{}")
+    return found
+
+
+def _path(origin: dict[str, Any]) -> Path:
+    return Path(unquote(urlsplit(origin["url"]).path))
+
+
+def _of_checkout(checkout: Path, folder: Path) -> Path:
+    """By whatever is here that makes wheels."""
+    if not checkout.is_dir():
+        raise _not_made(checkout, "it is gone")
+    before = set(folder.glob("*.whl"))
+    outcome = None
+    for command in _makers(checkout, folder):
+        outcome = subprocess.run(  # noqa: S603 - pip or uv
+            command, capture_output=True, text=True, check=False, timeout=MADE_S
+        )
+        made = set(folder.glob("*.whl")) - before
+        if outcome.returncode == 0 and made:
+            return made.pop()
+    said = "there is neither pip nor uv" if outcome is None else (outcome.stderr.strip() or "nothing said")
+    raise _not_made(checkout, said.splitlines()[-1])
+
+
+def _not_made(checkout: Path, reason: str) -> UsageError:
+    return UsageError(
+        f"no wheel can be made of the openenv in {checkout}, which the image is to have: {reason}; put one into a "
+        "folder `wheels` of the project"
+    )
+
+
+def _makers(checkout: Path, folder: Path) -> Iterator[list[str]]:
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    has_pip = importlib.util.find_spec("pip") is not None
+    if has_pip and importlib.util.find_spec("hatchling") is not None:  # then nothing is downloaded
+        yield [*pip, "--no-build-isolation", "--wheel-dir", str(folder), str(checkout)]
+    uv = shutil.which("uv")
+    if uv is not None:
+        yield [uv, "build", "--quiet", "--wheel", "--out-dir", str(folder), str(checkout)]
+    if has_pip:
+        yield [*pip, "--wheel-dir", str(folder), str(checkout)]
+
+
+def _of_installed(distribution: importlib.metadata.Distribution, folder: Path) -> Path:
+    """Of the files that were installed, which are those of a wheel."""
+    files = {
+        PurePosixPath(file): Path(str(distribution.locate_file(file)))
+        for file in distribution.files or ()
+        if ".." not in file.parts and file.suffix != ".pyc" and not file.is_absolute()
+    }
+    info = next((file.parent for file in files if file.name == "METADATA"), None)
+    if info is None:
+        raise UsageError(
+            f"{NAME} was installed without a list of its files, of which to make a wheel: install it anew"
+        )
+    parts = {file: path for file, path in files.items() if file.parent != info or file.name not in _OF_INSTALLERS}
+    wheel = folder / f"{NAME}-{distribution.version}-{_fits(distribution)}.whl"
+    try:
+        with zipfile.ZipFile(wheel, "w") as archive:
+            record = [_written(archive, file, path.read_bytes()) for file, path in sorted(parts.items())]
+            record.append(f"{info}/RECORD,,")
+            _written(archive, info / "RECORD", ("\n".join(record) + "\n").encode())
+    except OSError as error:
+        raise UsageError(f"no wheel can be made of the {NAME} here: {error}; install it anew") from None
+    return wheel
+
+
+def _fits(distribution: importlib.metadata.Distribution) -> str:
+    """What the wheel fits that it was installed from, as `py3-none-any`."""
+    lines = (distribution.read_text("WHEEL") or "").splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("Tag:")), "py3-none-any")
+
+
+def _written(archive: zipfile.ZipFile, name: PurePosixPath, contents: bytes) -> str:
+    """Writes a file; returns its line in RECORD."""
+    entry = zipfile.ZipInfo(str(name), _EPOCH)
+    entry.compress_type = zipfile.ZIP_DEFLATED
+    entry.external_attr = 0o644 << 16
+    archive.writestr(entry, contents)
+    digest = base64.urlsafe_b64encode(hashlib.sha256(contents).digest()).rstrip(b"=").decode()
+    return f"{name},sha256={digest},{len(contents)}"
