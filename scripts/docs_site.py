@@ -1,0 +1,105 @@
+"""What the site of the documents has besides `docs/`: pages from elsewhere in the repository, and the command lines.
+
+Hooks of mkdocs, named in mkdocs.yml. Links of all pages are written as they work in the repository; here they are
+made to work in the site.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+from openenv.cli.main import app
+
+ROOT = Path(__file__).parent.parent
+OTHERS = ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE")
+COMMANDS = "reference/commands.md"
+_LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)(#[^)\s]*)?(?=\))")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Adds what lies outside `docs/`."""
+    recipes = (path.relative_to(ROOT) for path in sorted((ROOT / "deploy").rglob("*")) if path.is_file())
+    for path in (*OTHERS, *map(str, recipes)):
+        files.append(File(path, str(ROOT), config.site_dir, config.use_directory_urls))
+    files.append(File.generated(config, COMMANDS, content="\n".join(_commands())))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Links to files of the repository become links to where they are in the site."""
+    source = page.file.abs_src_path
+    if source is None or page.file.src_uri == COMMANDS:
+        return markdown
+    known = {file.abs_src_path: file.src_uri for file in files if file.abs_src_path}
+    known[str(ROOT / "README.md")] = "index.md"
+    here = posixpath.dirname(page.file.src_uri)
+
+    def place(link: re.Match[str]) -> str:
+        target = os.path.normpath(Path(source).parent / link[1])
+        if Path(target).is_dir():
+            target = str(Path(target, "README.md"))
+        found = known.get(target)
+        return link[0] if found is None else posixpath.relpath(found, here or ".") + (link[2] or "")
+
+    return _LINK.sub(place, markdown)
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Docstrings introduce examples as reStructuredText does."""
+    return html.replace("::</p>", ":</p>")
+
+
+def _commands() -> Iterator[str]:
+    yield "# Commands"
+    yield "\nEvery command prints this with `--help`. Exit codes: 0 done, 1 an error or a check that failed,"
+    yield "2 a command line that cannot be read, 130 ended by Ctrl-C; where a command has further ones, it says so."
+    yield from _command(app, click.Context(app, info_name="openenv"), 1)
+
+
+def _command(command: click.Command, context: click.Context, depth: int) -> Iterator[str]:
+    if depth > 1:
+        yield f"\n{'#' * min(depth, 3)} {context.command_path}\n"
+    yield from _help(command.help or "")
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            if inner is not None and not inner.hidden:
+                yield from _command(inner, click.Context(inner, info_name=name, parent=context), depth + 1)
+        return
+    usage = " ".join(command.collect_usage_pieces(context))
+    yield f"\n```text\n{context.command_path} {usage}\n```\n"
+    rows = [row for row in (_row(parameter, context) for parameter in command.params) if row]
+    if rows:
+        yield from ("| option | what it does |", "|---|---|", *rows)
+
+
+def _help(text: str) -> Iterator[str]:
+    """Paragraphs as they are; those that click must not wrap are code."""
+    for paragraph in re.split(r"\n\s*\n", text.partition("\f")[0].strip()):
+        lines = [line.rstrip() for line in paragraph.splitlines()]
+        if lines and lines[0].strip() == "\b":
+            title, *body = textwrap.dedent("\n".join(lines[1:])).splitlines()
+            if not body or not body[0].startswith(" "):
+                title, body = "", [title, *body]
+            yield from (f"\n{title}", "\n```text", textwrap.dedent("\n".join(body)), "```")
+        else:
+            yield "\n" + "\n".join(line.strip() for line in lines)
+
+
+def _row(parameter: click.Parameter, context: click.Context) -> str | None:
+    record: Any = parameter.get_help_record(context)
+    if record is None or not record[1]:  # arguments are told of in the text
+        return None
+    names, text = (part.replace("|", "\\|").replace("\n", " ") for part in record)
+    return f"| `{names}` | {text} |"

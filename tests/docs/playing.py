@@ -1,0 +1,79 @@
+"""The blocks of a page played in turn, as a reader would who has nothing but this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from .page import RUN, Block, Page
+
+__all__ = ["play_page", "plays"]
+
+LIMIT_S = 120.0
+PLAYER = Path(__file__).parent / "play.py"
+_PORT = re.compile(r"\b8000\b")
+
+
+def plays(block: Block, have: frozenset[str] = frozenset()) -> bool:
+    """Whether a block is run, or written to a file, where all this is there."""
+    return block.needs <= have and (block.title is not None or block.language in RUN)
+
+
+def play_page(page: Page, folder: Path, have: frozenset[str] = frozenset(), **variables: str) -> None:
+    """Runs what can be run.
+
+    Port 8000 is another one, since somebody may have it.
+
+    Args:
+        folder: An empty one.
+        have: What is there of that which blocks need.
+        variables: Of the environment, besides those of this process.
+
+    Raises:
+        AssertionError: A block failed, or did not print what it promises; says which.
+    """
+    port = _free_port()
+    blocks, home = folder / "blocks.json", folder / "home"
+    blocks.write_text(json.dumps([_told(block, port) for block in page.blocks if plays(block, have)]))
+    home.mkdir()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "OPENENV_"))}
+    environment |= {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "HOME": str(home),
+        "PORT": port,
+        "no_proxy": "*",
+        **variables,
+    }
+    done = subprocess.run(
+        [sys.executable, "-P", PLAYER, blocks],
+        cwd=home,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def _told(block: Block, port: str) -> dict[str, Any]:
+    return {
+        "place": block.place,
+        "language": block.language,
+        "source": block.source if block.title else _PORT.sub(port, block.source),
+        "title": block.title,
+        "background": block.background,
+        "promises": [] if block.title else [_PORT.sub(port, promise) for promise in block.promises],
+    }
+
+
+def _free_port() -> str:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return str(taken.getsockname()[1])

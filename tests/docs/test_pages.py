@@ -1,0 +1,127 @@
+"""Every block of every page is run, or, where it needs what is not everywhere, checked."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from openenv.metrics import layout
+from openenv.project import Manifest
+
+from . import commands, names
+from .page import NEEDS, PAGES, PLAYED_ELSEWHERE, READ, ROOT, RUN, WRITTEN, Block, Page
+from .playing import play_page, plays
+
+played = [page for page in PAGES if any(plays(block) and block.title is None for block in page.blocks)]
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("page", played, ids=repr)
+def test_the_blocks_of_a_page_run(page: Page, tmp_path: Path) -> None:
+    """In a folder of their own; each prints what it promises."""
+    play_page(page, tmp_path)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=repr)
+def test_the_blocks_of_a_page_can_be_what_they_say(page: Page) -> None:
+    """Its languages are known; what is not run is read as far as that goes."""
+    assert page.fences == 2 * len(page.blocks), (
+        "a block is not closed, or has no language: what a program prints is text"
+    )
+    wrong = [f"{block.place}: {complaint}" for block in page.blocks for complaint in complaints(block)]
+    assert wrong == []
+    program = "\n".join(block.source for block in page.blocks if block.language == "python" and not block.title)
+    assert names.undefined(program) == ""
+
+
+def complaints(block: Block) -> Iterator[str]:
+    if block.language not in RUN | READ | WRITTEN:
+        yield f"what is {block.language!r}?"
+    if unknown := block.needs - NEEDS:
+        yield f"nobody knows the need {', '.join(unknown)}"
+    match block.language:
+        case "python":
+            yield from names.complaints(block.source)
+        case "sh":
+            yield from commands.complaints(block.source)
+            if not block.needs and "pip install" in block.source:
+                yield "what installs something needs: network"
+        case "json":
+            json.loads(block.source)
+        case "toml":
+            tomllib.loads(block.source)
+        case "yaml":
+            manifests(block)
+        case "promql":
+            yield from metrics(block.source)
+
+
+def manifests(block: Block) -> None:
+    """Of environments and of Kubernetes; other YAML has to be YAML."""
+    for document in yaml.safe_load_all(block.source):
+        if block.title == "openenv.yaml" or (block.title or "").endswith("/openenv.yaml"):
+            Manifest.model_validate({"path": block.title, **document})
+        elif isinstance(document, dict) and "apiVersion" in document:
+            validation = pytest.importorskip("kubernetes_validate")
+            validation.validate(document, "1.30", strict=True)
+
+
+def metrics(queries: str) -> Iterator[str]:
+    """Each metric is one that a server tells."""
+    told = (
+        Path(layout.__file__).with_name("layout.py").read_text()
+        + (ROOT / "src/openenv/server/exposition.py").read_text()
+    )
+    for name in re.findall(r"openenv_\w+", queries):
+        if re.sub(r"^openenv_|_(bucket|count|sum|total)$", "", name) not in told:
+            yield f"no metric {name}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=repr)
+def test_commands_in_the_text_of_a_page_are_there(page: Page) -> None:
+    """Those in one piece of code: `openenv serve my_env:Env --isolation process`."""
+    wrong = []
+    for code in re.findall(r"(?<!`)`((?:\w+=\S+ )*(?:openenv|make) [^`]+)`(?!`)", page.prose):
+        wrong += [f"{code}: {complaint}" for complaint in commands.complaints_of_mention(code)]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(("page", "need"), PLAYED_ELSEWHERE)
+def test_what_is_run_elsewhere_is_run_there(page: str, need: str) -> None:
+    test = (ROOT / PLAYED_ELSEWHERE[page, need]).read_text()
+    assert f'play_page(Page("{page}"), tmp_path, frozenset({{"{need}"}})' in test
+    assert any(block.needs == {need} for block in Page(page).blocks)
+
+
+def test_how_much_is_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """And how much is only checked: said on every run."""
+    how = Counter(how_taken(page, block) for page in PAGES for block in page.blocks)
+    needs = Counter(
+        need for page in PAGES for block in page.blocks if how_taken(page, block) == "checked" for need in block.needs
+    )
+    told = ", ".join(f"{count} {need}" for need, count in sorted(needs.items()))
+    with capsys.disabled():
+        sys.stderr.write(
+            f"\ndocs: {how.total()} blocks on {len(PAGES)} pages: {how['run']} run, "
+            f"{how['elsewhere']} run by other tests, {how['read']} read by a parser, {how['text']} text, "
+            f"{how['checked']} checked, which need: {told}\n"
+        )
+    assert how["run"] > how["checked"]
+
+
+def how_taken(page: Page, block: Block) -> str:
+    if plays(block):
+        return "run"
+    if any(block.needs == {need} and page.name == name for name, need in PLAYED_ELSEWHERE):
+        return "elsewhere"
+    if block.needs:
+        return "checked"
+    return "text" if block.language in WRITTEN else "read"
