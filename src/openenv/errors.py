@@ -462,8 +462,11 @@ class ModelTimeout(ModelUnavailable, TimeoutError):
 
 
 SessionCapacityError = ServerFull
+"""The name that existing code has for `ServerFull`."""
 SessionNotFoundError = UnknownSession
+"""The name that existing code has for `UnknownSession`."""
 EnvironmentFactoryError = FactoryFailed
+"""The name that existing code has for `FactoryFailed`."""
 
 # What a v1 peer that names no class means by its code.
 _BY_CODE: dict[str, type[OpenEnvError]] = {

@@ -164,6 +164,7 @@ class WSCloseMessage(BaseMessage):
 WSIncomingMessage = Annotated[
     WSResetMessage | WSStepMessage | WSStateMessage | WSCloseMessage, Field(discriminator="type")
 ]
+"""What a client says over WebSocket v1."""
 
 
 class WSObservationResponse(BaseModel):

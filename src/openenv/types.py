@@ -111,6 +111,7 @@ if not TYPE_CHECKING:
     )
 
 Scalar = int | float | bool
+"""A single number."""
 
 # What is accepted is what `bool | int | float | None` accepts. A value of exactly one of these types, which is what
 # environments give, is found without weighing it against the others: a fifth of the cost of an observation.

@@ -23,6 +23,8 @@ from openenv.providers.docker_request import KEPT_CAPABILITIES
 from openenv.providers.owner import PROVIDER, Owner
 from openenv.providers.pulling import PullProgress
 from openenv.testing import ProviderConformance
+from tests.docs.page import Page
+from tests.docs.playing import play_page
 from tests.infra.parts.dockerd import Dockerd, dockerd
 from tests.infra.parts.image import QUICK, built, quick
 from tests.infra.parts.registry import refusing, registry
@@ -408,6 +410,11 @@ async def test_the_benchmark_environment_runs_with_as_little_as_can_be(engine: A
             async with GenericEnvClient(deployment.url, api_key=deployment.api_key) as env:
                 await env.reset()
                 assert (await env.step({"wait_seconds": 0.0})).done is False
+
+
+def test_the_example_of_the_page_runs(engine: Any, benchmark: str, tmp_path: Path) -> None:
+    engine.images.get(benchmark).tag("my-env", "1")
+    play_page(Page("docs/providers.md"), tmp_path, frozenset({"docker"}))
 
 
 # Many, and those that are ready before.

@@ -44,6 +44,8 @@ from openenv.launch.gateway import backends_of
 from ..chaos.proxy import Proxy
 from ..cli.certificates import certificate
 from ..cli.process import serving
+from ..docs.page import Page
+from ..docs.playing import play_page
 from ..providers.test_process import lives
 from ..server.wires import eventually
 from .parts.placed import ONE, PlacedEnv
@@ -634,6 +636,10 @@ def test_it_ends_with_the_program_that_has_it() -> None:
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
     eventually(lambda: not lives(int(done.stdout)))
+
+
+def test_the_example_of_the_page_runs(tmp_path: Path) -> None:
+    play_page(Page("docs/gateway.md"), tmp_path, frozenset({"envoy"}))
 
 
 def test_without_an_event_loop() -> None:

@@ -20,6 +20,8 @@ from openenv.providers import Deployment, LaunchSpec, RayProvider, Resources
 from openenv.providers.provider import Provider
 from openenv.testing import ProviderConformance
 
+from ..docs.page import Page
+from ..docs.playing import play_page
 from .parts.ray import RayCluster, Unavailable
 
 pytestmark = pytest.mark.real
@@ -357,6 +359,10 @@ def test_a_scaling_run_reaches_every_server_and_leaves_nothing(cluster: RayClust
     assert done.returncode == 0, done.stderr
     assert "80 sessions were on 4 hosts, 20 to 20 on each" in done.stdout
     assert asyncio.run(RayProvider().leftovers()) == []
+
+
+def test_the_example_of_the_page_runs(cluster: RayCluster, tmp_path: Path) -> None:
+    play_page(Page("docs/how-to/ray.md"), tmp_path, frozenset({"ray"}))
 
 
 def test_no_secret_is_in_what_ray_tells_of_an_actor(cluster: RayCluster) -> None:

@@ -12,7 +12,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-__all__ = ["Engine", "standing_in"]
+__all__ = ["Engine", "Events", "standing_in"]
+
+
+class Events(list[dict[str, Any]]):
+    """An answer that comes in parts, one after the other."""
 
 
 class Engine:
@@ -31,6 +35,8 @@ class Engine:
         in_swarm: Whether it is in a swarm.
         manages: Whether it is a manager there.
         excuses: Statuses and words that the next attempts to make or change a service are answered with.
+        said: What it says while it builds, and while it pushes.
+        contexts: What was sent to be built: a tar file each.
     """
 
     def __init__(self, port: int):
@@ -45,6 +51,8 @@ class Engine:
         self.clinging: str | None = None
         self.in_swarm = self.manages = False
         self.excuses: list[tuple[int, str]] = []
+        self.said: dict[str, Events] = {}
+        self.contexts: list[bytes] = []
 
     def answer(self, method: str, path: str, query: dict[str, list[str]], body: Any) -> tuple[int, Any]:
         """The status and body of an answer."""
@@ -88,7 +96,25 @@ class Engine:
         if "/distribution/" not in name and name not in self.images:
             return 404, {"message": f"No such image: {name}"}
         digests = [] if name == "built-here" else [f"{name}@sha256:2"]
-        return 200, {"Id": "sha256:1", "RepoTags": [], "RepoDigests": digests}
+        return 200, {"Id": "sha256:1", "RepoTags": [name], "RepoDigests": digests, "Size": 1}
+
+    def _build(self, query: Any, body: Any) -> tuple[int, Any]:
+        self.made["build"] = {name: values[0] for name, values in query.items()}
+        self.contexts.append(body)
+        self.images |= {query["t"][0], "sha256:1"}
+        return 200, self.said["build"]
+
+    def _push(self, query: Any, _: Any) -> tuple[int, Any]:
+        self.made["push"] = {name: values[0] for name, values in query.items()}
+        return 200, self.said["push"]
+
+    def _tag(self, query: Any, _: Any) -> tuple[int, Any]:
+        self.images.add(f"{query['repo'][0]}:{query['tag'][0]}")
+        return 201, None
+
+    def _untag(self, *_: Any) -> tuple[int, Any]:
+        self.images.discard(unquote(self.asked[-1].removeprefix("DELETE /images/")))
+        return 200, []
 
     def _start(self, *_: Any) -> tuple[int, Any]:
         return (204, None) if self.refusal is None else (500, {"message": self.refusal})
@@ -185,6 +211,10 @@ _ROUTES = [
     ("GET /nodes", "_nodes"),
     ("GET /secrets", "_secrets"),
     ("POST /images/create", "_pull"),
+    ("POST /build", "_build"),
+    ("POST /images/.*/push", "_push"),
+    ("POST /images/.*/tag", "_tag"),
+    ("DELETE /images/.*", "_untag"),
     ("GET /images/.*/json", "_image"),
     ("GET /distribution/.*/json", "_image"),
     ("POST /containers/create", "_create"),
@@ -212,9 +242,14 @@ def standing_in(engine: Engine) -> Iterator[str]:
         def do_GET(self) -> None:
             place = urlsplit(self.path)
             length = int(self.headers.get("Content-Length") or 0)
-            body = json.loads(self.rfile.read(length)) if length else None
+            sent = self.rfile.read(length) if length else None
+            is_tar = self.headers.get("Content-Type") == "application/tar"
+            body = sent if is_tar or sent is None else json.loads(sent)
             path = re.sub(r"^/v1\.\d+", "", place.path)
             status, answer = engine.answer(self.command, path, parse_qs(place.query), body)
+            if isinstance(answer, Events):
+                self._stream(answer)
+                return
             said = b"" if answer is None else answer if isinstance(answer, bytes) else json.dumps(answer).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
@@ -223,6 +258,18 @@ def standing_in(engine: Engine) -> Iterator[str]:
             self.wfile.write(said)
 
         do_POST = do_DELETE = do_GET
+
+        def _stream(self, events: Events) -> None:
+            self.protocol_version = "HTTP/1.1"
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Transfer-Encoding", "chunked")
+            self.send_header("Connection", "close")
+            self.end_headers()
+            for event in events:
+                line = json.dumps(event).encode() + b"\r\n"
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
+            self.wfile.write(b"0\r\n\r\n")
 
         def log_message(self, *_: Any) -> None:
             """Nobody reads it."""

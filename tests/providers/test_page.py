@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
-
-import pytest
 
 from openenv.providers.catalog import CATALOG
 from openenv.testing import ProviderConformance
 
-from ..pages import assert_printed
-
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "providers.md").read_text(encoding="utf-8")
-
-
-@pytest.mark.real
-def test_its_first_examples_run(tmp_path: Path) -> None:
-    """Those that need nothing but this machine."""
-    blocks = PAGE.partition("## Which place")[0].split("```")[1::2]
-    program = "\n".join(block.removeprefix("python\n") for block in blocks)
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert_printed(program, done.stdout)
 
 
 def test_what_each_place_does() -> None:

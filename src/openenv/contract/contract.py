@@ -13,6 +13,7 @@ from .schema import schema_of
 __all__ = ["PARTS", "Contract", "contract_of"]
 
 PARTS = ("action", "observation", "state")
+"""What a contract has a schema of."""
 # They travel beside the observation, and versions of this package write their types differently.
 _BESIDE = ("done", "reward", "metadata")
 

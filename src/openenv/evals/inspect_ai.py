@@ -27,7 +27,8 @@ class InspectAIHarness(EvalHarness):
         """Runs one evaluation.
 
         Args:
-            harness_version, library_versions: Kept with the result, and not used.
+            harness_version: Kept with the result, and not used.
+            library_versions: The same.
             dataset: The task: `package/task`, a file, or what else `inspect_ai.eval` takes.
             eval_parameters: `model` is required; `task` stands in for the dataset, and all else is given on to
                 `inspect_ai.eval`.

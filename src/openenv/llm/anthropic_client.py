@@ -23,7 +23,8 @@ class AnthropicClient(ServedModel):
         model: Name of the model.
         api_key: None for a server that asks for none.
         system_prompt: For each conversation that has no system message of its own.
-        temperature, max_tokens: For calls that do not say otherwise.
+        temperature: For calls that do not say otherwise.
+        max_tokens: The same.
         timeout_s: Seconds for an answer, attempts and pauses included.
         retries: How often a call is made again after a refused connection, 408, 409, 425, 429 or 5xx.
         backoff_s: A random part of `backoff_s * 2**n` lies between two attempts; or what Retry-After asks for.

@@ -30,7 +30,8 @@ def create_llm_client(
         model: Name of the model.
         api_key: The provider's.
         system_prompt: Begins each conversation that has no system message of its own.
-        temperature, max_tokens: For calls that do not say otherwise.
+        temperature: For calls that do not say otherwise.
+        max_tokens: The same.
 
     Raises:
         ValueError: Another provider; `OpenAIClient` takes the endpoint of any that has a compatible API.

@@ -23,7 +23,8 @@ class OpenAIClient(ServedModel):
         model: Name of the model.
         api_key: None for a server that asks for none.
         system_prompt: Begins each conversation that has no system message of its own.
-        temperature, max_tokens: For calls that do not say otherwise.
+        temperature: For calls that do not say otherwise.
+        max_tokens: The same.
         use_max_completion_tokens: Send the limit under the name that reasoning models want, and no temperature, which
             they refuse.
         timeout_s: Seconds for an answer, attempts and pauses included.

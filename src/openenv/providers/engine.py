@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shutil
 import socket
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -17,6 +18,7 @@ DEFAULT_HOST = "unix:///var/run/docker.sock"
 # Connections to the engine that are kept: as many as there may be calls at once.
 CONNECTIONS = 32
 _TOO_MANY = re.compile(r"too ?many ?requests|rate limit", re.IGNORECASE)
+_STORE = "install it, or take `credsStore` and `credHelpers` out of Docker's config.json"
 # Engines answer 500 to what is a mistake of the request, too. It would fail again.
 _FINAL = re.compile(
     r"no such|not found|unknown|invalid|denied|unauthorized|not supported|already (allocated|in use)|could not select"
@@ -42,12 +44,12 @@ def connected() -> Any:
         _knock(host)
         engine = docker.from_env(max_pool_size=CONNECTIONS)
     except (OSError, docker.errors.DockerException) as error:
-        raise ProviderFailed(_absent(error)) from error
+        raise ProviderFailed(_absent(host, error)) from error
     try:
         engine.ping()
     except (OSError, docker.errors.DockerException) as error:
         engine.close()
-        raise ProviderFailed(_absent(error)) from error
+        raise ProviderFailed(_absent(host, error)) from error
     if host.startswith("unix://"):
         _reach(engine.api, host)
     return engine
@@ -69,8 +71,16 @@ def _reach(api: Any, host: str) -> None:
     api.mount(scheme, SocketAdapter(f"http+{host}", api.timeout, max_pool_size=CONNECTIONS))
 
 
-def _absent(error: Exception) -> str:
-    return f"no Docker engine answers: is it running, and may you use it (DOCKER_HOST)? {error}"
+def _absent(host: str, error: Exception) -> str:
+    if isinstance(error, PermissionError):
+        advice = "you may not use it: `sudo usermod -aG docker $USER`, and log in anew"
+    elif host != DEFAULT_HOST:
+        advice = "start it, or let DOCKER_HOST name one that runs"
+    elif shutil.which("dockerd") or shutil.which("docker"):
+        advice = "start it (`sudo systemctl start docker`, or Docker Desktop), or let DOCKER_HOST name one that runs"
+    else:
+        advice = "install Docker (`sudo apt-get install docker.io`), or let DOCKER_HOST name an engine that runs"
+    return f"no Docker engine answers at {host}: {advice}; {error}"
 
 
 @contextlib.contextmanager
@@ -86,6 +96,7 @@ def translated(what: str, variables: Mapping[str, str]) -> Iterator[None]:
         ProviderBusy: It could not at the moment, or did not answer.
         UsageError: The SDK knows no such argument.
     """
+    from docker.credentials.errors import StoreError
     from docker.errors import APIError, DockerException, ImageNotFound, StreamParseError
     from requests.exceptions import RequestException
     from urllib3.exceptions import HTTPError
@@ -99,8 +110,11 @@ def translated(what: str, variables: Mapping[str, str]) -> Iterator[None]:
     except APIError as error:
         reason = masked(str(error.explanation or error), secrets)
         raise refused(what, reason, error.status_code or 500) from None
+    except StoreError as error:
+        raise LaunchFailed(f"{what} failed: {masked(str(error), secrets)}: {_STORE}") from None
     except DockerException as error:
-        raise LaunchFailed(f"{what} failed: {masked(str(error), secrets)}") from None
+        hint = f": {_STORE}" if "Credentials store" in str(error) else ""
+        raise LaunchFailed(f"{what} failed: {masked(str(error), secrets)}{hint}") from None
     except (RequestException, HTTPError, StreamParseError) as error:  # the latter two in the midst of a stream
         raise ProviderBusy(f"{what} failed: the engine does not answer: {masked(str(error), secrets)}") from None
     except TypeError as error:

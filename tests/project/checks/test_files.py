@@ -104,7 +104,6 @@ def test_what_push_writes_by_itself_may_be_missing(project: Path) -> None:
     assert found(project)["static.readme"].outcome is Outcome.WARNING
 
 
-
 def test_what_is_broken_hides_what_depends_on_it(project: Path) -> None:
     (project / "server" / "Dockerfile").unlink()
     findings = found(project)

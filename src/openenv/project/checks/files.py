@@ -173,7 +173,7 @@ def _front_matter(project: Project) -> dict[str, Any]:
     if opening.strip() != "---" or "\n---" not in f"\n{rest}":
         raise Doubt(  # trees of older style: `openenv push` writes it for them
             "README.md has no front matter.",
-            "begin it with ---, title, sdk: docker, app_port, base_path, tags, and ---, or leave it to `openenv push`",
+            "begin it with ---, title, sdk: docker, app_port, base_path, tags, and ---; `openenv push` does so too",
         )
     try:
         front = yaml.safe_load(f"\n{rest}".partition("\n---")[0])
