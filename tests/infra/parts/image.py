@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +22,7 @@ import pytest
 
 import openenv
 
-__all__ = ["CHECKOUT", "OUT", "QUICK", "Quick", "base_of", "built", "quick"]
+__all__ = ["CHECKOUT", "OUT", "QUICK", "Quick", "base_of", "built", "own_wheel", "quick", "wheels"]
 
 CHECKOUT = Path(__file__).parents[3]
 OUT = CHECKOUT / "out" / "infra"
@@ -117,10 +118,16 @@ def built(engine: Any, project: str = "benchmark") -> str:
         shutil.copytree(
             CHECKOUT / "src" / "openenv" / "envs" / project, context, ignore=shutil.ignore_patterns("__pycache__")
         )
-        shutil.copytree(_wheels(), context / "wheels")
-        _run(*_pip("wheel"), "--no-deps", "--no-build-isolation", "--wheel-dir", context / "wheels", CHECKOUT)
+        shutil.copytree(wheels(), context / "wheels")
+        own_wheel(context / "wheels")
         engine.images.build(
-            path=str(context), dockerfile="server/Dockerfile", tag=name, network_mode="none", rm=True, forcerm=True
+            path=str(context),
+            dockerfile="server/Dockerfile",
+            tag=name,
+            buildargs={"PIP_NO_INDEX": "1"},
+            network_mode="none",
+            rm=True,
+            forcerm=True,
         )
     return name
 
@@ -156,13 +163,12 @@ def _base() -> Path:
     return kept
 
 
-def _wheels() -> Path:
-    """The packages that openenv needs, for the Python of the base."""
-    facts = (CHECKOUT / "pyproject.toml").read_text(encoding="utf-8")
-    needed = facts.partition("\ndependencies = [")[2].partition("\n]")[0]
-    kept = OUT / f"wheels-{_PYTHON}-{hashlib.sha256(needed.encode()).hexdigest()[:12]}"
-    names = [line.strip().strip(",").strip('"') for line in needed.strip().splitlines()]
-    names = [name.partition(";")[0].strip() for name in names]  # all that such a base may need
+def wheels(*extras: str) -> Path:
+    """The packages that openenv needs, for the Python of the base; with those of some of its extras."""
+    facts = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    needed = [*facts["dependencies"], *(name for extra in extras for name in facts["optional-dependencies"][extra])]
+    names = sorted({name.partition(";")[0].strip() for name in needed})  # all that such a base may need
+    kept = OUT / f"wheels-{_PYTHON}-{hashlib.sha256(' '.join(names).encode()).hexdigest()[:12]}"
     with _one_maker("wheels"):
         if not kept.exists():
             with tempfile.TemporaryDirectory(prefix="oe-wheels-") as folder:
@@ -171,6 +177,12 @@ def _wheels() -> Path:
                 shutil.copytree(f"{folder}/wheels", f"{kept}.new", dirs_exist_ok=True)
                 Path(f"{kept}.new").rename(kept)
     return kept
+
+
+def own_wheel(folder: Path) -> Path:
+    """Makes a wheel of this checkout in a folder."""
+    _run(*_pip("wheel"), "--no-deps", "--no-build-isolation", "--wheel-dir", folder, CHECKOUT)
+    return next(folder.glob("openenv-*.whl"))
 
 
 @contextlib.contextmanager

@@ -17,22 +17,34 @@ import pytest
 
 from openenv.providers.ports import free_port
 
-__all__ = ["refusing", "registry"]
+__all__ = ["PASSWORD", "USER", "refusing", "registry"]
 
 START_S = 10.0
+USER, PASSWORD = "tester", "hush-hush-hush"
+_HASHED = "$2b$04$vl9fxMZajcmGojfmSQaxeusnzxhpF78SlYIgwLSwTdgYX9wkb9Nru"
+"""The password, as the registry is told it."""
 
 
 @contextlib.contextmanager
-def registry(folder: Path) -> Iterator[str]:
-    """Debian's `docker-registry` on loopback; yields `host:port`."""
+def registry(folder: Path, *, locked: bool = False, readonly: bool = False) -> Iterator[str]:
+    """Debian's `docker-registry` on loopback; yields `host:port`.
+
+    Args:
+        folder: Where it writes.
+        locked: Whether it asks who is there: `USER` with `PASSWORD`.
+        readonly: Whether it takes no images.
+    """
     program = shutil.which("docker-registry")
     if program is None:
         pytest.skip("no registry of images: apt-get install docker-registry")
     port = free_port()
+    takes = f"maintenance: {{readonly: {{enabled: {str(readonly).lower()}}}}}"
     (folder / "config.yml").write_text(
         f"version: 0.1\nlog: {{level: error}}\nhttp: {{addr: '127.0.0.1:{port}'}}\n"
-        f"storage: {{filesystem: {{rootdirectory: '{folder}/data'}}}}\n"
+        f"storage: {{filesystem: {{rootdirectory: '{folder}/data'}}, {takes}}}\n"
+        + (f"auth: {{htpasswd: {{realm: test, path: '{folder}/users'}}}}\n" if locked else "")
     )
+    (folder / "users").write_text(f"{USER}:{_HASHED}\n")
     with (folder / "log").open("w") as log:
         child = subprocess.Popen([program, "serve", f"{folder}/config.yml"], stdout=log, stderr=log)
     try:
@@ -81,7 +93,7 @@ def _answers(port: int) -> bool:
     connection = HTTPConnection("127.0.0.1", port, timeout=1.0)
     try:
         connection.request("GET", "/v2/")
-        return connection.getresponse().status == 200
+        return connection.getresponse().status in {200, 401}
     except OSError:
         return False
     finally:
