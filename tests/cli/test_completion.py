@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -72,6 +73,13 @@ class TestBash:
 
     def test_hidden_commands_are_not_offered(self, folder: Path) -> None:
         assert completed(folder, "openenv", "wor") == []
+
+
+@pytest.mark.parametrize("typed", ["~nobody-of-this-name/", "x" * 300 + "/", "nowhere/"])
+def test_where_nothing_is_nothing_is_offered(typed: str) -> None:
+    command = app.get_command(click.Context(app), "serve")
+    assert command is not None
+    assert command.params[0].shell_complete(click.Context(command), typed) == []
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

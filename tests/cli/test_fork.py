@@ -53,3 +53,11 @@ def test_a_name_that_is_taken_is_one_line(hub: Hub) -> None:
     said = run("alice/echo")
     assert isinstance(said.exception, UsageError)
     assert "tester/echo exists already: name the copy with --repo-id" in str(said.exception)
+
+
+def test_a_secret_on_the_command_line_is_taken_and_warned_of(hub: Hub) -> None:
+    hub.add("alice/echo", FILES)
+    said = run("alice/echo", "-s", "MODEL_KEY=on-the-line")
+    assert hub.repos["tester/echo"].secrets == {"MODEL_KEY": "on-the-line"}
+    assert "others on this machine can read a command line: --secret NAME takes the variable from here" in said.stderr
+    assert "on-the-line" not in said.output

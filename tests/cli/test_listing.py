@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +17,9 @@ import openenv
 from openenv.cli.main import app
 from tests.auto.distributions import files_of, install
 from tests.modules import forget
+
+# A package that is waited for would take longer.
+END_S = 30.0
 
 
 @pytest.fixture
@@ -73,3 +79,33 @@ def test_the_json_says_whether_each_can_be_imported_and_why_not(site: Path) -> N
     assert "exit code 7" in found["exit"]["problem"]
     assert not any(found[name]["importable"] for name in ("fog", "mud", "exit"))
     assert all("\n" not in (each["problem"] or "") for each in found.values())
+
+
+DEAF = """
+import signal, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+held = open({reached!r}, "wb")
+time.sleep(100)
+"""
+
+
+@pytest.mark.real
+def test_ctrl_c_ends_a_package_that_does_not_heed_it(site: Path) -> None:
+    reached = site.parent / "reached"
+    os.mkfifo(reached)  # opened by the package when it is deaf, and by the test for as long
+    install(site, "openenv-fog", "fog_env", files_of("fog_env", client=DEAF.format(reached=str(reached))))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "openenv", "list"],
+        env={**os.environ, "PYTHONPATH": str(site)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        with reached.open("rb") as pipe:
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=END_S)
+            assert pipe.read() == b""  # the package's process is gone
+    finally:
+        process.kill()
+    assert (process.returncode, out, err.strip()) == (130, "", "")

@@ -27,17 +27,19 @@ def test_a_port_of_ipv6() -> None:
         assert f"process {os.getpid()} " in holder_of(listener.getsockname()[1])
 
 
-def test_the_command_line_of_another_process_is_shown_without_its_secrets() -> None:
+def test_the_command_line_of_another_process_is_shown_without_its_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     code = "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); input()"
-    command = [sys.executable, "-c", code, "--api-key", "control:hidden", "--token=hidden"]
+    command = [sys.executable, "-c", code, "--api-key", "control:hidden", "--token=hidden", "db://me:hidden@host/"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         told = holder_of(int(process.stdout.readline()))
+        monkeypatch.setattr(port_holder, "WIDTH", 1000)
         shown = port_holder._command(process.pid)
         process.communicate("\n")
     assert told.startswith(f"process {process.pid} ({sys.executable} -c ")
     assert len(told) < 200
     assert "hidden" not in told + shown
+    assert shown.endswith("--api-key *** --token=*** db://***@host/")
 
 
 def test_a_port_that_nobody_has() -> None:

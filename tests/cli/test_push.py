@@ -99,6 +99,7 @@ def test_of_several_each_is_told(hub: Hub, folder: Path) -> None:
     assert said.stdout.startswith("made tester/guess-2")
     document = json.loads(run(folder, "--no-check", "-n", "2", "--json").stdout)
     assert [space["error"] is None for space in document["spaces"]] == [False, True]
+    assert [bool(space["next"]) for space in document["spaces"]] == [False, True]
 
 
 def test_a_pull_request(hub: Hub, folder: Path) -> None:
@@ -130,6 +131,9 @@ def test_what_fails_the_checks_is_not_pushed(hub: Hub, folder: Path) -> None:
 def test_errors_say_what_to_do(hub: Hub, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = run(folder, "--no-check", "--secret", "NO_SUCH_VARIABLE")
     assert "--secret NO_SUCH_VARIABLE: it is not set here" in str(said.exception)
+    said = run(folder, "--no-check", "--secret", TOKEN)
+    assert "it is not set here" in str(said.exception)
+    assert TOKEN not in str(said.exception) + said.output
     said = run(folder, "--no-check", "-e", "A=1", "-e", "A=2")
     assert "--env-var A is given twice" in str(said.exception)
     said = run(folder, "--registry", "x.example/y", "--private")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from openenv.cli.reload import watched
+from openenv.cli.reload import change, watched
 from openenv.client import GenericEnvClient
 from openenv.errors import UsageError
 
@@ -43,6 +44,26 @@ def test_what_has_no_files_cannot_be_watched(target: str) -> None:
         watched(target)
 
 
+def test_what_an_editor_makes_and_removes_is_no_change(tmp_path: Path) -> None:
+    (tmp_path / "models.py").write_text("a = 1\n")
+    seen = change([tmp_path], {})
+    assert seen is not None
+    assert list(seen) == [tmp_path / "models.py"]
+    assert change([tmp_path], seen) is None
+
+    beside = tmp_path / "models_tmp.py"
+    beside.touch()
+    assert change([tmp_path], seen, lambda: beside.unlink(missing_ok=True)) is None
+
+    # Saved by another name, which then is the file's own: one change, of the file.
+    beside.write_text("a = 22\n")
+    saves = iter([lambda: beside.replace(tmp_path / "models.py")])
+    now = change([tmp_path], seen, lambda: next(saves, lambda: None)())
+    assert now is not None
+    assert list(now) == [tmp_path / "models.py"]
+    assert now != seen
+
+
 def hint_of(url: str) -> str:
     with GenericEnvClient(url) as env:
         env.reset()
@@ -69,6 +90,10 @@ def test_it_survives_what_cannot_be_imported_and_keeps_the_port(tmp_path: Path) 
         assert "changed" in server.line()
         assert "serving again" in server.line()
         assert hint_of(server.url) == "second"
+
+        (process,) = (pid for pid in server.group() if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes())
+        os.kill(process, signal.SIGKILL)
+        assert "no server (exit code -9): waiting for a change" in server.line()
 
         (folder / "openenv.yaml").write_text("app: server.app:app\nname: guess_env\n")
         assert "openenv.yaml changed" in server.line()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import socket
 import sys
@@ -256,6 +257,14 @@ def test_reloading_there_is_one_worker():
         arguments = ["serve", "echo", "--reload", "--workers", "4", "--port", str(taken.getsockname()[1])]
         result = CliRunner().invoke(app, arguments, standalone_mode=False)
     assert "--reload starts one process: serving with 1 worker" in result.output
+
+
+def test_where_logs_are_json_all_lines_are():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        options = ["--log-format", "json", "--reload", "--workers", "4", "--port", str(taken.getsockname()[1])]
+        result = CliRunner().invoke(app, ["serve", "echo", *options], standalone_mode=False)
+    (line,) = result.output.splitlines()
+    assert json.loads(line)["message"].endswith("serving with 1 worker")
 
 
 def test_a_certificate_that_cannot_be_used_is_found_before_anything_starts():

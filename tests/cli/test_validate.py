@@ -80,7 +80,7 @@ def test_a_warning_passes(validate: Run, tmp_path: Path) -> None:
     assert "1 warned" in out.splitlines()[-1]
 
 
-@pytest.mark.parametrize("target", [(), ("gone",), ("no_such_environment",)])
+@pytest.mark.parametrize("target", [(), ("gone",), ("no_such_environment",), ("gone.app:app",)])
 def test_what_is_no_environment_is_exit_code_2(
     validate: Run, target: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,5 +47,12 @@ def test_ends_of_lines_stay() -> None:
 def test_what_is_no_yaml_says_where() -> None:
     with pytest.raises(UsageError, match=r"README.md, line 3, column 7: its front matter is no YAML"):
         FrontMatter.read("---\ntitle: a\nsdk: a: b\n---\n")
+    with pytest.raises(UsageError, match=r"its front matter is no YAML: month must be in 1..12; put texts that look"):
+        FrontMatter.read("---\ndate: 2024-13-45\n---\n")
+    with pytest.raises(UsageError, match="its front matter is nested too deeply"):
+        FrontMatter.read(f"---\na: {'[' * 3000}\n---\n")
+    with pytest.raises(UsageError, match="its front matter is no YAML: unacceptable character") as told:
+        FrontMatter.read("---\na: \x07\n---\n")
+    assert "\n" not in str(told.value)
     with pytest.raises(UsageError, match="must have keys and values"):
         FrontMatter.read("---\n- a\n---\n")

@@ -109,3 +109,10 @@ def test_what_our_own_calls_raise_is_left_as_it_is(place: Path) -> None:
 def test_what_is_no_name(name: str) -> None:
     with pytest.raises(UsageError, match="is no name of a module"):
         import_module(name, "here")
+
+
+def test_what_a_module_says_in_several_lines_is_one_line(place: Path) -> None:
+    (place / "maze" / "models.py").write_text("raise ValueError('a\\nb')\n")
+    assert ": ValueError: a b in " in failure("maze.models").message
+    (place / "maze" / "client.py").write_bytes(b"a = 1\0\n")
+    assert failure("maze.client").message.endswith("null bytes: correct it")

@@ -10,7 +10,7 @@ import sys
 import tomllib
 import zipfile
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import click
@@ -23,6 +23,7 @@ from openenv.cli.main import app
 from openenv.errors import UsageError
 from openenv.project import Manifest, Project
 from openenv.project import scaffold as scaffold_module
+from openenv.project.ignore import DOCKER, GIT, Globs
 from openenv.project.scaffold import Scaffold, Template
 
 SOURCE = Path(openenv.__file__).parent
@@ -259,6 +260,18 @@ def test_the_command_makes_it_and_says_what_comes_next(
     assert contents(tmp_path / "word_hunt").keys() == EVERY_FILE
 
 
+@pytest.mark.parametrize("template", list(Template))
+def test_the_command_says_first_how_to_install_what_openenv_alone_does_not_bring(
+    init: Run, tmp_path: Path, template: Template
+) -> None:
+    code, out, _ = init("my_env", "-t", template.value, "-o", str(tmp_path))
+    assert code == 0
+    needs = tomllib.loads((tmp_path / "my_env/pyproject.toml").read_text())["project"]["dependencies"]
+    extra = template.extra
+    assert needs == ([f"openenv[{extra}]>=1.0"] if extra else ["openenv>=1.0"])
+    assert [line.split("  ")[1] == "pip install -e ." for line in out.splitlines()[2:3]] == [bool(extra)]
+
+
 def test_the_command_says_the_same_as_json(init: Run, tmp_path: Path) -> None:
     code, out, err = init("word_hunt", "-t", "code", "-o", str(tmp_path / "my envs"), "--json")
     assert (code, err) == (0, "")
@@ -304,3 +317,12 @@ def test_a_wheel_has_every_file_of_the_templates(tmp_path: Path) -> None:
     }
     assert packed == there
     assert {"openenv/project/templates/common/.dockerignore", "openenv/project/templates/common/.gitignore"} <= packed
+
+
+@pytest.mark.parametrize(("file", "dialect"), [(".gitignore", GIT), (".dockerignore", DOCKER)])
+def test_keys_get_neither_into_git_nor_into_the_image(tmp_path: Path, file: str, dialect: str) -> None:
+    ignored = Globs.read(Scaffold.of("word_hunt", output_dir=tmp_path).files()[file], dialect)
+    for name in (".env", "server/.env", ".env.local", "server/prod.env", "tls/server.key", "a/b/cert.pem"):
+        assert ignored.leaves_out(PurePosixPath(name)), name
+    for name in (".env.example", "server/.env.example", "server/app.py", "openenv.yaml"):
+        assert not ignored.leaves_out(PurePosixPath(name)), name

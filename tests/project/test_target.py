@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import importlib
 import sys
+from pathlib import Path
 
 import pytest
 from fastapi import FastAPI
 
 from openenv import State
 from openenv.client import GenericEnvClient
-from openenv.errors import ConcurrencyConfigurationError, ImportFailed, MissingExtra, UsageError
+from openenv.errors import ConcurrencyConfigurationError, ImportFailed, MissingExtra, NotAProject, UsageError
+from openenv.project import Project
 from openenv.project.target import bundled, load
 
 from ..cli.projects import ENVIRONMENT, MODELS, write_module, write_project
@@ -334,3 +336,10 @@ def test_more_sessions_than_the_class_supports(somewhere, monkeypatch):
     monkeypatch.setenv("OPENENV_MAX_SESSIONS", "2")
     with pytest.raises(ConcurrencyConfigurationError, match="Guess"):
         load("game:Guess")
+
+
+def test_what_no_folder_can_be_called_is_one_line() -> None:
+    with pytest.raises(UsageError, match="cannot be looked at: File name too long; give module:attribute, a folder"):
+        load("x" * 300)
+    with pytest.raises(NotAProject, match="cannot be looked at: File name too long; give the folder that has"):
+        Project.find(Path("x" * 300))

@@ -145,6 +145,18 @@ class InlineAsyncDrawing(InlineStage):
         return super().render_web(obs)
 
 
+class TooDeep(InlineStage):
+    """Its first observation has as many levels as a test asks for."""
+
+    levels = 1
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> StageObservation:
+        value: Any = 0
+        for _ in range(self.levels):
+            value = [value]
+        return StageObservation(value=value)
+
+
 class TellingStage(Stage):
     """Only an instance knows what it is."""
 

@@ -144,8 +144,9 @@ def test_metadata_of_a_factory_is_that_of_what_it_makes():
         assert client.get("/metadata").json()["name"] == "ProbeEnvironment"
 
 
-def test_a_missing_readme_is_no_error(tmp_path):
-    with client_of(settings={"readme_path": str(tmp_path / "none.md")}) as client:
+@pytest.mark.parametrize("name", ["none.md", "too-long-for-a-file" * 20])
+def test_a_missing_readme_is_no_error(tmp_path, name):
+    with client_of(settings={"readme_path": str(tmp_path / name)}) as client:
         assert client.get("/metadata").json()["readme_content"] is None
 
 

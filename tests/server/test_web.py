@@ -21,6 +21,7 @@ from .stage import (
     InlineStage,
     Stage,
     StageAction,
+    TooDeep,
     app_of,
 )
 
@@ -320,6 +321,20 @@ def test_a_state_that_fails_is_noted(environment):
         assert "no state to be had" in step["notes"][0]
 
 
+@pytest.mark.parametrize(
+    "said", [7, "no json", '{"html": 7}', '{"actions":[["a",{"x":' + "[" * 5000 + "]" * 5000 + "}]]}"]
+)
+def test_a_process_that_says_what_is_no_drawing_is_noted(client, monkeypatch, said):
+    visitor = Visitor(client)
+    visitor.reset()
+    monkeypatch.setattr(web_episode, "draw", lambda environment, fields: said)
+    step = visitor.step("hello")
+    assert (step["step_count"], step["html"], len(step["notes"])) == (1, None, 1)
+    assert step["notes"][0].startswith("render_web: ")
+    monkeypatch.undo()
+    assert visitor.step("hello")["html"] == "<b>hello</b> 0.5"
+
+
 def test_a_drawing_that_takes_long_is_not_waited_for(client, monkeypatch):
     monkeypatch.setattr(web_episode, "DRAWING_S", 0.05)
     visitor = Visitor(client)
@@ -344,6 +359,35 @@ def test_a_drawing_that_never_ends_costs_its_visitor_the_session_and_nobody_else
     assert "a thread cannot be stopped" in answer.json()["message"]
     assert other.step("x")["step_count"] == 1
     Stage.gate.set()
+
+
+def test_an_asynchronous_drawing_that_never_ends_is_stopped_and_the_session_stays(monkeypatch):
+    class Endless(AsyncStage):
+        async def render_web(self, obs: Any) -> Any:
+            await asyncio.sleep(0 if obs.said != "wait" else 3600)
+
+    monkeypatch.setattr(web_episode, "DRAWING_S", 0.02)
+    monkeypatch.setattr(web_episode, "STUCK_S", 0.1)
+    with TestClient(app_of(Endless)) as client:
+        visitor = Visitor(client)
+        visitor.reset()
+        assert "gave no answer" in visitor.step("wait")["notes"][0]
+        on = {"action": {"line": "on"}, "timeout_s": 5}
+        assert client.post("/web/step", json=on, headers=visitor.headers).json()["step_count"] == 2
+
+
+def test_a_first_reset_that_cannot_be_shown_leaves_no_session_behind():
+    with TestClient(app_of(TooDeep)) as client:
+        TooDeep.levels = 240
+        for _ in range(20):
+            TooDeep.levels += 1
+            answer = client.post("/web/reset")
+            client.cookies.clear()
+            if answer.status_code != 200:
+                break
+            client.delete(f"/sessions/{answer.json()['session_id']}")
+        assert error_of(answer) == (500, "StepFailed")
+        assert client.get("/sessions").json() == []
 
 
 def test_where_nobody_can_wait_an_asynchronous_drawing_is_noted():

@@ -162,6 +162,25 @@ def make_stage():
     return InlineStage()
 
 
+TOO_DEEP = '{"metadata": {}, "reset_schema": {"a": ' + "[" * 5000 + "]" * 5000 + "}}"
+
+
+@pytest.mark.parametrize("said", ["no json", '{"metadata": {"name": 7}}', TOO_DEEP])
+def test_an_introduction_that_is_none_is_told_as_a_note(monkeypatch, said):
+    monkeypatch.setattr(web_about, "introduce", lambda environment, _: said)
+    with TestClient(app_of(TellingStage)) as client:
+        told = client.get("/web/metadata").json()
+        assert "its introduction cannot be read" in told["notes"][0]
+
+
+@pytest.mark.parametrize("tools", [7, [7], [{"description": "nameless"}]])
+def test_tools_that_are_none_are_told_as_a_note(monkeypatch, tools):
+    monkeypatch.setattr(web_about, "answer", lambda environment, ask: {"result": {"tools": tools}})
+    with TestClient(app_of(lambda: TellingStage())) as client:
+        told = client.get("/web/metadata").json()
+        assert "its list of tools cannot be read" in told["notes"][0]
+
+
 def test_what_a_function_makes_is_asked_itself():
     told = told_by(make_stage, max_sessions=4)
     assert told["name"] == "InlineStage"

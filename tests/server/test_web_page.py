@@ -6,6 +6,7 @@ import gzip
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from fastapi import FastAPI
@@ -111,6 +112,14 @@ def test_the_way_to_the_page_is_relative_and_keeps_what_was_asked(client):
         assert (answer.status_code, answer.headers["location"]) == (307, place)
     assert client.head("/").status_code == 307
     assert client.post("/").status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/環境", "/a b", "/evil:x"])
+def test_the_way_to_the_page_is_an_address_whatever_the_prefix(built, path):
+    with TestClient(app_of(), root_path=path) as client:
+        way = client.get(path, follow_redirects=False).headers["location"]
+        assert way == f"{quote(path[1:], safe='')}/web"
+        assert client.get(path).text == client.get("/web").text
 
 
 @pytest.mark.parametrize(

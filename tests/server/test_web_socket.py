@@ -12,7 +12,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from openenv.server import web_episode
 
-from .stage import app_of
+from .stage import TooDeep, app_of
 
 
 @pytest.fixture
@@ -74,6 +74,19 @@ def test_what_is_kept_has_limits(client, monkeypatch):
     client.post("/web/step", json={"action": {"odd": "x" * 3000}})
     with client.websocket_connect("/ws/ui") as socket:
         assert [log["step_count"] for log in episode_of(socket)["action_logs"]] == [6]
+
+
+def test_an_episode_that_cannot_be_said_in_json_is_an_error_and_no_silence():
+    with TestClient(app_of(TooDeep)) as client:
+        for TooDeep.levels in range(240, 260):
+            if client.post("/web/reset").status_code != 200:
+                break
+            with client.websocket_connect("/ws/ui") as socket:
+                message = socket.receive_json()
+                if message["type"] == "error":
+                    break
+        assert message["data"]["error"] == "StepFailed"
+        assert "cannot be shown" in message["data"]["message"]
 
 
 def test_the_end_of_the_session_is_told(client):

@@ -33,6 +33,11 @@ def test_the_key_is_asked_for_once_and_a_wrong_one_is_told(locked: str, enter: E
     expect(page.locator("#key-fault")).to_contain_text("does not take this key")
     assert visitor.check_accessibility() == []
     visitor.look("key")
+    key.fill("an arrow → of no key")
+    page.keyboard.press("Enter")
+    expect(key).to_be_focused()
+    expect(page.locator("#key-fault")).to_contain_text("does not take this key")
+    expect(page.locator("#away")).to_have_count(0)
     key.fill(KEY)
     page.keyboard.press("Enter")
     visitor.reset(seed=2).step(1)
@@ -60,6 +65,7 @@ def test_who_may_only_look_is_told_so_and_sees_the_server(locked: str, enter: En
     page = visitor.page
     page.locator("#reset-button").click()
     expect(page.locator(".box.bad")).to_contain_text("Forbidden")
+    assert visitor.check_accessibility() == []
     page.get_by_role("link", name="Server", exact=True).click()
     page.locator("[data-phase=step]").wait_for()
     expect(page.locator(".box.bad")).to_have_count(1)

@@ -23,6 +23,7 @@ def test_a_panel_sees_observations_and_makes_calls(counter: str, enter: Enter) -
     panel.get_by_role("button", name="Begin at 40").click()
     expect(value).to_have_text("40")
     visitor.at(0)
+    assert visitor.check_accessibility() == []
     visitor.look("panel")
 
 
@@ -56,4 +57,5 @@ def test_tools_are_picked_and_have_forms_of_their_own(shop: str, enter: Enter) -
     said = subprocess.run([sys.executable, "-c", python], capture_output=True, text=True, timeout=60, check=True)
     assert "4.5" in said.stdout
     assert "6.0" in said.stdout
+    assert visitor.check_accessibility() == []
     visitor.look("tools")

@@ -10,12 +10,14 @@ import threading
 import time
 from collections.abc import Iterator
 
+import httpx
 import pytest
 from playwright.sync_api import expect
 
 from ..cli.process import END_S, serving
 from .built import ROOT
 from .conftest import Enter
+from .visitor import Visitor
 
 COUNTER = "tests.web.worlds.paneled.counter:app"
 
@@ -34,6 +36,7 @@ def test_a_server_that_restarts_is_told_of_and_the_history_kept(enter: Enter) ->
     page.locator("#step-button").click()
     expect(page.locator("#away")).to_contain_text("does not answer")
     expect(page.locator("#step-button")).to_be_disabled()
+    assert visitor.check_accessibility() == []
     visitor.look("away")
     with serving(COUNTER, "--port", port, cwd=ROOT):
         page.get_by_role("button", name="Ask now").click()
@@ -53,6 +56,22 @@ def test_a_server_that_restarts_between_two_steps_ends_the_session_in_words(ente
         expect(visitor.page.locator(".box.bad")).to_contain_text("Reset to begin a new session")
         expect(visitor.page.locator("#step-button")).to_be_disabled()
         visitor.reset().step(1)
+
+
+def test_who_finds_no_session_again_does_not_play_in_that_of_another_tab(enter: Enter) -> None:
+    with serving(COUNTER, "--max-sessions", "2", cwd=ROOT, OPENENV_QUEUE_TIMEOUT_S="0") as server:
+        visitor = enter(server.url, refusals=True).reset().step(1)
+        (first,) = server.get("/sessions")
+        other = Visitor(visitor.page.context.new_page()).open(server.url).reset()
+        with httpx.Client(base_url=server.url) as client:
+            client.delete(f"/sessions/{first['id']}").raise_for_status()
+            client.post("/sessions").raise_for_status()
+        page = visitor.page
+        page.locator("#reset-button").click()
+        expect(page.locator(".box.bad")).to_contain_text("Every session of this server is taken")
+        expect(page.locator("#step-button")).to_be_disabled()
+        other.step(1)
+        assert "1" in other.observation().inner_text()
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,10 @@ test('a program never holds the key', () => {
   expect(curlOf('http://h', true, {}, [])).toContain('Bearer $OPENENV_API_KEY');
 });
 
+test('names that Python keeps for itself come by a dict', () => {
+  expect(pythonOf('http://h', false, { class: 1, level: 2 }, [], false)).toContain('env.reset(level=2, **{"class": 1})');
+});
+
 test('a shell reads what was meant', () => {
   expect(quoted("it's $HOME `x`")).toBe("'it'\\''s $HOME `x`'");
 });

@@ -49,6 +49,13 @@ test('lines of something else are named, and missing steps told', () => {
   expect(read.faults.at(-1)).toBe('2 transitions are missing before step 3 of episode e');
 });
 
+test('any number of missing steps is told in a few lines', () => {
+  const line = JSON.stringify({ step: 5, observation: 1 });
+  const read = readRecording(Array.from({ length: 200_000 }, () => line).join('\n'));
+  expect(read.transitions).toHaveLength(200_000);
+  expect(read.faults.length).toBeLessThan(30);
+});
+
 test('values of another type than they should have do no harm', () => {
   const read = readRecording('{"observation": null, "step": 0, "reward": "much", "versions": 3, "time": "now", "error": {"a": 1}}');
   expect(read.transitions[0]).toMatchObject({ reward: null, versions: {}, time: 0, error: '{"a":1}' });

@@ -24,14 +24,13 @@ def _targets(ctx: click.Context, parameter: click.Parameter, incomplete: str) ->
 def _folders(incomplete: str) -> list[str]:
     base, slash, start = incomplete.rpartition("/")
     try:
-        places = sorted(Path(f"{base}{slash}" or ".").expanduser().iterdir())
-    except OSError:
+        return [
+            f"{base}{slash}{place.name}"
+            for place in sorted(Path(f"{base}{slash}" or ".").expanduser().iterdir())
+            if place.name.startswith(start) and place.is_dir() and (start or not place.name.startswith("."))
+        ]
+    except (OSError, RuntimeError):  # nothing to look into, or nobody of that name (~nobody/)
         return []
-    return [
-        f"{base}{slash}{place.name}"
-        for place in places
-        if place.name.startswith(start) and place.is_dir() and (start or not place.name.startswith("."))
-    ]
 
 
 TARGET: Complete = _targets

@@ -9,7 +9,7 @@ import click
 
 from .interruption import told_when_interrupted
 from .progress import Progress
-from .push_space import pairs
+from .push_space import pairs, warn_of_secrets
 
 __all__ = ["fork"]
 
@@ -57,6 +57,7 @@ def fork(
     from ..project.hub import fork as fork_space
 
     with told_when_interrupted(f"interrupted: look whether the copy of {space} is there"), Progress() as progress:
+        warn_of_secrets(secrets, progress)
         progress.show(f"copying {space}", 0, 0)
         copy = fork_space(
             space,

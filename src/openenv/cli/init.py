@@ -12,13 +12,14 @@ from ..project.scaffold import Scaffold, Template
 
 __all__ = ["init"]
 
-_WORDS = (
-    "README.md says which file is for what",
-    "try it in a browser: http://localhost:8000/web",
-    "check it; `pytest` runs its own tests",
-    "make its image",
-    "publish it on the Hub, or elsewhere with --registry",
-)
+_INSTALL = "pip install -e ."
+_NEXT = {
+    _INSTALL: "install what it needs besides openenv",
+    "openenv serve .": "try it in a browser: http://localhost:8000/web",
+    "openenv validate .": "check it; `pytest` runs its own tests",
+    "openenv build .": "make its image",
+    "openenv push .": "publish it on the Hub, or elsewhere with --registry",
+}
 
 _KINDS = "\n".join(f"      {template.value:<10} {template.summary}" for template in Template)
 
@@ -61,14 +62,19 @@ def init(name: str, template: str, output_dir: Path, as_json: bool) -> None:
     scaffold = Scaffold.of(name, Template(template), output_dir)
     files = scaffold.make()
     where = output_dir / name
-    commands = [
-        f"cd {shlex.quote(str(where))}",
-        *(f"openenv {verb} ." for verb in ("serve", "validate", "build", "push")),
-    ]
+    steps = {f"cd {shlex.quote(str(where))}": "README.md says which file is for what", **_NEXT}
+    if not scaffold.template.extra:
+        del steps[_INSTALL]
     if as_json:
-        made = {"name": name, "template": template, "folder": str(scaffold.folder), "files": files, "next": commands}
+        made = {
+            "name": name,
+            "template": template,
+            "folder": str(scaffold.folder),
+            "files": files,
+            "next": list(steps),
+        }
         click.echo(json.dumps(made, indent=2))
         return
     click.echo(f"{click.style(str(where), bold=True)} is made ({template}, {len(files)} files). Next:")
-    for command, what in zip(commands, _WORDS, strict=True):
-        click.echo(f"  {command:<{max(map(len, commands))}}  {what}".rstrip())
+    for command, what in steps.items():
+        click.echo(f"  {command:<{max(map(len, steps))}}  {what}")

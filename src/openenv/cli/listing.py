@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import click
 
@@ -47,14 +48,14 @@ class Listed(NamedTuple):
     problem: str | None
 
     @classmethod
-    def of(cls, entry: Entry) -> Listed:
+    def of(cls, entry: Entry, imports: _Imports) -> Listed:
         """Looks whether it can be imported, in a process of its own."""
         try:
             manifest = entry.manifest
         except UsageError as error:
             return cls(entry, entry.summary, error.message)
         description = (manifest.description if manifest else None) or entry.summary
-        return cls(entry, " ".join(description.split()), _problem(entry.package))
+        return cls(entry, " ".join(description.split()), imports.problem(entry.package))
 
     def facts(self) -> dict[str, Any]:
         """As `--json` has it."""
@@ -94,27 +95,59 @@ def list_(as_json: bool) -> None:
 
 def _looked(there: list[Entry]) -> list[Listed]:
     found = []
-    with Progress() as progress, ThreadPoolExecutor(AT_ONCE) as pool:
-        for listed in pool.map(Listed.of, there):
+    # Left in the opposite order: the pool waits for threads, and those for processes.
+    with Progress() as progress, ThreadPoolExecutor(AT_ONCE) as pool, _Imports() as imports:
+        for listed in pool.map(lambda entry: Listed.of(entry, imports), there):
             found.append(listed)
             if progress.live:
                 progress.show("importing", len(found), len(there), listed.entry.key)
     return found
 
 
-def _problem(package: str) -> str | None:
-    command = [sys.executable, "-P", "-c", _CHILD, package, json.dumps(sys.path)]
-    try:
-        ended = subprocess.run(  # noqa: S603 - this interpreter
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-            timeout=IMPORT_S, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return f"importing {package} takes more than {IMPORT_S:g} s"
-    if ended.returncode == 0:
+class _Imports:
+    """Processes that import packages: all that run are killed when the block is left, as by Ctrl-C."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._over = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        with self._lock:
+            self._over = True
+            for process in self._running:
+                process.kill()
+
+    def problem(self, package: str) -> str | None:
+        """Why a package cannot be imported; None if it can."""
+        command = [sys.executable, "-P", "-c", _CHILD, package, json.dumps(sys.path)]
+        with self._lock:
+            if self._over:
+                return "interrupted"
+            process = subprocess.Popen(  # noqa: S603 - this interpreter
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+            )
+            self._running.add(process)
+        with process:
+            try:
+                said = process.communicate(timeout=IMPORT_S)[1].decode(errors="replace")
+            except subprocess.TimeoutExpired:
+                process.kill()
+                return f"importing {package} takes more than {IMPORT_S:g} s"
+            finally:
+                with self._lock:
+                    self._running.discard(process)
+        return _problem(package, process.returncode, said)
+
+
+def _problem(package: str, code: int, said: str) -> str | None:
+    if code == 0:
         return None
-    lines = ended.stderr.decode(errors="replace").strip().splitlines()
-    how = f"by signal {-ended.returncode}" if ended.returncode < 0 else f"with exit code {ended.returncode}"
+    how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+    lines = said.strip().splitlines()
     return lines[-1] if lines else f"importing {package} ended the process {how}"
 
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from ..providers.secrecy import masked
+
 __all__ = ["holder_of"]
 
 PROC = Path("/proc")
@@ -55,5 +57,5 @@ def _command(pid: int) -> str:
         words = (PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
         text = "".join(each if each.isprintable() else "?" for each in " ".join(words))
         if text:
-            return _SECRET.sub(r"\1***", text)[:WIDTH]
+            return masked(_SECRET.sub(r"\1***", text), ())[:WIDTH]
     return "its command cannot be read"

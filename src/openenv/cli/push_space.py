@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import OpenEnvError, UsageError
-from ..providers.secrecy import KEYS
+from ..providers.secrecy import KEYS, masked
 from ..settings import variable_here
 from .build import project_of
 from .interruption import told_when_interrupted
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..project import Project
     from ..project.hub import Published, SpaceRequest, Stage
 
-__all__ = ["pairs", "to_spaces"]
+__all__ = ["pairs", "to_spaces", "warn_of_secrets"]
 
 
 def to_spaces(directory: Path, given: Mapping[str, Any]) -> None:
@@ -44,8 +44,7 @@ def to_spaces(directory: Path, given: Mapping[str, Any]) -> None:
         check=not given["no_check"],
     )
     with told_when_interrupted(_INTERRUPTED), Progress() as progress:
-        if any("=" in text for text in given["secrets"]):
-            progress.say("others on this machine can read a command line: --secret NAME takes the variable from here")
+        warn_of_secrets(given["secrets"], progress)
         if not given["dry_run"]:
             Hub().check_token()  # before what takes long
         if request.check:
@@ -75,10 +74,16 @@ def pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
         name, given, value = text.partition("=")
         here = value if given else variable_here(name)
         if not name or here is None:
-            raise UsageError(f"{option} {name}: it is not set here; set it, or write {option} NAME=VALUE")
+            raise UsageError(f"{option} {masked(name, ())}: it is not set here; set it, or write {option} NAME=VALUE")
         if found.setdefault(name, here) != here:
             raise UsageError(f"{option} {name} is given twice, with two values: leave out one")
     return found
+
+
+def warn_of_secrets(texts: Sequence[str], progress: Progress) -> None:
+    """Says what is wrong with secrets whose values are on the command line."""
+    if any("=" in text for text in texts):
+        progress.say("others on this machine can read a command line: --secret NAME takes the variable from here")
 
 
 def _check(project: Project, progress: Progress) -> None:
@@ -180,7 +185,7 @@ def _document(each: Published) -> dict[str, Any]:
         "commit": each.commit,
         "pull_request": each.pull_request,
         "error": each.error.facts() if each.error is not None else None,
-        "next": [f"openenv validate --url {each.url}", f'EnvClient("{each.url}")'],
+        "next": [] if each.error else [f"openenv validate --url {each.url}", f'EnvClient("{each.url}")'],
     }
 
 

@@ -24,7 +24,7 @@ from ..settings import ServerSettings
 from .announcement import facts_of
 from .complaint import tell
 
-__all__ = ["Reloader", "Snapshot", "watched"]
+__all__ = ["Reloader", "Snapshot", "change", "watched"]
 
 LOOK_S = 0.25
 # Seconds for a server to end before it is killed.
@@ -85,43 +85,38 @@ class Reloader:
         return process, here
 
     def _until_changed(self, process: BaseProcess, pipe: Connection, seen: Snapshot) -> Snapshot:
-        """Waits until a file has changed, and has not changed again for a moment."""
-        told = False
+        """Waits until a file has changed, and tells meanwhile what becomes of the server."""
+        lives = True
         while True:
-            if not told:
-                told = self._heard(process, pipe)
+            if lives:
+                lives = self._attend(process, pipe)
             else:
                 time.sleep(LOOK_S)
-            now = _snapshot(self._folders)
-            if now == seen:
-                continue
-            changed = _changed(seen, now)
-            while True:
-                time.sleep(LOOK_S)
-                again = _snapshot(self._folders)
-                if again == now:
-                    break
-                now = again
-            self._say(f"{changed} changed: starting anew")
-            return now
+            now = change(self._folders, seen)
+            if now is not None:
+                self._say(f"{_changed(seen, now)} changed: starting anew")
+                return now
 
-    def _heard(self, process: BaseProcess, pipe: Connection) -> bool:
-        """Whether the server is there, or is known not to come."""
-        if not pipe.poll(LOOK_S):
-            return False
+    def _attend(self, process: BaseProcess, pipe: Connection) -> bool:
+        """Listens to the server for a moment. Returns whether it lives."""
         try:
-            serves = pipe.recv()
+            if pipe.poll(LOOK_S):
+                self._tell(pipe.recv())
+                return True
         except EOFError:
             process.join()
-            where = ", ".join(map(str, self._folders))
-            self._say(f"no server (exit code {process.exitcode}): waiting for a change in {where}")
+        if process.is_alive():
             return True
+        where = ", ".join(map(str, self._folders))
+        self._say(f"no server (exit code {process.exitcode}): waiting for a change in {where}")
+        return False
+
+    def _tell(self, serves: dict[str, Any]) -> None:
         if self._ready is not None:
             self._ready(serves)
             self._ready = None
         else:
             self._say("serving again")
-        return True
 
 
 def watched(target: str) -> list[Path]:
@@ -132,7 +127,7 @@ def watched(target: str) -> list[Path]:
     """
     if target in targets.bundled():
         return [Path(targets.__file__).parent.parent / "envs" / target]
-    if (Path(target) / "openenv.yaml").is_file():
+    if targets.is_project(target):
         return [Path(target).resolve()]
     module, colon, _ = target.partition(":")
     if colon and module != "gymnasium":
@@ -145,6 +140,32 @@ def watched(target: str) -> list[Path]:
             places = list(spec.submodule_search_locations or []) or [str(Path(spec.origin or "").parent)]
             return [Path(place).resolve() for place in places]
     raise UsageError(f"--reload watches the files of a project or a module, and {target!r} is neither")
+
+
+def change(folders: Iterable[Path], seen: Snapshot, pause: Callable[[], None] | None = None) -> Snapshot | None:
+    """Looks whether files have changed, and if so waits until none has changed again for a moment.
+
+    Args:
+        folders: Where they are.
+        seen: As they were.
+        pause: Waits for that moment.
+
+    Returns:
+        The files as they are now; None: they are as they were, also after a file that came and went, as of editors.
+    """
+    folders, now = list(folders), _snapshot(folders)
+    if now == seen:
+        return None
+    while True:
+        (pause or _pause)()
+        again = _snapshot(folders)
+        if again == now:
+            return None if now == seen else now
+        now = again
+
+
+def _pause() -> None:
+    time.sleep(LOOK_S)
 
 
 def _snapshot(folders: Iterable[Path]) -> Snapshot:

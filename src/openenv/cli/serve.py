@@ -8,7 +8,6 @@ import socket
 import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -178,7 +177,7 @@ def server_options(settings: ServerSettings) -> dict[str, Any]:
 
 def _installed(target: str) -> str:
     """The folder of an installed environment that is called so; the target itself, if that is something else."""
-    if not target or ":" in target or Path(target).exists() or target in targets.bundled():
+    if not target or ":" in target or os.path.lexists(target) or target in targets.bundled():
         return target
     from ..auto.catalog import find
 
@@ -195,7 +194,7 @@ def _possible(settings: ServerSettings, reload: bool) -> ServerSettings:
     if settings.workers == 1 or (can_pass_sockets() and not reload):
         return settings
     reason = "--reload starts one process" if reload else "this platform cannot pass connections between processes"
-    click.echo(f"{reason}: serving with 1 worker", err=True)
+    say(settings, f"{reason}: serving with 1 worker")
     return settings.model_copy(update={"workers": 1})
 
 

@@ -42,15 +42,7 @@ class FrontMatter:
         block = _BLOCK.match(text)
         if block is None:
             return cls(text, {})
-        try:
-            values = yaml.safe_load(block["yaml"])
-        except yaml.YAMLError as error:
-            mark = getattr(error, "problem_mark", None)
-            # The first line of the file is that of the dashes.
-            where = f", line {mark.line + 2}, column {mark.column + 1}" if mark is not None else ""
-            raise UsageError(
-                f"{name}{where}: its front matter is no YAML: {getattr(error, 'problem', None) or error}"
-            ) from None
+        values = _loaded(block["yaml"], name)
         if not isinstance(values, dict | None):
             raise UsageError(f"{name}: its front matter must have keys and values, as `sdk: docker`")
         return cls(text, {str(key): value for key, value in (values or {}).items()})
@@ -67,6 +59,23 @@ class FrontMatter:
             return f"---{end}{lines}---{end}{end}{self.text.removeprefix(chr(0xFEFF))}"
         kept = "".join(line for line in block["yaml"].splitlines(keepends=True) if not _is_empty(line, missing))
         return f"---{end}{kept}{lines}---{end}{self.text[block.end() :]}"
+
+
+def _loaded(text: str, name: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        # The first line of the file is that of the dashes.
+        where = f", line {mark.line + 2}, column {mark.column + 1}" if mark is not None else ""
+        words = " ".join(str(getattr(error, "problem", None) or error).split())
+        raise UsageError(f"{name}{where}: its front matter is no YAML: {words}") from None
+    except RecursionError:
+        raise UsageError(f"{name}: its front matter is nested too deeply") from None
+    except ValueError as error:  # of a date that is none
+        raise UsageError(
+            f"{name}: its front matter is no YAML: {error}; put texts that look like dates in quotes"
+        ) from None
 
 
 def _is_empty(line: str, missing: Mapping[str, Any]) -> bool:

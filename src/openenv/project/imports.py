@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import linecache
 import sys
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
 from ..errors import ImportFailed, OpenEnvError, UsageError
 
-__all__ = ["attribute_of", "import_module", "search"]
+__all__ = ["attribute_of", "import_module", "is_there", "search"]
 
 
 def import_module(name: str, what: str) -> ModuleType:
@@ -38,6 +40,22 @@ def import_module(name: str, what: str) -> ModuleType:
                 f"{what}: no module {error.name!r} in {Path.cwd()} or among the installed packages"
             ) from None
         raise ImportFailed(f"{what}: importing {name} failed: {_reason(error)}", data={"module": name}) from error
+
+
+def is_there(name: str) -> bool:
+    """Whether there is a module of a name, here or among what is installed; nothing is imported to find out."""
+    top, *inner = name.split(".")
+    here = [str(Path.cwd())]
+    try:
+        found = PathFinder.find_spec(top, here) or importlib.util.find_spec(top)
+        for index, _ in enumerate(inner, 2):
+            if found is None or found.name in sys.modules:  # one that runs already may have made up others
+                break
+            path = ".".join(name.split(".")[:index])
+            found = PathFinder.find_spec(path, found.submodule_search_locations or [])
+    except (ImportError, ValueError):  # an empty name; a module that was made by hand
+        return False
+    return found is not None
 
 
 def attribute_of(module: ModuleType, path: str, what: str) -> Any:
@@ -72,17 +90,18 @@ def _reason(error: BaseException) -> str:
     first = error.__context__
     # `except ImportError: from models import ...` hides what was wrong with `from .models import ...`.
     if isinstance(error, ImportError) and isinstance(first, ImportError) and not _of_place(first):
-        return f"{_reason(first)}; and then, as it tried something else: {error}"
-    place = _place(error.__traceback__)
+        return f"{_reason(first)}; and then, as it tried something else: {' '.join(str(error).split())}"
+    place, said = _place(error.__traceback__), " ".join(str(error).split())
     where = f" in {place[0]}, line {place[1]} (`{place[2]}`)" if place and place[2] else ""
     if isinstance(error, SyntaxError):
-        return f"{error.msg} in {error.filename}, line {error.lineno}: correct it"
+        spot = f" in {error.filename}, line {error.lineno}" if error.filename else ""
+        return f"{error.msg}{spot}: correct it"
     if isinstance(error, ModuleNotFoundError) and error.name:
         top = error.name.partition(".")[0]
-        return f"{error}{where}: install {top}, or the project with what it depends on (pip install -e PROJECT)"
+        return f"{said}{where}: install {top}, or the project with what it depends on (pip install -e PROJECT)"
     if isinstance(error, ImportError):
-        return f"{error}{where}: are both of versions that fit together?"
-    return f"{type(error).__name__}: {error}{where}: correct it"
+        return f"{said}{where}: are both of versions that fit together?"
+    return f"{type(error).__name__}: {said}{where}: correct it"
 
 
 def _of_place(error: ImportError) -> bool:

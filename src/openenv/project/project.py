@@ -38,9 +38,15 @@ class Project:
             UsageError: Its `openenv.yaml` is not valid; the message says where.
         """
         folder = place.parent if place.name == FILE_NAME else place
-        if not folder.is_dir():
+        try:
+            there, has_manifest = folder.is_dir(), (folder / FILE_NAME).is_file()
+        except OSError as error:
+            raise NotAProject(
+                f"{folder} cannot be looked at: {error.strerror}; give the folder that has the {FILE_NAME}"
+            ) from None
+        if not there:
             raise NotAProject(f"there is no folder {folder}: give the one that has the {FILE_NAME}")
-        if not (folder / FILE_NAME).is_file():
+        if not has_manifest:
             raise NotAProject(
                 f"{folder.resolve()} is no project, for it has no {FILE_NAME}: change to one, or begin one with "
                 "`openenv init NAME`"

@@ -41,6 +41,11 @@ class Template(StrEnum):
         """What it is, in a few words."""
         return _SUMMARIES[self]
 
+    @property
+    def extra(self) -> str | None:
+        """The extra of openenv without which it does not run."""
+        return _EXTRAS.get(self)
+
 
 _SUMMARIES = {
     Template.BASIC: "a game in few lines: guess a number",
@@ -49,6 +54,7 @@ _SUMMARIES = {
     Template.GYMNASIUM: "an environment of Gymnasium, with named and typed fields",
     Template.CODE: "actions are Python programs, which run in processes with limits",
 }
+_EXTRAS = {Template.TOOLS: "mcp", Template.GYMNASIUM: "gymnasium"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import NotAProject, UsageError
 from .imports import attribute_of, import_module, search
 
-__all__ = ["bundled", "load"]
+__all__ = ["bundled", "is_project", "load"]
 
 _KINDS = "module:attribute, a folder with openenv.yaml, gymnasium:ENV_ID, or a bundled environment"
 
@@ -35,7 +35,7 @@ def load(target: str) -> Any:
         return gymnasium_app(env_id, **arguments)
     if target in bundled():
         return attribute_of(import_module(f"openenv.envs.{target}.server.app", target), "app", target)
-    if (Path(target) / "openenv.yaml").is_file():
+    if is_project(target):
         return _from_project(Path(target).resolve())
     module, colon, attribute = target.partition(":")
     if target and not colon and Path(target).is_dir():
@@ -49,6 +49,18 @@ def load(target: str) -> Any:
         raise UsageError(f"{target!r} is nothing to serve:{meant} give {_KINDS} ({', '.join(bundled())})")
     search(Path.cwd())
     return _found(module, attribute, target)
+
+
+def is_project(target: str) -> bool:
+    """Whether it is a folder with `openenv.yaml`.
+
+    Raises:
+        UsageError: It may not be looked at, or no folder can be called so.
+    """
+    try:
+        return (Path(target) / "openenv.yaml").is_file()
+    except OSError as error:
+        raise UsageError(f"{target!r} cannot be looked at: {error.strerror}; give {_KINDS}") from None
 
 
 def bundled() -> list[str]:

@@ -77,7 +77,10 @@ def read_drawing(told: Any) -> Drawing:
     """
     if not isinstance(told, str):
         raise ValueError("it is no text")
-    return msgspec.json.decode(told, type=Drawing)
+    try:
+        return msgspec.json.decode(told, type=Drawing)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
 
 
 async def _drawn_async(render: Any, offer: Any, fields: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable
 from pathlib import Path
@@ -96,8 +97,9 @@ def _readme(configured: str | None, cls: type[Any] | None) -> str | None:
     places = [] if cls is None else places_of(cls)
     candidates += [place / "README.md" for place in places if (place / "openenv.yaml").exists()]
     for candidate in [*candidates, CONTAINER_README]:
-        if candidate.is_file() and candidate.stat().st_size <= README_BYTES:
-            return candidate.read_text(encoding="utf-8", errors="replace")
+        with contextlib.suppress(OSError):  # one that may not be read, or is gone by now
+            if candidate.is_file() and candidate.stat().st_size <= README_BYTES:
+                return candidate.read_text(encoding="utf-8", errors="replace")
     return None
 
 

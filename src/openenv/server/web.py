@@ -78,10 +78,10 @@ async def reset(request: Request, body: ResetRequest | None = None) -> Response:
         played = await Episode.of(stay).reset(arguments, timeout_s)
         if await request.is_disconnected():  # nobody will ever name it
             raise SessionLost(f"session {stay.id} was opened for a client that has left")
+        response = _answer(server, stay, played, token=stay.token)
     except BaseException:
         stay.depart("its first reset failed")
         raise
-    response = _answer(server, stay, played, token=stay.token)
     remember(request, response, stay)
     return response
 

@@ -95,12 +95,12 @@ class About:
         try:
             told = msgspec.json.decode(text, type=Introduction)
             EnvironmentMetadata.model_validate(told.metadata)
-        except (ValueError, TypeError) as error:  # of a process in which nobody is to be believed
+        except (ValueError, TypeError, RecursionError) as error:  # of a process in which nobody is to be believed
             raise StepFailed(f"its introduction cannot be read: {error}") from error
         tools = None
         if may_have_tools:
             listed = await result_of(lambda done: session.call(answer, _LISTING, done))
-            tools = listed.get("result", {}).get("tools")
+            tools = _tools(listed.get("result", {}).get("tools"))
         return self._known_of(told, tools)
 
     def _known_of(self, told: Introduction, tools: list[dict[str, Any]] | None, *notes: str) -> Known:
@@ -109,7 +109,7 @@ class About:
             **metadata.model_dump(),
             "reset_schema": told.reset_schema,
             "seedable": told.seedable,
-            "tools": None if tools is None else [_tool(tool) for tool in tools],
+            "tools": tools,
             "notes": list(notes),
         }
         return Known(fields, told.panel)
@@ -121,8 +121,15 @@ def _says_more(cls: type[Any]) -> bool:
     return own or issubclass(cls, MCPEnvironment)
 
 
+def _tools(wire: Any) -> list[dict[str, Any]] | None:
+    """As MCP lists them, under the names that the rest has."""
+    try:
+        return None if wire is None else [_tool(tool) for tool in wire]
+    except (LookupError, TypeError, AttributeError) as error:  # as above
+        raise StepFailed(f"its list of tools cannot be read: {error!r}") from error
+
+
 def _tool(wire: dict[str, Any]) -> dict[str, Any]:
-    """As MCP lists it, under the names that the rest has."""
     return {
         "name": wire["name"],
         "description": wire.get("description") or "",

@@ -224,7 +224,7 @@ class _Aftermath:
         self._stay = stay
         self._draws = draws
         self._payload: dict[str, Any] = {}
-        self._ask: Ask | None = None
+        self._asks: list[Ask] = []
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._closed = False
 
@@ -277,15 +277,17 @@ class _Aftermath:
         self._over.set_result(None)
 
     def _ask_next(self, start: Start, done: Done) -> None:
-        self._ask = self._stay.ask(start, done, next_=True)
+        # One that ends at once has asked for the next one before it stands here itself.
+        self._asks.append(self._stay.ask(start, done, next_=True))
 
     def _stop(self) -> None:
         """It does not end."""
         session = self._stay.session
         what = f"its state or render_web takes longer than {STUCK_S:g} s and is stopped"
         logger.error("session %s: %s", session.id, what, extra=about(session.id, session.episode))
-        if self._ask is not None and self._ask.done is not None:
-            self._stay.stop(self._ask)
+        for ask in self._asks:
+            if ask.done is not None:
+                self._stay.stop(ask)
 
     def _note(self, what: str, error: BaseException) -> None:
         if not self._closed:

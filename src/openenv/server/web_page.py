@@ -11,6 +11,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from fastapi import Request, Response
 from fastapi.responses import HTMLResponse
@@ -154,7 +155,8 @@ class FrontDoor:
         answer = self._otherwise
         if scope["type"] == "http" and scope["method"] in _READING and head_of(scope).path in {"/", ""}:
             place: str = scope["path"]
-            answer = _moved("web" if place.endswith("/") else f"{place.rpartition('/')[2]}/web", scope)
+            last = quote(place.rpartition("/")[2], safe="")
+            answer = _moved(f"{last}/web" if last else "web", scope)
         await answer(scope, receive, send)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import WebSocket, WebSocketDisconnect
 from pydantic_core import to_json
 
-from ..errors import OpenEnvError
+from ..errors import OpenEnvError, StepFailed
 from ..protocol.report import error_facts
 from .environment_server import HTTPEnvServer
 from .guard import visitor_of
@@ -64,6 +64,7 @@ async def _follow(websocket: WebSocket, stay: Stay) -> None:
 
     Raises:
         SessionLost: The session has ended.
+        StepFailed: What there is cannot be said in JSON.
     """
     episode, changed = Episode.of(stay), asyncio.Event()
     ending: list[OpenEnvError] = []
@@ -92,4 +93,8 @@ async def _left(websocket: WebSocket) -> None:
 
 
 async def _send(websocket: WebSocket, message: dict[str, Any]) -> None:
-    await websocket.send_text(to_json(message, inf_nan_mode="strings").decode())
+    try:
+        text = to_json(message, inf_nan_mode="strings").decode()
+    except ValueError as error:  # nesting to the limit of what the protocol can say, and a few levels more here
+        raise StepFailed(f"the episode cannot be shown: {error}") from error
+    await websocket.send_text(text)

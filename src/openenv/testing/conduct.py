@@ -6,8 +6,10 @@ import json
 from typing import Any
 
 from ..errors import OpenEnvError, StepTimeout, UsageError
+from ..sessions.waiting import opened_session
 from .probe import CannotTell, Doubt, Fault, Probe
 from .remains import leaks
+from .repeat import reading_changes_nothing
 from .schema_faults import first_fault
 from .stage import Player, Seen, Stage, unsendable
 
@@ -29,18 +31,20 @@ async def _session(stage: Stage) -> str:
 
 
 async def _reset(stage: Stage) -> str:
+    unsent = ""
     async with stage.session() as player:
         for arguments in ({"episode_id": None}, {"seed": 1}, {"seed": 1}):
             try:
                 await player.reset(**arguments)
             except OpenEnvError as error:
                 if unsendable(error):
-                    return "it returns; what it returned could not be sent (see the other checks)"
+                    unsent = "; what it returned could not be sent (see runtime.schema)"
+                    continue
                 raise Fault(
                     f"reset raised: {told(error, stage)}.",
                     "have reset work without arguments, again and again in the same session, with a seed and without",
                 ) from None
-    return "it works without arguments, with a seed, and again in the same session"
+    return f"it works without arguments, with a seed, and again in the same session{unsent}"
 
 
 async def _step(stage: Stage) -> str:
@@ -93,6 +97,7 @@ async def _state(stage: Stage) -> str:
             f"after a reset and {count} steps, step_count went {' '.join(map(str, counts))}.",
             "set step_count to 0 in reset and add 1 in every step",
         )
+    await reading_changes_nothing(stage, actions)
     return await _episode_ids(stage, f"step_count goes {' '.join(map(str, counts))}")
 
 
@@ -190,6 +195,9 @@ async def _close(stage: Stage) -> str:
     actions = (await stage.actions())[:2]
 
     async def cycle() -> None:
+        async with opened_session(stage.server.manager):
+            pass  # clients go away before they reset, too
+        await stage.quiet()
         async with stage.session() as player:
             await player.play(actions, 1)
 

@@ -56,7 +56,7 @@ async def _sessions(stage: Stage) -> str:
         await stage.leave(*clients)
     took = time.perf_counter() - began
     await stage.quiet()
-    _check_all(stage, [each.result() for each in played], reference if facts.seedable else None)
+    await _check_all(stage, [each.result() for each in played], reference if facts.seedable else None)
     slowest = max(times) * 1000
     return (
         f"{count} sessions at once, {len(times)} calls in {took:.1f} s, "
@@ -79,7 +79,7 @@ async def _played(player: Player, actions: Sequence[dict[str, Any]], times: list
     return seen
 
 
-def _check_all(stage: Stage, played: list[list[Seen]], reference: list[Seen] | None) -> None:
+async def _check_all(stage: Stage, played: list[list[Seen]], reference: list[Seen] | None) -> None:
     broken = [
         seen.error
         for each in played
@@ -95,7 +95,11 @@ def _check_all(stage: Stage, played: list[list[Seen]], reference: list[Seen] | N
         )
     if reference is None:
         return
-    different = [found for each in played if (found := difference(stage, reference, each)) is not None]
+    different = []
+    for each in played:
+        await asyncio.sleep(0)  # large observations take a while
+        found = difference(stage, reference, each)
+        different += [] if found is None else [found]
     if different:
         raise Fault(
             f"{len(played)} sessions had the same seed and actions at once, and {len(different)} of them differ from "
@@ -127,8 +131,10 @@ async def _deadline(stage: Stage) -> str:
                         "let asyncio.CancelledError through, and give back in `finally` (or `async with`) what step "
                         "takes: locks, connections",
                     )
-    ended = f"{late} of {DEADLINES} steps were stopped at their deadline" if late else "steps end before any deadline"
-    return f"{ended} (a step takes {usual * 1000:.1f} ms); the next episode works"
+    took = f"a step takes {usual * 1000:.1f} ms"
+    if not late:
+        raise CannotTell(f"steps end before any deadline, so none could be stopped ({took})")
+    return f"{late} of {DEADLINES} steps were stopped at their deadline ({took}); the next episode works"
 
 
 async def _blocking(stage: Stage) -> str:
@@ -153,7 +159,7 @@ async def _blocking(stage: Stage) -> str:
             "await what waits (asyncio.sleep, not time.sleep), or write step and reset as ordinary functions, which "
             "then have a thread; execution = 'inline' is for steps of microseconds",
         )
-    return f"most of {len(held)} calls hold up the event loop for {usual * 1000:.1f} ms or longer"
+    return f"calls hold up the event loop for {usual * 1000:.1f} ms; {HOLDING_UP_S * 1000:.0f} ms is too long"
 
 
 async def _watched(call: Any) -> tuple[Seen, float]:

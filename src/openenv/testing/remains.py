@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Leaks", "leaks", "resident_bytes"]
+__all__ = ["Leaks", "descendants", "leaks", "resident_bytes"]
 
 # What is made once, for all sessions, is made in the first of them.
 CYCLES = 3
@@ -59,7 +59,7 @@ async def leaks(cycle: Callable[[], Awaitable[None]]) -> Leaks:
 def resident_bytes() -> int | None:
     """Memory of this process and its children; None where that cannot be told."""
     try:
-        return sum(map(_resident, [Path("/proc/self"), *(Path(f"/proc/{child}") for child in _descendants("self"))]))
+        return sum(map(_resident, [Path("/proc/self"), *(Path(f"/proc/{child}") for child in descendants("self"))]))
     except OSError:
         return None
 
@@ -119,10 +119,11 @@ def _children(process: str) -> list[str]:
     return found
 
 
-def _descendants(process: str) -> list[str]:
+def descendants(process: str) -> list[str]:
+    """Numbers of the processes that one (its number, or `self`) has started, and theirs; none if that is unknown."""
     found: list[str] = []
     for child in _children(process):
-        found += [child, *_descendants(child)]
+        found += [child, *descendants(child)]
     return found
 
 

@@ -10,7 +10,7 @@ from ..errors import OpenEnvError
 from .probe import CannotTell, Fault, Probe
 from .stage import Seen, Stage
 
-__all__ = ["PROBES", "difference", "followed", "reference_of"]
+__all__ = ["PROBES", "difference", "followed", "reading_changes_nothing", "reference_of"]
 
 SEED = 7
 STEPS = 8
@@ -20,14 +20,15 @@ OTHER_SEED = 8
 UNSEEDED = "seeded"
 # What such texts are needs no word.
 _CLOCKS = ("date-time", "time", "uuid")
+NOTHING_TO_COMPARE = "without seeds and without step_count, there is nothing by which episodes could be compared"
 
 
 async def _seed(stage: Stage) -> str:
     if not (await stage.facts()).seedable:
         return "the environment declares that it takes no seed"
-    actions = (await stage.actions())[:STEPS]
-    first = await _alone(stage, actions)
-    second = await _alone(stage, actions)
+    actions = await stage.actions()
+    first = await _alone(stage, actions, stage.call_s / 4)
+    second = await _alone(stage, actions[: len(first) - 1])  # as many steps, however fast it is now
     found = difference(stage, first, second)
     if found is not None:
         raise Fault(
@@ -50,9 +51,11 @@ async def _episodes(stage: Stage) -> str:
             await player.play(actions[:steps], OTHER_SEED)
             again.append(await player.play(actions, SEED))
         await player.play([], SEED)
-        count = (await _state(player)).get("step_count", 0)
-    if count != 0:
+        count = (await _state(player)).get("step_count")
+    if count not in (0, None):
         raise Fault(f"step_count is {count} after a reset.", "set step_count to 0 in reset")
+    if not seedable and count is None:
+        raise CannotTell(NOTHING_TO_COMPARE)
     if not seedable:
         return "step_count begins anew (without seeds, episodes cannot be compared)"
     differing = [found for each in again if (found := difference(stage, first, each)) is not None]
@@ -81,12 +84,15 @@ async def _isolation(stage: Stage) -> str:
             seen.append(await followed(mine.step(action), f"step {len(seen)}"))
             if seen[-1].done:
                 break
-        count = (await _state(mine)).get("step_count", 0)
+        count = (await _state(mine)).get("step_count")
         stopped = other.client.disconnect()
         await stopped
         state = await _state(mine)
     answered = len(seen) - 1
-    if (await stage.facts()).seedable:
+    seedable = (await stage.facts()).seedable
+    if not seedable and count is None:
+        raise CannotTell(NOTHING_TO_COMPARE)
+    if seedable:
         found = difference(stage, reference, seen)
         if found is not None:
             raise Fault(
@@ -99,11 +105,13 @@ async def _isolation(stage: Stage) -> str:
             f"{answered} steps were taken in a session, and its step_count is {count}: those of another count too.",
             "keep the state on the instance (self), not on the class or the module",
         )
-    if state.get("step_count", 0) != count:
+    if state.get("step_count") != count:
         raise Fault(
             f"another session was closed, and step_count of this one went from {count} to {state.get('step_count')}.",
             "have close() touch nothing but the instance",
         )
+    if not seedable:
+        return f"step_count is {count} beside another session (without seeds, episodes cannot be compared)"
     return f"a session of {answered} steps is the same alone and beside another one"
 
 
@@ -120,6 +128,33 @@ async def reference_of(stage: Stage) -> list[Seen]:
     return first
 
 
+async def reading_changes_nothing(stage: Stage, actions: list[dict[str, Any]]) -> None:
+    """Compares episodes in which the state is read, and is not; what follows no seed cannot be compared.
+
+    Raises:
+        Fault: They differ.
+    """
+    episodes: list[list[Seen]] = []
+    for reads in (0, 0, 2):
+        async with stage.session() as player:
+            seen = []
+            for number in range(len(actions) + 1):
+                call = player.step(actions[number - 1]) if number else player.reset(SEED)
+                seen.append(await followed(call, f"step {number}" if number else "reset"))
+                if seen[-1].done:
+                    break
+                for _ in range(reads):
+                    await player.state()
+            episodes.append(seen)
+    alone, again, read = episodes
+    found = difference(stage, alone, read)
+    if found is not None and difference(stage, alone, again) is None:
+        raise Fault(
+            f"an episode in which the state is read after each call differs from one in which it is not: {found}.",
+            "have the property `state` return what is there, and change nothing: it is asked for at any time",
+        )
+
+
 async def _state(player: Any) -> dict[str, Any]:
     try:
         state: dict[str, Any] = await player.state()
@@ -128,9 +163,9 @@ async def _state(player: Any) -> dict[str, Any]:
     return state
 
 
-async def _alone(stage: Stage, actions: list[dict[str, Any]]) -> list[Seen]:
+async def _alone(stage: Stage, actions: list[dict[str, Any]], limit_s: float | None = None) -> list[Seen]:
     async with stage.session() as player:
-        return await player.play(actions, SEED)
+        return await player.play(actions, SEED, limit_s)
 
 
 async def followed(call: Any, name: str) -> Seen:
@@ -163,6 +198,8 @@ def difference(stage: Stage, one: list[Seen], other: list[Seen]) -> str | None:
 
 def _differing(one: Any, other: Any, schema: Any, definitions: Mapping[str, Any], place: str) -> str | None:
     """The first part of two values that differs, with its place."""
+    if one == other:
+        return None
     schema = schema if isinstance(schema, Mapping) else {}
     if _follows_no_seed(schema):
         return None

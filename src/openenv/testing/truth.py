@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -34,6 +35,7 @@ async def _schema(stage: Stage) -> str:
             continue
         count += 1
         _check_observation(stage, seen)
+        await asyncio.sleep(0)  # large ones take a while
     if not count:
         raise CannotTell("no observation was seen")
     return f"{count} observations are what their schema says"
@@ -94,7 +96,7 @@ def _unreadable(stage: Stage, seen: Seen) -> str | None:
 
 
 async def _finite(stage: Stage) -> str:
-    count = 0
+    count = answered = 0
     for seen in await _all_seen(stage):
         if seen.error is not None and seen.error.message.startswith(
             ("the reward is nan", "the reward is inf", "the reward is -inf")
@@ -110,11 +112,16 @@ async def _finite(stage: Stage) -> str:
                     "JSON has no NaN and no infinity: give None, or a number that stands for it",
                 )
             count += 1
-    return f"{count} numbers, all finite"
+        answered += seen.error is None
+        await asyncio.sleep(0)
+    if not answered:
+        raise CannotTell("no observation was seen")
+    return f"{count} numbers with a point, all finite, in {answered} observations"
 
 
 async def _reward(stage: Stage) -> str:
     rewards = []
+    early = None
     for seen in await _all_seen(stage):
         if seen.error is not None and "the reward is a " in seen.error.message:
             raise Fault(f"{seen.call}: {told(seen.error, stage)}.", "give a bool, an int, a float or None")
@@ -122,6 +129,13 @@ async def _reward(stage: Stage) -> str:
             raise Fault(f"{seen.call}: the reward is {seen.reward!r}.", "give a bool, an int, a float or None")
         if seen.error is None and not seen.reset:
             rewards.append(seen.reward)
+        if seen.error is None and seen.reset and seen.reward:
+            early = seen
+    if early is not None:
+        raise Doubt(
+            f"{early.call} gave the reward {early.reward!r}, which no action has earned; trainers leave it out.",
+            "return reward=None from reset, and give it to the step that earns it",
+        )
     given = [float(reward) for reward in rewards if reward is not None]
     if not rewards:
         raise CannotTell("no step was answered, so there was no reward to see")
@@ -140,7 +154,7 @@ async def _done(stage: Stage) -> str:
             raise Fault(
                 f"{seen.call} gave truncated=True and done=False.", "set done too when an episode is cut short"
             )
-    ended = 0
+    ended = begun = 0
     actions = await stage.actions()
     async with stage.session() as player:
         for seed in (1, 2):
@@ -150,6 +164,9 @@ async def _done(stage: Stage) -> str:
                     "reset gave done=True after an episode that had ended.", "have reset forget that it is over"
                 )
             ended += seen_all[-1].done
+            begun += seen_all[0].error is None
+    if not begun:
+        raise CannotTell("no observation of a reset was seen")
     return f"{ended} of 2 episodes ended; a reset is never done"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -65,6 +66,53 @@ def test_after_a_crash_the_rest_is_asked_in_a_new_process(project: Path) -> None
     assert outcomes["runtime.seed"].outcome is Outcome.PASS
     assert began.count("runtime.after-done") == 1
     assert [each.check for each in report.findings if each.check.startswith("runtime.")][-1] == "runtime.close"
+
+
+def test_of_what_an_environment_prints_only_the_end_is_kept(project: Path) -> None:
+    written = 64 * 2**20
+    change(
+        project,
+        "STEPS = 10\n",
+        "STEPS = 10\nimport os\n"
+        f"for _ in range({written} // 65536):\n    os.write(1, b'x' * 65535 + b'\\n')\n"
+        "print('the end', flush=True)\nos._exit(3)\n",
+    )
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    (failed,) = [each for each in examine(str(project), Level.STATIC).findings if each.outcome is Outcome.FAIL]
+    assert "exit code 3" in failed.saw
+    assert "(its last words: the end)" in failed.saw
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < written / 1024 / 4
+
+
+def test_one_that_closes_what_it_does_not_know_and_hangs_is_not_waited_for(project: Path) -> None:
+    change(project, "STEPS = 10\n", "STEPS = 10\nimport os, time\nos.closerange(3, 256)\ntime.sleep(3000)\n")
+    began = time.monotonic()
+    (failed,) = [each for each in examine(str(project), Level.STATIC, 0.5).findings if each.outcome is Outcome.FAIL]
+    assert "no sign of life" in failed.saw
+    assert time.monotonic() - began < SOON_S
+
+
+def test_what_an_environment_that_hangs_has_started_is_ended_too(project: Path) -> None:
+    started = project.parent / "started"
+    change(
+        project,
+        "STEPS = 10\n",
+        "STEPS = 10\nimport pathlib, subprocess, time\n"
+        "other = subprocess.Popen(['sleep', '3000'], start_new_session=True)\n"
+        f"pathlib.Path({str(started)!r}).write_text(str(other.pid))\n"
+        "time.sleep(3000)\n",
+    )
+    assert not examine(str(project), Level.STATIC, 0.5).passed
+    until(lambda: not alive(int(started.read_text(encoding="utf-8"))))
+
+
+def test_a_module_that_is_not_there_is_no_project(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project.parent)
+    for target in ("no_such_module:app", "maze.no_such_module:app", ":app"):
+        with pytest.raises(NotAProject, match="there is no module"):
+            examine(target, Level.STATIC)
+    (failed,) = [each for each in examine("maze.server.app:gone", Level.STATIC).findings if each.outcome == "fail"]
+    assert failed.check == "static.import"
 
 
 def test_the_end_of_the_process_is_noticed_while_what_it_has_forked_goes_on(project: Path) -> None:

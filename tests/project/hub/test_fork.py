@@ -8,7 +8,7 @@ from openenv.errors import ConnectionFailed, Forbidden, InvalidArgument, Unautho
 from openenv.project.hub import fork
 
 from .conftest import AT_ONCE
-from .server import READ_TOKEN, Fault, Hub
+from .server import READ_TOKEN, TOKEN, Fault, Hub
 
 FILES = {"openenv.yaml": b"name: echo\n", "server/app.py": b"app = 1\n"}
 
@@ -88,3 +88,11 @@ def test_an_answer_that_was_lost(hub: Hub) -> None:
     hub.faults = [Fault("POST */duplicate", times=99, status=500)]
     with pytest.raises(ConnectionFailed, match=r"status 500.*tried 4 times"):
         fork("alice/echo", "again", patience=AT_ONCE)
+
+
+def test_no_secret_becomes_a_public_variable(hub: Hub) -> None:
+    hub.add("alice/echo", FILES)
+    with pytest.raises(UsageError, match="give it as --secret LOGIN") as told:
+        fork("alice/echo", variables={"LOGIN": TOKEN}, patience=AT_ONCE)
+    assert TOKEN not in str(told.value)
+    assert hub.requests == []

@@ -66,6 +66,17 @@ def test_variables_of_the_manifest_are_of_the_space_and_yours_win(hub: Hub, proj
     assert hub.repos["tester/guess"].variables == {"A": "1", "B": "true", "C": "mine"}
 
 
+@pytest.mark.parametrize("value", [TOKEN, f"user:{TOKEN}@host", "only-you-know-it"])
+def test_no_secret_becomes_a_public_variable(hub: Hub, project: Project, value: str) -> None:
+    request = SpaceRequest(variables={"LOGIN": value}, secrets={"OTHER": "only-you-know-it"})
+    with pytest.raises(
+        UsageError, match="everybody can read the variables of a Space: give it as --secret LOGIN"
+    ) as told:
+        push(project, request, patience=AT_ONCE)
+    assert value not in str(told.value)
+    assert hub.requests == []
+
+
 def test_what_is_there_already_is_not_committed_again(hub: Hub, project: Project) -> None:
     push(project, SpaceRequest(variables={"A": "1"}), patience=AT_ONCE)
     (again,) = push(project, SpaceRequest(variables={"A": "1"}), patience=AT_ONCE)
@@ -108,6 +119,16 @@ def test_a_star_leaves_only_what_was_pushed(hub: Hub, project: Project) -> None:
     space = hub.add("tester/guess", {"app.py": b"something else", "data.csv": b""})
     push(project, SpaceRequest(delete=("*",)), patience=AT_ONCE)
     assert space.files.keys() == {*Stage.of(project, SpaceRequest()).files, ".gitattributes"}
+
+
+def test_what_shall_be_private_is_not_proposed_in_public(hub: Hub, project: Project) -> None:
+    space = hub.add("tester/guess", ENVIRONMENT)
+    with pytest.raises(UsageError, match="tester/guess is public, and a pull request changes files only: leave out"):
+        push(project, SpaceRequest(create_pr=True, private=True), patience=AT_ONCE)
+    assert hub.count(COMMIT) == 0
+    space.private = True
+    (done,) = push(project, SpaceRequest(create_pr=True, private=True), patience=AT_ONCE)
+    assert done.pull_request is not None
 
 
 def test_a_pull_request_changes_nothing_but_proposes(hub: Hub, project: Project) -> None:
@@ -367,6 +388,15 @@ def test_a_hub_that_is_not_there(hub: Hub, project: Project, monkeypatch: pytest
         push(project, SpaceRequest(), patience=AT_ONCE)
 
 
+@pytest.mark.parametrize("path", ["GET /api/whoami-v2", "GET /api/spaces/*", "POST */repos/create"])
+def test_an_address_that_is_no_hubs(hub: Hub, project: Project, path: str) -> None:
+    hub.faults = [Fault(path, status=200)]
+    with pytest.raises(
+        UsageError, match=r"\(HF_ENDPOINT\) does not answer as the Hub does \('\w+'\): is it the right address"
+    ):
+        push(project, SpaceRequest(), patience=AT_ONCE)
+
+
 def test_a_hub_that_says_nothing(hub: Hub, project: Project) -> None:
     release = threading.Event()
     hub.faults = [Fault("GET /api/whoami-v2", times=9, held=release)]
@@ -381,11 +411,14 @@ def test_a_token_is_sent_over_no_open_road(hub: Hub, project: Project, monkeypat
         push(project, SpaceRequest(), patience=AT_ONCE)
 
 
-def test_the_library_is_as_it_was_afterwards(hub: Hub, project: Project) -> None:
-    from huggingface_hub import get_session, utils
+def test_the_library_is_as_it_was_afterwards(hub: Hub, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants, get_session, utils
 
     verbosity = utils.logging.get_verbosity()
-    push(project, SpaceRequest(), patience=AT_ONCE)
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", False)
+    within: list[bool] = []
+    push(project, SpaceRequest(), patience=AT_ONCE, heard=lambda _: within.append(constants.HF_HUB_DISABLE_XET))
+    assert (within, constants.HF_HUB_DISABLE_XET) == ([True], False)
     assert utils.logging.get_verbosity() == verbosity
     assert get_session().timeout.read is None
     utils.close_session()

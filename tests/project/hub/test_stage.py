@@ -134,6 +134,65 @@ def test_links_that_lead_out_stay_here(project: Project, tmp_path: Path) -> None
     assert len([note for note in stage.notes if "link" in note]) == 3
 
 
+def test_links_to_what_stays_here_stay_here_and_so_do_those_to_themselves(project: Project) -> None:
+    write(project, ".env", ".git/config", "data/big.csv", "notes.md")
+    write(project, ".gitignore", text="data/\n")
+    for name, target in {
+        "settings.txt": ".env",
+        "config.txt": ".git/config",
+        "big.csv": "data/big.csv",
+        "loop.txt": "loop.txt",
+        "copy.md": "README.md",
+    }.items():
+        (project.folder / name).symlink_to(target)
+    stage = staged(project)
+    assert stage.files.keys() == PLAIN | {".gitignore", "notes.md", "copy.md"}
+    assert "stays here: settings.txt: a link to .env, which stays here" in stage.notes
+    assert len([note for note in stage.notes if "link" in note]) == 4
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "prod.env",
+        ".ENV",
+        "Server.PEM",
+        "credentials.json",
+        "service-account-1.json",
+        ".pgpass",
+        ".streamlit/secrets.toml",
+    ],
+)
+def test_what_may_hold_keys_has_many_names(project: Project, name: str) -> None:
+    write(project, name)
+    stage = staged(project)
+    assert stage.files.keys() == PLAIN
+    assert stage.notes == [f"stays here: {name}: it may hold keys"]
+
+
+def test_ignore_files_of_the_repository_that_it_is_in_are_heeded(project: Project, tmp_path: Path) -> None:
+    write(project, "local/a.txt", "b.secret", "c.txt")
+    (tmp_path / ".gitignore").write_text(f"/{project.folder.name}/local/\n*.secret\n*.md\n")
+    assert staged(project).files.keys() == PLAIN | {"local/a.txt", "b.secret", "c.txt"}  # of no repository
+    (tmp_path / ".git").mkdir()
+    assert staged(project).files.keys() == PLAIN | {"c.txt"}
+    # Who pushes what is left out as a whole means it.
+    (tmp_path / ".gitignore").write_text(f"{project.folder.name}/\n")
+    assert staged(project).files.keys() == PLAIN | {"local/a.txt", "b.secret", "c.txt"}
+
+
+def test_a_secret_is_found_in_files_of_any_size(project: Project) -> None:
+    write(project, "empty.txt", text="")
+    write(project, "large.log", text="x" * 6_000_000 + "the-secret-itself")
+    stage = staged(project)
+    stage.check_holds_none(["another-secret"])
+    with pytest.raises(UsageError, match=r"large.log has your token or the value of a --secret in it"):
+        stage.check_holds_none(["the-secret-itself"])
+    (project.folder / "large.log").unlink()
+    with pytest.raises(UsageError, match=r"large.log cannot be read: .*make it readable, or name the file"):
+        stage.check_holds_none(["another-secret"])
+
+
 # The Dockerfile.
 
 

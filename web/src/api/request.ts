@@ -3,6 +3,9 @@ import type { Json } from './json';
 import { heldKey } from './key';
 import { at } from './root';
 
+// What a header may hold; of anything else `fetch` says no more than of a server that is away.
+const SENDABLE = /^[\x20-\x7e]+$/;
+
 export interface Wanted {
   method?: 'GET' | 'POST' | 'DELETE';
   body?: Json;
@@ -17,6 +20,7 @@ export interface Wanted {
 export async function request(path: string, wanted: Wanted = {}): Promise<Response> {
   const key = heldKey();
   const headers: Record<string, string> = { ...wanted.headers };
+  if (key !== null && !SENDABLE.test(key)) throw new Failure('Unauthorized', 'the key has characters that no key has', 401, 'client');
   if (key !== null) headers.Authorization = `Bearer ${key}`;
   if (wanted.body !== undefined) headers['Content-Type'] = 'application/json';
   let body: string | undefined;

@@ -16,6 +16,8 @@ interface Props {
 const HEIGHT = 170;
 // Steps are counted.
 const WHOLE = [1, 2, 5].flatMap((part) => [0, 1, 2, 3, 4, 5, 6].map((power) => part * 10 ** power)).sort((one, other) => one - other);
+// Where all are 0, a scale to 1; uPlot's would go to 100.
+const fit: uPlot.Scale.Range = (_, low, high) => (low === 0 && high === 0 ? [0, 1] : low == null || high == null ? [low, high] : uPlot.rangeNum(low, high, 0.1, true));
 
 /** Reward of each step, and the return up to it. */
 export function RewardCurve({ curve, length, selected, onSelect }: Props) {
@@ -37,7 +39,7 @@ export function RewardCurve({ curve, length, selected, onSelect }: Props) {
         height: HEIGHT,
         legend: { show: false },
         cursor: { drag: { x: false, y: false }, points: { size: 6 } },
-        scales: { x: { time: false, range: (_, low, high) => [Math.min(low ?? 0, 0), Math.max(high ?? 1, 1)] } },
+        scales: { x: { time: false, range: (_, low, high) => [Math.min(low ?? 0, 0), Math.max(high ?? 1, 1)] }, y: { range: fit }, total: { range: fit } },
         series: [
           {},
           { label: 'reward', stroke: color('--first'), width: 1.5, points: { show: (_u, _s, from, to) => to - from < 60, size: 5, fill: color('--first') } },

@@ -14,11 +14,19 @@ export function literal(value: Json, indent = ''): string {
   return line.length + indent.length <= 88 && !line.includes('\n') ? line : `${open}\n${deeper}${parts.join(`,\n${deeper}`)},\n${indent}${close}`;
 }
 
+const RESERVED = new Set(
+  ('False None True and as assert async await break class continue def del elif else except finally for from global if ' +
+    'import in is lambda nonlocal not or pass raise return try while with yield').split(' '),
+);
+
+function isPlain(name: string): boolean {
+  return /^[A-Za-z_][A-Za-z0-9_]*$/.test(name) && !RESERVED.has(name);
+}
+
 /** Keyword arguments; names that Python does not take as such come by a dict. */
 function keywords(values: JsonObject, indent: string): string {
-  const plain = /^[A-Za-z_][A-Za-z0-9_]*$/;
-  const odd = Object.fromEntries(Object.entries(values).filter(([name]) => !plain.test(name)));
-  const parts = Object.entries(values).filter(([name]) => plain.test(name)).map(([name, value]) => `${name}=${literal(value, indent)}`);
+  const odd = Object.fromEntries(Object.entries(values).filter(([name]) => !isPlain(name)));
+  const parts = Object.entries(values).filter(([name]) => isPlain(name)).map(([name, value]) => `${name}=${literal(value, indent)}`);
   if (Object.keys(odd).length) parts.push(`**${literal(odd, indent)}`);
   return parts.join(', ');
 }

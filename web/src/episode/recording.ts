@@ -37,7 +37,7 @@ export function readRecording(content: string): Recording {
     if (typeof read === 'string') faults.push(`line ${index + 1}: ${read}`);
     else transitions.push(read);
   });
-  faults.push(...gaps(transitions));
+  for (const gap of gaps(transitions)) faults.push(gap);
   if (faults.length > MOST_FAULTS) faults.splice(MOST_FAULTS, faults.length, `and ${faults.length - MOST_FAULTS} more`);
   return { transitions, faults };
 }

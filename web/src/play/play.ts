@@ -129,7 +129,7 @@ export class Play extends Store<Playing> {
         await this.visit.state();
         live = this.value.live;
       } catch (error) {
-        if (error instanceof Failure && error.locked) return this.failed(error, null);
+        if (error instanceof Failure && (error.locked || error.away)) return this.failed(error, null);
         this.visit.forget();
       }
     }
@@ -159,7 +159,7 @@ export class Play extends Store<Playing> {
       const outcome = await ask_();
       const lasted = { time, duration_s: (performance.now() - began) / 1000 };
       this.history.add(this.transition(outcome, { ...lasted, ...about(outcome) }));
-      this.set({ busy: null, live: true });
+      this.set({ busy: null, live: this.visit.id !== null });
       return outcome;
     } catch (error) {
       this.set({ busy: null });
@@ -183,7 +183,7 @@ export class Play extends Store<Playing> {
       this.set({ phase: 'failed', failure: error });
     } else {
       if (error.sessionGone) this.visit.forget();
-      const live = this.value.live && !error.sessionGone && error.kind !== 'ResetRequired';
+      const live = this.value.live && this.visit.id !== null && error.kind !== 'ResetRequired';
       this.set({ failure: error, failedCall, live });
     }
   }

@@ -61,12 +61,14 @@ export class Visit {
     }
   }
 
-  step(action: Json): Promise<Outcome> {
+  async step(action: Json): Promise<Outcome> {
+    this.mustBeOpen();
     return this.call('web/step', { action });
   }
 
   /** The environment's state now; the lease begins anew. */
   async state(): Promise<Json> {
+    this.mustBeOpen();
     const state = await ask<Json>('web/state', { headers: this.headers() });
     this.usedAt = performance.now();
     return state;
@@ -102,6 +104,11 @@ export class Visit {
     } finally {
       this.usedAt = performance.now();
     }
+  }
+
+  /** What names no session is for that of the cookie, which another tab may have opened. */
+  private mustBeOpen(): void {
+    if (this.opened === null) throw new Failure('ResetRequired', 'this page has no session', 400, 'client');
   }
 
   private headers(): Record<string, string> {

@@ -28,7 +28,8 @@ export function ServerPage() {
         last = reading;
         if (gone) return;
         base.current ??= reading;
-        setReadings((before) => [...before, reading].slice(-KEPT));
+        // Of those before, only numbers are drawn; lists of ten thousand sessions would fill the memory.
+        setReadings((before) => [...before.map((old) => (old.sessions ? { ...old, sessions: null } : old)), reading].slice(-KEPT));
       }
       timer = setTimeout(() => void look(), EVERY_MS);
     };

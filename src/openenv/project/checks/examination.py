@@ -9,21 +9,24 @@ import selectors
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from ...errors import NotAProject
 from ...testing.probe import Probe
+from ...testing.remains import descendants
 from .. import target as targets
+from ..imports import is_there
 from ..manifest import FILE_NAME
 from ..project import Project
 from .finding import Finding, Level, Outcome
 from .report import Report
 from .run import InternalFault, needed, run
 from .table import OF_FILES, level_of, up_to
+from .words import Words
 
 __all__ = ["EPISODES", "SESSIONS", "Examination", "examine", "folder_of"]
 
@@ -35,7 +38,6 @@ IMPORT_CALLS = 4
 # Beyond the time of one call, in which the process says nothing.
 PATIENCE_S = 3.0
 GLANCE_S = 0.25
-_LAST_WORDS = 400
 
 
 def folder_of(target: str) -> Path | None:
@@ -53,6 +55,16 @@ def folder_of(target: str) -> Path | None:
     if not folder.is_dir() or not (folder / FILE_NAME).is_file():
         return Project.find(place).folder  # raises
     return folder.resolve()
+
+
+def _must_be_there(target: str) -> None:
+    """Raises NotAProject if the module of a `module:attribute` is not there; nothing of it is run to find out."""
+    module = target.partition(":")[0]
+    if not is_there(module):
+        raise NotAProject(
+            f"{target!r} is no environment, for there is no module {module!r} in {Path.cwd()} or among the installed "
+            "packages: correct its name, or go to the folder from which it can be imported"
+        )
 
 
 def examine(
@@ -81,6 +93,8 @@ def examine(
         InternalFault: A check failed by itself.
     """
     folder = folder_of(target)
+    if folder is None and target not in targets.bundled() and not target.startswith("gymnasium:"):
+        _must_be_there(target)
     found: list[Finding] = []
     if folder is not None:
         found += run(OF_FILES, folder, Level.STATIC, heard)
@@ -144,22 +158,25 @@ class Examination:
 
     def _ask(self, probes: list[Probe]) -> dict[str, Any] | None:
         """Has one process answer as many as it can; why it came no further, if it did not."""
-        with tempfile.TemporaryFile() as words, self._process(probes, words) as (process, report):
-            reason = self._listen(process, report)
+        with self._process(probes) as (process, report, words):
+            reason = self._listen(process, report, words)
             if all(probe.id in self._found for probe in probes):
                 return None
+            last = words.last()
+            told = f" (its last words: {last})" if last else ""
             if reason is not None:
-                return {"saw": f"{reason}{_told(words)}.", "mend": _MEND_HANGS}
-            code = process.wait()
+                return {"saw": f"{reason}{told}.", "mend": _MEND_HANGS}
+            code = process.returncode
             how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
             return {
-                "saw": f"the process of the environment ended with {how} while this was asked{_told(words)}.",
+                "saw": f"the process of the environment ended with {how} while this was asked{told}.",
                 "mend": _MEND_ENDS,
             }
 
     @contextlib.contextmanager
-    def _process(self, probes: list[Probe], words: IO[bytes]) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    def _process(self, probes: list[Probe]) -> Iterator[tuple[subprocess.Popen[bytes], int, Words]]:
         report, theirs = os.pipe()
+        words = Words()
         order = {
             "report": theirs,
             "target": self.target,
@@ -177,45 +194,49 @@ class Examination:
                 process = subprocess.Popen(  # noqa: S603 - itself
                     command,
                     stdin=subprocess.DEVNULL,
-                    stdout=words,
-                    stderr=words,
+                    stdout=words.writing,
+                    stderr=words.writing,
                     pass_fds=[theirs],
                     start_new_session=True,
                 )
             finally:
                 os.close(theirs)
+                words.begun()
             try:
-                yield process, report
+                yield process, report, words
             finally:
-                # Its group, with whatever it has started; after a Ctrl-C too.
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+                _end(process)  # after a Ctrl-C too
         finally:
             os.close(report)
+            words.close()
 
-    def _listen(self, process: subprocess.Popen[bytes], report: int) -> str | None:
+    def _listen(self, process: subprocess.Popen[bytes], report: int, words: Words) -> str | None:
         """Hears the process to its end; why it was not waited for longer, if it says nothing."""
         unread = b""
+        limit = time.monotonic() + self._silence_s()
         with selectors.DefaultSelector() as selector:
             selector.register(report, selectors.EVENT_READ)
-            limit = time.monotonic() + self._silence_s()
-            while True:
-                if not selector.select(GLANCE_S):
-                    # What it has forked may hold the other end of the pipe.
-                    if process.poll() is not None and not selector.select(0):
-                        return None
-                    if time.monotonic() < limit:
-                        continue
-                    said = f"no sign of life for {self._silence_s():g} s"
-                    return f"{said}: a call does not return (--timeout is {self.call_s:g})"
-                read = os.read(report, 65536)
-                if not read:
+            selector.register(words.reading, selectors.EVENT_READ)
+            while time.monotonic() < limit:
+                ended = process.poll() is not None  # looked at first: what it has said is there to be read then
+                ready = {key.fd for key, _ in selector.select(0 if ended else GLANCE_S)}
+                if words.reading in ready and not words.hear():
+                    selector.unregister(words.reading)
+                if report in ready:
+                    read = os.read(report, 65536)
+                    *lines, unread = (unread + read).split(b"\n")
+                    for line in lines:
+                        self._hear(json.loads(line))
+                    if lines:
+                        limit = time.monotonic() + self._silence_s()
+                    if not read:  # which says nothing of the process: it may have closed what it does not know
+                        selector.unregister(report)
+                        with contextlib.suppress(subprocess.TimeoutExpired):
+                            process.wait(GLANCE_S)
+                elif ended:  # what it has forked may hold the other ends of the pipes
                     return None
-                *lines, unread = (unread + read).split(b"\n")
-                for line in lines:
-                    self._hear(json.loads(line))
-                limit = time.monotonic() + self._silence_s()
+        said = f"no sign of life for {self._silence_s():g} s"
+        return f"{said}: a call does not return (--timeout is {self.call_s:g})"
 
     def _silence_s(self) -> float:
         importing = self._current is None or self._current == "static.import"
@@ -242,9 +263,12 @@ _MEND_ENDS = (
 )
 
 
-def _told(words: IO[bytes]) -> str:
-    """The end of what the process wrote."""
-    size = words.seek(0, os.SEEK_END)
-    words.seek(max(0, size - _LAST_WORDS))
-    last = words.read().decode(errors="replace").strip().rpartition("\n")[2]
-    return f" (its last words: {last})" if last else ""
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends a process with whatever it has started, also in sessions of their own."""
+    started = descendants(str(process.pid))
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    for each in started:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(each), signal.SIGKILL)
+    process.wait()

@@ -67,6 +67,7 @@ def fork(
     settings = Settings(private or None, hardware, variables or {}, secrets or {})
     check_variables(settings.variables or {}, settings.secrets or {})
     with Hub(token=token, patience=patience, say=say, secrets=(secrets or {}).values()) as hub:
+        hub.check_public(variables or {})
         return outcome(lambda: _fork(hub, origin, wanted, settings))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self, TypeVar
 from urllib.parse import urlsplit
@@ -13,6 +13,7 @@ from ...errors import CapacityError, MissingExtra, OpenEnvError, Unauthorized, U
 from ...providers.sandbox.hub import is_loopback
 from ...settings import ClientSettings
 from .refusal import NO_TOKEN, translated
+from .request import SHORTEST
 
 __all__ = ["Hub", "Patience", "User"]
 
@@ -54,6 +55,12 @@ class User(NamedTuple):
     name: str
     organizations: frozenset[str]
     may_write: bool
+
+    @classmethod
+    def of(cls, told: Any) -> Self:
+        """Reads what the Hub tells (`whoami`)."""
+        role = told.get("auth", {}).get("accessToken", {}).get("role")
+        return cls(str(told["name"]), frozenset(str(each["name"]) for each in told.get("orgs", ())), role != "read")
 
 
 class Hub:
@@ -101,6 +108,7 @@ class Hub:
         self._secrets = [*secrets, *([self.token] if self.token else [])]
         self._bounding = threading.Lock()
         self._shown: tuple[int, bool] = (0, False)
+        self._without_xet = False
 
     def __enter__(self) -> Self:
         library = self._library.utils
@@ -108,10 +116,14 @@ class Hub:
         library.logging.set_verbosity_error()  # what it would say is said by us
         library.disable_progress_bars()
         library.close_session()
+        # Xet has an HTTP client of its own, whose requests nobody can bound.
+        self._without_xet = self._library.constants.HF_HUB_DISABLE_XET
+        self._library.constants.HF_HUB_DISABLE_XET = True
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         library = self._library.utils
+        self._library.constants.HF_HUB_DISABLE_XET = self._without_xet
         library.close_session()  # the next one has no bounds of ours
         library.logging.set_verbosity(self._shown[0])
         if not self._shown[1]:
@@ -122,16 +134,25 @@ class Hub:
         if self.token is None:
             raise Unauthorized(NO_TOKEN)
 
+    def check_public(self, variables: Mapping[str, str]) -> None:
+        """Raises `UsageError` if a variable that everybody can read has the token or a secret in it."""
+        kept = [secret for secret in self._secrets if len(secret) >= SHORTEST]
+        for name, value in variables.items():
+            if any(secret in value for secret in kept):
+                raise UsageError(
+                    f"the variable {name} has your token or the value of a --secret in it, and everybody can read "
+                    f"the variables of a Space: give it as --secret {name}"
+                )
+
     def user(self) -> User:
         """Whose the token is.
 
         Raises:
             Unauthorized: There is no token, or the Hub does not take it.
+            UsageError: What answers is no Hub.
         """
         self.check_token()
-        told = self.ask("asking whose the token is", self.api.whoami)
-        role = told.get("auth", {}).get("accessToken", {}).get("role")
-        return User(str(told["name"]), frozenset(str(each["name"]) for each in told.get("orgs", ())), role != "read")
+        return self.ask("asking whose the token is", lambda: User.of(self.api.whoami()))
 
     def ask(self, what: str, call: Callable[[], T], *, again: bool = True) -> T:
         """Makes a call of the library, again if it fails and that may pass.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ...errors import Forbidden, OpenEnvError, UsageError
 from ...providers.secrecy import secrets_of
@@ -76,13 +76,14 @@ def push(
         What became of each, in the order of their numbers. What fails for one of several is in its `error`.
 
     Raises:
-        OpenEnvError: It failed for all, or there was only one.
+        OpenEnvError: It failed before the first of them, or there was only one.
     """
     say = say or (lambda _: None)
     variables = variables_of(project.manifest) | dict(request.variables)
     check_variables(variables, request.secrets)
     SpaceName.of(request.repo_id or project.manifest.name)  # before anything is done
     with Hub(token=token, patience=patience, say=say, secrets=request.secrets.values()) as hub:
+        hub.check_public(variables)
         user = hub.user()
         names = names_of(project, request, user.name)
         _check_rights(user, names[0])
@@ -148,6 +149,11 @@ def _push_one(space: Space, stage: Stage, settings: Settings, request: SpaceRequ
         raise UsageError(
             f"there is no Space {space.name} to open a pull request at: leave out --create-pr to make it"
         )
+    if request.create_pr and request.private and info is not None and not info.private:
+        raise UsageError(
+            f"{space.name} is public, and a pull request changes files only: leave out --create-pr to make it "
+            "private, or leave out --private"
+        )
     if info is not None:
         space.check_is_ours(info, replaces_all="*" in request.delete)
     if info is None:
@@ -210,7 +216,7 @@ def _all(
     done = [outcome for outcome in came if isinstance(outcome, Published)]
     if len(done) == 1 and done[0].error is not None:
         raise done[0].error
-    return [replace(each) for each in done]
+    return done
 
 
 def _listed(names: list[SpaceName]) -> str:

@@ -155,6 +155,13 @@ def _cut(begin: str, endpoint: str, said: str) -> OpenEnvError:
     )
 
 
+def _foreign(begin: str, endpoint: str, said: str) -> OpenEnvError:
+    return UsageError(
+        f"{begin}{endpoint} (HF_ENDPOINT) does not answer as the Hub does ({said}): is it the right address, and "
+        "huggingface_hub up to date?"
+    )
+
+
 # Names of classes: which HTTP library is under huggingface_hub changes with its versions. 401 is the Hub's answer for
 # what is not there, too, which huggingface_hub knows how to tell.
 _BY_KIND: tuple[tuple[frozenset[str], Callable[[str, str, str], OpenEnvError]], ...] = (
@@ -164,6 +171,8 @@ _BY_KIND: tuple[tuple[frozenset[str], Callable[[str, str, str], OpenEnvError]], 
     (frozenset({"OfflineModeIsEnabled"}), _offline),
     (frozenset({"TimeoutException"}), _late),
     (frozenset({"TransportError", "ConnectionError", "ClientClosed"}), _cut),
+    # Of answers that the library cannot read.
+    (frozenset({"KeyError", "TypeError", "AttributeError", "JSONDecodeError"}), _foreign),
 )
 
 

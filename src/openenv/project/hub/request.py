@@ -9,7 +9,10 @@ from pathlib import Path
 
 from ...errors import InvalidArgument
 
-__all__ = ["SpaceRequest", "check_variables"]
+__all__ = ["SHORTEST", "SpaceRequest", "check_variables"]
+
+SHORTEST = 8
+"""Characters of a secret that is looked for in what others can read: shorter ones are in many a word."""
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ class Settings:
     private: bool | None = None
     hardware: str | None = None
     variables: Mapping[str, str] | None = None
-    secrets: Mapping[str, str] | None = None
+    secrets: Mapping[str, str] | None = field(default=None, repr=False)
 
     def for_library(self) -> dict[str, Any]:
         """As `create_repo` and `duplicate_repo` take them."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fnmatch
+import mmap
+import os
 import posixpath
 import re
 import tempfile
@@ -17,16 +19,13 @@ from ..front_matter import FrontMatter
 from ..image.dockerfile import Dockerfile, Instruction
 from ..image.wheel import own_wheel
 from ..project import Project
-from .request import SpaceRequest
+from .request import SHORTEST, SpaceRequest
 from .tree import Tree
 
 __all__ = ["Stage", "front_matter_of"]
 
 INTERFACE = "ENABLE_WEB_INTERFACE"
 OWN_WHEELS = "wheels/openenv-*.whl"
-# Files larger than that hold no key that was written by hand.
-_SEARCHED = 5_000_000
-_SHORTEST = 8
 
 
 @dataclass(frozen=True)
@@ -81,17 +80,29 @@ class Stage:
         return sum(len(each) if isinstance(each, bytes) else each.stat().st_size for each in self.files.values())
 
     def check_holds_none(self, secrets: Collection[str]) -> None:
-        """Raises `UsageError` if a file has a secret in it, which others could read there."""
-        wanted = [secret.encode() for secret in secrets if len(secret) >= _SHORTEST]
+        """Raises `UsageError` if a file has a secret in it, which others could read there, or cannot be read."""
+        wanted = [secret.encode() for secret in secrets if len(secret) >= SHORTEST]
         for path, source in self.files.items():
-            if isinstance(source, Path) and source.stat().st_size > _SEARCHED:
-                continue
-            contents = source if isinstance(source, bytes) else source.read_bytes()
-            if any(secret in contents for secret in wanted):
+            if _holds_one(source, wanted):
                 raise UsageError(
                     f"{path} has your token or the value of a --secret in it, which others could read: take it out, "
                     "or name the file in .gitignore"
                 )
+
+
+def _holds_one(source: Path | bytes, wanted: Collection[bytes]) -> bool:
+    if isinstance(source, bytes):
+        return any(each in source for each in wanted)
+    try:
+        with source.open("rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:  # which cannot be mapped
+                return False
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as contents:
+                return any(contents.find(each) >= 0 for each in wanted)
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"{source} cannot be read: {error}; make it readable, or name the file in .gitignore"
+        ) from None
 
 
 def front_matter_of(project: Project, interface: bool) -> dict[str, Any]:

@@ -45,6 +45,7 @@ Thumbs.db
 _KEYS = """
 .env
 .env.*
+*.env
 .envrc
 !.env.example
 !.env.sample
@@ -53,6 +54,15 @@ _KEYS = """
 .pypirc
 .npmrc
 .git-credentials
+.pgpass
+.my.cnf
+.dockercfg
+.vault-token
+credentials.json
+client_secret*.json
+service_account*.json
+service-account*.json
+.streamlit/secrets.toml
 .ssh/
 .aws/
 .gnupg/
@@ -65,9 +75,11 @@ id_ecdsa*
 id_ed25519*
 *.pem
 *.key
+*.ppk
 *.p12
 *.pfx
 *.jks
+*.keystore
 *.kdbx
 """
 # What no ignore file leaves out: the Space needs it, and so does whoever pulls it.
@@ -120,6 +132,7 @@ class _Walk:
         self._keys = Globs.read(_KEYS, GIT)
         self._docker = Globs.read(_text(folder / ".dockerignore"), DOCKER)
         self._git: dict[PurePosixPath, Globs] = {}
+        self._outer = list(_outer(folder))
         self.left_out: list[str] = []
 
     def files(self) -> Iterator[tuple[str, Path]]:
@@ -140,7 +153,7 @@ class _Walk:
             return False
         if self._noise.leaves_out(path, folder=True) or (here / _OF_VENVS).is_file():
             return False
-        if self._keys.leaves_out(path, folder=True):
+        if self._holds_keys(path, folder=True):
             self.left_out.append(f"{path}: keys are kept there")
             return False
         return not self._exclude.leaves_out(path, folder=True)
@@ -149,20 +162,33 @@ class _Walk:
         here = self._folder / path
         if self._noise.leaves_out(path):
             return False
-        if self._keys.leaves_out(path):
+        if self._holds_keys(path):
             self.left_out.append(f"{path}: it may hold keys")
             return False
-        if str(path) not in self._kept and self._is_ignored(path):
+        if self._is_ignored(path):
             return False
-        if here.is_symlink() and not _leads_within(here, self._folder):
-            self.left_out.append(f"{path}: a link that leads out of the project, or nowhere")
+        if here.is_symlink() and (fault := self._fault_of_link(here)):
+            self.left_out.append(f"{path}: a link {fault}")
             return False
         return here.is_file()
 
+    def _holds_keys(self, path: PurePosixPath, folder: bool = False) -> bool:
+        return self._keys.leaves_out(PurePosixPath(str(path).lower()), folder)
+
+    def _fault_of_link(self, link: Path) -> str | None:
+        """Why what a link leads to may not go under the link's name."""
+        try:
+            target = PurePosixPath(link.resolve(strict=True).relative_to(self._folder.resolve()).as_posix())
+        except (OSError, RuntimeError, ValueError):  # nothing there, a link to itself, elsewhere
+            return "that leads out of the project, or nowhere"
+        stays = self._noise.leaves_out(target) or self._holds_keys(target) or self._is_ignored(target)
+        return f"to {target}, which stays here" if stays else None
+
     def _is_ignored(self, path: PurePosixPath) -> bool:
-        return (
+        return str(path) not in self._kept and (
             self._exclude.leaves_out(path)
             or self._docker.leaves_out(path)
+            or any(globs.leaves_out(way / path) for way, globs in self._outer)
             or any(
                 globs.leaves_out(path.relative_to(at)) for at, globs in self._git.items() if path.is_relative_to(at)
             )
@@ -199,11 +225,16 @@ def _text(file: Path) -> str:
         raise UsageError(f"{file} cannot be read: {error}") from None
 
 
-def _leads_within(link: Path, folder: Path) -> bool:
-    try:
-        return link.resolve(strict=True).is_relative_to(folder.resolve())
-    except OSError:
-        return False
+def _outer(folder: Path) -> Iterator[tuple[PurePosixPath, Globs]]:
+    """The `.gitignore` of each folder above, within a repository of Git, and the way down from there."""
+    above = list(folder.parents)
+    depth = next((at for at, each in enumerate([folder, *above]) if (each / ".git").exists()), 0)
+    for parent in above[:depth]:
+        way = PurePosixPath(folder.relative_to(parent).as_posix())
+        globs = Globs.read(_text(parent / ".gitignore"), GIT)
+        # Who pushes a folder that is left out as a whole means it.
+        if not globs.leaves_out(way, folder=True):
+            yield way, globs
 
 
 def _refuse(error: OSError) -> None:
