@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import signal
 import threading
 from collections.abc import Callable, Iterator
 
@@ -18,6 +19,12 @@ JOIN_LIMIT_S = 3.0
 # Machines that run tests are shared: how long one example takes says nothing about the code.
 settings.register_profile("openenv", deadline=None)
 settings.load_profile("openenv")
+
+
+def pytest_configure() -> None:
+    """Processes that tests start can be interrupted, even where a shell has started the tests in the background."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
