@@ -26,12 +26,15 @@ def fails(*errors: Exception) -> tuple[Callable[[], Awaitable[str]], list[float]
 
 
 async def test_never_more_at_one_time_than_allowed() -> None:
-    pace, running, most = Pace(rate=100_000, at_once=3), 0, 0
+    pace, running, most, all_there = Pace(rate=100_000, at_once=3), 0, 0, asyncio.Event()
 
     async def attempt() -> None:
         nonlocal running, most
         running += 1
         most = max(most, running)
+        if running == 3:
+            all_there.set()
+        await all_there.wait()
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         running -= 1

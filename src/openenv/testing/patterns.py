@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import string
+import warnings
 from random import Random
 from typing import Any
 
-__all__ = ["text_of"]
+__all__ = ["found_in", "text_of"]
 
 # The parser of the standard library, which has no public name; tests look whether it still does what is used here.
 _parse = re._parser.parse  # type: ignore[attr-defined]
@@ -33,8 +34,7 @@ def text_of(pattern: str, random: Random) -> str:
         ValueError: The pattern is not valid, or has parts (such as looking ahead) for which no text can be made.
     """
     try:
-        tree = _parse(pattern)
-        wanted = re.compile(pattern)
+        tree, wanted = _read(pattern)
     except (re.error, OverflowError) as error:
         raise ValueError(f"it is no regular expression of Python: {error}") from None
     for _ in range(ATTEMPTS):
@@ -42,6 +42,20 @@ def text_of(pattern: str, random: Random) -> str:
         if wanted.search(text):
             return text
     raise ValueError("no text was found that it matches")
+
+
+def found_in(pattern: str, text: str) -> bool:
+    """Whether a text has what a pattern describes; also if it is none of Python's: others exist."""
+    try:
+        return _read(pattern)[1].search(text) is not None
+    except (re.error, OverflowError):
+        return True
+
+
+def _read(pattern: str) -> tuple[Any, re.Pattern[str]]:
+    with warnings.catch_warnings():  # of what it will mean one day
+        warnings.simplefilter("ignore", FutureWarning)
+        return _parse(pattern), re.compile(pattern)
 
 
 def _sequence(tree: Any, random: Random) -> str:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import math
 import operator
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+
+from .patterns import found_in
 
 __all__ = ["first_fault", "undeclared"]
 
@@ -135,7 +136,7 @@ class _Faults:
         patterns = schema.get("patternProperties", {})
         more = schema.get("additionalProperties", True)
         for name, each in value.items():
-            matching = [part for pattern, part in patterns.items() if re.search(pattern, name)]
+            matching = [part for pattern, part in patterns.items() if found_in(pattern, name)]
             if name in properties:
                 yield from self.of(each, properties[name], f"{place}.{name}", depth + 1)
             elif matching:
@@ -150,13 +151,8 @@ def _of_text(value: str, schema: Schema, place: str) -> Iterator[str]:
     if len(value) < schema.get("minLength", 0) or len(value) > schema.get("maxLength", math.inf):
         yield f"{place} has {len(value)} characters, and must have {_range(schema, 'minLength', 'maxLength')}"
     pattern = schema.get("pattern")
-    if isinstance(pattern, str):
-        try:
-            found = re.search(pattern, value)
-        except re.error:  # it may be one of another language
-            return
-        if found is None:
-            yield f"{place} is {_shown(value)}, which {pattern} does not match"
+    if isinstance(pattern, str) and not found_in(pattern, value):
+        yield f"{place} is {_shown(value)}, which {pattern} does not match"
 
 
 def _of_number(value: float, schema: Schema, place: str) -> Iterator[str]:
