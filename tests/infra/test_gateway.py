@@ -433,6 +433,16 @@ def test_tls_before_the_gateway_and_behind_it(tmp_path: Path, monkeypatch: pytes
 
             # One that has an address and no name shows a certificate of that address.
             await gateway.update([Backend("secured", "127.0.0.1", port, tls=True)])
+
+            async def taken() -> bool:  # by the thread of Envoy that is asked: each takes a change in its own time
+                try:
+                    async with GenericEnvClient(gateway.url) as env:
+                        await env.reset()
+                except ConnectionFailed:
+                    return False
+                return True
+
+            await until(taken)
             async with crowd(gateway.url, 1, trusted=chain) as counts:
                 assert set(counts) == {"secured"}
 
