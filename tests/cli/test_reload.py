@@ -13,7 +13,7 @@ from openenv.cli.reload import change, watched
 from openenv.client import GenericEnvClient
 from openenv.errors import UsageError
 
-from .process import serving
+from .process import Serving, serving
 from .projects import write_module, write_project
 
 
@@ -128,10 +128,10 @@ def test_a_project_that_is_broken_at_the_start_is_waited_for(tmp_path: Path) -> 
             process.kill()
 
 
-def lines_until(server: object, start: str) -> list[str]:
+def lines_until(server: Serving, start: str) -> list[str]:
     lines: list[str] = []
     while not (lines and lines[-1].startswith(start)):
-        line = server.line()  # type: ignore[attr-defined]
+        line = server.line()
         assert line, lines
         lines.append(line)
     return lines

@@ -406,7 +406,7 @@ class Fixed(Rubric):
 
 
 class Later(Fixed):
-    async def forward(self, action: Any, observation: Any) -> float:  # type: ignore[override]
+    async def forward(self, action: Any, observation: Any) -> float:
         return self.score
 
 
@@ -598,7 +598,7 @@ def test_other_trainers(url: str) -> None:
 def test_gymnasium(url: str) -> None:
     gymnasium = pytest.importorskip("gymnasium")
 
-    class Walking(gymnasium.Env):  # type: ignore[misc]
+    class Walking(gymnasium.Env):
         """All that it takes over a client of ours."""
 
         observation_space = gymnasium.spaces.Discrete(100)

@@ -28,12 +28,12 @@ def test_a_harness_runs_what_a_configuration_describes():
 
 def test_a_harness_must_say_how_it_runs():
     with pytest.raises(TypeError, match="run"):
-        EvalHarness()  # type: ignore[abstract]
+        EvalHarness()
 
 
 def test_a_configuration_is_complete_and_has_nothing_else():
     with pytest.raises(ValidationError):
-        EvalConfig(harness_name="x")  # type: ignore[call-arg]
+        EvalConfig(harness_name="x")
     with pytest.raises(ValidationError):
         EvalConfig(**CONFIG.model_dump(), more=1)
 
@@ -53,14 +53,14 @@ def test_without_inspect_ai_it_says_what_to_install(monkeypatch):
 def inspect_ai(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Stands in for the library, which is large: answers as its documentation says, and keeps what it was asked."""
     library = ModuleType("inspect_ai")
-    library.asked = []  # type: ignore[attr-defined]
-    library.logs = []  # type: ignore[attr-defined]
+    library.asked = []
+    library.logs = []
 
     def evaluate(tasks, **options):
-        library.asked.append((tasks, options))  # type: ignore[attr-defined]
-        return library.logs  # type: ignore[attr-defined]
+        library.asked.append((tasks, options))
+        return library.logs
 
-    library.eval = evaluate  # type: ignore[attr-defined]
+    library.eval = evaluate
     monkeypatch.setitem(sys.modules, "inspect_ai", library)
     return library
 

@@ -197,7 +197,7 @@ def test_an_older_tree_is_built(engine: Any, tmp_path: Path) -> None:
     (project.folder / "server" / "Dockerfile").write_text(
         "# syntax=docker/dockerfile:1\nARG BASE_IMAGE=python:3.12-slim\nFROM ${BASE_IMAGE} AS builder\nWORKDIR /app\n"
         "COPY src/core/ /app/core/\nCOPY envs/old_env/ /app/env\n"
-        "RUN --mount=type=cache,target=/root/.cache/uv \\\n    test -f /app/env/openenv.yaml && test -f /app/core/x\n"
+        "RUN --mount=type=cache,target=/cache/uv \\\n    test -f /app/env/openenv.yaml && test -f /app/core/x\n"
         "FROM ${BASE_IMAGE}\nCOPY --from=builder --link /app /app\nENV PATH=/app/.venv/bin:$PATH\n"
         'CMD ["sh", "-c", "cd /app/env && cat openenv.yaml"]\n'
     )

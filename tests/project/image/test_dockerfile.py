@@ -64,7 +64,7 @@ def test_a_variable_is_set_in_the_last_stage() -> None:
 
 def test_what_only_makes_builds_quicker_is_left_out() -> None:
     text = (
-        "FROM a\nRUN --mount=type=cache,target=/root/.cache/uv \\\n    uv sync\n"
+        "FROM a\nRUN --mount=type=cache,target=/cache/uv \\\n    uv sync\n"
         "RUN --mount=target=/x,type=cache --mount=type=cache,target=/y make\nCOPY --link --from=b . /app\n"
     )
     found = [each.text for each in of(text).for_any_engine().instructions()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from ...errors import Forbidden, OpenEnvError, UsageError
 from ...providers.secrecy import secrets_of
@@ -209,7 +210,7 @@ def _all(
         heard(done)
         return done
 
-    came = outcomes([lambda space=space: attended(space) for space in spaces], AT_ONCE)  # type: ignore[misc]
+    came = outcomes([partial(attended, space) for space in spaces], AT_ONCE)
     for outcome in came:
         if isinstance(outcome, Exception):  # of nobody's making
             raise outcome
