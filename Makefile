@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --quiet --quiet --disable-pip-version-check
 
-.PHONY: help install infra demo web test test-web test-infra test-trainers check format docs cov bench bench-vector bench-scale bench-cartpole bench-peer chaos soak clean
+.PHONY: help install infra demo web test test-web test-infra test-trainers check format docs cov bench bench-vector bench-scale bench-cartpole bench-peer bench-recording replay-bundled plots chaos soak clean
 
 help: ## List the verbs
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -77,6 +77,17 @@ bench-cartpole: install ## CartPole-v1 by 256, next to Gymnasium's own vector en
 
 bench-peer: install .venv-peer/.installed ## The same environment under the released peer and here, in turns
 	@$(BIN)/python scripts/bench_peer.py
+
+bench-recording: install ## What recording costs, in turns with and without; and what 20 kills by SIGKILL leave on disk
+	@for what in tap load kill; do $(BIN)/python scripts/bench_recording.py $$what || exit 1; done
+
+replay-bundled: install ## 1,000 recorded episodes of each bundled environment, played again and compared
+	@$(BIN)/python scripts/replay_bundled.py --episodes 1000
+
+plots: install .venv-trainers/.installed ## Train by PPO, RLlib and GRPO, and draw docs/images again
+	@.venv-trainers/bin/python examples/ppo_cartpole.py --compare --plot docs/images/ppo_cartpole.svg
+	@.venv-trainers/bin/python examples/rllib_cartpole.py --plot docs/images/rllib_cartpole.svg
+	@.venv-trainers/bin/python examples/grpo_word_game.py --plot docs/images/grpo_word_game.svg
 
 chaos: install ## Faults put to 200 live sessions, here and under the released peer: what survives (ARGS=--no-peer: here alone)
 	@$(MAKE) --quiet .venv-peer/.installed || echo "the released peer cannot be installed: its column stays empty" >&2

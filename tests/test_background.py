@@ -12,6 +12,7 @@ import pytest
 from openenv.background import BackgroundLoop, on_shared, on_thread, shared_loop, to_its_end, wait_for
 
 colour: ContextVar[str] = ContextVar("colour")
+PATIENCE_S = 15.0
 
 
 async def place() -> tuple[Any, Any]:
@@ -47,16 +48,16 @@ def test_a_cancelled_future_cancels_its_coroutine():
             raise
 
     future = shared_loop().submit(wait())
-    assert begun.wait(3.0)
+    assert begun.wait(PATIENCE_S)
     future.cancel()
-    assert cancelled.wait(3.0)
+    assert cancelled.wait(PATIENCE_S)
 
 
 def test_a_stopped_loop_ends_its_thread():
     background = BackgroundLoop("test")
     thread, loop = background.run(place())
     background.stop()
-    thread.join(3.0)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive()
     assert loop.is_closed()
 
@@ -103,7 +104,7 @@ def test_loops_end_with_the_thread_that_waited():
     own.start()
     own.join()
     gc.collect()
-    threads[0].join(3.0)
+    threads[0].join(PATIENCE_S)
     assert [loop.is_closed() for loop in loops] == [True, True]
 
 

@@ -12,7 +12,7 @@ from openenv.lazy import lazy
 def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """A package `fast` with a name `slow` from a module that is loaded when it is first used, and a submodule."""
     package = ModuleType("fast")
-    package.__getattr__, package.__dir__ = lazy(  # type: ignore[method-assign, assignment]
+    package.__getattr__, package.__dir__ = lazy(
         "fast", {"OrderedDict": "collections", "part": "fast.part", "missing": "collections"}
     )
     monkeypatch.setitem(sys.modules, "fast", package)

@@ -66,7 +66,7 @@ def test_replies():
     assert WSStateResponse(data={}).type == "state"
     assert WSErrorResponse(data={"message": "m"}).type == "error"
     with pytest.raises(ValidationError):
-        WSStateResponse(data={}, more=1)  # type: ignore[call-arg]
+        WSStateResponse(data={}, more=1)
 
 
 @pytest.mark.parametrize("code", WSErrorCode)
@@ -80,4 +80,4 @@ def test_questions_about_tasks():
     assert GetTaskRangeRequest(split="train").model_dump() == {"split": "train", "start": None, "stop": None}
     for wrong in ({"split": "s"}, {"split": "s", "index": "x"}, {"split": "s", "index": 1, "more": 1}):
         with pytest.raises(ValidationError):
-            GetTaskRequest(**wrong)  # type: ignore[arg-type]
+            GetTaskRequest(**wrong)

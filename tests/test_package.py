@@ -98,8 +98,9 @@ def test_the_version_is_that_of_the_distribution():
 
 @pytest.mark.parametrize("name", [name for name, tree in TREES.items() if listed(tree) is not None])
 def test_every_list_of_names_is_sorted_and_true(name):
-    if name.startswith("openenv.adapters.gymnasium"):
-        pytest.importorskip("gymnasium")
+    for package in ("gymnasium", "pettingzoo", "stable_baselines3"):
+        if name.startswith(f"openenv.adapters.{package}"):
+            pytest.importorskip(package)
     names = listed(TREES[name])
     assert names is not None
     assert len(set(names)) == len(names)

@@ -10,6 +10,7 @@ from random import Random
 from typing import Any, ClassVar, Generic
 
 from . import scoring
+from .copies import copied, take_over
 from .signatures import accepted
 from .types import ActT, EnvironmentMetadata, ObsT, StateT
 
@@ -101,6 +102,37 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
 
     def close(self) -> None:
         """Gives back what the environment holds. Called once, after the last call."""
+
+    def save_state(self) -> Any:
+        """All that decides how the episode goes on: what `load_state` of another instance needs. Optional.
+
+        Without an override of both, an environment is copied whole (`copy.deepcopy`). Override both where that does
+        not do: for a connection, a lock, a thread, a file, or a large part that never changes. A class whose state
+        cannot be had overrides this to raise `NotForkable`. Where `reset` and `step` are `async`, these may be too.
+
+        `self.rng` and `self.rubric` are saved and loaded besides, and need not be part of it.
+
+        Returns:
+            Anything that `copy.deepcopy` copies (and pickle, for processes). It is copied at once: what happens
+            to this environment later does not change it.
+
+        Raises:
+            NotForkable: It cannot be copied; the message names what is in the way.
+        """
+        return copied(self)
+
+    def load_state(self, state: Any) -> None:
+        """Goes on from where `save_state` of an instance of the same class was called. Optional, as that is.
+
+        It is called on an instance that was just made, or that is somewhere in an episode of its own.
+
+        Args:
+            state: What `save_state` returned. It is this instance's own: nobody else has it.
+
+        Raises:
+            NotForkable: It is the state of another class.
+        """
+        take_over(self, state)
 
     def get_metadata(self) -> EnvironmentMetadata:
         """What `GET /metadata` answers."""

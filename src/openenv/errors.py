@@ -29,16 +29,21 @@ __all__ = [
     "InvalidAction",
     "InvalidArgument",
     "InvalidMessage",
+    "JournalInUse",
+    "JournalMismatch",
     "JudgeFailed",
     "LaunchFailed",
     "MessageTooLarge",
+    "MissingArray",
     "MissingExtra",
     "ModelFailed",
     "ModelTimeout",
     "ModelUnavailable",
     "NotAProject",
+    "NotForkable",
     "NotReady",
     "OpenEnvError",
+    "PolicyFailed",
     "ProtocolViolation",
     "ProviderBusy",
     "ProviderFailed",
@@ -56,6 +61,7 @@ __all__ = [
     "SlowReader",
     "StepFailed",
     "StepTimeout",
+    "TaskTaken",
     "TooManyCalls",
     "TooManyFailures",
     "ToolFailed",
@@ -63,6 +69,8 @@ __all__ = [
     "UnknownEnvironment",
     "UnknownMessage",
     "UnknownSession",
+    "UnmappableSpace",
+    "UnreadableRecord",
     "UsageError",
     "from_wire",
 ]
@@ -211,6 +219,14 @@ class NotAProject(UsageError):
     """A folder without `openenv.yaml`; the message says what was looked for, and where."""
 
 
+class UnreadableRecord(UsageError, ValueError):
+    """Recorded episodes that cannot be read: no such file, none of ours, or damaged; the message says where."""
+
+
+class MissingArray(UnreadableRecord):
+    """A record names an array that is not beside it, or that is not what it was."""
+
+
 class MessageTooLarge(UsageError):
     """A frame over the limit; the message names its size, the limit and the setting."""
 
@@ -223,6 +239,26 @@ class Cancelled(UsageError):
 
 class SlowReader(UsageError):
     """The client does not read its replies, so its connection was closed."""
+
+
+class TaskTaken(UsageError):
+    """A task was taken, or given back, that is not to be had: somebody else has it, or it is done in this epoch."""
+
+
+class JournalInUse(UsageError):
+    """The journal of a sampler belongs to another one that runs; each shard has a journal of its own."""
+
+
+class JournalMismatch(UsageError):
+    """The journal of a sampler is of another split, size, seed or shard, or is no journal."""
+
+
+class PolicyFailed(UsageError):
+    """The policy of an evaluation raised, or chose what is no action; the message names the place."""
+
+
+class UnmappableSpace(UsageError):
+    """No Gymnasium space says what a schema says; the message names the place in it."""
 
 
 class ConcurrencyConfigurationError(UsageError):
@@ -334,6 +370,10 @@ class JudgeFailed(RubricFailed):
     """
 
     blame = "infrastructure"
+
+
+class NotForkable(EnvironmentFailed):
+    """The state of an environment cannot be copied; the message says what its class must implement."""
 
 
 class ToolFailed(EnvironmentFailed):

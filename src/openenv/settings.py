@@ -251,6 +251,24 @@ class ServerSettings(_Settings):
     )
     metrics: bool = _setting(True, "OPENENV_METRICS", "Whether /metrics is served and phases are timed")
     tracing: bool = _setting(False, "OPENENV_TRACING", "Whether calls are traced with OpenTelemetry (extra otel)")
+    record: str | None = _setting(
+        None, "OPENENV_RECORD", "Folder into which episodes are recorded; workers and servers may share it"
+    )
+    record_share: float = _setting(
+        1.0, "OPENENV_RECORD_SHARE", "Share of the sessions that is recorded, chosen by their ids", ge=0, le=1
+    )
+    record_file_mb: float = _setting(
+        64.0,
+        "OPENENV_RECORD_FILE_MB",
+        "Size of a file of records at which it is rotated to Parquet, in MiB",
+        gt=0,
+    )
+    record_max_mb: float | None = _setting(
+        None,
+        "OPENENV_RECORD_MAX_MB",
+        "Size of the whole folder at which recording stops, in MiB; nothing is ever deleted",
+        gt=0,
+    )
     log_format: Literal["console", "json"] = _setting("console", "OPENENV_LOG_FORMAT", "console or json")
     log_level: Literal["critical", "error", "warning", "info", "debug"] = _setting(
         "warning", "OPENENV_LOG_LEVEL", "critical, error, warning, info or debug"

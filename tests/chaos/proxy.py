@@ -91,7 +91,7 @@ class _Road:
         self._due = 0.0
         self._late: deque[tuple[float, bytes]] = deque()
         self._frozen: list[tuple[_End, bytes]] = []
-        self.gone = False
+        self.gone = self._ends = False
         self.ended = asyncio.get_running_loop().create_future()
 
     def met(self, end: _End) -> None:
@@ -125,6 +125,8 @@ class _Road:
             self.pass_on(self.front, self._late.popleft()[1])
         if self._late:
             loop.call_at(self._late[0][0], self._deliver)
+        elif self._ends:
+            self.half_closed(self.back)
 
     def pass_on(self, target: _End, data: bytes) -> None:
         if self.gone:
@@ -145,6 +147,11 @@ class _Road:
     def half_closed(self, source: _End) -> None:
         target = source.other
         assert target is not None
+        if source is self.back and self._late:  # the end comes after what was said before it
+            self._ends = True
+            return
+        if self.gone:
+            return
         if target.transport is not None and target.transport.can_write_eof() and not self.proxy._is_frozen:
             target.transport.write_eof()
 

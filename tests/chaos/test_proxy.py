@@ -12,7 +12,7 @@ import pytest
 
 from .proxy import Proxy
 
-LIMIT_S = 5.0
+LIMIT_S = 20.0
 
 
 @pytest.fixture
@@ -114,6 +114,15 @@ def test_replies_are_late(proxy):
         began = time.monotonic()
         assert echoed(connection, b"late") == b"late"
         assert time.monotonic() - began >= 0.1
+
+
+def test_the_end_comes_after_replies_that_are_late(proxy):
+    with connected(proxy) as connection:
+        echoed(connection, b"hello")
+        proxy.delay(0.1)
+        connection.sendall(b"last words")
+        connection.shutdown(socket.SHUT_WR)
+        assert rest(connection) == b"last words"
 
 
 def test_some_replies_are_late_and_none_overtakes_another(proxy):

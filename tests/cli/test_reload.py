@@ -64,6 +64,13 @@ def test_what_an_editor_makes_and_removes_is_no_change(tmp_path: Path) -> None:
     assert now != seen
 
 
+def save(path: Path, text: str) -> None:
+    """Writes at once: a pause between emptying and filling a file makes two changes of one."""
+    beside = path.parents[1] / "not-watched"
+    beside.write_text(text)
+    beside.replace(path)
+
+
 def hint_of(url: str) -> str:
     with GenericEnvClient(url) as env:
         env.reset()
@@ -81,12 +88,12 @@ def test_it_survives_what_cannot_be_imported_and_keeps_the_port(tmp_path: Path) 
         assert hint_of(server.url) == "first"
 
         (tmp_path / "elsewhere.py").write_text("a = 2\n")
-        environment.write_text("def broken(:\n")
+        save(environment, "def broken(:\n")
         assert "guess_environment.py changed" in server.line()
         assert any("SyntaxError" in line for line in lines_until(server, "error:"))
         assert "waiting for a change" in server.line()
 
-        environment.write_text(good.replace('"first"', '"second"'))
+        save(environment, good.replace('"first"', '"second"'))
         assert "changed" in server.line()
         assert "serving again" in server.line()
         assert hint_of(server.url) == "second"
@@ -95,7 +102,7 @@ def test_it_survives_what_cannot_be_imported_and_keeps_the_port(tmp_path: Path) 
         os.kill(process, signal.SIGKILL)
         assert "no server (exit code -9): waiting for a change" in server.line()
 
-        (folder / "openenv.yaml").write_text("app: server.app:app\nname: guess_env\n")
+        save(folder / "openenv.yaml", "app: server.app:app\nname: guess_env\n")
         assert "openenv.yaml changed" in server.line()
         assert "serving again" in server.line()
         code, complaints = server.end(signal.SIGINT, group=True)
@@ -116,7 +123,7 @@ def test_a_project_that_is_broken_at_the_start_is_waited_for(tmp_path: Path) -> 
             said = iter(process.stderr.readline, "")
             assert "unheard_of" in next(line for line in said if line.startswith("error:"))
             assert f"waiting for a change in {folder}" in next(said)
-            models.write_text(good)
+            save(models, good)
             assert "models.py changed" in next(said)
             found = re.search(r"http://[^ ]+", next(said))
             assert found is not None

@@ -28,6 +28,7 @@ NO_OPTION = {
     "target",
     "max_concurrent_envs",
     "readme_path",
+    "record_file_mb",
     "max_batch",
     "max_constructing",
     "max_connection_in_flight",

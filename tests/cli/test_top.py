@@ -264,11 +264,12 @@ class TestLive:
             assert "Traceback" not in screen.text
 
     def test_a_server_that_goes_away_is_waited_for(self):
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            port = listener.getsockname()[1]
-        with terminal(f"127.0.0.1:{port}") as screen:
+        # Nobody else can take the port, and nobody listens there.
+        listener = socket.socket()
+        listener.bind(("127.0.0.1", 0))
+        with listener, terminal(f"127.0.0.1:{listener.getsockname()[1]}") as screen:
             screen.sees("trying again")
-            with served_at(port):
+            with served_at(listener):
                 screen.sees("0 of 4")
                 screen.text = ""
             screen.sees("no answer from")
@@ -282,12 +283,12 @@ class TestLive:
 
 
 @contextmanager
-def served_at(port):
+def served_at(listener):
     import uvicorn
 
-    config = uvicorn.Config(app_of(InlineProbe), port=port, log_config=None, timeout_graceful_shutdown=1)
+    config = uvicorn.Config(app_of(InlineProbe), log_config=None, timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run)
+    thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()
     try:
         yield

@@ -173,7 +173,7 @@ def test_a_step_may_take_longer_than_others() -> None:
         async with serving(patient) as place:
             env = GenericEnvClient(place.url, message_timeout_s=None)
             await env.reset()
-            assert (await env.step({"a": 1}, timeout_s=3.0, mood="ignored")).reward == 1.0
+            assert (await env.step({"a": 1}, timeout_s=30.0, mood="ignored")).reward == 1.0
             await env.close()
 
     asyncio.run(play())
@@ -191,7 +191,7 @@ async def test_what_a_step_is_given_beside_its_action_stays_here() -> None:
 
     async with serving(listen) as place:
         env = GenericEnvClient(place.url)
-        await env.step({"a": 1}, timeout_s=2.0, request_id="r")
+        await env.step({"a": 1}, timeout_s=30.0, request_id="r")
         await env.close()
     assert said == [{"type": "step", "data": {"a": 1}}]
 
@@ -344,7 +344,7 @@ async def test_made_in_a_running_loop_and_used_by_threads_without_one() -> None:
 async def test_the_synchronous_client_inside_a_running_loop_as_in_a_notebook(app: Any) -> None:
     env = CounterEnv(app=app).sync()
     assert env.reset().observation.total == 0
-    assert env.step(ONE, timeout_s=2.0).reward == 1.0
+    assert env.step(ONE, timeout_s=30.0).reward == 1.0
     assert env.state().step_count == 1
     env.close()
 

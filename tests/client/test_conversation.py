@@ -17,7 +17,7 @@ from ..environments import Gated, Plain
 from .environments import Bell, CounterAction, CounterEnv, RingingCounter, app_of, plain_app
 
 ONE = CounterAction(by=1)
-SHORT_S = 0.3  # long enough for a reset that nothing holds up
+SHORT_S = 0.3
 
 
 @pytest.fixture(autouse=True)
@@ -27,8 +27,9 @@ def first_version(monkeypatch):
 
 async def test_a_timed_out_call_says_how_long_it_waited():
     gate = Gate()
-    env = GenericEnvClient(app=plain_app(partial(Gated, stepping=gate)), message_timeout_s=SHORT_S)
+    env = GenericEnvClient(app=plain_app(partial(Gated, stepping=gate)))
     await env.reset()
+    env._message_timeout_s = SHORT_S
     with pytest.raises(StepTimeout, match=r"no reply to step within 0\.3 s \(message_timeout_s\)") as caught:
         await env.step({})
     assert isinstance(caught.value, TimeoutError)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 from collections import Counter
 
 import pytest
@@ -30,6 +31,16 @@ def test_connections_are_spread_evenly() -> None:
     assert counts.keys() == {"ws://a:1/ws", "ws://b:2/ws", "wss://c/base/ws"}
 
 
+def test_programs_with_the_same_seed_do_not_all_begin_with_the_same_server() -> None:
+    first = set()
+    for _ in range(64):
+        random.seed(0)
+        before = random.getstate()
+        first.add(Endpoints(URLS).pick())
+        assert random.getstate() == before
+    assert len(first) == 3
+
+
 def test_what_ended_makes_room() -> None:
     endpoints = Endpoints(URLS)
     connected(endpoints, 9)
@@ -50,7 +61,8 @@ def test_what_nobody_uses_is_forgotten() -> None:
     assert [endpoint.connections for endpoint in Endpoints(URLS).all] == [0, 0, 0]
 
 
-def test_one_that_failed_comes_last() -> None:
+def test_one_that_failed_comes_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REST_S", 60.0)
     endpoints = Endpoints(URLS[:2])
     endpoints.all[0].failed()
     assert connected(endpoints, 5)["ws://b:2/ws"] == 5

@@ -199,13 +199,20 @@ class TestBothModes:
                 assert await env.call_tool("increase") == {"count": 1}
 
     async def test_a_call_that_takes_too_long(self, mode):
-        class Hasty(ToolEnvironment):
-            tool_timeout_s = 0.5
+        over = threading.Event()
 
-        with at(app_of(Hasty)) as address:
-            async with MCPToolClient(address, message_timeout_s=0.1, mode=mode) as env:
+        class Slow(ToolEnvironment):
+            def __init__(self) -> None:
+                super().__init__()
+                self.tool(name="wait")(lambda: str(over.wait(20)))
+
+        with at(app_of(Slow)) as address:
+            async with MCPToolClient(address, mode=mode) as env:
+                assert await env.call_tool("increase") == {"count": 1}
+                env._message_timeout_s = 0.1
                 with pytest.raises(StepTimeout):
-                    await env.call_tool("hang_later")
+                    await env.call_tool("wait")
+                over.set()
 
     async def test_nobody_is_there(self, mode):
         with pytest.raises(ConnectionFailed):

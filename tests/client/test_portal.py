@@ -103,8 +103,15 @@ def test_without_uvloop_the_loop_is_asyncio_s(monkeypatch, no_threads_left):
 
 @pytest.fixture
 def interruptible():
-    """Ctrl-C raises KeyboardInterrupt, whatever the test runner makes of it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Ctrl-C raises KeyboardInterrupt, whatever the test runner makes of it; a second one would end the tests."""
+    pressed = []
+
+    def once(*_):
+        if not pressed:
+            pressed.append(True)
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, once)
     yield
     signal.signal(signal.SIGINT, before)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import pytest
 
@@ -82,3 +83,12 @@ def test_no_two_clients_come_back_together():
     assert len(pauses) > 90
     assert 0.5 <= min(pauses) < 0.6
     assert 0.9 < max(pauses) <= 1.0
+
+
+def test_the_random_numbers_of_the_program_are_left_alone():
+    """A trainer that has seeded `random` gets the same numbers, however often its connections were lost."""
+    before = random.getstate()
+    pauses = {pause_of(1.0) for _ in range(10)}
+    assert random.getstate() == before
+    assert len(pauses) > 1
+    assert all(0.5 <= pause <= 1.0 for pause in pauses)

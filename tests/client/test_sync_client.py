@@ -128,21 +128,20 @@ def test_errors_arrive_as_their_classes(app):
 
 def test_a_late_reply_never_reaches_the_next_call():
     bell = Bell()
-    env = CounterEnv(app=app_of(partial(RingingCounter, bell)), message_timeout_s=0.05)
+    env = CounterEnv(app=app_of(partial(RingingCounter, bell)))
     env.reset()
     with pytest.raises(StepTimeout):
-        env.step(CounterAction(by=5))
+        env.step(CounterAction(by=5), timeout_s=0.05)
     assert env.state().total == 0
-    env._message_timeout_s = None
     env.close()
 
 
 def test_a_step_on_a_thread_that_does_not_end_loses_its_session():
     gate = Gate()
-    with GenericEnvClient(app=plain_app(partial(Gated, stepping=gate)), message_timeout_s=0.05) as env:
+    with GenericEnvClient(app=plain_app(partial(Gated, stepping=gate))) as env:
         env.reset()
         with pytest.raises(StepTimeout):
-            env.step({})
+            env.step({}, timeout_s=0.05)
         with pytest.raises(SessionLost, match="cannot be stopped"):
             env.step({})
         gate.open()
@@ -389,7 +388,7 @@ def test_a_client_whose_event_loop_stands_still_says_so():
     outcome = ThreadPoolExecutor(1).submit(lambda: env.step(ONE))
     try:
         with pytest.raises(UsageError):
-            outcome.result(3)
+            outcome.result(20)
     finally:
 
         async def close():

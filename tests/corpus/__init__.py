@@ -9,7 +9,7 @@ stand in place of those of the base, and `case.yaml`:
     also: Checks that must fail too, since nobody can tell them apart.
     without: Files of the base that are left out.
     base: false, for a whole project of its own.
-    sessions, call_s: In place of those that the tests use.
+    sessions, call_s: In place of those that the tests use; a short call_s is for what is found by a call that hangs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Case:
     without: list[str] = field(default_factory=list)
     base: bool = True
     sessions: int = 16
-    call_s: float = 1.0
+    call_s: float = 10.0
 
     @classmethod
     def read(cls, place: Path) -> Case:

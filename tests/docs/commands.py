@@ -84,6 +84,10 @@ def _commands(script: str) -> Iterator[list[str]]:
 def _openenv(command: click.Command, context: click.Context, arguments: list[str]) -> Iterator[str]:
     """What click would say, without looking for files or calling anything."""
     place = context.command_path
+    below = command.get_command(context, arguments[0]) if isinstance(command, click.Group) and arguments else None
+    if below is not None:  # also of a group that takes a target of its own
+        yield from _openenv(below, click.Context(below, info_name=arguments[0], parent=context), arguments[1:])
+        return
     parser = command.make_parser(context)
     try:
         values, rest, _ = parser.parse_args(args=list(arguments))

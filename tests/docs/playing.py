@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+from ..ports import held_port
 from .page import RUN, Block, Page
 
 __all__ = ["play_page", "plays"]
@@ -38,7 +38,11 @@ def play_page(page: Page, folder: Path, have: frozenset[str] = frozenset(), **va
     Raises:
         AssertionError: A block failed, or did not print what it promises; says which.
     """
-    port = _free_port()
+    with held_port() as number:
+        _play(page, folder, str(number), have, variables)
+
+
+def _play(page: Page, folder: Path, port: str, have: frozenset[str], variables: dict[str, str]) -> None:
     blocks, home = folder / "blocks.json", folder / "home"
     blocks.write_text(json.dumps([_told(block, port) for block in page.blocks if plays(block, have)]))
     home.mkdir()
@@ -71,9 +75,3 @@ def _told(block: Block, port: str) -> dict[str, Any]:
         "background": block.background,
         "promises": [] if block.title else [_PORT.sub(port, promise) for promise in block.promises],
     }
-
-
-def _free_port() -> str:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return str(taken.getsockname()[1])

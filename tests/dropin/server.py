@@ -8,11 +8,12 @@ import os
 import signal
 import subprocess
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 
-from tests.chaos.served import MARK, end_marked, free_port, wait_until
+from tests.chaos.served import MARK, end_marked, wait_until
+from tests.ports import held_port
 
 from .installation import Installation
 
@@ -52,7 +53,8 @@ class Server:
         environ: Mapping[str, str] | None = None,
         options: tuple[str, ...] = (),
     ):
-        self.port = free_port()
+        self._holding = ExitStack()  # of its port, from here to its end
+        self.port = self._holding.enter_context(held_port())
         self.url = f"http://127.0.0.1:{self.port}"
         self._installation = installation
         self._log = folder / f"{target}-{way}-{self.port}.log"
@@ -113,6 +115,7 @@ class Server:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         end_marked(self._mark)
+        self._holding.close()
 
     def _is_healthy(self) -> bool:
         if self._process.poll() is not None:

@@ -250,6 +250,9 @@ def test_a_full_server_refuses_alike(ours_served: Servers, peer_served: Servers)
             first.send(json.dumps(RESET))
             first.recv(timeout=30)
             said.append(refusal(servers, "single"))
+            first.send(json.dumps({"type": "close"}))  # its slot is free when that is answered, for the next test
+            with pytest.raises(ConnectionClosed):
+                first.recv(timeout=30)
     mine, theirs = said
     assert differences(mine, theirs, exact=False) == []
     assert mine[0]["data"]["code"] == "CAPACITY_REACHED"

@@ -5,6 +5,7 @@ import os
 import socket as sockets
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from starlette.testclient import TestClient
 
 from openenv.envs.benchmark import BenchmarkAction, BenchmarkEnv, BenchmarkObservation
 from openenv.envs.benchmark.server import app as apps
+from openenv.envs.benchmark.server import benchmark_environment
 from openenv.envs.benchmark.server.benchmark_environment import (
     AsyncBenchmarkEnvironment,
     BenchmarkEnvironment,
@@ -60,7 +62,8 @@ def test_a_session_has_one_hash_that_no_other_has(environment):
 def test_a_step_waits_as_told_and_the_reward_falls_with_the_wait(seconds):
     waits = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(time, "sleep", waits.append)
+        # Of that module only: threads that are left of other tests sleep too.
+        patch.setattr(benchmark_environment, "time", SimpleNamespace(sleep=waits.append, time=time.time))
         seen = BenchmarkEnvironment().step(BenchmarkAction(wait_seconds=seconds))
     assert waits == ([seconds] if seconds else [])
     assert seen.waited_seconds == seconds

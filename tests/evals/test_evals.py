@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import importlib
+import subprocess
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -104,3 +106,16 @@ def test_a_model_must_be_named(inspect_ai):
     with pytest.raises(UsageError, match="model"):
         InspectAIHarness().run("1", {}, "t", {})
     assert inspect_ai.asked == []
+
+
+def test_the_bridge_says_which_extra_it_needs(monkeypatch):
+    monkeypatch.setitem(sys.modules, "inspect_ai", None)
+    monkeypatch.delitem(sys.modules, "openenv.evals.inspect_bridge", raising=False)
+    with pytest.raises(MissingExtra, match=r"pip install 'openenv\[inspect\]'"):
+        importlib.import_module("openenv.evals.inspect_bridge")
+
+
+def test_the_package_loads_no_client_and_no_server():
+    code = "import sys, openenv.evals, openenv.sampler\nprint(*{'fastapi', 'mcp', 'inspect_ai'} & sys.modules.keys())"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout.split() == []

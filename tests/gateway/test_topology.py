@@ -110,7 +110,7 @@ def test_a_place_is_written_as_urls_have_it() -> None:
 )
 def test_what_cannot_be_is_refused_by_name(changes: dict[str, object], words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        Topology(**changes)  # type: ignore[arg-type]
+        Topology(**changes)
 
 
 def test_backends_change_and_all_else_stays() -> None:

@@ -83,7 +83,7 @@ async def until(holds: Callable[[], Awaitable[bool]], limit_s: float = SOON_S) -
     return time.monotonic() - began
 
 
-class Line(WSListener):  # type: ignore[misc]  # picows has no types for it
+class Line(WSListener):
     """One connection, and who answered it."""
 
     def __init__(self, response: WSUpgradeResponse):

@@ -53,10 +53,16 @@ def address(nodes: list[Node], tmp_path_factory: pytest.TempPathFactory) -> Iter
     files = ["--compose-file", str(STACK), "--compose-file", str(override), "--resolve-image", "never"]
     docker(nodes, "stack", "deploy", *files, "oe", **given)
     yield f"http://{nodes[0].address}:8000"
-    docker(nodes, "stack", "rm", "oe")
+    remove(nodes)
 
 
 def docker(nodes: list[Node], *command: str, **variables: str) -> None:
+    code, said = asked(nodes, *command, **variables)
+    assert code == 0, said
+
+
+def asked(nodes: list[Node], *command: str, **variables: str) -> tuple[int, str]:
+    """Exit code and words of a command of Docker's, at the first node."""
     done = subprocess.run(
         ["docker", "-H", nodes[0].engine.host, *command],
         env={**os.environ, **variables},
@@ -65,7 +71,17 @@ def docker(nodes: list[Node], *command: str, **variables: str) -> None:
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stdout
+    return done.returncode, done.stdout
+
+
+def remove(nodes: list[Node]) -> None:
+    """Removes the stack. Docker does not wait for tasks to end before it removes the network that they are in."""
+    limit = time.monotonic() + READY_S
+    code, said = asked(nodes, "stack", "rm", "oe")
+    while code and "in use by task" in said and time.monotonic() < limit:
+        time.sleep(0.2)
+        code, said = asked(nodes, "stack", "rm", "oe")
+    assert code == 0, said
 
 
 async def until_even(address: str, servers: int) -> None:

@@ -150,8 +150,8 @@ async def test_the_error_of_the_block_goes_before_that_of_the_end(url: str) -> N
 
 def test_what_makes_no_sense() -> None:
     with pytest.raises(UsageError, match="LaunchSpec"):
-        deploy("echo")  # type: ignore[arg-type]
+        deploy("echo")
     with pytest.raises(UsageError, match="pass a Provider"):
-        deploy(SPEC, "docker")  # type: ignore[arg-type]
+        deploy(SPEC, "docker")
     with pytest.raises(UsageError, match="starts no target"):
         deploy(LaunchSpec(target="echo"), Shelf())

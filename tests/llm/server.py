@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-__all__ = ["Answer", "ModelServer", "chat", "message", "model_server"]
+__all__ = ["PATIENCE_S", "Answer", "ModelServer", "chat", "message", "model_server"]
 
-PATIENCE_S = 3.0
+PATIENCE_S = 15.0
 
 
 @dataclass

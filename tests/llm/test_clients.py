@@ -17,7 +17,7 @@ import pytest
 from openenv.errors import MissingExtra, ModelFailed, ModelTimeout, ModelUnavailable, UsageError
 from openenv.llm import AnthropicClient, LLMClient, LLMResponse, OpenAIClient, ToolCall, create_llm_client
 
-from .server import Answer, chat, message
+from .server import PATIENCE_S, Answer, chat, message
 
 KEY = "sk-not-for-anybody"
 CLIENTS = [OpenAIClient, AnthropicClient]
@@ -351,7 +351,7 @@ async def test_a_cancelled_call_ends_at_once(server, client):
     asked, answer = threading.Event(), threading.Event()
     server.will_answer(Answer(chat(), before=lambda: (asked.set(), answer.wait())))
     call = asyncio.ensure_future(client().complete("hi"))
-    assert await asyncio.to_thread(asked.wait, 3.0)
+    assert await asyncio.to_thread(asked.wait, PATIENCE_S)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
@@ -386,7 +386,7 @@ def test_one_client_serves_several_loops_over_one_connection(server, client):
 
 async def test_calls_run_at_the_same_time(server, client):
     together = threading.Barrier(8)
-    server.will_answer(Answer(chat("hello"), before=lambda: together.wait(3.0)))
+    server.will_answer(Answer(chat("hello"), before=lambda: together.wait(PATIENCE_S)))
     one = client(OpenAIClient)
     assert await asyncio.gather(*(one.complete("hi") for _ in range(8))) == ["hello"] * 8
 

@@ -14,7 +14,7 @@ from openenv.types import Action, Observation, State
 try:
     from mcp.server.fastmcp import FastMCP as SdkServer
 except ImportError:  # version 2 of the SDK
-    from mcp.server.mcpserver import MCPServer as SdkServer  # type: ignore[no-redef]
+    from mcp.server.mcpserver import MCPServer as SdkServer
 
 __all__ = ["SERVERS", "AsyncToolEnvironment", "Move", "SdkToolEnvironment", "ToolEnvironment", "call"]
 

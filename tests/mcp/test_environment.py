@@ -138,7 +138,7 @@ class TestCalls:
     def test_a_tool_has_its_own_deadline(self, environment, name):
         began = time.monotonic()
         kind, message = error_of(environment.step(call(name), timeout_s=LATE_S))
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 15
         assert kind == "timeout"
         assert f"Tool '{name}' timed out after {LATE_S} seconds" in message
         assert data_of(environment.step(call("add", a=1))) == 3
@@ -282,7 +282,7 @@ class TestServersThatChange:
             return threading.get_ident()
 
         environment = Small(server)
-        assert data_of(environment.step(call("where"), timeout_s=1)) == threading.get_ident()
+        assert data_of(environment.step(call("where"), timeout_s=20)) == threading.get_ident()
         environment.close()
 
     def test_a_validation_in_the_tool_is_not_about_its_arguments(self):
@@ -371,7 +371,7 @@ class TestLoops:
         assert data_of(environment.step(call(outer))) == wanted
         if inner == "add":
             other.close()
-            other = environment  # type: ignore[assignment]
+            other = environment
             assert data_of(environment.step(call(outer))) == wanted
         other.close()
         environment.close()

@@ -20,15 +20,19 @@ from openenv.protocol.messages import (
     OPS,
     Attach,
     Batch,
+    CallTool,
     Cancel,
     Close,
+    Fork,
     Heartbeat,
     Open,
     Refused,
     Reset,
+    Restore,
     Schema,
     State,
     Step,
+    Tasks,
 )
 from openenv.types import Action
 
@@ -75,6 +79,23 @@ GOOD = [
         Reset(id=5, session="a", seq=2, kwargs={"seed": 3}, deadline_s=0.5),
     ),
     ({"id": 6, "op": "state", "session": "a"}, State(id=6, session="a")),
+    ({"id": 6, "op": "fork", "session": "a"}, Fork(id=6, session="a")),
+    (
+        {"id": 6, "op": "fork", "session": "a", "new": "b", "token": "t" * 16, "wait_s": 2},
+        Fork(id=6, session="a", new="b", token="t" * 16, wait_s=2.0),
+    ),
+    (
+        {"id": 6, "op": "restore", "session": "a", "seq": 3, "source": "b"},
+        Restore(id=6, session="a", seq=3, source="b"),
+    ),
+    (
+        {"id": 6, "op": "tasks", "session": "a", "method": "get_task", "split": "train", "index": 0},
+        Tasks(id=6, session="a", method="get_task", split="train", index=0),
+    ),
+    (
+        {"id": 6, "op": "call", "session": "a", "seq": 4, "tool": "add", "arguments": {"a": 1}},
+        CallTool(id=6, session="a", seq=4, tool="add", arguments={"a": 1}),
+    ),
     ({"id": 7, "op": "cancel", "target": 6}, Cancel(id=7, target=6)),
     ({"id": 8, "op": "close", "session": "a"}, Close(id=8, session="a")),
     ({"id": MAX_ID, "op": "heartbeat"}, Heartbeat(id=MAX_ID)),
@@ -129,8 +150,11 @@ BAD = [
     ({"op": "fly"}, UnknownMessage, None),
     ({}, UnknownMessage, None),
     ({"op": 3}, UnknownMessage, None),
-    ({"op": "call", "session": "a"}, UnknownMessage, None),
-    ({"op": "tasks"}, UnknownMessage, None),
+    ({"op": "call", "session": "a"}, InvalidAction, []),
+    ({"op": "tasks", "session": "a", "method": "all"}, InvalidAction, ["method"]),
+    ({"op": "fork", "session": "a", "new": "no name"}, InvalidAction, ["new"]),
+    ({"op": "fork", "session": "a", "seq": 1}, InvalidAction, []),
+    ({"op": "restore", "session": "a", "seq": 0, "source": "b"}, InvalidAction, ["seq"]),
     ({"op": "open", "session": ""}, InvalidAction, ["session"]),
     ({"op": "open", "session": "a" * 65}, InvalidAction, ["session"]),
     ({"op": "open", "session": "a/b"}, InvalidAction, ["session"]),
@@ -169,8 +193,8 @@ class TestBadRequests:
             assert refusal.error.data["errors"][0]["msg"]
 
     def test_an_unknown_op_is_told_the_known_ones(self, server):
-        said = refused(server, {"id": 1, "op": "call"}, UnknownMessage).error.message
-        assert "'call'" in said
+        said = refused(server, {"id": 1, "op": "jump"}, UnknownMessage).error.message
+        assert "'jump'" in said
         for op in OPS:
             assert op in said
 

@@ -26,7 +26,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from openenv.providers.ports import free_port
+from ..ports import held_port
 
 TOKEN = "hf_stand_in_token_of_a_user"
 USER = "tester"
@@ -67,6 +67,7 @@ class Run:
         body: What it was asked for with.
         secrets: Which nobody is told.
         port: What its process listens on; everywhere else, that is a port of its own container.
+        held: What keeps that port for it.
     """
 
     id: str
@@ -79,6 +80,7 @@ class Run:
     gate: Gate | None = None
     lines: list[str] = field(default_factory=list)
     reader: threading.Thread | None = None
+    held: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     created: str = field(default_factory=lambda: _now())
 
 
@@ -120,6 +122,7 @@ class Hub:
         """Ends all jobs, and itself."""
         for run in self.jobs.values():
             self.end(run, "DELETED")
+            run.held.close()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -127,9 +130,7 @@ class Hub:
     def kill(self, run: Run) -> None:
         """The machine of a job fails."""
         assert run.process is not None
-        run.process.kill()
-        run.process.wait()
-        self.end(run, "ERROR", "the machine failed")
+        self.end(run, "ERROR", "the machine failed")  # which is said before its reader says how the process ended
 
     def end(self, run: Run, stage: str, message: str | None = None) -> None:
         """A job ends."""
@@ -169,7 +170,7 @@ class Hub:
         return run
 
     def _place(self, run: Run) -> None:
-        run.port = free_port()
+        run.port = run.held.enter_context(held_port())
         ports = run.body.get("expose", {}).get("ports", [])
         variables = {**run.body["environment"], **run.secrets}
         image = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "HOME": os.environ["HOME"]}

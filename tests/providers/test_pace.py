@@ -46,17 +46,18 @@ async def test_never_more_at_one_time_than_allowed() -> None:
 async def test_never_faster_than_the_rate() -> None:
     pace = Pace(rate=200, jitter=0, at_once=100)
     attempt, made = fails()
+    began = asyncio.get_running_loop().time()  # the first has its turn before it says that it is made
     await asyncio.gather(*(pace.start(attempt) for _ in range(11)))
-    assert made[-1] - made[0] >= 0.049
+    assert made[-1] - began >= 0.049
     assert len(made) == 11
 
 
 async def test_after_a_rest_the_first_goes_at_once() -> None:
-    pace = Pace(rate=2)
+    pace = Pace(rate=0.01)
     attempt, made = fails()
     began = asyncio.get_running_loop().time()
     await pace.start(attempt)
-    assert made[0] - began < 0.2
+    assert made[0] - began < 15.0
 
 
 async def test_jitter_puts_off_and_never_hurries() -> None:
@@ -92,12 +93,12 @@ async def test_a_failure_that_stays_is_not_tried_again() -> None:
 
 
 async def test_who_waits_for_the_next_attempt_keeps_nobody_out() -> None:
-    pace = Pace(rate=100_000, at_once=1, pause_s=10.0)
+    pace = Pace(rate=100_000, at_once=1, pause_s=200.0, longest_pause_s=200.0)
     refused, made = fails(ProviderBusy("later"))
     waiting = asyncio.ensure_future(pace.start(refused))
     while not made:  # noqa: ASYNC110 - a turn of the loop or two
         await asyncio.sleep(0)
-    async with asyncio.timeout(2.0):
+    async with asyncio.timeout(15.0):
         assert await pace.start(fails()[0]) == "there"
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -20,10 +21,22 @@ from ..client.peers import Peer, Place, observation, serving
 from ..server.wires import served
 
 SHORT_S = 0.3
+# What an attempt meets whose time is over.
+CUT = (asyncio.IncompleteReadError, ConnectionError)
 
 
 async def wait(place: Place, timeout_s: float = 5.0, **options: Any) -> None:
     await until_ready(place.url, timeout_s, **options)
+
+
+async def unready(place: Place, reason: str, **options: Any) -> str:
+    """What is said of one that is not ready in time: that, once there was time enough for an attempt."""
+    for timeout_s in (SHORT_S, 3.0, 12.0):
+        with pytest.raises(NotReady, match=rf"within {timeout_s:g} s \(timeout_s\): ") as caught:
+            await wait(place, timeout_s, **options)
+        if re.search(reason, caught.value.message):
+            break
+    return caught.value.message
 
 
 def saying(value: Any) -> Callable[[], Awaitable[Any]]:
@@ -47,7 +60,7 @@ def answering(*replies: Any) -> Callable[[Peer], Awaitable[None]]:
         try:
             await peer.accept()
             asked = await peer.message()
-        except asyncio.IncompleteReadError:  # whose time was over before it had asked
+        except CUT:  # before it had asked
             return
         assert asked == {"type": "reset", "data": {}}
         peer.reply(left.pop(0) if len(left) > 1 else left[0])
@@ -60,11 +73,12 @@ def refusing(status: str, health: str) -> Callable[[Peer], Awaitable[None]]:
     """Offers no WebSocket."""
 
     async def behave(peer: Peer) -> None:
-        await peer.read_request()
-        asked = peer.request.split()[1].decode()
-        answer = health if asked.endswith("/health") else status
-        peer.writer.write(f"HTTP/1.1 {answer}\r\nContent-Length: 0\r\n\r\n".encode())
-        await peer.writer.drain()
+        with suppress(*CUT):
+            await peer.read_request()
+            asked = peer.request.split()[1].decode()
+            answer = health if asked.endswith("/health") else status
+            peer.writer.write(f"HTTP/1.1 {answer}\r\nContent-Length: 0\r\n\r\n".encode())
+            await peer.writer.drain()
 
     return behave
 
@@ -134,18 +148,18 @@ async def test_one_that_forbids_reset_is_ready_when_it_is_healthy() -> None:
 )
 async def test_one_that_is_not_ready_in_time(behave: Any, reason: str) -> None:
     async with serving(behave) as place:
-        with pytest.raises(NotReady, match=rf"within 0.3 s \(timeout_s\): .*{reason}.*ends with:\nlast words"):
-            await wait(place, SHORT_S, log=saying("last words"))
+        said = await unready(place, reason, log=saying("last words"))
+    assert re.search(rf": .*{reason}.*ends with:\nlast words", said), said
 
 
 async def test_one_that_never_answers() -> None:
     async def behave(peer: Peer) -> None:
-        await peer.accept()
-        await peer.ended()
+        with suppress(*CUT):
+            await peer.accept()
+            await peer.ended()
 
     async with serving(behave) as place:
-        with pytest.raises(NotReady, match="its reset did not answer"):
-            await wait(place, SHORT_S)
+        assert "its reset did not answer" in await unready(place, "its reset did not answer")
 
 
 async def test_one_that_never_shakes_hands() -> None:
@@ -156,7 +170,7 @@ async def test_one_that_never_shakes_hands() -> None:
     async with serving(behave) as place:
         with pytest.raises(NotReady):
             await wait(place, SHORT_S)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15
 
 
 async def test_nobody_there() -> None:
@@ -247,8 +261,11 @@ async def test_a_reset_that_takes_longer_than_the_first_attempt_has(monkeypatch:
     monkeypatch.setattr("openenv.providers.readiness.ATTEMPT_S", 0.1)
 
     async def behave(peer: Peer) -> None:
-        await peer.accept()
-        await peer.message()
+        try:
+            await peer.accept()
+            await peer.message()
+        except CUT:  # before it had asked
+            return
         ended = asyncio.ensure_future(peer.ended())
         await asyncio.wait([ended], timeout=0.5)  # each reset takes so long, and is given up with its connection
         if not ended.done():

@@ -534,7 +534,10 @@ async def test_an_array_whose_number_was_not_heard_is_cancelled_before_the_next_
     assert _calls(calls, "scancel")[1] == "scancel 41"
 
 
-async def test_states_of_all_servers_are_one_question(stand_in: Callable[..., Path]) -> None:
+async def test_states_of_all_servers_are_one_question(
+    stand_in: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("openenv.providers.slurm.queue.EVERY_S", 60.0)
     row = _line(("7", 24), ("0-49", 24), ("RUNNING", 24), ("0", 12), ("None", 64), ("n0", 256))
     calls = stand_in(squeue=f'echo "{row}"')
     queue = Queue()

@@ -34,11 +34,14 @@ class Place(OneByOne):
         self.started = 0
         self.failing = False
         self.broken: set[str] = set()
+        self.open = asyncio.Event()  # for the loop of this process: starts go on
+        self.open.set()
 
     async def _start_one(self, deployment: Deployment, server: Server) -> None:
         self.started += 1
         if self.failing:
             raise LaunchFailed("no room for it")
+        await self.open.wait()
         self.there.add(server.name)
         server.url = self.url
 
@@ -84,7 +87,9 @@ def test_as_many_are_ready_as_were_asked_for(pool: WarmPool, place: Place) -> No
 
 def test_what_is_taken_is_replaced_and_belongs_to_its_taker(pool: WarmPool, place: Place) -> None:
     pool.wait_filled(10.0)
+    place.open.clear()  # no other takes the place of one before all are taken
     taken = [pool.take() for _ in range(4)]
+    _loop().call_soon_threadsafe(place.open.set)
     assert taken.pop() is None
     mine = [deployment for deployment in taken if deployment is not None]
     assert len({deployment.name for deployment in mine}) == len({deployment.api_key for deployment in mine}) == 3

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 
 __all__ = ["children_of", "left_of"]
 
-PATIENCE_S = 5.0
+PATIENCE_S = 30.0
 
 
 def left_of(pids):
@@ -23,7 +24,8 @@ def children_of(parent):
     found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and _fields(entry)[1:2] == [str(parent)]:
-            found[int(entry.name)] = (entry / "cmdline").read_text().split("\0")
+            with suppress(FileNotFoundError, ProcessLookupError):  # ended meanwhile
+                found[int(entry.name)] = (entry / "cmdline").read_text().split("\0")
     return found
 
 

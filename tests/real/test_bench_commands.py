@@ -120,7 +120,7 @@ def test_steps_prints_json():
     assert result.exit_code == 0, result.output
     cost = json.loads(result.stdout)
     assert cost["sessions"] == 2
-    assert cost["steps"] > 10
+    assert cost["steps"] >= 2
     assert cost["server_us_per_step"] > 0
     assert len(cost["trials"]) == 1
     assert cost["command"].split()[0] == "openenv"

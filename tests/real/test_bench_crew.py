@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+from multiprocessing import resource_tracker
 
 import pytest
 
@@ -89,13 +90,14 @@ def test_without_uvloop_it_is_the_one_of_asyncio(monkeypatch):
 
 def test_a_process_that_does_not_end_when_asked_is_killed(monkeypatch):
     monkeypatch.setattr(crew, "JOIN_S", 0.1)
-    pids = []
+    resource_tracker.ensure_running()  # which multiprocessing starts once, and which stays
+    others, pids = children_of(os.getpid()), set()
 
     def note_and_stop(number):
-        pids.extend(children_of(os.getpid()))
+        pids.update(children_of(os.getpid()).keys() - others)
         raise KeyError
 
     with pytest.raises(KeyError):
         run_crew(stay, [1], at_meeting=note_and_stop)
-    # The tracker of shared resources, which multiprocessing starts once, stays with this process.
-    assert len([pid for pid in pids if pid in children_of(os.getpid())]) <= 1
+    assert len(pids) == 1
+    assert not pids & children_of(os.getpid()).keys()

@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import subprocess
 import sys
 import urllib.request
 from pathlib import Path
@@ -67,7 +68,8 @@ def test_a_server_that_dies_is_reported_with_its_last_words():
 
 
 def test_a_command_that_does_not_exist_is_no_traceback():
-    with pytest.raises(LaunchFailed, match="cannot start /no/such/program"), ServedProcess(["/no/such/program"]):
+    told = "(?s)^/no/such/program ended with exit code 1;.*No such file"
+    with pytest.raises(LaunchFailed, match=told), ServedProcess(["/no/such/program"]):
         pass
 
 
@@ -105,6 +107,21 @@ def test_what_does_not_end_when_asked_is_killed_with_its_children(monkeypatch):
     with ServedProcess([sys.executable, "-c", code], workers=1) as server:
         pids = server.pids()
         assert len(pids) == 2
+    assert left_of(pids) == []
+
+
+def test_it_does_not_outlive_a_process_that_is_killed():
+    code = (
+        "import sys\n"
+        "from openenv.bench.served import ServedTarget\n"
+        "with ServedTarget('echo', workers=2) as server:\n"
+        "    print(*server.pids(), flush=True)\n"
+        "    sys.stdin.read()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        pids = [int(pid) for pid in process.stdout.readline().split()]
+        assert len(pids) == 3
+        process.kill()
     assert left_of(pids) == []
 
 

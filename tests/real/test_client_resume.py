@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from openenv.client import VectorEnvClient, redial, resumption, websocket
+from openenv.client import VectorEnvClient, linked_session, redial, resumption, websocket
 from openenv.errors import SessionLost, StepTimeout
 from openenv.protocol.negotiation import SUBPROTOCOLS
 from openenv.server.fastpath import FastPath
@@ -112,7 +112,7 @@ async def test_a_server_that_seems_to_be_there(behind):
     """Half-open: nothing comes through, and nobody is told. The server may have executed the step."""
     app = app_of(ThreadCounter, sessions=1)
     proxy = behind(app)
-    pings = {"websocket_ping_interval_s": 0.1, "websocket_ping_timeout_s": 0.1, "connect_timeout_s": 0.5}
+    pings = {"websocket_ping_interval_s": 0.1, "websocket_ping_timeout_s": 0.1, "connect_timeout_s": 10.0}
     async with CounterEnv(proxy.url, **pings) as env:
         await env.reset()
         for count in (1.0, 2.0):
@@ -155,24 +155,28 @@ async def test_without_a_window_a_cut_is_the_end(behind):
 async def test_replies_that_are_later_than_the_client_waits(behind):
     """None of them reaches another call, and the episode goes on."""
     proxy = behind(app_of())
-    async with CounterEnv(proxy.url, message_timeout_s=0.1) as env:
+    async with CounterEnv(proxy.url) as env:
         await env.reset()
-        proxy.delay(0.6)
+        env._message_timeout_s = 0.1
+        proxy.freeze()
         with pytest.raises(StepTimeout):
             await env.step(CounterAction(by=10))
-        proxy.delay(0)
-        env._message_timeout_s = 5.0
+        await asyncio.to_thread(proxy.thaw)
+        env._message_timeout_s = 30.0
         result = await env.step(CounterAction(by=100))
         assert (result.reward, result.observation.total) == (2.0, 110)
         assert (await env.state()).step_count == 2
 
 
-async def test_a_step_that_does_not_end_is_stopped_by_the_server(behind):
+async def test_a_step_that_does_not_end_is_stopped_by_the_server(behind, monkeypatch):
+    monkeypatch.setattr(linked_session, "LATE_S", 30.0)  # the client leaves it to the server
     bell = Bell()
     proxy = behind(app_of(partial(RingingCounter, bell)))
-    async with CounterEnv(proxy.url, message_timeout_s=0.1) as env:
+    async with CounterEnv(proxy.url) as env:
         await env.reset()
+        env._message_timeout_s = 0.1
         with pytest.raises(StepTimeout, match="deadline_s"):
             await env.step(ONE)
         assert bell.waiting[0].cancelled()
+        env._message_timeout_s = 30.0
         assert (await env.state()).step_count == 0

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import socket
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 
 import pytest
@@ -183,6 +184,16 @@ async def test_a_server_that_stops_takes_the_session_along(at):
     await env.close()
 
 
+async def open_when_nobody_is_let_in(gate, address):
+    """Opens the gate as soon as the server has begun to stop."""
+    host, _, port = address.partition(":")
+    with suppress(ConnectionRefusedError):
+        while True:
+            socket.create_connection((host, int(port))).close()
+            await asyncio.sleep(0.01)
+    gate.open()
+
+
 async def test_a_server_that_stops_during_a_step(at):
     gate = Gate()
     async with beside(at(plain_app(partial(Gated, stepping=gate), resume_window_s=SHORT_S))) as address:
@@ -190,7 +201,8 @@ async def test_a_server_that_stops_during_a_step(at):
         await env.reset()
         step = asyncio.create_task(env.step({}))
         await gate.reached()
-        asyncio.get_running_loop().call_later(0.2, gate.open)
+        opening = asyncio.create_task(open_when_nobody_is_let_in(gate, address))
+    await opening
     with pytest.raises((ConnectionFailed, Draining)):
         await step
     with pytest.raises(SessionLost):

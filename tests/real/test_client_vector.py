@@ -158,7 +158,7 @@ async def test_without_a_window_a_connection_that_is_cut_costs_its_sessions_and_
 
 async def test_a_server_that_has_gone_is_told_as_values():
     with served(app_of(resume_window_s=0.2), **SERVERS["fast"]) as address:
-        envs = VectorEnvClient(CounterEnv, address, 3, connect_timeout_s=0.2)
+        envs = VectorEnvClient(CounterEnv, address, 3, connect_timeout_s=20.0)
         await envs.reset()
         await asyncio.sleep(0)
     assert errors(await envs.step([ONE] * 3)) == [SessionLost] * 3
@@ -172,9 +172,11 @@ async def test_one_that_hangs_holds_nobody_else_up(at):
     gate = Gate()
     gates = iter([None, gate, None])
     with at(plain_app(lambda: Gated(stepping=next(gates)), sessions=3)) as address:
-        async with VectorEnvClient(GenericEnvClient, address, 3, message_timeout_s=1.0) as envs:
+        async with VectorEnvClient(GenericEnvClient, address, 3) as envs:
             await envs.reset()
+            envs._ensemble._timeout_s = 3.0
             results = await envs.step([{}] * 3)
+            envs._ensemble._timeout_s = 60.0
             assert sorted(map(str, errors(results))) == sorted(map(str, [None, None, StepTimeout]))
             hanging = errors(results).index(StepTimeout)
             results = await envs.step([{}] * 3)

@@ -6,8 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import pytest
 from openenv.client.mcp_client import MCPToolClient
 
 from ..cli.process import LIMIT_S, serving
-from ..server.wires import served
+from ..server.wires import eventually, served
 
 pytestmark = [pytest.mark.real, pytest.mark.skipif(sys.platform != "linux", reason="several workers")]
 
@@ -88,13 +87,14 @@ async def main(url):
         failed = [await session.call_tool(name, arguments) for name, arguments in WRONG]
         await session.send_ping()
         again = await session.call_tool("increase", {})
-    print(json.dumps({
-        "server": told.serverInfo.name,
-        "tools": sorted(tool.name for tool in tools.tools),
-        "counts": [result.structuredContent for result in counts],
-        "failed": [[result.isError, result.content[0].text] for result in failed],
-        "again": again.structuredContent["count"],
-    }))
+        print(json.dumps({
+            "server": told.serverInfo.name,
+            "tools": sorted(tool.name for tool in tools.tools),
+            "counts": [result.structuredContent for result in counts],
+            "failed": [[result.isError, result.content[0].text] for result in failed],
+            "again": again.structuredContent["count"],
+        }), flush=True)
+        await asyncio.to_thread(sys.stdin.read)
 
 
 WRONG = [("fail", {}), ("jump", {}), ("increase", {"by": "much"})]
@@ -102,12 +102,20 @@ asyncio.run(main(sys.argv[1]))
 """
 
 
-def official_client(url: str) -> Any:
-    """What the official client saw."""
+@contextmanager
+def official_client(url: str) -> Iterator[Any]:
+    """What the official client saw. Its session is there for as long as the block."""
     command = [sys.executable, "-W", "ignore", "-c", CLIENT, f"{url}/mcp"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            seen = process.stdout.readline()
+            yield json.loads(seen) if seen else pytest.fail(process.stderr.read())
+            _, complaints = process.communicate(timeout=LIMIT_S)
+            assert process.returncode == 0, complaints
+        finally:
+            process.kill()
 
 
 def check(seen: Any) -> int:
@@ -141,8 +149,9 @@ def project(tmp_path: Path) -> Iterator[Any]:
 
 def test_under_plain_uvicorn(tmp_path):
     with project(tmp_path) as app, served(app, ws="websockets-sansio", http="h11") as address:
-        check(official_client(f"http://{address}"))
-        assert app.state.openenv.active_sessions == 0
+        with official_client(f"http://{address}") as seen:
+            check(seen)
+        eventually(lambda: app.state.openenv.active_sessions == 0)
 
 
 @pytest.fixture(scope="module")
@@ -155,10 +164,10 @@ def server(tmp_path_factory):
 
 class TestTwoWorkers:
     def test_the_official_client_keeps_its_session(self, server):
-        with ThreadPoolExecutor(4) as pool:
-            pids = list(map(check, pool.map(official_client, [server.url] * 4)))
-        assert len(set(pids)) == 2
-        assert not server.get("/sessions")
+        with ExitStack() as clients:
+            seen = [clients.enter_context(official_client(server.url)) for _ in range(4)]
+            assert len(set(map(check, seen))) == 2
+        eventually(lambda: not server.get("/sessions"))
 
     def test_sessions_named_in_params_find_their_worker_on_one_kept_connection(self, server):
         def ask(http: httpx.Client, method: str, **params: Any) -> Any:
@@ -189,7 +198,8 @@ class TestTwoWorkers:
 def test_environments_in_processes_of_their_own_know_the_mode(tmp_path):
     (tmp_path / "tools_app.py").write_text(APP)
     with serving("tools_app:app", "--isolation", "process", cwd=tmp_path, OPENENV_MODE="production") as server:
-        check(official_client(server.url))
+        with official_client(server.url) as seen:
+            check(seen)
         with MCPToolClient(server.url, mode="production") as env:
             assert env.call_tool("which") == "production"
         with MCPToolClient(server.url) as env:

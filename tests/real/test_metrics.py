@@ -82,6 +82,7 @@ def test_workers_that_are_replaced_in_order_take_their_counts_along(target):
         before = workers_of(server.pid)
         os.kill(server.pid, signal.SIGHUP)
         eventually(lambda: not set(before) & set(workers_of(server.pid)))
+        eventually(lambda: scrape(server)[WORKERS] == 2)  # the parent buries them a moment after their end
         found = scrape(server)
         assert (found[STEPS], found[RESTARTS], found[WORKERS]) == (1, 0, 2)
 

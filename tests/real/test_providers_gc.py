@@ -29,8 +29,9 @@ async def train():
     # These do not go when they are asked to, as they are when their parent has died.
     command = [sys.executable, "-m", "openenv.testing.misbehaving", "cling"]
     made = await LocalProvider().launch(LaunchSpec(command=command, replicas=int(sys.argv[1])))
-    while "hanging" not in await made.logs(made.servers[-1]):
-        await asyncio.sleep(0.01)
+    for server in made.servers:
+        while "hanging" not in await made.logs(server):
+            await asyncio.sleep(0.01)
     print(made.name, *(server.handle.process.pid for server in made.servers), flush=True)
     time.sleep(60)
 

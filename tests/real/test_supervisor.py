@@ -98,6 +98,8 @@ def test_newcomers_go_where_others_have_left(target):
             if place == left:
                 caller.say({"type": "close"})
                 assert caller.hear() is None
+        eventually(lambda: len(server.get("/sessions")) == 10)
+        eventually(lambda: connections_of(server.url) == 10)
         assert [calls.enter_context(Caller(server.url)).pid() for _ in range(10)] == [left] * 10
 
 
@@ -106,8 +108,16 @@ def test_connections_that_come_to_nothing_weigh_nothing(target):
         for _ in range(5):
             assert server.get("/health") == {"status": "healthy"}
             Caller(server.url, reset=False).hang_up()
+        eventually(lambda: connections_of(server.url) == 0)
         counts = Counter(calls.enter_context(Caller(server.url)).pid() for _ in range(20))
         assert set(counts.values()) == {10}
+
+
+def connections_of(url):
+    """How many connections a server has not closed on its side. A client that has hung up learns nothing of that."""
+    port = f":{int(url.rpartition(':')[2]):04X}"
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sum(row[1].endswith(port) and row[3] in {"01", "08"} for row in rows)  # open, or only by this side
 
 
 def key_of(url, query=""):
@@ -155,8 +165,7 @@ def test_a_worker_that_is_killed_takes_only_its_own_sessions_with_it(target):
                 assert caller.pid() == place
         # Its slots are free again, and its place is taken by another process.
         assert all(calls.enter_context(Caller(server.url)).pid() != victim for _ in range(4))
-        replaced = eventually(lambda: len(workers_of(server.pid)) == 2 and workers_of(server.pid))
-        assert victim not in replaced
+        replaced = eventually(lambda: victim not in (now := workers_of(server.pid)) and len(now) == 2 and now)
         for caller in callers:
             caller.hang_up()
         new = (set(replaced) - set(places)).pop()
@@ -188,7 +197,7 @@ def waiting_in(pid):
 def test_a_worker_whose_event_loop_stands_still_is_replaced(tmp_path, target):
     whereabouts(tmp_path, "inline")
     with (
-        serving(target, "--workers", "2", OPENENV_WORKER_SILENCE_S="1") as server,
+        serving(target, "--workers", "2", OPENENV_WORKER_SILENCE_S="4") as server,
         Caller(server.url) as stuck,
         Caller(server.url) as other,
     ):
@@ -199,7 +208,7 @@ def test_a_worker_whose_event_loop_stands_still_is_replaced(tmp_path, target):
         other.step()
         assert other.pid() == elsewhere
         _, complaints = server.end(signal.SIGINT)
-        assert f"worker {place} was silent for more than 1 s (worker_silence_s)" in complaints
+        assert f"worker {place} was silent for more than 4 s (worker_silence_s)" in complaints
 
 
 def test_a_server_whose_workers_die_again_and_again_gives_up(target):
@@ -220,13 +229,14 @@ def test_nothing_is_left_in_the_parent(target):
         with ExitStack() as calls:
             for caller in [calls.enter_context(Caller(server.url)) for _ in range(50)]:
                 caller.pid()
-            assert open_files(server.pid) == before
+            # A worker may answer before the parent has closed its copy.
+            eventually(lambda: open_files(server.pid) == before)
             victim, _ = workers_of(server.pid)
             os.kill(victim, signal.SIGKILL)
             eventually(lambda: victim not in (now := workers_of(server.pid)) and len(now) == 2)
         with Caller(server.url) as caller:
             caller.pid()
-        assert open_files(server.pid) == before
+        eventually(lambda: open_files(server.pid) == before)
 
 
 def test_without_a_parent_there_are_no_workers(target):
@@ -252,6 +262,8 @@ def test_connections_wait_where_a_process_may_not_open_more_files(target):
     for caller in callers:
         with caller:
             caller.pid()
+    eventually(lambda: server.get("/sessions") == [])
+    eventually(lambda: connections_of(server.url) == 0)
     with ExitStack() as calls:
         counts = Counter(calls.enter_context(Caller(server.url)).pid() for _ in range(40))
         assert set(counts.values()) == {20}

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from openenv.background import on_thread
 from openenv.client import EnvClient, VectorEnvClient, memory
 from openenv.environment import Environment
 from openenv.errors import EnvironmentFailed, JudgeFailed, RubricFailed, StepFailed
@@ -20,8 +21,7 @@ from openenv.rubrics import LLMJudge, Rubric, Sequential, WeightedSum
 from openenv.server import create_app
 from openenv.types import Action, Observation, State
 
-from ..asynchronous import PATIENCE_S
-from ..llm.server import Answer, chat, model_server
+from ..llm.server import PATIENCE_S, Answer, chat, model_server
 from .rubrics import Constant, Late, Model
 
 
@@ -194,7 +194,7 @@ async def test_sessions_judge_at_the_same_time(cls):
     everybody = threading.Barrier(sessions)
 
     async def meet():
-        await asyncio.to_thread(everybody.wait, PATIENCE_S)
+        await on_thread(lambda: everybody.wait(PATIENCE_S))
 
     def make() -> cls:
         return cls(rubric=LLMJudge("{action}", Model("0.5", before=meet)))

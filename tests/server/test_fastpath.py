@@ -10,6 +10,7 @@ import socket
 import ssl
 import struct
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -21,9 +22,11 @@ from websockets.sync.client import connect
 
 from openenv.server import create_app
 from openenv.server.fastpath import FastPath
+from openenv.sessions import Session
 from openenv.settings import ServerSettings
 
 from ..cli.certificates import certificate
+from .beats import ByHand, beats_by_hand
 from .probe import InlineProbe, ProbeAction, ProbeEnvironment, ProbeObservation
 from .raw import (
     BINARY,
@@ -64,6 +67,11 @@ def takes_the_fast_path(address: str, path: str = "/ws") -> bool:
         assert json.loads(client.recv(PATIENCE_S))["data"]["observation"]["value"] == 5
         assert client.response is not None
         return "date" not in client.response.headers
+
+
+@pytest.fixture
+def pings(monkeypatch) -> Callable[[], ByHand]:
+    return beats_by_hand(monkeypatch)
 
 
 class PureMiddleware:
@@ -246,13 +254,12 @@ def test_a_peer_without_a_sign_of_life_is_cut(caplog):
     assert app.state.openenv.active_sessions == 0
 
 
-def test_a_peer_that_answers_pings_stays():
-    with fast(app_of(), ws_ping_interval=0.05) as address:
+def test_a_peer_that_answers_pings_stays(pings):
+    with fast(app_of()) as address:
         wire = SocketWire(f"ws://{address}/ws")
-        pinged = threading.Event()
-        latency = wire.socket.ping()
-        assert latency.wait(PATIENCE_S)
-        assert not pinged.wait(0.2)  # four periods
+        for _ in range(4):
+            pings().beats()
+            pings().wait_for_a_sign()
         assert wire.step(number=2)["data"]["observation"]["value"] == 2
         wire.close()
 
@@ -439,10 +446,12 @@ def test_a_tls_connection_for_a_worker_that_is_gone_is_served(loop, tmp_path):
     Elsewhere(app.state.openenv, exists=False)
     with fast(app, loop=loop, ssl_certfile=paths.chain, ssl_keyfile=paths.key) as address:
         for worker in ("here", "gone"):
-            trusting = ssl.create_default_context(cafile=paths.chain)
-            wire = SocketWire(f"wss://{address}/ws?worker={worker}", ssl=trusting)
-            assert wire.step(number=2)["data"]["observation"]["value"] == 2
-            wire.close()
+            # By hand, on one thread: OpenSSL's objects bear no second one, and the client of websockets has it.
+            with secured(address, paths.chain) as raw:
+                raw.sendall(REQUEST.replace("there", worker).encode())
+                assert b" 101 " in read_until(raw, b"\r\n\r\n")
+                raw.sendall(frame(TEXT, b'{"type":"step","data":{"number":2}}'))
+                assert json.loads(read_frame(raw)[1])["data"]["observation"]["value"] == 2
 
 
 def test_what_a_client_offers_first_is_spoken():
@@ -475,12 +484,13 @@ def test_binary_messages_in_fragments():
         assert (opcode, msgspec.msgpack.decode(payload)) == (BINARY, {"id": 1, "ok": True})
 
 
-def test_a_client_that_never_reads_is_left_when_too_much_waits_for_it(caplog):
+def test_a_client_that_never_reads_is_left_when_too_much_waits_for_it(caplog, monkeypatch):
+    monkeypatch.setattr("openenv.server.linger.LINGER_S", PATIENCE_S)  # to read 64 MiB takes its time
     caplog.set_level(logging.WARNING, "openenv.server")
     app = app_of(InlineProbe, max_message_mb=1, max_unsent_mb=64, resume_window_s=0)
     with fast(app) as address, slow_reader(address, kind="large", number=1_000_000) as raw:
         eventually(lambda: "SlowReader" in caplog.text)
-        assert app.state.openenv.active_sessions == 0
+        eventually(lambda: app.state.openenv.active_sessions == 0)
         code = close_frame(raw)
         assert code[:2] == struct.pack("!H", 1008)
         assert b"SlowReader" in code
@@ -488,39 +498,88 @@ def test_a_client_that_never_reads_is_left_when_too_much_waits_for_it(caplog):
     assert "max_unsent_mb" in caplog.text
 
 
-def test_a_client_that_stops_reading_is_left_after_a_while(caplog):
+def test_a_client_that_stops_reading_is_left_after_a_while(pings, caplog, monkeypatch):
+    monkeypatch.setattr("openenv.server.linger.LINGER_S", PATIENCE_S)
     caplog.set_level(logging.WARNING, "openenv.server")
     app = app_of(InlineProbe)
-    with fast(app, ws_ping_interval=0.05) as address, slow_reader(address, kind="large", number=300_000) as raw:
-        eventually(lambda: "SlowReader" in caplog.text)
-        (session,) = app.state.openenv.manager.sessions
-        assert session.detached
+
+    def left() -> bool:
+        pings().beats()
+        return "SlowReader" in caplog.text
+
+    with fast(app) as address, slow_reader(address, kind="large", number=300_000) as raw:
+        (session,) = all_steps_begun(app)
+        eventually(left)
+        eventually(lambda: session.detached)
         assert close_frame(raw)[:2] == struct.pack("!H", 1008)
     assert "ping_interval_s" in caplog.text
 
 
-def test_a_client_that_reads_slowly_but_reads_is_waited_for():
+def all_steps_begun(app) -> list[Session]:
+    """The session of a slow reader, when only its reading is waited for."""
+    eventually(lambda: [session.steps for session in app.state.openenv.manager.sessions] == [100])
+    return app.state.openenv.manager.sessions
+
+
+def test_a_client_that_reads_slowly_but_reads_is_waited_for(pings):
     app = app_of(InlineProbe)
-    with fast(app, ws_ping_interval=0.2) as address, slow_reader(address, kind="large", number=300_000) as raw:
-        finished = threading.Event()
+    with fast(app) as address, slow_reader(address, kind="large", number=300_000) as raw:
+        (session,) = all_steps_begun(app)
+        channel = pings().pulse
+        pings().beats(2)  # from now on it is looked at what it takes
+        unsent = [channel._lingering.get_write_buffer_size()]
+
+        def look() -> None:
+            """Some time has passed, in which it took something."""
+            now = channel._lingering.get_write_buffer_size()
+            if channel._holds and now < unsent[-1]:
+                unsent.append(now)
+                pings().beat()
+
         results = 0
         while results < 101:
             opcode, payload = read_frame(raw)
             if opcode == TEXT:
                 results += len(json.loads(payload)["results"])
-                assert not finished.wait(0.02)
+                pings().on_the_loop(look)
         assert results == 101
+        assert len(unsent) > 2
+        assert not session.detached
 
 
-def test_a_client_that_has_sent_ahead_is_not_taken_for_dead():
+def test_a_client_that_was_not_listened_to_is_asked_before_it_is_cut(pings):
+    """While it was held no ping was sent to it, so the silence after that says nothing yet."""
+    ProbeEnvironment.forget()
+    with (
+        fast(app_of(max_in_flight=2)) as address,
+        connect(f"ws://{address}/ws", proxy=None) as client,
+    ):
+        client.send('{"type":"step","data":{"kind":"wait"}}')
+        assert ProbeEnvironment.waiting.wait(PATIENCE_S)
+        for _ in range(2):  # all that it may send ahead, and nothing more to be read afterwards
+            client.send('{"type":"state"}')
+        eventually(lambda: pings().pulse._holds)
+        pings().beats(3)
+        ProbeEnvironment.gate.set()
+        for _ in range(3):
+            client.recv(PATIENCE_S)
+        for _ in range(3):
+            pings().beats()
+            pings().wait_for_a_sign()
+        client.send('{"type":"step","data":{"number":5}}')
+        assert json.loads(client.recv(PATIENCE_S))["data"]["observation"]["value"] == 5
+
+
+def test_a_client_that_has_sent_ahead_is_not_taken_for_dead(pings):
     """While its requests wait for their turn nothing of it is read, its pongs included."""
     ProbeEnvironment.forget()
-    with fast(app_of(max_in_flight=2), ws_ping_interval=0.05) as address, shake_hands(address) as raw:
+    with fast(app_of(max_in_flight=2)) as address, shake_hands(address) as raw:
         read_until(raw, b"\r\n\r\n")
         raw.sendall(frame(TEXT, b'{"type":"step","data":{"kind":"wait"}}'))
         assert ProbeEnvironment.waiting.wait(PATIENCE_S)
         raw.sendall(frame(TEXT, b'{"type":"state"}') * 8)
-        assert not ProbeEnvironment.closed.wait(0.4)  # eight periods
+        eventually(lambda: pings().pulse._holds)
+        pings().beats(5)
         ProbeEnvironment.gate.set()
         kinds = [read_frame(raw)[0] for _ in range(9)]
         while kinds.count(TEXT) < 9:

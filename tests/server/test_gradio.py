@@ -42,7 +42,7 @@ def gradio(monkeypatch: pytest.MonkeyPatch) -> None:
         app.mount(path, page)
         return app
 
-    library.mount_gradio_app = mount_gradio_app  # type: ignore[attr-defined]
+    library.mount_gradio_app = mount_gradio_app
     monkeypatch.setitem(sys.modules, "gradio", library)
 
 

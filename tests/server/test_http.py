@@ -208,7 +208,7 @@ def test_a_step_is_answered_at_its_deadline_wherever_the_time_went():
     with client_of() as client:
         began = time.monotonic()
         reply = client.post("/step", json={"action": {"kind": "wait"}, "timeout_s": 0.2})
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 15  # the environment itself would give up after 20
         assert reply.status_code == 504
         facts = reply.json()
         assert (facts["error"], facts["blame"], facts["retryable"]) == ("StepTimeout", "environment", False)
@@ -221,7 +221,12 @@ def test_a_step_is_answered_at_its_deadline_wherever_the_time_went():
 def test_a_coroutine_is_stopped_at_the_deadline():
     AsyncProbe.forget()
     with client_of(AsyncProbe) as client:
-        assert client.post("/step", json={"action": {"kind": "hang"}, "timeout_s": 0.1}).status_code == 504
+
+        def late() -> bool:
+            assert client.post("/step", json={"action": {"kind": "hang"}, "timeout_s": 0.1}).status_code == 504
+            return AsyncProbe.waiting.is_set()  # else its time was over before its environment was made
+
+        eventually(late)
         assert AsyncProbe.stopped.wait(20)
         eventually(lambda: client.app.state.openenv.active_sessions == 0)
 

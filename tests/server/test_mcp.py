@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import socket
 import threading
 from contextlib import contextmanager
 from typing import Any
@@ -17,7 +19,7 @@ from openenv.settings import ServerSettings
 
 from ..mcp.environments import AsyncToolEnvironment, SdkToolEnvironment, ToolEnvironment
 from .probe import ProbeAction, ProbeEnvironment, ProbeObservation
-from .wires import eventually, served
+from .wires import PATIENCE_S, eventually, served
 
 STANDARD = {"MCP-Protocol-Version": "2025-11-25"}
 SESSION = "Mcp-Session-Id"
@@ -268,10 +270,14 @@ class TestTheSpecification:
 
         app = create_app(Slow, CallToolAction, CallToolObservation, max_concurrent_envs=4)
         with served(app) as address:
-            body = {"jsonrpc": "2.0", "id": 1, "method": method}
-            with pytest.raises(httpx.ReadTimeout):
-                httpx.post(f"http://{address}/mcp", json=body, timeout=0.2, trust_env=False)
-            assert app.state.openenv.active_sessions == 1
+            host, port = address.split(":")
+            body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method}).encode()
+            head = "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as raw:
+                raw.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+                eventually(lambda: app.state.openenv.active_sessions == 1)
+            # When a later connection is answered, the end of this one has been heard.
+            httpx.get(f"http://{address}/health", timeout=PATIENCE_S, trust_env=False)
             made.set()
             eventually(lambda: app.state.openenv.active_sessions == 0)
 

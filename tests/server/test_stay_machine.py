@@ -30,7 +30,7 @@ from openenv.sessions.life import Life
 from openenv.types import Action, Observation, State
 
 MAX_WAITING = 3
-PATIENCE_S = 5
+PATIENCE_S = 20
 
 
 class Numbered(Action):

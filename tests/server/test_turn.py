@@ -175,3 +175,39 @@ def test_finishing_while_requests_are_handled_executes_none_twice():
     log = in_turn(scenario)
     assert sorted(entry[1] for entry in log if entry[0] == "handled") == ["a", "b", "c"]
     assert sorted(entry[1] for entry in log if entry[0] == "sent") == ["a", "b", "c"]
+
+
+def test_what_comes_afterwards_comes_when_the_replies_have_left():
+    async def scenario(turn, log):
+        class Asking(Taker):
+            def receive(self, frame):
+                turn.afterwards(lambda: log.append(("after", self.name)))
+                super().receive(frame)
+
+        for name in "ab":
+            turn.request(Asking(turn, log, name), b"1")
+        await next_turn()
+        turn.afterwards(lambda: log.append(("after", "nobody")))
+        await next_turn()
+
+    assert [entry[:2] for entry in in_turn(scenario)] == [
+        ("handled", "a"), ("handled", "b"), ("sent", "a"), ("sent", "b"),
+        ("after", "a"), ("after", "b"), ("after", "nobody"),
+    ]  # fmt: skip
+
+
+def test_what_comes_afterwards_comes_though_a_reply_could_not_be_sent():
+    class Cut(Taker):
+        def receive(self, frame):
+            self.turn.afterwards(lambda: self.log.append("afterwards"))
+            self.turn.reply(self.sent, frame)
+
+        def sent(self, frame):
+            raise ConnectionResetError
+
+    async def scenario(turn, log):
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: log.append("raised"))
+        turn.request(Cut(turn, log, "a"), b"1")
+        await next_turn()
+
+    assert sorted(in_turn(scenario)) == ["afterwards", "raised"]

@@ -23,7 +23,7 @@ from .scripted import TOKEN, End
 SUBPROTOCOLS = ("openenv.v2.json", "openenv.v2.msgpack")
 MAX_CONNECTIONS = 4
 MAX_SESSIONS = 2
-PATIENCE_S = 5
+PATIENCE_S = 20
 # Such a reply says that the call was not taken, or that its session is not there for who asked.
 NOT_TAKEN = {"SequenceError", "SessionLost", "TooManyCalls", "Unauthorized", "UnknownSession"}
 

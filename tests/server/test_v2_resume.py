@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from openenv.sessions import SessionState
-
 from .probe import AsyncProbe, InlineProbe, ProbeEnvironment
 from .talk import LINES, error_of
 from .wires import eventually
@@ -90,23 +88,6 @@ def test_a_session_whose_client_does_not_come_back_is_closed(line):
         assert error_of(second.ask("attach", session="one", token=TOKEN))["error"] == "UnknownSession"
 
 
-def test_who_comes_back_in_time_stays(line):
-    with line(ProbeEnvironment, 2, resume_window_s=0.4) as open_talk:
-        first = open_talk()
-        first.open("one", token=TOKEN)
-        first.open("gone")
-        cut(first)
-        second = open_talk()
-        assert second.ask("attach", session="one", token=TOKEN)["ok"] is True
-
-        def over():
-            return error_of(second.ask("attach", session="gone", token="x"))["error"] == "UnknownSession"
-
-        eventually(over)
-        second.seq["one"] = 0
-        second.assert_lives("one")
-
-
 def test_a_call_with_a_deadline_is_never_cut_short_by_the_window(line):
     with line(ProbeEnvironment, 1, resume_window_s=0.1, queue_timeout_s=20) as open_talk:
         first = open_talk()
@@ -177,13 +158,3 @@ def test_an_attach_takes_over_from_a_connection_that_only_seems_to_be_there(line
         second.step("one")
         cut(first)
         second.assert_lives("one")
-
-
-def test_an_idle_limit_does_not_end_what_waits_for_its_client(line):
-    with line(ProbeEnvironment, 1, resume_window_s=20, idle_timeout_s=0.2) as open_talk:
-        first = open_talk()
-        first.open("one", token=TOKEN)
-        cut(first)
-        second = open_talk()
-        assert error_of(second.ask("open", session="two", wait_s=0.6))["error"] == "QueueTimeout"
-        assert second.ask("attach", session="one", token=TOKEN)["state"] == SessionState.LIVE.value

@@ -20,6 +20,7 @@ STATE = {"op": "state", "session": "one"}
 class Tool(Action):
     type: str = "plain"
     tool_name: str = ""
+    arguments: dict[str, Any] = {}
 
 
 def step(seq: int, kind: str) -> dict[str, Any]:
@@ -75,3 +76,16 @@ def test_what_is_forbidden_alone_is_forbidden_in_a_batch():
     (reply,) = replies_to(Scope.AGENT, batch)
     results = {result["call"]: result for result in reply["results"]}
     assert errors([results[place] for place in range(4)]) == [None, "Forbidden", None, "Forbidden"]
+
+
+def test_an_agent_has_no_control_by_way_of_forks_restores_and_tasks():
+    wanted = [
+        {"op": "fork", "session": "one", "new": "two"},
+        {"op": "restore", "session": "one", "seq": 1, "source": "one"},
+        {"op": "tasks", "session": "one", "method": "list_splits"},
+    ]
+    tool = {"op": "call", "session": "one", "seq": 1, "tool": "look"}
+    assert errors(replies_to(Scope.AGENT, OPEN, *wanted, tool)) == [None, *["Forbidden"] * 3, None]
+    (reply,) = replies_to(Scope.AGENT, {"op": "batch", "calls": [OPEN, *wanted[:2], tool]})
+    results = {result["call"]: result for result in reply["results"]}
+    assert errors([results[place] for place in range(4)]) == [None, "Forbidden", "Forbidden", None]

@@ -61,10 +61,10 @@ def test_the_form_of_a_reset_comes_from_its_signature():
 class Odd(Stage):
     """Arguments that no form foresees."""
 
-    def reset(  # type: ignore[override]
+    def reset(
         self,
         needed: int,
-        json: "list[NoSuchType]" = (),  # type: ignore[name-defined]  # noqa: F821, UP037
+        json: "list[NoSuchType]" = (),  # noqa: F821, UP037
         _private: Any = None,
         model_config: object = object(),
         callback: Any = lambda: None,
@@ -86,7 +86,7 @@ def test_whatever_the_arguments_are_there_is_a_form():
 class Half(Stage):
     """Some of its types are known, and some names have their usual meaning."""
 
-    def reset(self, seed=None, other: "NoSuchType" = None, level: "int" = 2) -> Observation:  # type: ignore  # noqa
+    def reset(self, seed=None, other: "NoSuchType" = None, level: "int" = 2) -> Observation:  # noqa
         return Observation()
 
 
@@ -98,7 +98,7 @@ def test_types_that_can_be_read_are_and_a_seed_is_a_number():
 
 
 class Unseeded(Stage):
-    def reset(self) -> Observation:  # type: ignore[override]
+    def reset(self) -> Observation:
         return Observation()
 
 

@@ -10,13 +10,19 @@ import pytest
 from pydantic import ValidationError
 
 from openenv.errors import FactoryFailed, ResetRequired, ServerFull, StepFailed
-from openenv.server import HTTPEnvServer
+from openenv.server import HTTPEnvServer, web_episode
 from openenv.server.metadata import load_environment_metadata
 from openenv.server.visitor import ANYBODY
 from openenv.server.web_manager import WebInterfaceManager
 from openenv.settings import ServerSettings
 
 from .probe import AsyncProbe, BrokenProbe, ProbeAction, ProbeEnvironment, ProbeObservation
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that halts for a moment loses no state."""
+    monkeypatch.setattr(web_episode, "DRAWING_S", 20.0)
 
 
 @asynccontextmanager

@@ -15,6 +15,12 @@ from openenv.server import web_episode
 from .stage import TooDeep, app_of
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that halts for a moment loses no state."""
+    monkeypatch.setattr(web_episode, "DRAWING_S", 20.0)
+
+
 @pytest.fixture
 def client() -> Iterator[TestClient]:
     with TestClient(app_of()) as client:
@@ -111,7 +117,7 @@ def test_without_a_session_there_is_nothing_to_tell(client, url):
 
 def test_whoever_watches_and_leaves_disturbs_nobody(client):
     reset(client)
-    server = client.app.state.openenv  # type: ignore[attr-defined]
+    server = client.app.state.openenv
     with client.websocket_connect("/ws/ui") as socket:
         episode_of(socket)
         socket.send_text("what is said here is not heard")

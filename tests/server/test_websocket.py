@@ -10,7 +10,7 @@ import pytest
 from .probe import InlineProbe, app_of
 from .raw import close_frame, slow_reader
 from .talk import Talk
-from .wires import SocketWire, eventually, served
+from .wires import PATIENCE_S, SocketWire, eventually, served
 
 
 @pytest.fixture
@@ -21,7 +21,8 @@ def address():
         yield address
 
 
-def test_a_client_that_never_reads_is_left_when_too_much_waits_for_it(address, caplog):
+def test_a_client_that_never_reads_is_left_when_too_much_waits_for_it(address, caplog, monkeypatch):
+    monkeypatch.setattr("openenv.server.websocket.LAST_WORDS_S", PATIENCE_S)  # to read 64 MiB takes its time
     caplog.set_level(logging.WARNING, "openenv.server")
     with slow_reader(address, kind="large", number=1_000_000) as raw:
         eventually(lambda: "SlowReader" in caplog.text)

@@ -190,9 +190,15 @@ def asgi(app: FastAPI) -> Iterator[Any]:
 
 
 @contextmanager
-def served(app: Any, **options: Any) -> Iterator[str]:
-    """The app under a real uvicorn, on a port of its own; yields `host:port`."""
+def served(app: Any, first: Callable[[str], None] | None = None, **options: Any) -> Iterator[str]:
+    """The app under a real uvicorn, on a port of its own; yields `host:port`.
+
+    What `first` does with that address is done before the server begins: what it sends is there as soon as its
+    connection is accepted, so a client that is slow to speak makes no difference.
+    """
     listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+    if first is not None:
+        first(f"127.0.0.1:{listener.getsockname()[1]}")
     config = uvicorn.Config(app, log_config=None, lifespan="on", timeout_graceful_shutdown=5, **options)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, args=([listener],))

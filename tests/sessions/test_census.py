@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -205,6 +206,7 @@ async def test_a_step_that_fails_is_timed_too(since):
 
 
 async def test_time_in_the_queue_is_counted(since):
+    begun = time.monotonic()
     manager = SessionManager(InlinePlain, Limits(1))
     first, _ = await open_session(manager)
     waiting = Witness()
@@ -212,6 +214,7 @@ async def test_time_in_the_queue_is_counted(since):
     await asyncio.sleep(0.05)  # what is measured here is time
     first.close()
     await waiting.heard()
+    took = time.monotonic() - begun
     assert since.ended(Phase.QUEUE) == 2
-    assert 0.05 <= since.seconds(Phase.QUEUE) < 3
+    assert 0.05 <= since.seconds(Phase.QUEUE) <= took
     await manager.aclose()

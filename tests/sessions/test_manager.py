@@ -445,15 +445,18 @@ class TestIdle:
     async def test_a_session_with_a_call_in_flight_is_not(self):
         gate = Gate()
         manager = SessionManager(partial(Gated, stepping=gate), Limits(2, idle_timeout_s=0.01))
-        busy, witness = await open_session(manager)
-        step = asyncio.ensure_future(outcome(partial(busy.step, Action())))
+        witness, answers = Witness(), []
+        # Its call comes with the news that it is open: it is not idle before.
+        busy = manager.create(lambda _: busy.step(Action(), lambda *answer: answers.append(answer)), witness.lost)
+        manager.open(busy)
         await gate.reached()
         _, idle = await open_session(manager)
         await idle.heard()  # opened later, and its lease is over
         assert (busy.state, witness.losses) == (SessionState.EXECUTING, [])
         gate.open()
-        await step
         await witness.heard()  # now it is idle itself
+        ((observation, error),) = answers
+        assert (observation.reward, error) == (1.0, None)
         assert [type(reason) for reason in witness.losses] == [SessionLost]
         await until(lambda: manager.active == 0)
 
@@ -548,17 +551,20 @@ class TestAclose:
         assert (observation.reward, error) == (1.0, None)
 
     async def test_it_does_not_wait_for_a_thread_that_hangs(self, monkeypatch, caplog):
-        monkeypatch.setattr(manager_module, "CLOSE_S", 0.05)
         gate = Gate()
         manager = SessionManager(partial(Gated, stepping=gate), Limits(2))
         (stuck, _), (idle, _) = await open_session(manager), await open_session(manager)
         step = asyncio.ensure_future(outcome(partial(stuck.step, Action())))
         await gate.reached()
+        closing = asyncio.create_task(manager.aclose())
+        await until(lambda: idle.state is SessionState.GONE)
+        assert not closing.done()
+        monkeypatch.setattr(manager_module, "CLOSE_S", 0.05)  # for the one that hangs; the idle one had its time
         await asyncio.wait_for(manager.aclose(), PATIENCE_S)
         assert stuck.id in caplog.text
         assert idle.id not in caplog.text
-        assert idle.state is SessionState.GONE
         gate.open()
+        await closing
         await step
         await until(lambda: manager.active == 0)
 

@@ -167,8 +167,14 @@ class TestFailures:
         assert "Mute" in error.message
         await manager.aclose()
 
-    async def test_an_error_of_our_tree_stays_what_it_is(self):
-        failure = InvalidAction("column 9 does not exist", data={"errors": []})
+    @pytest.mark.parametrize(
+        "failure",
+        [
+            InvalidAction("column 9 does not exist", data={"errors": []}),
+            errors.InvalidArgument("no split 'tain': there are train, test"),
+        ],
+    )
+    async def test_what_the_environment_says_of_the_callers_mistake_stays_what_it_is(self, failure):
         manager = manager_of(raising(failure)[0])
         session, _ = await open_session(manager)
         assert await outcome(partial(session.step, Action())) == (None, failure)

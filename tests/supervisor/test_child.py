@@ -12,7 +12,7 @@ from openenv.supervisor.child import Child, Life
 from openenv.supervisor.pipe import Kind
 from openenv.supervisor.table import BEAT, DRIFT, KEY, Table
 
-from .whereabouts import eventually, open_files
+from .whereabouts import eventually, opened
 
 pytestmark = pytest.mark.real
 
@@ -64,7 +64,7 @@ def test_what_was_handed_over_is_a_load_until_it_is_said_to_be_none(table, child
 
 
 def test_what_it_left_unread_can_be_given_to_others(child, connection):
-    files = open_files(os.getpid())
+    files = opened(os.getpid())
     ready(child)
     while child.hand([connection]):
         pass
@@ -80,7 +80,7 @@ def test_what_it_left_unread_can_be_given_to_others(child, connection):
         for descriptor in message.sockets:
             assert os.fstat(descriptor).st_ino == os.fstat(connection).st_ino
             os.close(descriptor)
-    assert open_files(os.getpid()) <= files
+    assert not opened(os.getpid()) - files
 
 
 def test_signals_for_the_group_are_held_back(child):

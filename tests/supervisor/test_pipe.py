@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import os
 import socket
-from pathlib import Path
 
 import pytest
 
 from openenv.supervisor.pipe import MOST_BYTES, MOST_SOCKETS, Kind, Message, Pipe, can_pass_sockets
+
+from .whereabouts import opened
 
 
 @pytest.fixture
@@ -27,10 +28,6 @@ def sockets():
 
 def inode(descriptor):
     return os.fstat(descriptor).st_ino
-
-
-def open_files():
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def test_messages_arrive_whole_and_in_order(ends):
@@ -75,7 +72,7 @@ def test_a_full_pipe_takes_nothing_more(ends):
 def test_what_is_posted_to_a_full_pipe_waits_for_its_turn(ends, sockets):
     here, there = ends
     count = fill(here)
-    before = open_files()
+    before = opened(os.getpid())
     here.post(Kind.CONNECTIONS, sockets=[os.dup(sockets[0])])
     here.post(Kind.FREE)
     assert here.full
@@ -89,16 +86,17 @@ def test_what_is_posted_to_a_full_pipe_waits_for_its_turn(ends, sockets):
     assert (received.kind, inode(received.sockets[0])) == (Kind.CONNECTIONS, inode(sockets[0]))
     assert there.receive().kind is Kind.FREE
     os.close(received.sockets[0])
-    assert open_files() == before
+    assert not opened(os.getpid()) - before
 
 
 def test_what_was_not_sent_is_closed_with_the_pipe(ends, sockets):
     here, _ = ends
     fill(here)
-    before = open_files()
+    before = opened(os.getpid())
     here.post(Kind.CONNECTIONS, sockets=[os.dup(sockets[0])])
     here.close()
-    assert open_files() == before - 1
+    assert here.fileno() == -1
+    assert not opened(os.getpid()) - before
 
 
 @pytest.mark.parametrize("unread", [True, False])

@@ -10,12 +10,13 @@ import socket
 import struct
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ..cli.projects import write_module
 
-__all__ = ["Caller", "eventually", "open_files", "whereabouts", "workers_of"]
+__all__ = ["Caller", "eventually", "open_files", "opened", "whereabouts", "workers_of"]
 
 # Until something that should happen soon has not happened.
 PATIENCE_S = 30.0
@@ -82,6 +83,15 @@ def workers_of(pid: int) -> list[int]:
 
 def open_files(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def opened(pid: int) -> set[tuple[str, str]]:
+    """The same by number and what is behind it: garbage and threads of other tests may close theirs at any time."""
+    found = set()
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # that of the folder itself
+            found.add((entry.name, str(entry.readlink())))
+    return found
 
 
 class Caller:

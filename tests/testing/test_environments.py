@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import unittest
 import warnings
 from collections.abc import Callable, Iterator
@@ -119,6 +120,45 @@ class Nameless(Stairs):
         return seen
 
 
+class Steep(Stairs):
+    """Takes so long for a step that deadlines stop it, and every step fails."""
+
+    execution = None
+
+    async def reset_async(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> At:
+        return self.reset(seed, episode_id)
+
+    async def step_async(self, action: Up, timeout_s: float | None = None, **kwargs: Any) -> At:
+        await asyncio.sleep(0.06)
+        return self.step(action).model_copy(update={"reward": float("-inf")})
+
+
+class Forgetful(Stairs):
+    """Keeps its lock when it is stopped for the sixth time."""
+
+    execution = None
+    stops = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = asyncio.Lock()
+
+    async def reset_async(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> At:
+        return self.reset(seed, episode_id)
+
+    async def step_async(self, action: Up, timeout_s: float | None = None, **kwargs: Any) -> At:
+        await self.lock.acquire()
+        try:
+            await asyncio.sleep(0.06)
+        except asyncio.CancelledError:
+            Forgetful.stops += 1
+            if Forgetful.stops != 6:
+                self.lock.release()
+            raise
+        self.lock.release()
+        return self.step(action)
+
+
 class Endless(Stairs):
     """Has no end."""
 
@@ -131,6 +171,16 @@ def each_test(asked: EnvironmentConformance) -> Iterator[tuple[str, Callable[[],
     for name in dir(asked):
         if name.startswith("test_"):
             yield name, getattr(asked, name)
+
+
+def test_steps_that_fail_anyway_are_not_laid_to_a_deadline() -> None:
+    said = outcome(suite(Steep).test_the_next_episode_works_after_a_deadline)
+    assert said.startswith("skipped: a step fails without a deadline too: StepFailed: the reward is -inf"), said
+
+
+def test_a_lock_that_is_not_kept_at_every_deadline_is_found() -> None:
+    said = outcome(suite(Forgetful, call_s=2.0).test_the_next_episode_works_after_a_deadline)
+    assert said.startswith("failed: a step had"), said
 
 
 def test_a_wrong_type_fails_the_test_of_schemas_with_what_to_do() -> None:

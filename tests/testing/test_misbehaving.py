@@ -12,27 +12,28 @@ import pytest
 
 from openenv.client import GenericEnvClient
 from openenv.errors import OpenEnvError, SessionLost
-from openenv.providers.ports import free_port
 from openenv.testing import misbehaving
+
+from ..ports import held_port
 
 pytestmark = pytest.mark.real
 
 
 @contextmanager
 def running(*behaviour: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    port = free_port()
-    variables = {**os.environ, "HOST": "127.0.0.1", "PORT": str(port), "OPENENV_RESUME_WINDOW_S": "1"}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "openenv.testing.misbehaving", *behaviour],
-        env=variables,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        yield process, f"http://127.0.0.1:{port}"
-    finally:
-        process.kill()
-        process.communicate()
+    with held_port() as port:
+        variables = {**os.environ, "HOST": "127.0.0.1", "PORT": str(port), "OPENENV_RESUME_WINDOW_S": "1"}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "openenv.testing.misbehaving", *behaviour],
+            env=variables,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            yield process, f"http://127.0.0.1:{port}"
+        finally:
+            process.kill()
+            process.communicate()
 
 
 def said(process: subprocess.Popen[str], word: str) -> bool:

@@ -115,7 +115,8 @@ def found(provider: Callable[[], Provider], test: str) -> str:
     """What a test of the suite finds."""
 
     class Suite(ProviderConformance):
-        soon_s = 1.0
+        hang_s = 0.3
+        soon_s = 4.0
 
         def provider(self) -> Provider:
             return provider()
@@ -149,7 +150,7 @@ def test_a_key_on_a_command_line_is_found() -> None:
 
 def test_an_end_that_is_not_seen_is_found() -> None:
     said = found(Blind, "one_that_crashes_while_it_steps_ends_the_session_and_is_seen_to_be_gone")
-    assert "the end is not seen within 1 s" in said
+    assert "the end is not seen within 4 s" in said
 
 
 def test_a_server_that_is_open_to_all_is_found() -> None:

@@ -111,6 +111,7 @@ def test_parts_of_older_schemas_are_joined() -> None:
         ({"$ref": "#/$defs/Gone"}, "not there"),
         ({"type": "string", "pattern": "(?=a)b"}, "has the pattern"),
         ({"$defs": {"A": {"$ref": "#/$defs/A"}}, "$ref": "#/$defs/A"}, "without end"),
+        ({"const": {"a": 1}, "required": None}, "cannot be read"),
     ],
 )
 def test_what_has_no_values_is_told(schema: Any, words: str) -> None:

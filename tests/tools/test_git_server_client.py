@@ -243,7 +243,7 @@ def test_a_server_that_is_not_there(tmp_path):
 
 def test_a_server_that_is_there_is_ready(client):
     assert not client.is_ready
-    assert client.wait_for_ready(timeout=5) is True
+    assert client.wait_for_ready(timeout=20) is True
     assert client.is_ready
 
 
@@ -254,7 +254,7 @@ def test_a_url_that_is_none(url):
 
 
 def test_an_answer_that_is_no_list(client):
-    Gitea.repositories = {"message": "hello"}  # type: ignore[assignment]
+    Gitea.repositories = {"message": "hello"}
     with pytest.raises(ProviderFailed, match="no list"):
         client.list_repositories()
 
@@ -273,6 +273,6 @@ def test_a_command_that_takes_too_long(gitea, tmp_path):
 
 def test_an_answer_that_cannot_be_read(gitea, tmp_path):
     client = GitServerClient(f"{gitea}/welcome", USER, PASSWORD, tmp_path)
-    assert client.wait_for_ready(0)
+    assert client.wait_for_ready(20)
     with pytest.raises(ProviderFailed, match="answers 404"):
         client.list_repositories()

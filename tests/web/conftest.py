@@ -10,11 +10,11 @@ import pytest
 
 pytest.importorskip("playwright", reason="the page is tested with playwright: pip install playwright")
 
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
 
 from ..cli.process import serving
 from .built import ROOT, browser_path, build
-from .visitor import Visitor
+from .visitor import LIMIT_MS, Visitor
 
 ARGUMENTS = [
     "--no-sandbox",
@@ -28,6 +28,7 @@ ARGUMENTS = [
     "--disable-features=LocalNetworkAccessChecks,BlockInsecurePrivateNetworkRequests",
 ]
 Enter = Callable[..., Visitor]
+expect.set_options(timeout=LIMIT_MS)
 
 
 @pytest.fixture(scope="session")

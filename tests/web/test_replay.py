@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, expect
 
+from openenv.client import GenericEnvClient
+from openenv.project.target import load
+from openenv.recording.reader import Recording
+from openenv.replay import Outcome, Player, Rules, app_venue
+
+from ..cli.process import serving
+from ..server.wires import eventually
+from .built import ROOT
 from .conftest import Enter
 from .visitor import Visitor
 
@@ -33,6 +43,12 @@ def test_an_episode_is_downloaded_and_gone_through_again(counter: str, enter: En
         "episode_id", "session_id", "step", "action", "observation", "reward", "terminated", "truncated", "done",
         "time", "duration_s", "error", "environment", "versions", "schema",
     }  # fmt: skip
+    venue = app_venue("counter", load("tests.web.worlds.paneled.counter:app"))
+    (episode,) = Recording(file).episodes()
+    assert (episode.environment, episode.whole) == ("counter", True)
+    with ThreadPoolExecutor(1) as pool:  # playwright has the loop of this thread
+        verdict = pool.submit(asyncio.run, Player(episode, venue, Rules()).verdict()).result()
+    assert verdict.outcome is Outcome.SAME
     visitor.open(counter, "replay")
     page = visitor.page
     page.locator("#file").set_input_files(file)
@@ -103,3 +119,27 @@ def test_ten_thousand_transitions_are_gone_through(counter: str, enter: Enter, t
     page.keyboard.press("End")
     visitor.at(10_000)
     assert page.evaluate("document.querySelectorAll('*').length") < 1000
+
+
+def test_what_a_server_recorded_is_opened_and_gone_through(browser: Browser, enter: Enter, tmp_path: Path) -> None:
+    folder = tmp_path / "records"
+    with serving("tests.web.worlds.paneled.counter:app", "--record", str(folder), cwd=ROOT) as server:
+        # Mixed, and from the page as well as from clients.
+        with GenericEnvClient(server.url) as one, GenericEnvClient(server.url) as other:
+            for client, seed in ((one, 5), (other, 6)):
+                client.reset(seed=seed)
+            for _ in range(3):
+                one.step({"by": 1})
+                other.step({"by": 2})
+        enter(server.url).reset(seed=50).step(1)
+        visitor = enter(server.url, "replay")
+        eventually(lambda: sum(file.read_text().count("\n") for file in folder.glob("*.jsonl")) >= 10)
+        (file,) = folder.glob("*.jsonl")
+        page = visitor.page
+        page.locator("#file").set_input_files(file)
+        visitor.at(0)
+        expect(page.locator(".box")).to_have_count(0)
+        assert page.locator("#episode option").count() == 3
+        page.get_by_label("Transition", exact=True).fill("3")
+        visitor.at(3)
+        assert "8" in visitor.observation().inner_text()

@@ -9,12 +9,14 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import httpx
 import pytest
 from playwright.sync_api import expect
 
 from ..cli.process import END_S, serving
+from ..ports import held_port
 from .built import ROOT
 from .conftest import Enter
 from .visitor import Visitor
@@ -22,13 +24,14 @@ from .visitor import Visitor
 COUNTER = "tests.web.worlds.paneled.counter:app"
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        return int(door.getsockname()[1])
+@pytest.fixture
+def port() -> Iterator[str]:
+    """Of a server that comes back."""
+    with held_port() as number:
+        yield str(number)
 
 
-def test_a_server_that_restarts_is_told_of_and_the_history_kept(enter: Enter) -> None:
-    port = str(_free_port())
+def test_a_server_that_restarts_is_told_of_and_the_history_kept(enter: Enter, port: str) -> None:
     with serving(COUNTER, "--port", port, cwd=ROOT) as server:
         visitor = enter(server.url, refusals=True).reset(seed=1).step(1).step(2)
         server.end(signal.SIGKILL)
@@ -46,8 +49,7 @@ def test_a_server_that_restarts_is_told_of_and_the_history_kept(enter: Enter) ->
         assert "6" in visitor.observation().inner_text()
 
 
-def test_a_server_that_restarts_between_two_steps_ends_the_session_in_words(enter: Enter) -> None:
-    port = str(_free_port())
+def test_a_server_that_restarts_between_two_steps_ends_the_session_in_words(enter: Enter, port: str) -> None:
     with serving(COUNTER, "--port", port, cwd=ROOT) as server:
         visitor = enter(server.url, refusals=True).reset().step(1)
         server.end(signal.SIGKILL)
@@ -80,7 +82,9 @@ def proxied(counter: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     nginx = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
     if nginx is None:
         pytest.skip("no nginx: install Debian's package nginx-light")
-    place, port = tmp_path_factory.mktemp("nginx"), _free_port()
+    place = tmp_path_factory.mktemp("nginx")
+    holding = ExitStack()
+    port = holding.enter_context(held_port())
     (place / "frame.html").write_text(
         "<!doctype html><title>around</title><body style='margin:0'>"
         "<iframe id=space src='/deep/er/web' style='width:100%;height:90vh;border:0'></iframe>"
@@ -94,6 +98,7 @@ def proxied(counter: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     finally:
         process.terminate()
         process.wait(END_S)
+        holding.close()
 
 
 _CONFIG = """

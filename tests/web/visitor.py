@@ -9,9 +9,9 @@ from playwright.sync_api import ConsoleMessage, Error, Locator, Page
 
 from .built import AXE, OUT
 
-__all__ = ["Visitor"]
+__all__ = ["LIMIT_MS", "Visitor"]
 
-LIMIT_MS = 8000
+LIMIT_MS = 20_000
 # Chromium itself notes each answer that is no success; what a page does about it is what counts.
 _NETWORK = "Failed to load resource"
 _SERIOUS = frozenset({"serious", "critical"})

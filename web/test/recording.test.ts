@@ -69,3 +69,16 @@ test('episodes of one file are told apart', () => {
   const other = EPISODE.map((each) => ({ ...each, episode_id: 'f' }));
   expect(byEpisode([...EPISODE, ...other]).map((each) => each.length)).toEqual([4, 4]);
 });
+
+test('lines of sessions that a server mixed are no gaps', () => {
+  const other = EPISODE.map((line) => ({ ...line, episode_id: 'f', session_id: 't' }));
+  const read = readRecording(written(EPISODE.flatMap((line, index) => [line, other[index] as Transition])));
+  expect(read.faults).toEqual([]);
+  expect(byEpisode(read.transitions).map((each) => each.length)).toEqual([4, 4]);
+});
+
+test('a reset begins another episode, though its id is the same', () => {
+  const read = readRecording(written([...EPISODE, ...EPISODE.slice(0, 2)]));
+  expect(read.faults).toEqual([]);
+  expect(byEpisode(read.transitions).map((each) => each.length)).toEqual([4, 2]);
+});

@@ -17,6 +17,7 @@ from typing import Self
 
 from ..client import GenericEnvClient
 from ..errors import ConnectionFailed, LaunchFailed, NotReady
+from ..providers.tether import tethered
 from .file_limit import raise_file_limit
 from .procfs import cpu_seconds, process_tree, resident_bytes
 
@@ -36,6 +37,8 @@ _ADDRESS = re.compile(rb"https?://[^\s\x1b]+:\d+")
 
 class ServedProcess:
     """A command that serves an environment: started on entering, ready then, and gone on leaving.
+
+    It is gone as well when the thread that entered ends without leaving, as by SIGKILL.
 
     Args:
         command: What to run; it says its address (`http://host:port`) in its output.
@@ -71,7 +74,7 @@ class ServedProcess:
         # A session of its own, so that its workers can be ended with it and Ctrl-C is ours to handle.
         try:
             self._process = subprocess.Popen(  # noqa: S603  no shell is involved
-                self._command,
+                tethered(self._command),
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=self._log,
@@ -127,12 +130,14 @@ class ServedProcess:
     def close(self) -> None:
         """Ends it: asks, waits, and kills what is left of it. May be called repeatedly."""
         self._process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(STOP_S)
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        self._log.close()
+        try:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(STOP_S)
+        finally:  # also where somebody presses Ctrl-C once more
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._log.close()
 
     def _await_reset(self, limit: float) -> None:
         failure = "it has not said its address"

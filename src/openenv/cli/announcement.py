@@ -53,6 +53,8 @@ def announce(
         parts.append(f"up to {limit} session" + ("s" if limit > 1 else ""))
     parts.append(f"{settings.workers} worker" + ("s" if settings.workers > 1 else ""))
     parts.append("fast path" + (", uvloop" if _has_uvloop() else ""))
+    if settings.record is not None:
+        parts.append(f"records into {settings.record}")
     if reload:
         parts.append("reloading")
     say(settings, " · ".join(parts))

@@ -103,13 +103,16 @@ def one_server(url: str | None, serve: str | None) -> None:
 
 @contextmanager
 def ended_in_order() -> Iterator[None]:
-    """SIGTERM ends this process as Ctrl-C does: servers and load first."""
+    """SIGTERM, and the SIGHUP of a terminal that goes, end this process as Ctrl-C does: servers and load first."""
 
-    def end(*_: object) -> None:
-        sys.exit(128 + signal.SIGTERM)
+    def end(number: int, _: object) -> None:
+        sys.exit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, end)
+    # Who started this with nohup wants it to go on.
+    numbers = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, end) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -11,13 +11,12 @@ import click
 
 from .. import __version__
 from ..contract import Contract, differences
-from ..errors import ConnectionLost, MissingExtra, OpenEnvError, ProtocolViolation, Unauthorized, UsageError
+from ..errors import OpenEnvError, ProtocolViolation, UsageError
 from .completing import TARGET
 
 __all__ = ["contract"]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-TIMEOUT_S = 10.0
 DIFFERS, NO_ANSWER = 1, 2
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -155,26 +154,9 @@ def _loaded(target: str) -> Contract:
 
 
 def _asked(url: str, api_key: str | None) -> Contract:
-    from ..client.url import http_url, websocket_url
+    from ..replay.venue import schemas_at
 
     try:
-        import httpx
-    except ModuleNotFoundError:
-        raise MissingExtra("httpx", "core") from None
-    address = http_url(websocket_url(url))
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    try:
-        answer = httpx.get(f"{address}/schema", headers=headers, timeout=TIMEOUT_S)
-    except httpx.HTTPError as error:
-        raise ConnectionLost(f"no answer from {address}: {str(error) or type(error).__name__}") from None
-    if answer.status_code in {401, 403}:
-        raise Unauthorized(f"{address} wants another key, or one at all: give it by --api-key")
-    if answer.status_code != 200:
-        raise ProtocolViolation(
-            f"{address}/schema answers with status {answer.status_code}: is an environment there?"
-        )
-    try:
-        schemas = answer.json()
-        return Contract(schemas if isinstance(schemas, dict) else {})
+        return Contract(schemas_at(url, api_key))
     except ValueError as error:
-        raise ProtocolViolation(f"{address}/schema answers what is no schema: {error}") from None
+        raise ProtocolViolation(f"{url}/schema answers what is no schema: {error}") from None

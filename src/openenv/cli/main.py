@@ -30,7 +30,12 @@ _SECTIONS = {
         LazyCommand("fork", "fork:fork", "Copy a Space of the Hub to an account of yours."),
         LazyCommand("pull", "pull:pull", "Fetch the project of a Space of the Hub."),
     ],
+    "Record": [
+        LazyCommand("episodes", "episodes:episodes", "Look into recorded episodes."),
+        LazyCommand("replay", "replay:replay", "Play recorded episodes again, and compare."),
+    ],
     "Measure": [
+        LazyCommand("eval", "eval:eval_", "Play a policy in an environment, and say how good it is."),
         LazyCommand("bench", "bench:app", "Measure an environment server."),
         LazyCommand("top", "top:top", "What a server does, live."),
     ],

@@ -130,7 +130,7 @@ def watched(target: str) -> list[Path]:
     if targets.is_project(target):
         return [Path(target).resolve()]
     module, colon, _ = target.partition(":")
-    if colon and module != "gymnasium":
+    if colon and module not in ("gymnasium", "pettingzoo"):
         search(Path.cwd())
         try:
             spec = importlib.util.find_spec(module.partition(".")[0])

@@ -30,6 +30,7 @@ _SETTINGS: dict[str, Setting] = {setting.name: setting for setting in ServerSett
 _NO_OPTION = (
     "max_concurrent_envs",
     "readme_path",
+    "record_file_mb",
     "target",
     "max_batch",
     "max_constructing",
@@ -92,8 +93,8 @@ def _without_option() -> list[str]:
     help=f"""Serves TARGET over WebSocket and HTTP.
 
     TARGET is a folder with openenv.yaml (by default the current one), module:attribute (an app or an Environment
-    class), gymnasium:ENV_ID, a bundled environment ({", ".join(targets.bundled())}), or an installed one, as
-    `openenv list` calls it.
+    class), gymnasium:ENV_ID, pettingzoo:MODULE, a bundled environment ({", ".join(targets.bundled())}), or an
+    installed one, as `openenv list` calls it.
 
     Most options can also be set by the environment variable that stands behind them.
 
@@ -103,6 +104,7 @@ def _without_option() -> list[str]:
       openenv serve echo
       openenv serve my_package.server.app:app --workers 4 --max-sessions 1000
       openenv serve gymnasium:CartPole-v1 --port 8001
+      openenv serve echo --record runs/today --record-share 0.1
       openenv serve echo --host 0.0.0.0 --api-key control:SECRET,agent:OTHER
     """,
     epilog="Further variables: " + "; ".join(_without_option()) + ".",
@@ -135,6 +137,9 @@ def _without_option() -> list[str]:
 @_option("ssl_keyfile")
 @_option("ssl_ca_certs")
 @_option("grace_s", float)
+@_option("record")
+@_option("record_share", float)
+@_option("record_max_mb", float)
 @_option("log_level")
 @_option("log_format")
 @_switch("web_interface", "ui")
@@ -146,6 +151,7 @@ def serve(target: str, reload: bool, **options: Any) -> None:
     settings = _possible(ServerSettings.read(target=target, **options), reload)
     logs.set_up(settings.log_format, settings.log_level)
     check_tls(settings)
+    _check_record(settings)
     settings, made_key = with_keys(settings)
     raise_file_limit()
     # Apps read their settings where they are made: here, or in the worker processes.
@@ -196,6 +202,14 @@ def _possible(settings: ServerSettings, reload: bool) -> ServerSettings:
     reason = "--reload starts one process" if reload else "this platform cannot pass connections between processes"
     say(settings, f"{reason}: serving with 1 worker")
     return settings.model_copy(update={"workers": 1})
+
+
+def _check_record(settings: ServerSettings) -> None:
+    """Before worker processes are started, which would all fail for the same reason."""
+    if settings.record is not None:
+        from ..recording import check_folder
+
+        check_folder(settings.record)
 
 
 def _listen(settings: ServerSettings) -> socket.socket:

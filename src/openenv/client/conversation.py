@@ -39,6 +39,10 @@ class Conversation:
     def leaving(self) -> bool:
         return False  # v1 has no words for it
 
+    @property
+    def linked(self) -> None:
+        return None
+
     def begin(self, transport: Transport) -> None:
         """Takes the connection, whose frames it may have received already."""
         self._transport = transport

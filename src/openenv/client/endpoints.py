@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import random
 import threading
 import time
 from collections.abc import Collection, Sequence
 from weakref import WeakValueDictionary
 
+from ..chance import CHANCE
 from ..errors import InvalidArgument
 from .url import websocket_url
 
@@ -78,7 +78,7 @@ class Endpoints:
         left = [endpoint for endpoint in self.all if endpoint not in tried]
         return min(
             left,
-            key=lambda endpoint: (endpoint.resting > now, endpoint.connections, random.random()),  # noqa: S311
+            key=lambda endpoint: (endpoint.resting > now, endpoint.connections, CHANCE.random()),
             default=None,
         )
 

@@ -123,6 +123,9 @@ class Ensemble:
         """Drops outcomes that nobody has taken, but those that somebody waits for."""
         self.ready = {}
 
+    async def rest(self) -> None:
+        """Its client was closed."""
+
     # What the carrier calls.
 
     def settle(self, seat: Seat, wave: Wave, reply: dict[str, Any] | OpenEnvError) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from functools import partial
+from os import PathLike
+from pathlib import Path
 from typing import Any, Generic, Self, TypeVar, get_origin
 
 from pydantic import TypeAdapter
@@ -21,6 +23,7 @@ from .launchable import Launchable, launch
 from .models import MISREADINGS, dump_action, misread, parse_observation, parse_state
 from .seeds import check_seed
 from .sync_client import SyncEnvClient
+from .tasks import Tasks, tasks_of
 
 __all__ = ["EnvClient"]
 
@@ -70,6 +73,7 @@ class EnvClient(SessionHolder, Launchable, Generic[ActT, ObsT, StateT]):
             server's (`SchemaMismatch`), are errors and not only warnings.
         wait_s: Seconds that the server may let a new session wait for a free slot, on top of `message_timeout_s`;
             None leaves that to the server. (Protocol v2.)
+        record: Folder into which this client records its episodes (docs/recording.md); None: it does not.
         app: An app made by `create_app`, to step its environment in this process without a socket.
         env: An `Environment` class, or a `functools.partial` of one: an app of it, stepped in this process.
     """
@@ -97,6 +101,7 @@ class EnvClient(SessionHolder, Launchable, Generic[ActT, ObsT, StateT]):
         api_key: str | None = None,
         strict: bool = False,
         wait_s: float | None = None,
+        record: str | PathLike[str] | None = None,
         app: Any = None,
         env: Any = None,
     ):
@@ -123,6 +128,7 @@ class EnvClient(SessionHolder, Launchable, Generic[ActT, ObsT, StateT]):
         )
         self._strict = strict
         self._wait_s = wait_s
+        self._record = None if record is None else _folder_of(record)
         self._begin()
 
     @property
@@ -178,6 +184,52 @@ class EnvClient(SessionHolder, Launchable, Generic[ActT, ObsT, StateT]):
     def state(self) -> Awaitable[StateT]:
         """The episode's state. Raises as `step` does."""
         return self._offered(self._state_async())
+
+    def fork(self, wait_s: float | None = None) -> Awaitable[Self]:
+        """Another client, whose session goes on from where this one is: the same episode, with a life of its own.
+
+        It has a slot of the server, and a connection, and is to be closed by itself. This session goes on untouched;
+        its calls wait until the fork is there. Needs protocol v2.
+
+        Args:
+            wait_s: Seconds that it may wait for a free slot; None leaves that to the server.
+
+        Raises:
+            NotForkable: The state of this environment cannot be copied; the message says what its class needs.
+            CapacityError: There is no slot, or none came free in time.
+            UsageError: The server cannot fork.
+            SessionLost, ConnectionFailed: As for `step`.
+        """
+        return self._offered(self._fork_async(wait_s, self._message_timeout_s))
+
+    def restore(self, source: EnvClient[ActT, ObsT, StateT] | SyncEnvClient[ActT, ObsT, StateT]) -> Awaitable[None]:
+        """Goes on from where another session is, which stays there. What this one was doing is forgotten.
+
+        Args:
+            source: A fork of this client's session, or the one that it was forked from, or another fork of that: on
+                the same worker process. Its calls should have ended; one whose request has arrived is waited for.
+
+        Raises:
+            NotForkable: The state of that environment cannot be copied.
+            UsageError: It has no session, is this client itself, or is on another server or worker process.
+            SessionLost, ConnectionFailed, StepTimeout: As for `step`.
+        """
+        other = source.async_client if isinstance(source, SyncEnvClient) else source
+        return self._offered(self._restore_async(other, self._message_timeout_s))
+
+    def tasks(self, split: str | None = None) -> Awaitable[Tasks]:
+        """What there is to train or to test on: `len(tasks)`, `tasks[3]`, `tasks[10:20]`, `tasks.splits()`.
+
+        An episode of one of them begins with `reset(split=tasks.split, index=3)`, where the environment takes that.
+
+        Args:
+            split: Which tasks; None: those named `train`, or the first split.
+
+        Raises:
+            UsageError: There is no such split, or the environment has no tasks.
+            EnvironmentFailed, ConnectionFailed: As for `step`.
+        """
+        return self._offered(tasks_of(self, split, self._message_timeout_s))
 
     def close(self) -> Awaitable[None]:
         """Ends the session and the connection, those of `new_session`, and the server if a provider runs it.
@@ -289,6 +341,12 @@ def _read(parse: Callable[[dict[str, Any]], T], payload: dict[str, Any]) -> T:
         return parse(payload)
     except MISREADINGS as fault:
         raise misread(parse, fault) from fault
+
+
+def _folder_of(record: str | PathLike[str]) -> Path:
+    from ..recording import check_folder
+
+    return check_folder(record)
 
 
 def _adapter(cls: Any) -> TypeAdapter[Any] | None:

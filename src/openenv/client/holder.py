@@ -6,11 +6,21 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from weakref import WeakSet
 
 from ..background import on_thread
-from ..errors import ConnectionFailed, ConnectionLost, Draining, ProviderFailed, SessionLost, UsageError
+from ..errors import (
+    ConnectionFailed,
+    ConnectionLost,
+    ConnectTimeout,
+    Draining,
+    ProtocolViolation,
+    ProviderFailed,
+    SessionLost,
+    UsageError,
+)
 from . import memory, websocket
 from .conversation import Conversation
 from .dial import dial
@@ -19,7 +29,7 @@ from .headers import Headers
 from .home import Homed
 from .hosting import Hosting, key_of
 from .link import Link
-from .linked_session import LinkedSession
+from .linked_session import Born, LinkedSession
 from .resumption import Resumption
 from .session import Session
 from .transport import Receiver, Transport
@@ -27,6 +37,7 @@ from .way import ANY, Way
 
 if TYPE_CHECKING:
     from .env_client import EnvClient
+    from .recorded import RecordedSession
 
 __all__ = ["SessionHolder"]
 
@@ -47,6 +58,7 @@ class SessionHolder(Homed):
     _options: websocket.Options
     _headers_with: Callable[[str | None], Headers]
     _wait_s: float | None
+    _record: Path | None
 
     def _lead_to(self, base_url: str | Sequence[str] | None) -> None:
         """Says where the servers are; None: there are none, but an app."""
@@ -84,6 +96,69 @@ class SessionHolder(Homed):
         other._begin()
         self._others.add(other)
         return await other._routed(other._connect_async())
+
+    async def _fork_async(self, wait_s: float | None, timeout_s: float | None) -> Self:
+        session = await self._session_for("fork")
+        place = getattr(self._held, "place", None)  # of one that is recorded
+        born = await session.fork(wait_s, timeout_s)
+        try:
+            other = type(self).__new__(type(self))
+            other.__dict__.update(self._copied() | {"_hosting": None})
+            other._begin()
+            await other._routed(other._have_async(born, session.link.way))
+            if place is not None:
+                cast("RecordedSession", other._held).went_on_from(place)
+            return other
+        except BaseException:
+            session.dismiss(born)
+            raise
+
+    async def _have_async(self, born: Born, way: Way) -> Self:
+        """Takes over a session that is there, from the connection that has it."""
+        end = await self._dial(way)
+        if not isinstance(end, Link):
+            await end.aclose()
+            raise ProtocolViolation("the server spoke protocol v2 before and does so no more")
+        try:
+            end.check = None  # done for the session that it comes from
+            try:
+                async with asyncio.timeout(self._options.connect_timeout_s):
+                    await end.request("attach", born._asdict())
+            except TimeoutError as late:
+                limit = f"{self._options.connect_timeout_s:g} s (connect_timeout_s)"
+                raise ConnectTimeout(f"the fork is there, and did not answer within {limit}") from late
+            self._held = self._session_of(end, born)
+        except BaseException:
+            await end.aclose([born.session])
+            raise
+        return self
+
+    async def _restore_async(self, source: SessionHolder, timeout_s: float | None) -> None:
+        other = source._held
+        if other is None or other.linked is None or other.error is not None or other is self._held:
+            which = "itself" if other is not None and other is self._held else "a client without a session"
+            raise UsageError(f"restore from {which}: give a client of the same server that has an episode")
+        session = await self._session_for("fork")
+        mine, its = session.link.way, other.linked.link.way
+        if mine != its:
+            raise UsageError(
+                f"restore from a session of another server or worker process ({its}, and here {mine}): take sessions "
+                "that were forked from one another"
+            )
+        born = other.linked.born
+        assert self._held is not None
+        await self._held.call("restore", {"source": born.session, "token": born.token}, timeout_s)
+
+    async def _session_for(self, capability: str) -> LinkedSession:
+        """The session, on a server that can do more than reset and step. Raises `UsageError` if it cannot."""
+        session = (await self._open()).linked
+        if session is None:
+            raise UsageError(f"{capability} needs protocol v2, and this server speaks v1 only: upgrade it")
+        hello = await session.link.greeting(self._options.connect_timeout_s)
+        if capability not in hello.get("capabilities", ()):
+            version = hello.get("server", "unknown")
+            raise UsageError(f"this server (openenv {version}) does not know {capability}: upgrade it")
+        return session
 
     async def _disconnect_async(self) -> None:
         # Another one tells whoever is connecting now that it is of no use any more.
@@ -152,11 +227,17 @@ class SessionHolder(Homed):
         if connecting is not self._connecting:
             raise SessionLost("this client was closed while it was connecting: call reset() for a new session")
 
-    def _session_of(self, end: Link | Conversation) -> Session:
+    def _session_of(self, end: Link | Conversation, born: Born | None = None) -> Session:
+        session: Session
         if isinstance(end, Link):
-            return LinkedSession(end, self._resumption, self._wait_s)
-        end.owner = self
-        return end
+            session = LinkedSession(end, self._resumption, self._wait_s, born)
+        else:
+            end.owner, session = self, end
+        if self._record is None:
+            return session
+        from .recorded import RecordedSession
+
+        return RecordedSession(session, end, self._record)
 
     async def _dial(self, way: Way = ANY) -> Link | Conversation:
         """A connection to a server: the one that a way leads to, else the one with the fewest of this process."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import (
     ConnectionLost,
@@ -24,11 +24,12 @@ from .models import unwritable
 from .resumption import Resumption, Verdict
 from .session import Kind
 
-__all__ = ["GONE", "LinkedSession", "new_secret"]
+__all__ = ["GONE", "Born", "LinkedSession", "new_secret"]
 
 GONE = (SessionLost, UnknownSession, SequenceError)
 """Replies after which a session is of no further use. (After the last, nobody knows what was executed.)"""
 _CONTENTS = {"reset": "kwargs", "step": "action"}
+_UNCOUNTED = frozenset({"state", "fork", "tasks"})
 Payload = dict[str, Any]
 
 
@@ -37,12 +38,19 @@ def new_secret() -> str:
     return secrets.token_urlsafe(12)
 
 
+class Born(NamedTuple):
+    """A session that is there already: its name, and its token."""
+
+    session: str
+    token: str
+
+
 class _Errand(asyncio.Future[Payload]):
     """A call on its way. Whoever made it may have left when its reply comes: then it is done before.
 
     Attributes:
         due: When its time is over, by the loop's clock; None for never.
-        seq: Its number, once it has one; 0 for state.
+        seq: Its number, once it has one; 0 for what is not counted.
         request: How it was sent last.
     """
 
@@ -73,28 +81,72 @@ class LinkedSession:
         link: The connection.
         resumption: How it is made again.
         wait_s: Seconds that the server may let it wait for a free slot; None leaves that to the server.
+        born: The session, which is attached to the link; None: one is opened.
     """
 
-    def __init__(self, link: Link, resumption: Resumption, wait_s: float | None = None):
+    def __init__(self, link: Link, resumption: Resumption, wait_s: float | None = None, born: Born | None = None):
         self.error: OpenEnvError | None = None
         self.loop = link.loop
         self._resumption = resumption
         self._wait_s = wait_s
-        self._id, self._token = new_secret(), new_secret()
+        self._id, self._token = born or (new_secret(), new_secret())
         self._seq = 0
         self._errands: deque[_Errand] = deque()
         self._underway = False  # the first of them was sent, and has no reply
         self._advancing = False
-        self._served = False  # something of this session was answered
+        self._served = born is not None  # something of this session was answered
         self._refused = False
         self._closing = False
         self._returning: asyncio.Task[None] | None = None
         self._take_link(link)
-        self._open()
+        if born is None:
+            self._open()
+        elif link.error is not None:
+            self._lost(link.error)
 
     @property
     def leaving(self) -> bool:
         return self.error is None and self._link.error is None and self._link.draining
+
+    @property
+    def linked(self) -> LinkedSession:
+        return self
+
+    @property
+    def born(self) -> Born:
+        """What another connection needs to take the session over, or to have one go on from it."""
+        return Born(self._id, self._token)
+
+    @property
+    def link(self) -> Link:
+        """The connection there is, or was last."""
+        return self._link
+
+    async def fork(self, wait_s: float | None, timeout_s: float | None) -> Born:
+        """Has the server open a session that goes on from where this one is, when it is the fork's turn.
+
+        Args:
+            wait_s: Seconds that it may wait for a free slot; None leaves that to the server.
+            timeout_s: As for `call`, without those.
+
+        Returns:
+            The new session, which is one of this connection until another one attaches to it.
+        """
+        born = Born(new_secret(), new_secret())
+        fields: Payload = {"new": born.session, "token": born.token}
+        if wait_s is not None:
+            fields["wait_s"] = wait_s
+            timeout_s = None if timeout_s is None else timeout_s + wait_s
+        try:
+            await self.call("fork", fields, timeout_s)
+        except BaseException:
+            self.dismiss(born)
+            raise
+        return born
+
+    def dismiss(self, born: Born) -> None:
+        """Ends a session of this connection that nobody wants."""
+        self._link.post("close", {"session": born.session})
 
     async def call(self, kind: Kind, data: Any, timeout_s: float | None) -> Payload:
         if self.error is not None:
@@ -169,7 +221,7 @@ class LinkedSession:
                 if errand.done():  # its caller did not wait for its turn
                     self._errands.popleft()
                     continue
-                if errand.kind != "state" and not errand.seq:
+                if not errand.seq and errand.kind not in _UNCOUNTED:
                     self._seq += 1
                     errand.seq = self._seq
                 self._send(errand)
@@ -191,9 +243,11 @@ class LinkedSession:
                 errand.set_exception(error if isinstance(error, OpenEnvError) else unwritable(errand.kind, error))
 
     def _fields(self, errand: _Errand) -> Payload:
-        if errand.kind == "state":
-            return {"session": self._id}
-        fields = {"session": self._id, "seq": errand.seq, _CONTENTS[errand.kind]: errand.data}
+        contents = _CONTENTS.get(errand.kind)
+        if contents is None:
+            counted = {"seq": errand.seq} if errand.seq else {}
+            return {"session": self._id, **counted, **(errand.data or {})}
+        fields = {"session": self._id, "seq": errand.seq, contents: errand.data}
         if errand.due is not None:
             fields["deadline_s"] = deadline_of(errand.due, self.loop.time())
         return fields
@@ -207,6 +261,8 @@ class LinkedSession:
         if not errand.done():
             late = f"no reply to {errand.kind} within {timeout_s:g} s (message_timeout_s)"
             errand.set_exception(overdue(late, self._link))
+            if not errand.seq:  # no deadline of the server's stops it
+                self._withdraw(errand)
 
     # What becomes of the session.
 
@@ -271,8 +327,10 @@ class LinkedSession:
                 return
         if errand is not None and self._link.error is None:
             self._send(errand)
-            if errand.cancelled():
+            if errand.cancelled() or (errand.done() and not errand.seq):
                 self._withdraw(errand)
+                if errand.kind == "fork":  # it may have been made before the connection was lost, or just now
+                    self.dismiss(Born(errand.data["new"], errand.data["token"]))
         self._advance()
 
     def _recover(self, errand: _Errand, last: Payload) -> None:

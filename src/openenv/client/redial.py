@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from ..chance import CHANCE
 from ..errors import OpenEnvError, TooManyFailures
 
 __all__ = ["pause_of", "redial"]
@@ -41,7 +41,7 @@ async def redial(dial: Callable[[], Awaitable[T]], patience_s: float) -> T:
 
 def pause_of(longest_s: float) -> float:
     """A pause of half that length or more: clients that lost their connections together come back apart."""
-    return longest_s * random.uniform(0.5, 1.0)  # noqa: S311 - nobody gains by guessing it
+    return longest_s * CHANCE.uniform(0.5, 1.0)
 
 
 def _passing(error: OpenEnvError) -> bool:

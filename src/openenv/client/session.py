@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ..errors import OpenEnvError
 
+if TYPE_CHECKING:
+    from .linked_session import LinkedSession
+
 __all__ = ["Kind", "Session"]
 
-Kind = Literal["reset", "step", "state"]
+Kind = Literal["reset", "step", "state", "fork", "restore", "tasks"]
 
 
 class Session(Protocol):
@@ -24,16 +27,21 @@ class Session(Protocol):
     def leaving(self) -> bool:
         """Whether its server ends it soon, so that the next episode is better begun elsewhere."""
 
+    @property
+    def linked(self) -> LinkedSession | None:
+        """The session of protocol v2 that it is; None for one of v1, which is all that it is."""
+
     async def call(self, kind: Kind, data: Any, timeout_s: float | None) -> dict[str, Any]:
         """Sends a request and waits for its reply; calls made meanwhile are executed in their order.
 
         Args:
-            kind: What to do.
-            data: Arguments of a reset, or the action of a step; None for state.
+            kind: What to do; all but reset, step and state takes protocol v2.
+            data: Arguments of a reset, the action of a step, or the fields of another request; None for state.
             timeout_s: Seconds to wait; None waits for as long as the connection lasts.
 
         Returns:
-            An observation with what goes beside it (`observation`, `reward`, `done`, ...), or the state's fields.
+            An observation with what goes beside it (`observation`, `reward`, `done`, ...), the state's fields, or the
+            reply to another request.
 
         Raises:
             MessageTooLarge: The request is over the limit, and was not sent.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from ..cleanup import kept
 from ..types import ObsT, StateT, StepResult
+from .tasks import SyncTasks
 
 if TYPE_CHECKING:
     from .env_client import EnvClient
@@ -62,6 +63,18 @@ class SyncEnvClient(Generic[ActT, ObsT, StateT]):
     def new_session(self) -> Self:
         """See `EnvClient.new_session`."""
         return type(self)(self._client.waited(self._client.new_session))
+
+    def fork(self, wait_s: float | None = None) -> Self:
+        """See `EnvClient.fork`."""
+        return type(self)(self._client.waited(self._client.fork, wait_s))
+
+    def restore(self, source: EnvClient[ActT, ObsT, StateT] | SyncEnvClient[ActT, ObsT, StateT]) -> None:
+        """See `EnvClient.restore`."""
+        self._client.waited(self._client.restore, source)
+
+    def tasks(self, split: str | None = None) -> SyncTasks:
+        """See `EnvClient.tasks`; what it gives does not need to be awaited."""
+        return SyncTasks(self._client.waited(self._client.tasks, split))
 
     @property
     def base_url(self) -> str | None:

@@ -110,7 +110,12 @@ class VectorEnvClient(Generic[ActT, ObsT]):
         self._client = env_cls(base_url, **options)
         self._hooks = Hooks(self._client)
         self._connections = connections
-        self._ensemble = Ensemble(num_envs, autoreset_mode, self._client._message_timeout_s, self._client._wait_s)
+        facts = (num_envs, autoreset_mode, self._client._message_timeout_s, self._client._wait_s)
+        self._ensemble = Ensemble(*facts)
+        if self._client._record is not None:
+            from .recorded import RecordedEnsemble
+
+            self._ensemble = RecordedEnsemble(self._client._record, *facts)
         self._connecting = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = os.getpid()
@@ -244,6 +249,7 @@ class VectorEnvClient(Generic[ActT, ObsT]):
         self._loop, self._connecting = None, asyncio.Lock()
         if carrier is not None:
             await carrier.aclose()
+        await self._ensemble.rest()
 
     def _check_open(self, connecting: asyncio.Lock) -> None:
         """Raises `ConnectionLost` where the client was closed since somebody began to connect."""

@@ -10,7 +10,7 @@ from typing import Any, Self
 from .normal import ANYTHING, HASH_DIGITS, Normal, Schema, accepts_all
 from .schema import schema_of
 
-__all__ = ["PARTS", "Contract", "contract_of"]
+__all__ = ["PARTS", "Contract", "contract_of", "hash_of"]
 
 PARTS = ("action", "observation", "state")
 """What a contract has a schema of."""
@@ -61,14 +61,19 @@ class Contract:
     @property
     def hash(self) -> str:
         """One hash for the whole."""
-        written = " ".join(f"{name}={found}" for name, found in self.hashes.items())
-        return hashlib.sha256(written.encode()).hexdigest()[:HASH_DIGITS]
+        return hash_of(self.hashes)
 
     def only(self, names: Container[str]) -> Self:
         """A contract of some of its parts; the others are opaque."""
         part = type(self)({})
         part.parts = {name: normal for name, normal in self.parts.items() if name in names}
         return part
+
+
+def hash_of(hashes: Mapping[str, str | None]) -> str:
+    """One hash for the hashes of all parts."""
+    written = " ".join(f"{name}={hashes.get(name)}" for name in PARTS)
+    return hashlib.sha256(written.encode()).hexdigest()[:HASH_DIGITS]
 
 
 def contract_of(action: Any, observation: Any, state: Any) -> Contract:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from .contract import PARTS, Contract
-from .normal import ANYTHING, OPAQUE, Normal, Schema
+from .normal import ANYTHING, BESIDE, OPAQUE, Normal, Schema
 from .words import described
 
 __all__ = ["Difference", "differences", "first_difference"]
@@ -112,7 +112,7 @@ class _Comparison:
 
 
 def _bounds(node: Schema) -> Schema:
-    return {key: value for key, value in node.items() if key not in _NODES}
+    return {key: value for key, value in node.items() if key not in _NODES and not key.startswith(BESIDE)}
 
 
 _NODES = {"type", "items", "additionalProperties", "propertyNames", "prefixItems", "properties", "required"}

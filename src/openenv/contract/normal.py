@@ -13,13 +13,15 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["ANYTHING", "OPAQUE", "Normal", "Schema", "accepts_all"]
+__all__ = ["ANYTHING", "BESIDE", "OPAQUE", "Normal", "Schema", "accepts_all"]
 
 Schema = dict[str, Any]
 ANYTHING: Schema = {}
 """Accepts any value."""
 OPAQUE: Schema = {"$comment": "opaque"}
 """What has no schema: nothing is known of it, and it compares equal to anything."""
+BESIDE = "x-"
+"""How the keys begin that others write beside a schema: they are handed on, and decide about no value."""
 # Types that are nested deeper, one in the other, are not told apart by the hash.
 MOST_DEPTH = 12
 HASH_DIGITS = 16
@@ -110,7 +112,11 @@ class Normal:
             return node
         if "$ref" in node:
             return self._named(node["$ref"], depth)
-        unfolded = {key: self._unfolded(value, depth) for key, value in node.items() if key not in _APART}
+        unfolded = {
+            key: self._unfolded(value, depth)
+            for key, value in node.items()
+            if key not in _APART and not key.startswith(BESIDE)
+        }
         if "properties" in node:
             unfolded["properties"] = {name: self._unfolded(each, depth) for name, each in node["properties"].items()}
         if "anyOf" in node:
@@ -135,6 +141,14 @@ def accepts_all(node: Schema) -> bool:
 
 
 def _normal(schema: Any) -> Schema:
+    meant = _meant(schema)
+    if accepts_all(meant) or not isinstance(schema, Mapping):
+        return meant
+    beside = {key: value for key, value in schema.items() if isinstance(key, str) and key.startswith(BESIDE)}
+    return {**meant, **beside} if beside else meant
+
+
+def _meant(schema: Any) -> Schema:
     if isinstance(schema, bool):
         return ANYTHING if schema else {"enum": []}
     if not isinstance(schema, Mapping):
@@ -162,7 +176,7 @@ def _variants(schema: Mapping[str, Any]) -> list[Schema] | None:
         return None
     if not isinstance(given, list) or not given:
         raise ValueError(f"alternatives are {given!r:.100}, no list")
-    flat = [each for variant in map(_normal, given) for each in variant.get("anyOf", [variant])]
+    flat = [each for variant in map(_meant, given) for each in variant.get("anyOf", [variant])]
     free = next((each for each in (OPAQUE, ANYTHING) if each in flat), None)
     if free is not None:
         return [free]

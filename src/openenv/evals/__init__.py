@@ -1,7 +1,48 @@
-"""Evaluations by other programs, behind one interface."""
+"""How good a policy is: played here (`evaluate`, `openenv eval`), and by other programs behind one interface.
 
+`openenv.evals.inspect_bridge` has served environments as tasks of Inspect AI.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..lazy import lazy
 from .config import EvalConfig, EvalResult
 from .harness import EvalHarness
 from .inspect_ai import InspectAIHarness
 
-__all__ = ["EvalConfig", "EvalHarness", "EvalResult", "InspectAIHarness"]
+if TYPE_CHECKING:
+    from .cases import Case, cases_of_tasks
+    from .comparison import Comparison, compare
+    from .evaluation import evaluate
+    from .report import Report, read_report, write_report
+
+__all__ = [
+    "Case",
+    "Comparison",
+    "EvalConfig",
+    "EvalHarness",
+    "EvalResult",
+    "InspectAIHarness",
+    "Report",
+    "cases_of_tasks",
+    "compare",
+    "evaluate",
+    "read_report",
+    "write_report",
+]
+
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "Case": f"{__name__}.cases",
+        "Comparison": f"{__name__}.comparison",
+        "Report": f"{__name__}.report",
+        "cases_of_tasks": f"{__name__}.cases",
+        "compare": f"{__name__}.comparison",
+        "evaluate": f"{__name__}.evaluation",
+        "read_report": f"{__name__}.report",
+        "write_report": f"{__name__}.report",
+    },
+)

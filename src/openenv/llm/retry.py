@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from ..chance import CHANCE
 from ..errors import ModelTimeout
 
 __all__ = ["within"]
@@ -63,4 +63,4 @@ def _pause(error: BaseException, backoff_s: float) -> float | None:
     if not getattr(error, "retryable", isinstance(error, (ConnectionError, TimeoutError))):
         return None
     asked = getattr(error, "retry_after_s", None) or 0.0
-    return max(float(asked), random.uniform(0.0, min(backoff_s, _LONGEST_PAUSE_S)))  # noqa: S311 - no secret
+    return max(float(asked), CHANCE.uniform(0.0, min(backoff_s, _LONGEST_PAUSE_S)))

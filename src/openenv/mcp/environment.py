@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from ..environment import Environment, Transform
-from ..errors import UsageError
+from ..errors import NotForkable, UsageError
 from ..signatures import Accepted, accepted
 from ..types import Action, Observation, State
 from .result import NOT_OURS, ToolFault, failed
@@ -87,6 +87,11 @@ class MCPEnvironment(Environment[Any, Any, Any]):
         super().__init__(transform=transform)
         self.mcp_server = mcp_server
         self._toolbox = Toolbox(mcp_server)
+
+    def save_state(self) -> Any:
+        """Tools are functions that belong to one environment: a class that can be forked says what its state is."""
+        name = type(self).__name__
+        raise NotForkable(f"{name} cannot be forked with its tools alone: implement save_state() and load_state()")
 
     def _tools(self) -> Toolbox:
         toolbox = toolbox_of(self)

@@ -31,6 +31,17 @@ class Ask(NamedTuple):
     arguments: dict[str, Any]
     standard: bool
 
+    def as_action(self) -> dict[str, Any] | None:
+        """The action that does the same, for a record of the session; None for what is no action."""
+        return (
+            None if self.name is None else {"type": "call_tool", "tool_name": self.name, "arguments": self.arguments}
+        )
+
+    def as_observation(self, answered: dict[str, Any]) -> dict[str, Any]:
+        """What that would have given."""
+        told = {"result": answered.get("result"), "error": answered.get("error")}
+        return {"tool_name": self.name, **told, "reward": None, "done": False}
+
 
 def read_call(method: str, params: dict[str, Any], standard: bool) -> Ask:
     """A call out of a request.

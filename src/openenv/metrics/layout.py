@@ -56,6 +56,7 @@ class Gauge(Enum):
     CONNECTIONS = "connections"
     STUCK_THREADS = "stuck_threads"
     LOOP_LAG_NS = "loop_lag_ns"
+    RECORDING_STOPPED = "recording_stopped"
 
     def __init__(self, _: str):
         self.cell = _FIRST_GAUGE + len(type(self).__members__)
@@ -67,6 +68,9 @@ class Count(Enum):
     cell: int
 
     WORKER_RESTARTS = "worker_restarts"
+    RECORDS = "records"
+    RECORD_BYTES = "record_bytes"
+    RECORDS_DROPPED = "records_dropped"
 
     def __init__(self, _: str):
         self.cell = _FIRST_COUNT + len(type(self).__members__)

@@ -12,7 +12,7 @@ from .imports import attribute_of, import_module, search
 
 __all__ = ["bundled", "is_project", "load"]
 
-_KINDS = "module:attribute, a folder with openenv.yaml, gymnasium:ENV_ID, or a bundled environment"
+_KINDS = "module:attribute, a folder with openenv.yaml, gymnasium:ENV_ID, pettingzoo:MODULE, or a bundled environment"
 
 
 def load(target: str) -> Any:
@@ -20,7 +20,7 @@ def load(target: str) -> Any:
 
     Args:
         target: `module:attribute` (an app or an Environment class), a folder with `openenv.yaml`,
-            `gymnasium:ENV_ID?key=value`, or the name of a bundled environment.
+            `gymnasium:ENV_ID?key=value`, `pettingzoo:MODULE?key=value`, or the name of a bundled environment.
 
     Raises:
         UsageError: There is no such thing; the message says what was looked for and where.
@@ -33,6 +33,13 @@ def load(target: str) -> Any:
 
         env_id, arguments = parse_target(target.removeprefix("gymnasium:"))
         return gymnasium_app(env_id, **arguments)
+    if target.startswith("pettingzoo:"):
+        from ..adapters.gymnasium import parse_target
+        from ..adapters.pettingzoo import pettingzoo_app
+
+        module, arguments = parse_target(target.removeprefix("pettingzoo:"))
+        search(Path.cwd())
+        return pettingzoo_app(module, **arguments)
     if target in bundled():
         return attribute_of(import_module(f"openenv.envs.{target}.server.app", target), "app", target)
     if is_project(target):

@@ -18,7 +18,7 @@ from pydantic_core import from_json, to_json
 from ..errors import InvalidMessage
 from .binary import read_array, write_array
 from .codec import Body, Codec, Result
-from .plain import encode_plain, is_plain
+from .plain import DOLLAR, encode_plain, is_plain
 from .portable import UNWRITABLE, Portable
 
 __all__ = ["JsonCodec", "has_marks", "unmarked"]
@@ -96,7 +96,7 @@ def _write(value: Any, plain: bool = False) -> bytes:
             text = encode_plain(value)
         except TypeError:  # not so plain: a declared list of floats that holds a numpy.float64
             return to_json(_portable(value), inf_nan_mode="constants")
-        if b'{"$' not in text:  # an object that looks like a mark must be escaped
+        if DOLLAR not in text or b'{"$' not in text:  # an object that looks like a mark must be escaped
             return text
     return to_json(_portable(value), inf_nan_mode="constants")
 

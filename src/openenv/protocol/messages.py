@@ -6,7 +6,7 @@ Each request is a map with `op` and, outside of a batch, `id`. These classes are
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from msgspec import Meta, Raw, Struct
 
@@ -19,17 +19,21 @@ __all__ = [
     "Attach",
     "Batch",
     "Call",
+    "CallTool",
     "Cancel",
     "Close",
+    "Fork",
     "Heartbeat",
     "Message",
     "Open",
     "Refused",
     "Request",
     "Reset",
+    "Restore",
     "Schema",
     "State",
     "Step",
+    "Tasks",
 ]
 
 MAX_ID = 2**63 - 1
@@ -113,7 +117,53 @@ class Close(Request, tag="close"):
     session: Session
 
 
-Call = Open | Reset | Step | State | Close
+class Fork(Request, tag="fork"):
+    """Opens a session that goes on from where this one is when its turn comes."""
+
+    session: Session
+    new: NewSession | None = None
+    token: NewToken | None = None
+    wait_s: Annotated[Seconds, Meta(description="Seconds to wait for a free slot, as do later calls")] | None = None
+
+
+class Restore(Request, tag="restore"):
+    """Has the session go on from where another one is when its turn comes."""
+
+    session: Session
+    seq: Seq
+    source: Annotated[str, Meta(description="Id of the other session, on the same worker")]
+    token: Annotated[str, Meta(description="Its token, if another connection has it")] | None = None
+    deadline_s: Deadline | None = None
+
+
+Index = Annotated[int, Meta(ge=-(2**63), le=MAX_ID)]
+
+
+class Tasks(Request, tag="tasks"):
+    """Asks what there is to train and to test on."""
+
+    session: Session
+    method: Annotated[
+        Literal["list_splits", "list_tasks", "num_tasks", "get_task", "get_task_range"],
+        Meta(description="What is asked"),
+    ]
+    split: Annotated[str, Meta(description="Name of the split, for all but `list_splits`")] | None = None
+    index: Annotated[Index, Meta(description="Of a task, from 0, for `get_task`")] | None = None
+    start: Annotated[Index, Meta(description="First task of `get_task_range`")] | None = None
+    stop: Annotated[Index, Meta(description="The one after its last")] | None = None
+
+
+class CallTool(Request, tag="call"):
+    """Calls a tool: a step with that action, in short."""
+
+    session: Session
+    seq: Seq
+    tool: Annotated[str, Meta(description="Name of the tool")]
+    arguments: Annotated[dict[str, Any], Meta(description="What it is given, by name")] = {}
+    deadline_s: Deadline | None = None
+
+
+Call = Open | Reset | Step | State | Close | Fork | Restore | CallTool
 
 
 class Cancel(Request, tag="cancel"):
@@ -145,7 +195,22 @@ class Batch(Request, tag="batch"):
     ) = None
 
 
-Message = Open | Attach | Reset | Step | State | Batch | Cancel | Close | Heartbeat | Schema
+Message = (
+    Open
+    | Attach
+    | Reset
+    | Step
+    | State
+    | CallTool
+    | Fork
+    | Restore
+    | Tasks
+    | Batch
+    | Cancel
+    | Close
+    | Heartbeat
+    | Schema
+)
 
 OPS: dict[str, type[Request]] = {
     "open": Open,
@@ -153,13 +218,26 @@ OPS: dict[str, type[Request]] = {
     "reset": Reset,
     "step": Step,
     "state": State,
+    "call": CallTool,
+    "fork": Fork,
+    "restore": Restore,
+    "tasks": Tasks,
     "batch": Batch,
     "cancel": Cancel,
     "close": Close,
     "heartbeat": Heartbeat,
     "schema": Schema,
 }
-CALLS: dict[str, type[Request]] = {"open": Open, "reset": Reset, "step": Step, "state": State, "close": Close}
+CALLS: dict[str, type[Request]] = {
+    "open": Open,
+    "reset": Reset,
+    "step": Step,
+    "state": State,
+    "call": CallTool,
+    "fork": Fork,
+    "restore": Restore,
+    "close": Close,
+}
 
 
 class Refused(NamedTuple):

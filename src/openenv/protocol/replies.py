@@ -32,6 +32,7 @@ __all__ = [
     "SessionLost",
     "Slot",
     "StateTold",
+    "TasksTold",
 ]
 
 
@@ -69,7 +70,7 @@ class Slot(Struct):
 
 
 class Opened(Reply):
-    """The reply to open."""
+    """The reply to open and fork."""
 
     session: Annotated[str, Meta(description="Id of the session")]
     token: Annotated[str, Meta(description="What `attach` needs; a secret")]
@@ -90,7 +91,7 @@ class Attached(Reply):
 
 
 class Outcome(Reply):
-    """The reply to reset and step."""
+    """The reply to reset, step and call."""
 
     observation: Annotated[dict[str, Any], Meta(description="Every field of the observation but reward and done")]
     reward: Annotated[bool | int | float | None, Meta(description="null: no reward was given, which is not 0")]
@@ -107,6 +108,12 @@ class StateTold(Reply):
     """The reply to state."""
 
     state: Annotated[dict[str, Any], Meta(description="The fields of the environment's state")]
+
+
+class TasksTold(Reply):
+    """The reply to tasks."""
+
+    result: Annotated[Any, Meta(description="A list of splits or tasks, a number, or a task; JSON values")]
 
 
 class Results(Reply):
@@ -129,7 +136,7 @@ class CancelDone(Reply):
 
 
 class Nothing(Reply):
-    """The reply to close and heartbeat."""
+    """The reply to restore, close and heartbeat."""
 
 
 class SchemaTold(Reply):
@@ -198,6 +205,10 @@ REPLIES: dict[str, type[Reply]] = {
     "reset": Outcome,
     "step": Outcome,
     "state": StateTold,
+    "call": Outcome,
+    "fork": Opened,
+    "restore": Nothing,
+    "tasks": TasksTold,
     "batch": Results,
     "cancel": CancelDone,
     "close": Nothing,

@@ -28,7 +28,7 @@ class LocalProvider(ServerProcess):
 
     Args:
         target: What to serve, as for `openenv serve`: `module:attribute`, a folder with openenv.yaml,
-            `gymnasium:ENV_ID`, or a bundled environment. None leaves it to each `LaunchSpec`.
+            `gymnasium:ENV_ID`, `pettingzoo:MODULE`, or a bundled environment. None leaves it to each `LaunchSpec`.
         folder: Where it runs, and modules are looked for; None: here.
         env_vars: Environment variables, besides those of this process.
         start_timeout_s: Seconds for the start of the process, environments not included.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from ..chance import CHANCE
 from ..errors import ProviderFailed, UsageError
 
 __all__ = ["Pace"]
@@ -68,7 +68,7 @@ class Pace:
                     raise
                 asked_for = min(error.retry_after_s or 0.0, self.longest_pause_s)
             pause = min(self.pause_s * 2 ** (number - 1), self.longest_pause_s)
-            pause *= random.uniform(0.5, 1.0)  # noqa: S311 - spreads starts, hides nothing
+            pause *= CHANCE.uniform(0.5, 1.0)
             await asyncio.sleep(max(pause, asked_for))
         raise AssertionError("an attempt returns or raises")
 
@@ -77,4 +77,4 @@ class Pace:
         turn = max(now, self._next)
         self._next = turn + gap
         if turn > now:
-            await asyncio.sleep(turn - now + gap * self.jitter * random.random())  # noqa: S311 - as above
+            await asyncio.sleep(turn - now + gap * self.jitter * CHANCE.random())

@@ -17,9 +17,10 @@ def free_port(host: str = "127.0.0.1") -> int:
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as finder:
             finder.bind((host, 0))
             port: int = finder.getsockname()[1]
-        if port not in _given:
-            _given.append(port)
-            return port
+            # While it is bound no other thread can be looking at the same one.
+            if port not in _given:
+                _given.append(port)
+                return port
 
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:

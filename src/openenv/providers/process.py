@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections import deque
@@ -17,6 +16,7 @@ from pathlib import Path
 from ..errors import LaunchFailed
 from .secrecy import masked, secrets_of
 from .tail import TAIL_LINES
+from .tether import tethered
 
 __all__ = ["TAIL_LINES", "Process"]
 
@@ -26,15 +26,6 @@ LONGEST_LINE = 2000
 GRACE_S = 5.0
 # Between two looks at whether it lives, while its log is waited for; and for the rest of that when it has ended.
 GLANCE_S, LAST_WORDS_S = 0.25, 1.0
-# Asks the kernel for a signal at its parent's death, and becomes the command. Run before the command and not between
-# fork and exec, where a process that has threads must not run Python.
-_TETHER = """
-import ctypes, os, signal, sys
-ctypes.CDLL(None).prctl(1, signal.SIGTERM, 0, 0, 0)
-if os.getppid() != int(sys.argv[1]): sys.exit("the process that started this one is gone")
-try: os.execvp(sys.argv[2], sys.argv[2:])
-except OSError as error: sys.exit(f"{sys.argv[2]}: {error.strerror}")
-"""
 
 
 class Process:
@@ -145,7 +136,7 @@ class Process:
     def _keep(self, started: threading.Event) -> None:
         try:
             self._child = child = subprocess.Popen(  # noqa: S603 - what the provider was made for
-                [*self._tether(), *self._command],
+                tethered(self._command),
                 env=self._variables,
                 cwd=self._folder,
                 stdin=subprocess.DEVNULL,
@@ -170,8 +161,3 @@ class Process:
         with self._said:
             self._over = True
             self._said.notify_all()
-
-    def _tether(self) -> list[str]:
-        if not sys.platform.startswith("linux"):
-            return []
-        return [sys.executable, "-I", "-S", "-c", _TETHER, str(self._owner)]

@@ -31,6 +31,8 @@ def attend(app: FastAPI, server: HTTPEnvServer) -> None:
         if running is not app:
             _move_in(running, server)
         server.manager.warm()
+        if server.recorder is not None:
+            server.recorder.start()
         if (page := getattr(app.state, "openenv_page", None)) is not None:
             page.home = asyncio.get_running_loop()
         try:

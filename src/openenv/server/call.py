@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import Protocol
 
 from ..protocol.codec import Body
-from ..protocol.messages import Reset, State, Step
+from ..protocol.messages import Fork, Reset, Restore, State, Step, Tasks
+from .loan import Loan
 
-__all__ = ["NOBODY", "Asker", "Call", "request_of"]
+__all__ = ["NOBODY", "Asker", "Call", "Request", "request_of"]
+
+Request = Reset | Step | State | Fork | Restore | Tasks
+"""What is asked of one session."""
 
 
 class Asker(Protocol):
@@ -50,7 +54,8 @@ class Call:
     """One call that is running or waits for its turn.
 
     Args:
-        message: What to do; None: the opening, behind which calls wait as behind any other.
+        message: What to do; None: the opening, behind which calls wait as behind any other; a `Loan`: to have its
+            state copied for another session.
         seq: Its number in the session; 0 for one that is not counted.
         asker: Who asked first, under `key`.
 
@@ -62,7 +67,7 @@ class Call:
 
     __slots__ = ("asker", "due", "fate", "key", "message", "others", "seq")
 
-    def __init__(self, message: Reset | Step | State | None, seq: int, asker: Asker, key: int):
+    def __init__(self, message: Request | Loan | None, seq: int, asker: Asker, key: int):
         self.message = message
         self.seq = seq
         self.asker = asker

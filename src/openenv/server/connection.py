@@ -258,6 +258,7 @@ class Connection:
                     raise oversized_reply(len(frame), self._max_reply_bytes)
                 self._channel.send(frame)
             except StepFailed as failure:
+                self._session.refused(failure)
                 self._report(failure)
         else:
             assert isinstance(error, OpenEnvError)  # a session translates all others

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic_core import to_json
 
 from .. import __version__, tracing
+from ..background import on_thread
 from ..contract import Contract, contract_of, schema_of
 from ..environment import Environment
 from ..errors import ConcurrencyConfigurationError, InvalidAction, InvalidArgument
@@ -31,6 +32,7 @@ from .heartbeat import Heartbeat
 from .mcp_class import action_type_of, factory_of, tell_mode
 from .multi_connection import MultiConnection
 from .porter import Porter, production_of
+from .records import recorder_of, subject_of
 from .report import sessions_here
 from .stays import Stays
 from .visitor import ANYBODY, Visitor
@@ -44,7 +46,7 @@ __all__ = ["HTTPEnvServer"]
 
 # For an environment whose instances share nothing: enough for any trainer on one machine.
 DEFAULT_MAX_SESSIONS = 20_000
-CAPABILITIES = ("attach", "batch", "cancel", "deadline", "resume")
+CAPABILITIES = ("attach", "batch", "call", "cancel", "deadline", "fork", "resume", "tasks")
 
 
 class HTTPEnvServer:
@@ -66,7 +68,7 @@ class HTTPEnvServer:
         TypeError: `env` is an instance.
         ValueError: Both `max_concurrent_envs` and `concurrency_config` were given, or a limit below 1.
         ConcurrencyConfigurationError: More than one session for a class that does not support it.
-        UsageError: A setting, or the class's `execution`, is not valid.
+        UsageError: A setting, or the class's `execution`, is not valid, or the folder for records cannot be written.
         MissingExtra: `tracing` is set, and the extra `otel` is not installed.
 
     Attributes:
@@ -74,6 +76,7 @@ class HTTPEnvServer:
         porter: Decides who may come in.
         stays: The sessions that are used over HTTP.
         report: Lists the sessions of all worker processes, as `GET /sessions` answers; set by the supervisor.
+        recorder: Records sessions; None: it does not.
         words: Watches over clients that said they would speak in every period.
         worker_key: What this process is called by clients that must reach it again; set by the supervisor.
         redirect: Hands a connection that names another process to that one, given its key, a duplicate of the
@@ -120,6 +123,9 @@ class HTTPEnvServer:
         factory = factory_of(env, self.settings.mode)
         self.manager = SessionManager(factory, limits, Nursery(factory, self.settings) if self._isolated else None)
         self.env_name = env_name or self.manager.factory_name
+        self.recorder = recorder_of(self.settings)
+        if self.recorder is not None:
+            self.manager.tapping = self.recorder.tapping(subject_of(self))
         self._protocols: dict[str, ServerProtocolV2] = {}
         self._connections: set[MultiConnection] = set()
         self._deadlines = Deadlines()
@@ -279,9 +285,11 @@ class HTTPEnvServer:
         attend(app, self)
 
     async def aclose(self) -> None:
-        """Closes every session and waits until their environments are closed."""
+        """Closes every session and waits until their environments are closed, and their records written."""
         await self.manager.aclose()
         self._deadlines.close()
+        if self.recorder is not None:
+            await on_thread(self.recorder.close)
 
     async def _report(self) -> list[dict[str, Any]]:
         return sessions_here(self.manager, self.worker_key)

@@ -28,6 +28,12 @@ _GAUGES: tuple[tuple[Gauge, str, str], ...] = (
     (Gauge.CONSTRUCTING, "environments_constructing", "Environments that are being made"),
     (Gauge.CONNECTIONS, "connections", "Open connections of clients"),
     (Gauge.STUCK_THREADS, "stuck_threads", "Threads whose call was given up and has not returned"),
+    (Gauge.RECORDING_STOPPED, "recording_stopped", "Processes whose recording has stopped, as a disk is full"),
+)
+_RECORDS: tuple[tuple[Count, str, str], ...] = (
+    (Count.RECORDS, "records", "Transitions that were recorded"),
+    (Count.RECORD_BYTES, "record_bytes", "Bytes of their lines"),
+    (Count.RECORDS_DROPPED, "records_dropped", "Transitions that should have been recorded and could not be"),
 )
 
 
@@ -102,6 +108,10 @@ class _Collector(Collector):
             errors.add_metric([error.__name__, error.blame], count)
         yield errors
 
+    def _records(self) -> Iterator[Metric]:
+        for count, name, explanation in _RECORDS:
+            yield CounterMetricFamily(f"openenv_{name}", explanation, self._all.value(count))
+
     def _loops(self) -> Iterator[Metric]:
         lags = GaugeMetricFamily(
             "openenv_event_loop_lag_seconds",
@@ -118,6 +128,7 @@ _PARTS: tuple[Callable[[_Collector], Iterator[Metric]], ...] = (
     _Collector._sessions,
     _Collector._phases,
     _Collector._errors,
+    _Collector._records,
     _Collector._loops,
 )
 

@@ -309,6 +309,9 @@ class PicowsChannel(WSListener):
 
     def _release(self, reason: str) -> None:
         self._holds.discard(reason)
+        if not self._holds:
+            # It was neither read nor pinged until now: its silence begins here.
+            self.heard = _HEARD
         if not self._over and not self._holds and not self._ws.underlying_transport.is_closing():
             self._ws.underlying_transport.resume_reading()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections import deque
+from functools import partial
 from itertools import takewhile
 from typing import Any
 
@@ -17,18 +18,20 @@ from ..errors import (
     StepFailed,
     StepTimeout,
     TooManyCalls,
+    UsageError,
 )
-from ..execution import Done
+from ..execution import Done, Seed
 from ..metrics import METER, Phase
 from ..protocol.codec import Body
-from ..protocol.messages import Reset, State, Step
+from ..protocol.messages import Fork, Reset, Restore, State, Step, Tasks
 from ..protocol.report import UNSEEDED
 from ..protocol.server_v2 import ServerProtocolV2
 from ..sessions import Session
 from ..tracing import Trail
-from .call import NOBODY, Asker, Call, request_of
+from .call import NOBODY, Asker, Call, Request, request_of
 from .connection import oversized_reply
 from .landlord import Landlord
+from .loan import Loan
 
 __all__ = ["Seat"]
 
@@ -38,8 +41,8 @@ _NOT_EXECUTED = "waited for its turn for all of its deadline_s, and was not exec
 class Seat:
     """One session of a connection; kept as the session's `user`.
 
-    Reset and step are counted by the client, from 1. A number executes once: repeated, it gets the result of the
-    call that is running, or the reply that was stored. A call that was counted stays counted whatever becomes of
+    Reset, step and restore are counted by the client, from 1. A number executes once: repeated, it gets the result of
+    the call that is running, or the reply that was stored. A call that was counted stays counted whatever becomes of
     it, also when its action is not valid or it is cancelled before its turn.
 
     Args:
@@ -50,6 +53,8 @@ class Seat:
         session: The record of the environment; set by whoever makes both.
         landlord: The connection it belongs to now.
         token: What another connection must show to take the session over.
+        awaits: Whose state its running call waits for; None as a rule.
+        forked_from: The session whose state it began with; None for one that began anew.
         slot: When its calls are looked at (`deadlines.Watched`).
         accepted: Number of the last call that was taken.
         completed: Number of the last call that was answered; `last` is that answer.
@@ -62,7 +67,9 @@ class Seat:
         "_queue",
         "_running",
         "accepted",
+        "awaits",
         "completed",
+        "forked_from",
         "landlord",
         "last",
         "session",
@@ -76,6 +83,8 @@ class Seat:
         self.landlord = landlord
         self.token = token or secrets.token_urlsafe(16)
         self.slot = 0
+        self.awaits: Seat | None = None
+        self.forked_from: str | None = None
         self.accepted = self.completed = 0
         self.last: Body | None = None
         self._protocol = landlord.protocol
@@ -120,10 +129,10 @@ class Seat:
         else:
             asker.answer(key, self.session.id, self.landlord.welcome(self))
 
-    def take(self, message: Reset | Step | State, asker: Asker, key: int) -> None:
+    def take(self, message: Request, asker: Asker, key: int) -> None:
         """Executes a call, now or when those before it have ended."""
         seq, due = 0, None
-        if type(message) is Step or type(message) is Reset:
+        if type(message) is Step or type(message) is Reset or type(message) is Restore:
             seq = message.seq
             if seq != self.accepted + 1:
                 self._take_another(message, asker, key)
@@ -145,6 +154,14 @@ class Seat:
         else:
             self._refuse(asker, key, self._too_many())
 
+    def lend(self, loan: Loan) -> None:
+        """Gives a copy of its state, when what was asked of it before has ended."""
+        if self._running is None and not self._queue:
+            self._run(Call(loan, 0, NOBODY, 0))
+        else:
+            self._queue = self._queue or deque()
+            self._queue.append(Call(loan, 0, NOBODY, 0))
+
     def cancel(self, asker: Asker, key: int | None = None) -> bool:
         """Gives up what an asker waits for, all of it if `key` is None. False if it waits for nothing here."""
         concerned = [call for call in self._undecided() if call.concerns(asker, key)]
@@ -155,7 +172,7 @@ class Seat:
                 cancelled = Cancelled("the call was cancelled by its client")
                 METER.failed(cancelled)
                 self._give_up(call, self._protocol.error(cancelled))
-                if call is self._running:
+                if call is self._running and not self._waits_no_longer(call):
                     self.session.cancel()
         return bool(concerned)
 
@@ -170,7 +187,7 @@ class Seat:
                 self._give_up(call, self._late(call, _NOT_EXECUTED))
             else:
                 self._give_up(call, self._late(call, "did not end within its deadline_s, and was stopped"))
-                if not self.session.stop():
+                if not self._waits_no_longer(call) and not self.session.stop():
                     stuck = "a call did not end within its deadline_s, and its thread cannot be stopped"
                     self.lost(SessionLost(f"session {self.session.id}: {stuck}: open another session"))
 
@@ -222,7 +239,7 @@ class Seat:
         """The fields of the stored reply."""
         return None if self.last is None else _fields(self._protocol, self.last)
 
-    def _take_another(self, message: Reset | Step, asker: Asker, key: int) -> None:
+    def _take_another(self, message: Reset | Step | Restore, asker: Asker, key: int) -> None:
         """Answers what is not simply the next call."""
         seq = message.seq
         if seq == self.completed and self.last is not None:
@@ -255,12 +272,81 @@ class Seat:
                 self.session.step(action, done)
         elif type(message) is Reset:
             self.session.reset(message.kwargs, done)
-        else:
+        elif type(message) is State:
             self.session.read_state(done)
+        else:
+            self._run_rarely(call)
+
+    def _run_rarely(self, call: Call) -> None:
+        message = call.message
+        if type(message) is Fork:
+            asker, call.asker = call.asker, NOBODY  # whom the new session answers
+            self.landlord.fork(self, message, asker, call.key, partial(self._ended, call))
+        elif type(message) is Restore:
+            self._borrow(call, message)
+        elif type(message) is Loan:
+            self.session.save(partial(self._lent, call, message))
+        elif type(message) is Tasks:
+            self.landlord.ask_tasks(self, message, partial(self._answered, call))
+
+    def _borrow(self, call: Call, message: Restore) -> None:
+        """Goes on from the state of another session, when that can be had."""
+        try:
+            source = self.landlord.source_of(self, message)
+        except OpenEnvError as error:
+            self._answered(call, self._failed(call, error))
+            return
+
+        def taken(seed: Seed | None, error: OpenEnvError | None) -> None:
+            if self._running is not call:  # it was given up
+                if seed is not None:
+                    seed.discard()
+                return
+            self.awaits = None
+            if seed is None:
+                assert error is not None
+                # As what it is, it would be taken for the end of this session.
+                there = f"session {source.session.id!r} has no state to go on from: {error.message}"
+                gone = UsageError(there) if isinstance(error, SessionLost) else error
+                self._answered(call, self._failed(call, gone))
+            else:
+                self.session.load(seed, source.session, partial(self._restored, call))
+
+        self.awaits = source
+        source.lend(Loan(source.session, taken))
+
+    def _restored(self, call: Call, _: Any, error: BaseException | None) -> None:
+        if error is None:
+            self._answered(call, self._protocol.ok({}))
+        else:
+            assert isinstance(error, OpenEnvError)  # a session translates all others
+            if self._running is call:
+                self._answered(call, self._failed(call, error))
+
+    def _lent(self, call: Call, loan: Loan, seed: Any, error: BaseException | None) -> None:
+        assert error is None or isinstance(error, OpenEnvError)  # as above
+        loan.give(seed, error)
+        self._ended(call)
+
+    def _answered(self, call: Call, body: Body) -> None:
+        """A call that is neither reset nor step nor state has its reply."""
+        if self._running is call:  # else the session ends, and everybody was told
+            self._conclude(call, call.fate or body)
+
+    def _ended(self, call: Call) -> None:
+        """A call to which nobody waits for a reply has ended."""
+        if self._running is call:
+            self._running = None
+            if self._queue:
+                self._advance()
+            if self._deserted and self._running is None:
+                self.end()
 
     def _traced(self, call: Call, trail: Trail) -> Done:
         """`_finished`, with a span from here to there."""
         message, episode = call.message, self.session.episode
+        if type(message) is Restore:
+            return self._finished
         if type(message) is Reset:
             episode = message.kwargs.get("episode_id")
         name = type(message).__name__.lower()
@@ -292,10 +378,11 @@ class Seat:
                 body = METER.timed(Phase.SERIALIZE, self._protocol.observation, result)
             else:
                 body = self._protocol.observation(result)
+            if len(body.fields) > self.landlord.max_reply_bytes:
+                raise oversized_reply(len(body.fields), self.landlord.max_reply_bytes)
         except StepFailed as failure:
+            self.session.refused(failure)
             return self._failed(call, failure)
-        if len(body.fields) > self.landlord.max_reply_bytes:
-            return self._failed(call, oversized_reply(len(body.fields), self.landlord.max_reply_bytes))
         return body
 
     def _conclude(self, call: Call, body: Body) -> None:
@@ -317,6 +404,14 @@ class Seat:
         """Answers a call before it has ended, or begun."""
         call.fate = body
         call.answer(self.session.id, body)
+
+    def _waits_no_longer(self, call: Call) -> bool:
+        """Lets a call that was given up end, if all that it does is to wait for another session."""
+        if self.awaits is None or call.fate is None:
+            return False
+        self.awaits = None
+        self._conclude(call, call.fate)
+        return True
 
     def _late(self, call: Call, what: str) -> Body:
         name = f"call {call.seq}" if call.seq else "a call"
@@ -358,8 +453,11 @@ class Seat:
 
     def _rest(self) -> None:
         """Has nothing to do any more."""
+        unlent = [call.message for call in self._unanswered() if type(call.message) is Loan]
         self._running = None
         self._queue = ()
+        for loan in unlent:
+            loan.give(None, SessionLost(f"session {self.session.id} has ended"))
         if self.slot:
             self.landlord.deadlines.forget(self)
 
@@ -368,10 +466,13 @@ class Seat:
 
         That has used its number, unless it comes after one that is forgotten.
         """
+        unlent = [call.message for call in self._queue if type(call.message) is Loan]
         answered = takewhile(lambda call: call.fate is not None or not call.seq, self._queue)
         self._queue = deque(call for call in answered if call.seq) or ()
         last = self._queue[-1] if self._queue else self._running
         self.accepted = (0 if last is None else last.seq) or self.completed
+        for loan in unlent:  # whoever hears of it may ask for another one at once
+            loan.give(None, SessionLost(f"session {self.session.id} has lost its connection"))
 
     def _translate(self, before: ServerProtocolV2) -> None:
         """Writes what was answered as the connection reads it that has the session now."""

@@ -9,12 +9,16 @@ from collections.abc import Callable
 from secrets import compare_digest
 from typing import Any
 
+from msgspec import Raw
+
 from ..errors import (
     CapacityError,
+    Forbidden,
     InvalidAction,
     InvalidMessage,
     OpenEnvError,
     SessionLost,
+    StepFailed,
     TooManyCalls,
     Unauthorized,
     UnknownSession,
@@ -25,13 +29,15 @@ from ..metrics import METER
 from ..protocol import messages
 from ..protocol.codec import Body
 from ..protocol.server_v2 import ServerProtocolV2
-from ..sessions import Opened, Session, SessionManager, SessionState
+from ..sessions import Opened, Origin, Session, SessionManager, SessionState
 from ..sessions.life import Life
 from ..settings import ServerSettings
-from .call import Asker, request_of
+from .call import Asker, Request, request_of
+from .connection import oversized_reply
 from .deadlines import Deadlines
 from .keys import Right, allows, is_tool_call, refusal
 from .seat import Seat
+from .task_provider import put
 from .visitor import Scope, Visitor
 
 __all__ = ["SESSION_REQUESTS", "Seating"]
@@ -148,22 +154,28 @@ class Seating:
             names = f"{', '.join(message.options)!r:.200}"
             self._deny(asker, key, message.session, UsageError(f"this server has no options for open: drop {names}"))
             return
-        if message.session is not None and message.session in self._seats:
-            self._seats[message.session].open_again(asker, key)
-            return
-        taken = None if message.session is None else self._manager.find(message.session)
+        if not self._is_there(message.session, message.token, asker, key):
+            self._begin(message, asker, key)
+
+    def _is_there(self, name: str | None, token: str | None, asker: Asker, key: int) -> bool:
+        """Whether a session of that name cannot be begun, and whoever asked has been answered."""
+        if name is not None and name in self._seats:
+            self._seats[name].open_again(asker, key)
+            return True
+        taken = None if name is None else self._manager.find(name)
         if taken is not None and taken.state in _ENDED:
             closing = f"session {taken.id!r} is still closing: open it again in a moment, or choose another id"
             self._deny(asker, key, taken.id, CapacityError(closing, retry_after_s=CLOSING_S))
-        elif taken is not None and isinstance(taken.user, Seat) and _has_key(taken.user, message.token):
+        elif taken is not None and isinstance(taken.user, Seat) and _has_key(taken.user, token):
             self._take_over(taken.user, asker, key, again=True)
         elif taken is not None:
             self._deny(asker, key, taken.id, self._unreachable(taken.id))
         elif self._opening >= self._max_opening:
             crowd = f"{self._opening} sessions of this connection (max_batch, OPENENV_MAX_BATCH) are being opened"
-            self._deny(asker, key, message.session, TooManyCalls(f"{crowd}: wait for one of them"))
+            self._deny(asker, key, name, TooManyCalls(f"{crowd}: wait for one of them"))
         else:
-            self._begin(message, asker, key)
+            return False
+        return True
 
     def attach(self, message: messages.Attach, asker: Asker, key: int) -> None:
         session = self._manager.find(message.session)
@@ -176,7 +188,7 @@ class Seating:
         else:
             self._take_over(seat, asker, key)
 
-    def call(self, message: messages.Reset | messages.Step | messages.State, asker: Asker, key: int) -> None:
+    def call(self, message: Request, asker: Asker, key: int) -> None:
         seat = self._seats.get(message.session)
         if seat is None:
             self._deny(asker, key, message.session, self._unreachable(message.session))
@@ -184,6 +196,16 @@ class Seating:
             self._deny(asker, key, message.session, forbidden)
         else:
             seat.take(message, asker, key)
+
+    def call_tool(self, message: messages.CallTool, asker: Asker, key: int) -> None:
+        action = {"type": "call_tool", "tool_name": message.tool, "arguments": message.arguments}
+        step = messages.Step(
+            session=message.session,
+            seq=message.seq,
+            action=Raw(self.protocol.codec.encode(action)),
+            deadline_s=message.deadline_s,
+        )
+        self.call(step, asker, key)
 
     def close(self, message: messages.Close, asker: Asker, key: int) -> None:
         seat = self._seats.get(message.session)
@@ -209,6 +231,41 @@ class Seating:
             {"session": seat.session.id, "token": seat.token, "seq": seat.completed, "slot": slot}
         )
 
+    def fork(self, seat: Seat, message: messages.Fork, asker: Asker, key: int, freed: Callable[[], None]) -> None:
+        known = None if message.new is None else self._manager.find(message.new)
+        if known is not None and getattr(known.user, "forked_from", None) != seat.session.id:
+            other = f"session {message.new!r} is open already, and no fork of {seat.session.id!r}: choose another id"
+            self._deny(asker, key, message.new, UsageError(other))
+            freed()
+        elif self._is_there(message.new, message.token, asker, key):
+            freed()
+        else:
+            self._begin(message, asker, key, Origin(seat.session, freed))
+
+    def source_of(self, seat: Seat, message: messages.Restore) -> Seat:
+        source = self._seats.get(message.source)
+        if source is None:
+            source = self._seat_elsewhere(message.source, message.token)
+        behind: Seat | None = source
+        while behind is not None:
+            if behind is seat:
+                circle = f"session {seat.session.id!r} cannot wait for the state of {message.source!r}"
+                raise UsageError(f"{circle}, which waits for its own: restore one after the other")
+            behind = behind.awaits
+        return source
+
+    def ask_tasks(self, seat: Seat, message: messages.Tasks, answered: Callable[[Body], None]) -> None:
+        def told(answer: Any, error: BaseException | None) -> None:
+            try:
+                if error is not None:
+                    raise error
+                body = self._written({"result": answer})
+            except OpenEnvError as fault:  # others do not come
+                body = self.refusal(seat.session.id, fault)
+            answered(body)
+
+        put(seat.session, message, told)
+
     def refusal(self, session: str | None, error: OpenEnvError, request: str | None = None) -> Body:
         # What a client calls a session may be anything, lines of a log as well.
         name = "-" if not session else session if session.isprintable() else repr(session)
@@ -233,7 +290,17 @@ class Seating:
             self._leaving.cancel()
             self._leaving = None
 
-    def _forbidden(self, message: messages.Reset | messages.Step | messages.State) -> OpenEnvError | None:
+    def _written(self, fields: dict[str, Any]) -> Body:
+        """A reply with what an environment says. Raises `StepFailed` for what cannot be sent."""
+        try:
+            body = self.protocol.ok(fields)
+        except ValueError as error:
+            raise StepFailed(f"the reply cannot be sent: {error}") from error
+        if len(body.fields) > self.max_reply_bytes:
+            raise oversized_reply(len(body.fields), self.max_reply_bytes)
+        return body
+
+    def _forbidden(self, message: Request) -> OpenEnvError | None:
         """What the client's key does not allow; such a call is not taken, and uses no number."""
         right, what = Right.DRIVE, type(message).__name__.lower()
         if type(message) is messages.Step:
@@ -267,22 +334,41 @@ class Seating:
         """Has a session know whose it is. It goes on counting for the key that it was opened with."""
         session.life, session.peer = self.life, self._visitor.peer
 
-    def _begin(self, message: messages.Open, asker: Asker, key: int) -> None:
+    def _begin(
+        self, message: messages.Open | messages.Fork, asker: Asker, key: int, origin: Origin | None = None
+    ) -> None:
+        """Opens a session, which goes on from another one's state if it has an origin."""
         seat = Seat(self, asker, key, message.token)
         opened: Opened = seat.opened
         if self.trail is not None:
             opened = self.trail.opening(lambda: seat.session.id, request_of(asker, key), opened)
-        seat.session = session = self._manager.create(opened, seat.lost, message.session)
+        name = message.new if isinstance(message, messages.Fork) else message.session
+        seat.session = session = self._manager.create(opened, seat.lost, name)
         session.user = seat
+        if origin is not None:
+            seat.forked_from = origin.source.id
         session.holder = self._visitor.holder
         self._settle(session)
         self._seats[session.id] = seat
         self._opening += 1
         try:
-            self._manager.open(session, message.wait_s)
+            if origin is None:
+                self._manager.open(session, message.wait_s)
+            else:
+                self._manager.fork(session, origin, message.wait_s)
         except UsageError as error:  # the server has sessions on another event loop
             self.vacated(seat, None)
             self._deny(asker, key, session.id, error)
+
+    def _seat_elsewhere(self, name: str, token: str | None) -> Seat:
+        """The seat of a session that another connection has. Raises why there is none for whoever asks."""
+        session = self._manager.find(name)
+        if session is None or session.state in _ENDED or not isinstance(session.user, Seat):
+            here = "it has ended, was never there, or is on another server or worker process"
+            raise UsageError(f"there is no session {name!r} to go on from: {here}, so fork a session in its place")
+        if not _has_key(session.user, token):
+            raise Forbidden(f"session {name!r} belongs to another connection: restore from it with its token")
+        return session.user
 
     def _deny(self, asker: Asker, key: int, session: str | None, error: OpenEnvError) -> None:
         asker.answer(key, session, self.refusal(session, error, request_of(asker, key)))
@@ -319,6 +405,10 @@ SESSION_REQUESTS: dict[type[Any], Callable[[Seating, Any, Asker, int], None]] = 
     messages.Reset: Seating.call,
     messages.Step: Seating.call,
     messages.State: Seating.call,
+    messages.CallTool: Seating.call_tool,
+    messages.Fork: Seating.call,
+    messages.Restore: Seating.call,
+    messages.Tasks: Seating.call,
     messages.Close: Seating.close,
     messages.Refused: Seating.refuse,
 }

@@ -49,6 +49,7 @@ class Site:
         self.max_unsent = self.server.settings.max_unsent_bytes
         self.heartbeat = Heartbeat(config.ws_ping_interval)
         self.turn = Turn()
+        self.server.manager.afterwards.later = self.turn.afterwards
         self._router = app.router
         self._root_path = config.root_path
         self._served: set[str] = set()

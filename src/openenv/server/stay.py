@@ -125,6 +125,7 @@ class Stay:
                 try:
                     result = encode(result)
                 except Exception as failure:  # noqa: BLE001 - it reads foreign objects; those behind have their turn
+                    self.session.refused(failure)
                     error = failure
             settle(future, result, error)
 

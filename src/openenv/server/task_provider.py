@@ -8,19 +8,28 @@ import inspect
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pydantic_core import PydanticSerializationError, to_json
+from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from ..errors import OpenEnvError, StepFailed, UsageError
-from ..execution import class_of
+from ..execution import Done, class_of, describe
+from ..protocol.messages import Tasks
+from ..sessions import Session
 from ..sessions.waiting import opened_session, result_of
 from .visitor import Visitor
 
 if TYPE_CHECKING:
     from .environment_server import HTTPEnvServer
 
-__all__ = ["METHODS", "NoTasks", "ask", "encode_tasks", "split_of"]
+__all__ = ["METHODS", "NoTasks", "ask", "encode_tasks", "put", "splits_of"]
 
-METHODS = ("list_splits", "list_tasks", "num_tasks", "get_task", "get_task_range")
+_ARGUMENTS = {
+    "list_splits": (),
+    "list_tasks": ("split",),
+    "num_tasks": ("split",),
+    "get_task": ("split", "index"),
+    "get_task_range": ("split", "start", "stop"),
+}
+METHODS = tuple(_ARGUMENTS)
 
 
 class NoTasks(UsageError):
@@ -63,14 +72,63 @@ async def ask(server: HTTPEnvServer, visitor: Visitor, method: str, **arguments:
             answer = await result_of(lambda done: session.call(_answer, question, done))
         if inspect.isawaitable(answer):  # of an inline environment
             answer = await answer
+    return _without_fault(answer, server.env_name)
+
+
+def put(session: Session, question: Tasks, answered: Done) -> None:
+    """Asks the environment of a session, which executes nothing.
+
+    Args:
+        session: Whose environment.
+        question: What is asked.
+        answered: Gets the answer as plain JSON values, or an error as those that `ask` raises.
+    """
+    given = {"split": question.split, "index": question.index, "start": question.start, "stop": question.stop}
+    wanted = {name: given[name] for name in _ARGUMENTS[question.method]}
+    missing = [name for name in ("split", "index") if wanted.get(name, 0) is None]
+    if missing:
+        answered(None, UsageError(f"{question.method} needs {' and '.join(missing)}"))
+        return
+
+    def told(answer: Any, error: BaseException | None) -> None:
+        if error is None:
+            try:
+                found = _without_fault(answer, session.profile.name)
+                if question.method == "list_splits":
+                    found = splits_of(found)
+                answer = from_json(encode_tasks(found))
+            except NoTasks as fault:  # known here alone
+                error = UsageError(fault.message)
+            except OpenEnvError as fault:
+                error = fault
+        answered(None if error else answer, error)
+
+    def called(answer: Any, error: BaseException | None) -> None:
+        if inspect.isawaitable(answer):  # of an inline environment
+            asyncio.ensure_future(answer).add_done_callback(lambda task: told(*_outcome(task)))
+        else:
+            told(answer, error)
+
+    session.call(_answer, _Question(question.method, wanted), called)
+
+
+def _outcome(task: asyncio.Future[Any]) -> tuple[Any, BaseException | None]:
+    error = asyncio.CancelledError() if task.cancelled() else task.exception()
+    if error is None:
+        return task.result(), None
+    return None, error if isinstance(error, OpenEnvError) else StepFailed(f"{type(error).__name__}: {error}")
+
+
+def _without_fault(answer: Any, name: str) -> Any:
+    """An answer that is one. Raises what is wrong with the question otherwise."""
     if isinstance(answer, dict) and _FAULT in answer:
         if answer[_FAULT] == NoTasks.__name__:
-            raise NoTasks(f"{server.env_name} has no tasks to tell of: {answer['message']}")
+            raise NoTasks(f"{name} has no tasks to tell of: {answer['message']}")
         raise UsageError(answer["message"], data=answer["data"])
     return answer
 
 
-def encode_tasks(answer: dict[str, Any]) -> bytes:
+def encode_tasks(answer: Any) -> bytes:
     """An answer as JSON: tasks may be plain data, models, dataclasses or simple objects.
 
     Raises:
@@ -161,7 +219,7 @@ async def _explained(provider: Any, arguments: dict[str, Any], error: Exception,
     split = arguments.get("split")
     names = await _said(provider, may_wait, "list_splits")
     if split is not None and isinstance(names, (list, tuple)):
-        known = [split_of(name).get("name") for name in names]
+        known = [_split_of(name).get("name") for name in names]
         if split not in known:
             return _fault(f"no split {split!r:.80}: there are {', '.join(map(str, known)) or 'none'}")
     return await _out_of_range(provider, arguments, may_wait) if isinstance(error, IndexError) else None
@@ -191,7 +249,15 @@ async def _said(provider: Any, may_wait: bool, method: str, *arguments: Any) -> 
     return None
 
 
-def split_of(split: Any) -> dict[str, Any]:
+def splits_of(answer: Any) -> list[dict[str, Any]]:
+    """What `list_splits` gave, as it is told. Raises `StepFailed` if that is no list of splits."""
+    try:
+        return [_split_of(split) for split in answer]
+    except Exception as error:  # the edge to foreign code: it may be anything
+        raise StepFailed(f"list_splits returned no list of splits: {describe(error)}") from error
+
+
+def _split_of(split: Any) -> dict[str, Any]:
     """A split as it is told: name and type (train, test, else validation)."""
     if isinstance(split, Mapping):
         return dict(split)
@@ -199,7 +265,7 @@ def split_of(split: Any) -> dict[str, Any]:
         return {"name": split, "type": split if split in ("train", "test") else "validation"}
     name = getattr(split, "name", split)
     kind = getattr(split, "type", None)
-    return {**split_of(str(name)), **({} if kind is None else {"type": str(kind)})}
+    return {**_split_of(str(name)), **({} if kind is None else {"type": str(kind)})}
 
 
 def _name(provider: Any) -> str:

@@ -12,7 +12,7 @@ from ..messages import GetTaskRangeRequest, GetTaskRequest, ListTasksRequest, Nu
 from .answer import answer_to
 from .guard import head_of, visitor_of
 from .http import server_of
-from .task_provider import NoTasks, ask, encode_tasks, split_of
+from .task_provider import NoTasks, ask, encode_tasks, splits_of
 
 __all__ = ["Unserved", "environments", "num_tasks", "splits", "task", "task_range", "tasks"]
 
@@ -28,7 +28,7 @@ async def environments(request: Request) -> list[str]:
 async def splits(request: Request) -> Response:
     """The splits of the environment's tasks, each with its name and type."""
     told = await _ask(request, "list_splits")
-    return told if isinstance(told, Response) else _json([split_of(split) for split in told])
+    return told if isinstance(told, Response) else _json(splits_of(told))
 
 
 async def tasks(request: Request, body: ListTasksRequest) -> Response:

@@ -47,6 +47,7 @@ class Turn:
         self._bytes = 0
         self._handling = False
         self._sends = 0
+        self._after: list[Callable[[], None]] = []
 
     def request(self, taker: Taker, frame: bytes) -> None:
         """Has a frame handled when everything that is there has been read."""
@@ -65,6 +66,13 @@ class Turn:
         elif len(self._replies) == 1 and not self._handling:
             asyncio.get_running_loop().call_soon(self._send)
 
+    def afterwards(self, callback: Callable[[], None]) -> None:
+        """Has a function called when the replies of this turn have been sent."""
+        if self._handling:
+            self._after.append(callback)
+        else:
+            asyncio.get_running_loop().call_soon(callback)
+
     def finish(self) -> None:
         """Handles the requests and sends the replies there are; for what must come after them in order.
 
@@ -79,7 +87,13 @@ class Turn:
                 logger.exception("a request could not be handled; its connection is closed")
                 taker.failed()
         self._handling = outer
-        self._send()
+        try:
+            self._send()
+        finally:
+            if self._after and not outer:
+                callbacks, self._after = self._after, []
+                for callback in callbacks:
+                    callback()
 
     def _send(self) -> None:
         replies = self._replies

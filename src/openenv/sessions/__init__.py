@@ -2,7 +2,7 @@
 
 from .admission import Counts, Decision, Limits, decide
 from .manager import SessionManager
-from .session import Lost, Opened, Session, SessionState
+from .session import Lost, Opened, Origin, Session, SessionState
 from .slots import LocalSlots, Room, Slots
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "LocalSlots",
     "Lost",
     "Opened",
+    "Origin",
     "Room",
     "Session",
     "SessionManager",

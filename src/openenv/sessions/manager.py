@@ -16,17 +16,20 @@ from ..errors import (
     ConcurrencyConfigurationError,
     Draining,
     FactoryFailed,
+    NotForkable,
     OpenEnvError,
     SessionLost,
     UsageError,
 )
 from ..execution import (
+    Copied,
     EnvironmentProfile,
     Execution,
     Executor,
     InlineExecutor,
     LoopExecutor,
     Mailbox,
+    Seed,
     ThreadExecutor,
     class_of,
     describe,
@@ -35,13 +38,15 @@ from ..execution import (
 )
 from ..execution.process import Nursery, ProcessExecutor, RemoteEnvironment
 from ..metrics import METER, Phase
+from ..recording import Tapping
 from ..settings import ServerSettings
 from . import lease
 from .admission import Limits
 from .census import Census, tally
 from .entrance import Entrance
 from .gate import Gate
-from .session import Lost, Opened, Session
+from .recorded import Afterwards, RecordedSession
+from .session import Lost, Opened, Origin, Session
 from .slots import Slots
 
 __all__ = ["SessionManager"]
@@ -67,7 +72,9 @@ class SessionManager:
         UsageError: The factory's class declares an `execution` that nobody knows, or one that it cannot have.
 
     Attributes:
+        afterwards: When calls of recorded sessions are written down.
         census: Publishes how many sessions there are.
+        tapping: Says which sessions are recorded; None: no session is.
     """
 
     def __init__(self, factory: Callable[[], Any], limits: Limits, nursery: Nursery | None = None):
@@ -89,6 +96,8 @@ class SessionManager:
         self._helpers: ThreadPoolExecutor | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Event | None = None
+        self.tapping: Tapping | None = None
+        self.afterwards = Afterwards()
         queue = self._entrance.queue
         self.census = Census(lambda: tally(self._sessions.values(), len(queue), self.gate, self._making))
 
@@ -164,7 +173,11 @@ class SessionManager:
             session_id = secrets.token_hex(16)
         elif self.find(session_id) is not None:
             raise UsageError(f"session {session_id!r} is open already: choose another id")
-        session = Session(session_id, self, opened, on_lost)
+        tap = None if self.tapping is None else self.tapping(session_id)
+        if tap is None:
+            session = Session(session_id, self, opened, on_lost)
+        else:
+            session = RecordedSession(session_id, self, opened, on_lost, tap=tap, afterwards=self.afterwards)
         session.holder, session.peer = holder, peer
         return session
 
@@ -186,6 +199,18 @@ class SessionManager:
         self._entrance.ask(session, loop, wait_s)
         if self._entrance.queue:
             self.census.begin(loop)
+
+    def fork(self, session: Session, origin: Origin, wait_s: float | None = None) -> None:
+        """Opens a new session as `open` does, with the state that another one has then.
+
+        Args:
+            session: The new one.
+            origin: Where its state comes from: a session of this manager that executes nothing, and is given no call
+                until it is freed.
+            wait_s: As for `open`.
+        """
+        session.origin = origin
+        self.open(session, wait_s)
 
     def warm(self) -> None:
         """Starts what sessions will need, so that the first one need not wait for it."""
@@ -221,7 +246,10 @@ class SessionManager:
         if self._making is not None:
             self._making.leave()
         if error is not None:
-            session.fail(self._failure("could not create an environment", error))
+            if isinstance(error, NotForkable):
+                session.fail(error)
+            else:
+                session.fail(self._failure("could not create an environment", error))
             return
         try:
             profile = self._checked_profile(environment)
@@ -250,6 +278,9 @@ class SessionManager:
             self._entrance.leave_queue(session)
 
     def gone(self, session: Session) -> None:
+        if session.origin is not None:  # it was closed before its turn came
+            origin, session.origin = session.origin, None
+            origin.freed()
         # By identity: one that never held a slot may bear the name of another.
         if self._sessions.get(session.id) is session:
             del self._sessions[session.id]
@@ -296,15 +327,44 @@ class SessionManager:
             self._making.leave()
 
     def _make(self, session: Session) -> None:
-        execution = Execution.THREAD if self._profile is None else self._profile.execution
+        if session.origin is None:
+            self._start(session, self._profile)
+        else:
+            self._branch(session, session.origin)
+
+    def _branch(self, session: Session, origin: Origin) -> None:
+        """Has the state of a session copied for a new one, and that started."""
+        source, session.origin = origin.source, None
+
+        def saved(seed: Any, error: BaseException | None) -> None:
+            if error is None and self._sessions.get(session.id) is session:
+                session.resemble(source)
+                self._start(session, source.profile, seed)
+            else:
+                if self._making is not None:
+                    self._making.leave()
+                if isinstance(error, OpenEnvError):  # a session translates all others
+                    session.fail(error)
+                else:  # it was closed meanwhile
+                    seed.discard()
+            origin.freed()
+
+        source.save(saved)
+
+    def _start(self, session: Session, profile: EnvironmentProfile | None, seed: Seed | None = None) -> None:
+        execution = Execution.THREAD if profile is None else profile.execution
         try:
-            executor = self._executor(execution, session)
+            executor = self._executor(execution, session, seed)
         except RuntimeError as trouble:  # the machine has no thread left to give
             if self._making is not None:
                 self._making.leave()
             session.fail(self._failure("could not create an environment", trouble))
         else:
-            session.start(executor, self.factory)
+            if isinstance(seed, Copied):
+                copy = seed.environment
+                session.start(executor, lambda: copy)
+            else:
+                session.start(executor, self.factory, None if isinstance(executor, ProcessExecutor) else seed)
 
     def _failure(self, what: str, error: BaseException) -> FactoryFailed:
         name = self.factory_name
@@ -329,9 +389,9 @@ class SessionManager:
             )
         return profile
 
-    def _executor(self, execution: Execution, session: Session) -> Executor:
+    def _executor(self, execution: Execution, session: Session, seed: Seed | None) -> Executor:
         if self._nursery is not None:
-            return ProcessExecutor(self._nursery)
+            return ProcessExecutor(self._nursery, seed)
         if execution is Execution.INLINE:
             return InlineExecutor()
         if execution is Execution.LOOP:

@@ -7,16 +7,24 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from ..errors import EnvironmentFailed, InvalidAction, OpenEnvError, ResetRequired, SessionLost, StepFailed
-from ..execution import Done, EnvironmentProfile, Executor, Operation, describe
+from ..errors import (
+    EnvironmentFailed,
+    InvalidAction,
+    InvalidArgument,
+    OpenEnvError,
+    ResetRequired,
+    SessionLost,
+    StepFailed,
+)
+from ..execution import Done, EnvironmentProfile, Executor, Operation, Seed, describe, load, save
 from ..logs import about
 from ..metrics import METER, Gauge, Phase
 from .gate import Gate
 from .life import Life
 
-__all__ = ["Lost", "Opened", "Owner", "Session", "SessionState"]
+__all__ = ["Lost", "Opened", "Origin", "Owner", "Session", "SessionState"]
 
 logger = logging.getLogger("openenv.sessions")
 
@@ -37,11 +45,26 @@ _STARTING, _LIVE, _EXECUTING = SessionState.STARTING, SessionState.LIVE, Session
 _DETACHED, _CLOSING, _GONE = SessionState.DETACHED, SessionState.CLOSING, SessionState.GONE
 _RESET, _STEP = Phase.RESET, Phase.STEP
 
+# What an environment may raise of our own: it stays what it is.
+_TOLD = (EnvironmentFailed, InvalidAction, InvalidArgument, ResetRequired)
+
 Opened = Callable[[OpenEnvError | None], None]
 """Hears that a session is LIVE, or why there is none."""
 
 Lost = Callable[[OpenEnvError], None]
 """Hears why a session was ended by somebody other than its user."""
+
+
+class Origin(NamedTuple):
+    """Where a session that is forked comes from.
+
+    Attributes:
+        source: The session whose state it begins with.
+        freed: To be called once, when that may go on.
+    """
+
+    source: Session
+    freed: Callable[[], None]
 
 
 class Owner(Protocol):
@@ -84,6 +107,7 @@ class Session:
         life: The sign of life of its client's connection; None where there is none to be had.
         holder: Number of the API key that it was opened with; 0 for none.
         peer: The address of its client, for people to read.
+        origin: Where its state is to come from; None once it has been asked, and for a session with one of its own.
         gone: Set when nothing of the session is left; None until somebody waits for that.
         user: What whoever opened it keeps with it; nobody here looks at it.
     """
@@ -105,6 +129,7 @@ class Session:
         "holder",
         "id",
         "life",
+        "origin",
         "peer",
         "profile",
         "state",
@@ -123,6 +148,7 @@ class Session:
         self.steps = 0
         self.executor = None
         self.gone: asyncio.Event | None = None
+        self.origin: Origin | None = None
         self.user: Any = None
         self._owner = owner
         self._opened = opened
@@ -195,6 +221,38 @@ class Session:
         """Does anything else with the environment, where and when it may be touched."""
         if self._takes_calls(done):
             self._submit(operation, argument, done)
+
+    def refused(self, error: Exception) -> None:
+        """What its last call gave could not be sent, and the client has the error in its place. Said in `done`."""
+
+    def save(self, done: Done) -> None:
+        """Copies the environment's state; `done` gets a `Seed`, which is to be used up or discarded.
+
+        Somebody else may want it: it can be had while the connection of its own client is gone, too.
+        """
+        if self.state is _DETACHED or self._takes_calls(done):
+            self._submit(save, None, done)
+
+    def load(self, seed: Seed, source: Session, done: Done) -> None:
+        """Goes on from the state of another session, which gave the seed."""
+        episode, steps = source.episode, source.steps  # it may have gone on when this has ended
+
+        def loaded(_: Any, error: BaseException | None) -> None:
+            if error is None:
+                self.resemble(source)
+                self.episode, self.steps = episode, steps
+            else:
+                seed.discard()
+            done(None, error)
+
+        if self._takes_calls(done):
+            self._submit(load, seed, loaded)
+        else:
+            seed.discard()
+
+    def resemble(self, source: Session) -> None:
+        """Its environment has the state of another session's from here on."""
+        self.episode, self.steps = source.episode, source.steps
 
     def cancel(self) -> bool:
         """Stops the call in flight, if its executor can do that (the result); its `done` comes in any case."""
@@ -287,15 +345,18 @@ class Session:
 
     # What the owner does.
 
-    def start(self, executor: Executor, factory: Callable[[], Any]) -> None:
-        """Has the environment made."""
+    def start(self, executor: Executor, factory: Callable[[], Any], seed: Seed | None = None) -> None:
+        """Has the environment made, and go on from the seed if there is one."""
         self.executor = executor
         began = time.monotonic()
 
         def made(environment: Any, error: BaseException | None) -> None:
             if METER.on:
                 METER.observe(Phase.CONSTRUCT, time.monotonic() - began)
-            self._owner.made(self, environment, error)
+            if seed is None or error is not None:
+                self._owner.made(self, environment, error)
+            else:
+                executor.submit(load, seed, lambda _, failure: self._owner.made(self, environment, failure))
 
         executor.start(factory, made)
 
@@ -380,7 +441,7 @@ class Session:
             self.executor.close(self._closed)
         # Errors of other kinds that an environment raises are about its own affairs: a lost connection of its own
         # is not the loss of this session.
-        if error is not None and not isinstance(error, (EnvironmentFailed, InvalidAction, ResetRequired)):
+        if error is not None and not isinstance(error, _TOLD):
             failed = StepFailed(describe(error))
             failed.__cause__ = error
             error = failed

@@ -7,10 +7,10 @@ import gc
 import itertools
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ..errors import ConnectionFailed, StepTimeout, UsageError
+from ..errors import ConnectionFailed, OpenEnvError, StepTimeout, UsageError
 from ..execution import Execution
 from .conduct import told
 from .probe import CannotTell, Fault, Probe
@@ -25,6 +25,12 @@ STEPS = 4
 HOLDING_UP_S = 0.05
 SHORTEST_DEADLINE_S = 0.001
 DEADLINES = 4
+# A server looks at deadlines every few milliseconds, so a short step may end in spite of its own; and where much else
+# runs, one may be stopped before it has begun. Neither shows anything: so there are more, if they are quick.
+MOST_DEADLINES = 16
+DEADLINES_S = 2.0
+# The quickest of so many is what a step takes; the others met what else the machine does.
+TIMINGS = 3
 # Memory is compared after so much of all episodes, when what is made once has been made.
 WARM = 0.5
 # Less is of the machine: arenas of malloc, caches that fill.
@@ -112,29 +118,48 @@ async def _check_all(stage: Stage, played: list[list[Seen]], reference: list[See
 async def _deadline(stage: Stage) -> str:
     actions = await stage.actions()
     async with stage.session() as player:
-        await followed(player.reset(SEED), "reset")
-        began = time.perf_counter()
-        await followed(player.step(actions[0]), "step")
-        usual = time.perf_counter() - began
-        late = 0
-        for number in range(DEADLINES):
+        usual = min([await _time_of_a_step(player, actions[0]) for _ in range(TIMINGS)])
+        for name, call in _next_episode(player, actions):
+            if (failure := _failure(await followed(call, name))) is not None:
+                raise CannotTell(f"a {name} fails without a deadline too: {told(failure, stage)}")
+        late = tried = 0
+        began = time.monotonic()
+        while tried < DEADLINES or (tried < MOST_DEADLINES and time.monotonic() - began < DEADLINES_S):
+            part = tried % DEADLINES
+            tried += 1
             await followed(player.reset(SEED), "reset")
-            limit = max(SHORTEST_DEADLINE_S, usual * (number + 1) / (DEADLINES + 1))
-            seen = await followed(player.step(actions[number], timeout_s=limit), "step")
+            limit = max(SHORTEST_DEADLINE_S, usual * (part + 1) / (DEADLINES + 1))
+            seen = await followed(player.step(actions[part], timeout_s=limit), "step")
             late += isinstance(seen.error, StepTimeout)
-            for name, call in (("reset", player.reset(SEED + 1)), ("step", player.step(actions[0]))):
-                after = await followed(call, name)
-                if after.error is not None and not isinstance(after.error, UsageError) and late:
+            for name, call in _next_episode(player, actions):
+                failure = _failure(await followed(call, name))
+                if late and failure is not None:
                     raise Fault(
                         f"a step had {limit * 1000:.0f} ms and was stopped; the {name} that followed gave "
-                        f"{told(after.error, stage)}.",
+                        f"{told(failure, stage)}.",
                         "let asyncio.CancelledError through, and give back in `finally` (or `async with`) what step "
                         "takes: locks, connections",
                     )
     took = f"a step takes {usual * 1000:.1f} ms"
     if not late:
         raise CannotTell(f"steps end before any deadline, so none could be stopped ({took})")
-    return f"{late} of {DEADLINES} steps were stopped at their deadline ({took}); the next episode works"
+    return f"{late} of {tried} steps were stopped at their deadline ({took}); the next episode works"
+
+
+def _next_episode(player: Player, actions: list[dict[str, Any]]) -> Iterator[tuple[str, Any]]:
+    yield "reset", player.reset(SEED + 1)
+    yield "step", player.step(actions[0])
+
+
+def _failure(seen: Seen) -> OpenEnvError | None:
+    return None if isinstance(seen.error, UsageError) else seen.error
+
+
+async def _time_of_a_step(player: Player, action: dict[str, Any]) -> float:
+    await followed(player.reset(SEED), "reset")
+    began = time.perf_counter()
+    await followed(player.step(action), "step")
+    return time.perf_counter() - began
 
 
 async def _blocking(stage: Stage) -> str:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..errors import OpenEnvError
+from .difference import SchemaNodes, close, first_difference
 from .probe import CannotTell, Fault, Probe
 from .stage import Seen, Stage
 
@@ -16,10 +15,6 @@ SEED = 7
 STEPS = 8
 # Different seeds and actions for the sessions that must not be seen in another one.
 OTHER_SEED = 8
-# A schema may say of a field that it does not follow from the seed: a clock, a name of a process.
-UNSEEDED = "seeded"
-# What such texts are needs no word.
-_CLOCKS = ("date-time", "time", "uuid")
 NOTHING_TO_COMPARE = "without seeds and without step_count, there is nothing by which episodes could be compared"
 
 
@@ -183,10 +178,10 @@ def difference(stage: Stage, one: list[Seen], other: list[Seen]) -> str | None:
         if (first.error is None) != (second.error is None):
             return f"{first.call} gave {_answer(first)} the one time and {_answer(second)} the other"
         schema = stage.schemas["reset_observation" if first.reset else "observation"]
-        found = _differing(first.observation, second.observation, schema, schema.get("$defs", {}), "")
+        found = first_difference(first.observation, second.observation, SchemaNodes(schema))
         if found is not None:
-            return f"{first.call}: {found}"
-        if first.done != second.done or not _close(first.reward, second.reward):
+            return f"{first.call}: {found.sentence('the one time', 'the other')}"
+        if first.done != second.done or not close(first.reward, second.reward):
             return (
                 f"{first.call}: reward {first.reward!r} and done={first.done} the one time, "
                 f"{second.reward!r} and done={second.done} the other"
@@ -196,49 +191,8 @@ def difference(stage: Stage, one: list[Seen], other: list[Seen]) -> str | None:
     return None
 
 
-def _differing(one: Any, other: Any, schema: Any, definitions: Mapping[str, Any], place: str) -> str | None:
-    """The first part of two values that differs, with its place."""
-    if one == other:
-        return None
-    schema = schema if isinstance(schema, Mapping) else {}
-    if _follows_no_seed(schema):
-        return None
-    if "$ref" in schema:
-        schema = definitions.get(str(schema["$ref"]).rpartition("/")[2], {})
-    parts: Iterator[tuple[str, Any, Any, Any]]
-    if isinstance(one, dict) and isinstance(other, dict) and one.keys() - other.keys() == other.keys() - one.keys():
-        properties = schema.get("properties", {})
-        # At the top, metadata are facts beside the observation.
-        names = sorted(one.keys() - ({"metadata"} if not place else set()))
-        parts = ((f"{place}.{name}".lstrip("."), one[name], other[name], properties.get(name)) for name in names)
-    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        pairs = enumerate(zip(one, other, strict=True))
-        parts = ((f"{place}[{index}]", mine, theirs, schema.get("items")) for index, (mine, theirs) in pairs)
-    else:
-        same = _close(one, other)
-        return None if same else f"{place or 'it'} is {_shown(one)} the one time, {_shown(other)} the other"
-    found = (_differing(mine, theirs, part, definitions, name) for name, mine, theirs, part in parts)
-    return next((each for each in found if each is not None), None)
-
-
-def _follows_no_seed(schema: Mapping[str, Any]) -> bool:
-    variants = [schema, *(each for each in schema.get("anyOf", ()) if isinstance(each, Mapping))]
-    return schema.get(UNSEEDED) is False or any(each.get("format") in _CLOCKS for each in variants)
-
-
-def _close(one: Any, other: Any) -> bool:
-    if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-9) or (math.isnan(one) and math.isnan(other))
-    return bool(one == other)
-
-
 def _answer(seen: Seen) -> str:
     return "an answer" if seen.error is None else f"{type(seen.error).__name__}: {seen.error.message[:120]}"
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 PROBES = (

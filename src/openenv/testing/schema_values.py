@@ -63,14 +63,14 @@ class SchemaValues:
         """
         try:
             found = self._value(self._schema, "", 0)
+            required = self._schema.get("required", ())
+            if isinstance(found, dict):
+                return {name: part for name, part in found.items() if name in required or name not in self._skipped}
+            return found
         except NoValue:
             raise
         except _ODD as error:
             raise NoValue(f"its schema cannot be read: {type(error).__name__}: {error}") from None
-        if isinstance(found, dict):
-            required = self._schema.get("required", ())
-            return {name: part for name, part in found.items() if name in required or name not in self._skipped}
-        return found
 
     def _value(self, schema: Any, place: str, depth: int) -> Any:
         if schema is True or schema == {}:

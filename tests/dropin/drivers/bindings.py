@@ -16,11 +16,6 @@ from typing import Any
 from checks import check, check_ours, fails, main
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
-
-
 class _Unsloth:
     """Starts `python -m uvicorn pkg.server.app:app` and waits until `/health` contains `healthy`."""
 
@@ -28,7 +23,11 @@ class _Unsloth:
         self.package = package
 
     def __enter__(self) -> str:
-        port = _free_port()
+        # Nobody else gets the port while this is open; a server that is told of it may listen there.
+        self.holder = socket.socket()
+        self.holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.holder.bind(("0.0.0.0", 0))
+        port = self.holder.getsockname()[1]
         app = f"{self.package}.server.app:app"
         command = [sys.executable, "-m", "uvicorn", app, "--host", "0.0.0.0", "--port", str(port)]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -46,6 +45,7 @@ class _Unsloth:
     def __exit__(self, *_: Any) -> None:
         self.process.terminate()
         self.process.wait(20)
+        self.holder.close()
 
 
 @check

@@ -14,15 +14,21 @@ from openenv.execution.process import Nursery
 from openenv.execution.process import nursery as nurseries
 from openenv.settings import ServerSettings
 
-from .wild import Patient, Wild, alive, descendants, gone, group_of, local_factory, nursery_of, until
+from .wild import PATIENCE_S, Patient, Wild, alive, descendants, gone, local_factory, nursery_of, until
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 
 
 async def children(nursery: Nursery, count: int) -> list[int]:
-    """The processes of sessions, as soon as there are so many."""
-    await until(lambda: len(descendants(nursery.pid)) == 1 + count)
-    return descendants(nursery.pid)[1:]
+    """The processes of sessions, as soon as so many of them live."""
+    found: list[int] = []
+
+    def all_there() -> bool:
+        found[:] = filter(alive, descendants(nursery.pid)[1:])
+        return len(found) == count
+
+    await until(all_there)
+    return found
 
 
 async def test_processes_are_kept_ready_and_replaced_when_they_are_taken(loop_factory):
@@ -80,8 +86,17 @@ async def test_a_session_opened_while_there_is_no_warm_parent_waits_for_the_next
     async with nursery_of() as nursery:
         first = Patient(nursery)
         assert await first.start() is None
+        died, noticed = nursery.died, asyncio.Event()
+
+        def mourned() -> None:
+            died()
+            noticed.set()
+
+        monkeypatch.setattr(nursery, "died", mourned)
         os.kill(nursery.pid, signal.SIGKILL)
-        await until(lambda: nursery.pid is None)
+        async with asyncio.timeout(PATIENCE_S):
+            await noticed.wait()  # and nothing more: the next parent may be due already
+        assert nursery.pid is None
         assert await Patient(nursery).start() is None
 
 
@@ -134,17 +149,14 @@ async def test_what_left_its_group_lives_as_long_as_its_own_session():
         one, other = Patient(nursery), Patient(nursery)
         assert await one.start() is None
         assert await other.start() is None
-        pid = await one.pid()
-        passing = await one.do(do="escape", deep=True)
-        await until(lambda: any(each not in {pid, passing} and group_of(each) == [each] for each in descendants(pid)))
-        escaped = [each for each in descendants(pid) if each not in {pid, passing}]
+        escaped = await one.do(do="escape", deep=True)
         await other.close()
         third = Patient(nursery)
         assert await third.start() is None  # by now the warm parent has looked for what was left behind
         await third.close()
-        assert all(map(alive, escaped))
+        assert alive(escaped)
         await one.close()
-        await gone(*escaped)
+        await gone(escaped)
 
 
 async def test_nothing_is_started_before_it_is_needed():

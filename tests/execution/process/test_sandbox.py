@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 
@@ -67,6 +68,11 @@ async def test_other_processes_cannot_be_seen():
 async def test_no_privileges_are_left():
     async with patient_of(sandbox="bwrap") as patient:
         assert await patient.do(do="privileges") == [0, 0]
+
+
+async def test_the_keyrings_of_the_kernel_cannot_be_reached():
+    async with patient_of(sandbox="bwrap") as patient:
+        assert await patient.do(do="keyring") == [errno.EPERM] * 3
 
 
 async def test_what_leaves_its_group_ends_with_its_session():

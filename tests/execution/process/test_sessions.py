@@ -25,7 +25,7 @@ from openenv.types import Action, Observation
 from ... import asynchronous
 from ...asynchronous import open_session, outcome, until
 from ...environments import Exclusive
-from .wild import PATIENCE_S, Failing, Talkative, Unborn, Wild, alive, gone, names
+from .wild import PATIENCE_S, Failing, Talkative, Unborn, Wild, alive, descriptors, gone
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 
@@ -101,7 +101,7 @@ async def test_a_constructor_that_fails_is_factory_failed():
 
 
 async def test_nothing_is_left_when_the_manager_is_closed():
-    before = names("/proc/self/fd")
+    before = descriptors()
     manager = SessionManager(Wild, Limits(max_sessions=4))
     pids = []
     for _ in range(3):
@@ -111,7 +111,7 @@ async def test_nothing_is_left_when_the_manager_is_closed():
     session.step(Action(metadata={"do": "resist"}), lambda result, error: None)
     await manager.aclose()
     assert not any(map(alive, pids))
-    assert names("/proc/self/fd") == before
+    assert not descriptors() - before
 
 
 async def test_closing_a_session_in_mid_call_ends_its_process():

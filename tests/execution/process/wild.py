@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -93,16 +93,19 @@ class Wild(Environment[Action, Observation, State]):
         while True:
             pass
 
-    def resist(self) -> None:
+    def resist(self, there: str = "") -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if there:
+            Path(there).touch()
         self.hang()
 
-    def tidy(self, path: str) -> None:
+    def tidy(self, path: str, there: str) -> None:
         def tidied(*_: Any) -> None:
             Path(path).write_text("tidy")
             os._exit(0)
 
         signal.signal(signal.SIGTERM, tidied)
+        Path(there).touch()
         self.hang()
 
     def multiply(self, times: int) -> None:
@@ -114,12 +117,11 @@ class Wild(Environment[Action, Observation, State]):
         self.hang()
 
     def escape(self, deep: bool = False) -> int:
-        """Leaves a process in a session of its own."""
-        words = "import os, time; os.fork() and os._exit(0); os.setsid(); time.sleep(60)" if deep else "input()"
-        process = subprocess.Popen(
-            [sys.executable, "-c", "import time; time.sleep(60)" if not deep else words], start_new_session=True
-        )
-        return process.pid
+        """Leaves a process in a session of its own; a deep one loses its parent, too."""
+        leave = "os.fork() and os._exit(0); os.setsid(); " if deep else ""
+        words = f"import os, time; {leave}print(os.getpid(), flush=True); time.sleep(60)"
+        process = subprocess.Popen([sys.executable, "-c", words], stdout=subprocess.PIPE, start_new_session=True)
+        return int(process.stdout.readline())
 
     def allocate(self) -> None:
         hoard = []
@@ -190,6 +192,16 @@ class Wild(Environment[Action, Observation, State]):
         lines = Path("/proc/self/status").read_text().splitlines()
         return [int(line.split()[1], 16) for line in lines if line.startswith(("CapEff", "CapPrm", "CapBnd"))][:2]
 
+    def keyring(self) -> list[int]:
+        libc = ctypes.CDLL(None, use_errno=True)
+        add_key, request_key, keyctl = {"x86_64": (248, 249, 250), "aarch64": (217, 218, 219)}[os.uname().machine]
+        calls = (
+            (add_key, b"user", b"openenv", b"x", 1, -4),
+            (request_key, b"user", b"openenv", None, 0),
+            (keyctl, 0, -4, 1),
+        )
+        return [ctypes.get_errno() if libc.syscall(*call) < 0 else 0 for call in calls]
+
     def limits(self) -> dict[str, int]:
         import resource
 
@@ -252,7 +264,7 @@ class Closing(Wild):
 class AsyncClosing(Closing):
     """The same, asynchronously."""
 
-    async def close(self) -> None:  # type: ignore[override]
+    async def close(self) -> None:
         await asyncio.sleep(0)
         super().close()
 
@@ -264,9 +276,9 @@ class LoopClosing(AsyncWild):
         super().__init__()
         self.path, self.then = path, "nothing"
 
-    async def close(self) -> None:  # type: ignore[override]
+    async def close(self) -> None:
         await asyncio.sleep(0)
-        Closing.close(self)  # type: ignore[arg-type]
+        Closing.close(self)
 
 
 class Talkative(Wild):
@@ -363,7 +375,7 @@ class Patient:
 @asynccontextmanager
 async def nursery_of(factory: Any = Wild, *arguments: Any, **settings: Any) -> AsyncIterator[Nursery]:
     """A nursery that has no pool unless it is asked for; nothing of it may be left in the end."""
-    before = names("/proc/self/fd")
+    before = descriptors()
     made = functools.partial(factory, *arguments) if arguments else factory
     nursery = Nursery(made, ServerSettings(**{"process_pool": 0, **settings}))
     try:
@@ -374,7 +386,7 @@ async def nursery_of(factory: Any = Wild, *arguments: Any, **settings: Any) -> A
         if "sandbox" in settings:  # bwrap itself is there for a moment longer
             await gone(*left)
     assert not [pid for pid in left if alive(pid)]
-    assert names("/proc/self/fd") == before
+    assert not descriptors() - before
 
 
 @asynccontextmanager
@@ -436,6 +448,15 @@ async def until(condition: Callable[[], bool]) -> None:
 def names(folder: str) -> list[str]:
     """What is in a folder."""
     return sorted(entry.name for entry in Path(folder).iterdir())
+
+
+def descriptors() -> set[tuple[str, str]]:
+    """What this process has open, by number and what is behind it. Garbage of other tests may close in between."""
+    opened = set()
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # that of the folder itself
+            opened.add((entry.name, str(entry.readlink())))
+    return opened
 
 
 def _is_road(descriptor: int) -> bool:

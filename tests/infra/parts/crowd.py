@@ -21,7 +21,7 @@ _STEP = b'{"type":"step","data":{"wait_seconds":0.0}}'
 _CLOSE = b'{"type":"close"}'
 
 
-class Seat(WSListener):  # type: ignore[misc]  # picows has no types for it
+class Seat(WSListener):
     """One session of the benchmark environment.
 
     Attributes:

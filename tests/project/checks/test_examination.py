@@ -102,7 +102,7 @@ def test_what_an_environment_that_hangs_has_started_is_ended_too(project: Path) 
         f"pathlib.Path({str(started)!r}).write_text(str(other.pid))\n"
         "time.sleep(3000)\n",
     )
-    assert not examine(str(project), Level.STATIC, 0.5).passed
+    assert not examine(str(project), Level.STATIC, 1.5).passed
     until(lambda: not alive(int(started.read_text(encoding="utf-8"))))
 
 
@@ -215,7 +215,7 @@ def alive(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] != "Z"
 
 
-def until(condition):  # type: ignore[no-untyped-def]
+def until(condition):
     """Waits for processes, which tell nobody."""
     limit = time.monotonic() + SOON_S
     while True:

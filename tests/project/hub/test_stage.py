@@ -30,7 +30,7 @@ def write(project: Project, *names: str, text: str = "x") -> None:
 
 
 def staged(project: Project, **request: object) -> Stage:
-    return Stage.of(Project.find(project.folder), SpaceRequest(**request))  # type: ignore[arg-type]
+    return Stage.of(Project.find(project.folder), SpaceRequest(**request))
 
 
 ENDS = ["ENV ENABLE_WEB_INTERFACE=true", "ENV OPENENV_API_KEYS=none"]

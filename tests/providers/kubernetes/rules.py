@@ -116,5 +116,5 @@ def _of_resources(resources: dict[str, Any]) -> Iterator[str]:
 
 
 def _amount(text: str) -> float:
-    number, unit = re.fullmatch(r"([\d.]+)(\D*)", text).groups()  # type: ignore[union-attr]
+    number, unit = re.fullmatch(r"([\d.]+)(\D*)", text).groups()
     return float(number) * _UNITS[unit]

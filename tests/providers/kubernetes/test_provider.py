@@ -22,6 +22,7 @@ from openenv.providers.kubernetes import access
 from openenv.providers.kubernetes import provider as module
 from openenv.providers.owner import OWNER, Owner
 
+from ...ports import held_port
 from .api import NAMESPACE, Cluster, standing_in, write_kubeconfig
 from .conftest import Make
 
@@ -45,26 +46,25 @@ def test_an_episode_from_a_plain_program(provider: Make, cluster: Cluster) -> No
 
 
 def test_a_container_as_existing_code_starts_it(provider: Make, cluster: Cluster) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as finder:
-        port = finder.getsockname()[1]
-    with provider() as kubernetes:
-        variables = {"OPENENV_API_KEYS": "control:a-key-that-is-long-enough"}
-        url = kubernetes.start_container(
-            "any:1", port, variables, command=SERVE, cpu_limit=0.5, memory_limit="256m", annotations={"a": "b"}
-        )
-        assert url == f"http://127.0.0.1:{port}"
-        assert kubernetes.api_key == "a-key-that-is-long-enough"
-        kubernetes.wait_for_ready(url, 20.0)
-        (pod,) = pods_of(cluster)
-        assert pod["spec"]["containers"][0]["resources"]["limits"] == {"cpu": "500m", "memory": "256Mi"}
-        assert pod["metadata"]["annotations"] == {"a": "b"}
-        with pytest.raises(UsageError, match="already"):
-            kubernetes.start_container("any:1")
-        kubernetes.stop_container()
-        kubernetes.stop_container()
-    with provider() as kubernetes, socket.create_server(("127.0.0.1", port)):
-        with pytest.raises(LaunchFailed, match=f"port {port} of this machine"):
-            kubernetes.start_container("any:1", port, command=SERVE)
+    with held_port() as port:
+        with provider() as kubernetes:
+            variables = {"OPENENV_API_KEYS": "control:a-key-that-is-long-enough"}
+            url = kubernetes.start_container(
+                "any:1", port, variables, command=SERVE, cpu_limit=0.5, memory_limit="256m", annotations={"a": "b"}
+            )
+            assert url == f"http://127.0.0.1:{port}"
+            assert kubernetes.api_key == "a-key-that-is-long-enough"
+            kubernetes.wait_for_ready(url, 20.0)
+            (pod,) = pods_of(cluster)
+            assert pod["spec"]["containers"][0]["resources"]["limits"] == {"cpu": "500m", "memory": "256Mi"}
+            assert pod["metadata"]["annotations"] == {"a": "b"}
+            with pytest.raises(UsageError, match="already"):
+                kubernetes.start_container("any:1")
+            kubernetes.stop_container()
+            kubernetes.stop_container()
+        with provider() as kubernetes, socket.create_server(("127.0.0.1", port)):
+            with pytest.raises(LaunchFailed, match=f"port {port} of this machine"):
+                kubernetes.start_container("any:1", port, command=SERVE)
 
 
 @pytest.mark.parametrize(

@@ -25,5 +25,5 @@ export interface Metadata {
   notes?: string[];
   /** Whether its author has a page of their own at `web/custom/`. */
   custom?: boolean;
-  server: { version: string; mode: string; max_sessions: number; idle_timeout_s: number | null };
+  server: { version: string; environment: string; mode: string; max_sessions: number; idle_timeout_s: number | null };
 }

@@ -69,28 +69,32 @@ function readLine(value: Json): Transition | string {
 
 function gaps(transitions: Transition[]): string[] {
   const found: string[] = [];
-  let before: Transition | undefined;
-  for (const transition of transitions) {
-    const same = before !== undefined && before.episode_id === transition.episode_id && transition.step > 0;
-    const from = same ? (before as Transition).step + 1 : 0;
-    if (transition.step > from) {
-      found.push(`${transition.step - from} transitions are missing before step ${transition.step} of episode ${transition.episode_id}`);
+  for (const episode of byEpisode(transitions)) {
+    let next = 0;
+    for (const { step, episode_id } of episode) {
+      if (step > next) found.push(`${step - next} transitions are missing before step ${step} of episode ${episode_id}`);
+      next = step + 1;
     }
-    before = transition;
   }
   return found;
 }
 
-/** The transitions of each episode, in the order in which they began. */
+/** The transitions of each episode, in the order in which they began. A server mixes the lines of its sessions, and
+ * clients may give one id to many episodes: a reset begins the next one of its session. */
 export function byEpisode(transitions: Transition[]): Transition[][] {
-  const episodes = new Map<string, Transition[]>();
+  const episodes: Transition[][] = [];
+  const going = new Map<string, Transition[]>();
   for (const transition of transitions) {
     const name = `${transition.session_id} ${transition.episode_id}`;
-    const lines = episodes.get(name);
-    if (lines) lines.push(transition);
-    else episodes.set(name, [transition]);
+    let lines = going.get(name);
+    if (!lines || transition.step === 0) {
+      lines = [];
+      going.set(name, lines);
+      episodes.push(lines);
+    }
+    lines.push(transition);
   }
-  return [...episodes.values()];
+  return episodes;
 }
 
 const text = (value: Json | undefined) => (typeof value === 'string' ? value : null);

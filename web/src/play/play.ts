@@ -202,7 +202,7 @@ export class Play extends Store<Playing> {
       time: 0,
       duration_s: 0,
       error: null,
-      environment: metadata?.name ?? '',
+      environment: metadata?.server.environment ?? '',
       versions: { openenv: metadata?.server.version ?? null, environment: metadata?.version ?? null },
       schema: metadata?.schema_hash ?? null,
       shown: shownOf(outcome),

@@ -115,7 +115,7 @@ function Scrubber({ transitions, metadata }: { transitions: Transition[]; metada
   if (!transition) return null;
   return (
     <>
-      {(strange || (metadata && transition.environment && transition.environment !== metadata.name)) && (
+      {(strange || (metadata && transition.environment && ![metadata.server.environment, metadata.name].includes(transition.environment))) && (
         <div class="box warn" role="status">
           Recorded from {transition.environment || 'another environment'}
           {transition.versions.environment ? ` ${transition.versions.environment}` : ''} with other schemas than those of this server: fields are shown as they were recorded.

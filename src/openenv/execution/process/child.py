@@ -5,17 +5,23 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import pickle
 import socket
+import threading
 import traceback
 from collections.abc import Callable
 from types import CoroutineType
 from typing import Any
 
-from ...errors import FactoryFailed
-from ..executor import Operation, attempt, close, construct, has_close
+from ...errors import FactoryFailed, NotForkable
+from ..executor import Operation, attempt, close, construct, describe, has_close
+from ..forking import begin_random, keeps_state, load, save
 from ..host import Host
 from ..profile import is_asynchronous, profile_of
+from .limits import most_output_bytes
 from .messages import HEAD, Made, Verb, decode_request, encode_error, encode_reply
+from .reference import dumps
+from .sibling import fork_sibling
 
 __all__ = ["Child"]
 
@@ -35,7 +41,14 @@ class Child:
         self._road = road
         self._factory = factory
         self._environment: Any = None
-        self._operations: dict[int, Operation] = {Verb.MAKE: self._make, Verb.CALL: _call, Verb.CLOSE: close}
+        self._operations: dict[int, Operation] = {
+            Verb.MAKE: self._make,
+            Verb.CALL: _call,
+            Verb.CLOSE: close,
+            Verb.SAVE: _save,
+            Verb.LOAD: _load,
+            Verb.FORK: self._fork,
+        }
         self._runner: asyncio.Runner | None = None
         self._made: asyncio.Future[None] | None = None
 
@@ -99,7 +112,41 @@ class Child:
             Verb.STATE: profile.state,
         }
         self._environment = environment
-        return Made(cls.__name__, has_close(environment), profile.seedable)
+        # A loop of asyncio cannot be used in a copy of its process.
+        forks = not keeps_state(cls) and not is_asynchronous(cls)
+        return Made(cls.__name__, has_close(environment), profile.seedable, forks)
+
+    def _fork(self, environment: Any, nothing: None) -> int:
+        """Forks the process. The new one goes on from here too: it answers, with 0, on the road it is given."""
+        count = threading.active_count()
+        if count > 1 or self._runner is not None:
+            name = type(environment).__name__
+            raise NotForkable(
+                f"{name} cannot be forked: its process has {count} threads or an event loop, and a fork of it would "
+                "have one thread: implement save_state() and load_state()"
+            )
+        begin_random(environment)
+        self._answer(Verb.CALL, True, None)
+        _, descriptors, _, _ = socket.recv_fds(self._road, 1, 2)
+        if len(descriptors) != 2:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            raise NotForkable("there is no descriptor left for another process: retry later")
+        road, errors = descriptors
+        given = socket.socket(fileno=road)
+        try:
+            pid = fork_sibling()
+            if pid == 0:
+                self._road.close()
+                self._road, given = given, self._road
+                self._road.set_inheritable(False)
+                os.dup2(errors, 2)
+            return pid
+        except OSError as error:
+            raise NotForkable(f"there is no process left for a fork: {error}") from error
+        finally:
+            given.close()
+            os.close(errors)
 
     def _await(self, call: Any, _: None) -> Any:
         if self._runner is None:
@@ -137,6 +184,33 @@ class Child:
                 return None
             have += count
         return frame
+
+
+def _save(environment: Any, _: None) -> Any:
+    seed = save(environment, None)
+    return _pickled_later(environment, seed) if inspect.isawaitable(seed) else _pickled(environment, seed)
+
+
+async def _pickled_later(environment: Any, seed: Any) -> bytes:
+    return _pickled(environment, await seed)
+
+
+def _pickled(environment: Any, seed: Any) -> bytes:
+    """The server hands it on as it is: what a process says is not unpickled there."""
+    name = type(environment).__name__
+    try:
+        state = dumps(seed)
+    except Exception as error:
+        sent = f"its state cannot be sent to another process ({describe(error)})"
+        raise NotForkable(f"{name} cannot be forked: {sent}: implement save_state() and load_state()") from error
+    if len(state) > most_output_bytes() - _CHUNK:
+        size = f"its state of {len(state)} bytes is over the limit (process_output_mb, OPENENV_PROCESS_OUTPUT_MB)"
+        raise NotForkable(f"{name} cannot be forked: {size}")
+    return state
+
+
+def _load(environment: Any, state: bytes) -> Any:
+    return load(environment, pickle.loads(state))  # noqa: S301 - of a process of the same class, for the same client
 
 
 def _call(environment: Any, argument: tuple[Operation, Any]) -> Any:

@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from ...errors import EnvironmentCrashed, OpenEnvError, ResetRequired
+from ...errors import EnvironmentCrashed, NotForkable, OpenEnvError, ResetRequired
 from ..executor import Done, Operation
+from ..forking import Seed, load, save
 from ..profile import EnvironmentProfile, Execution
 from .messages import Made, Verb, decode, encode_request
 from .nursery import Nursery
+from .offshoot import Branching, Offshoot, Sent
 from .ward import Ending, Ward
 
 __all__ = ["ProcessExecutor", "RemoteEnvironment"]
@@ -65,12 +67,17 @@ class ProcessExecutor:
 
     A process that crashed or was stopped is followed by a new one at the next `reset`; other calls until then get
     a typed error. What comes from the process is taken for data that anybody may have sent.
+
+    Args:
+        nursery: Where processes come from.
+        seed: What the environment goes on from when it starts; None: from nothing.
     """
 
-    __slots__ = ("_closed", "_done", "_fate", "_made", "_nursery", "_stopped", "_timer", "_ward")
+    __slots__ = ("_closed", "_done", "_fate", "_made", "_nursery", "_seed", "_stopped", "_timer", "_ward")
 
-    def __init__(self, nursery: Nursery):
+    def __init__(self, nursery: Nursery, seed: Seed | None = None):
         self._nursery = nursery
+        self._seed = seed
         self._ward: Ward | None = None
         self._done: Done | None = None
         self._made: Made | None = None
@@ -85,19 +92,28 @@ class ProcessExecutor:
         def made(result: Any, error: BaseException | None) -> None:
             done(None if error is not None else RemoteEnvironment(result), error)
 
-        self._make(made)
+        seed, self._seed = self._seed, None
+        if seed is None:
+            self._make(made)
+        else:
+            self._load(seed, lambda _, error: made(self._made, error))
 
     def submit(self, operation: Operation, argument: Any, done: Done) -> None:
         ward = self._ward
         if ward is None:
             if operation is _RESET:
                 self._make_and_reset(argument, done)
+            elif operation is load:
+                self._load(argument, done)
             else:
                 done(
                     None, self._fate or ResetRequired("the environment's process has ended: reset() starts a new one")
                 )
             return
         verb = _VERBS.get(operation)
+        if verb is None and (operation is save or operation is load):
+            self._save(ward, done) if operation is save else self._load(argument, done)
+            return
         try:
             if verb is None:
                 frame = encode_request(Verb.CALL, (operation, argument))
@@ -167,6 +183,50 @@ class ProcessExecutor:
         elif done is not None:
             done(None, error)
 
+    def _save(self, ward: Ward, done: Done) -> None:
+        """Has the process forked; its state sent, where it cannot be."""
+        made = self._made
+        assert made is not None
+        if not (made.forks and self._nursery.forks):
+
+            def sent(state: Any, error: BaseException | None) -> None:
+                if error is None and type(state) is not bytes:
+                    error = EnvironmentCrashed("the environment's process does not keep to what was agreed")
+                done(None if error else Sent(state, made), error)
+
+            self._done = sent
+            ward.send(encode_request(Verb.SAVE, None))
+            return
+        try:
+            branching = Branching(self._nursery, ward, made, done)
+        except OSError as error:
+            done(None, NotForkable(f"there is no descriptor left for another process: {error}"))
+            return
+
+        def ready(result: Any, error: BaseException | None) -> None:
+            if branching.ready(result, error):
+                self._done = branching.forked
+
+        self._done = ready
+        ward.send(encode_request(Verb.FORK, None))
+
+    def _load(self, seed: Any, done: Done) -> None:
+        """Goes on from a seed, in a process that is there already or in another one."""
+        if isinstance(seed, Offshoot) and not seed.ward.is_open:
+            done(None, EnvironmentCrashed("the fork of the environment's process has ended before it was used"))
+        elif isinstance(seed, Offshoot):
+            if self._ward is not None:
+                self._ward.owner = None
+                self._ward.end("", GRACE_S)
+            self._ward, self._made = seed.ward, seed.made
+            self._ward.owner = self
+            done(None, None)
+        elif self._ward is not None:
+            self._done = done
+            self._ward.send(encode_request(Verb.LOAD, seed.state))
+        else:
+            self._make_and(lambda: self._load(seed, done), done)
+
     def _make(self, done: Done) -> None:
         def made(result: Any, error: BaseException | None) -> None:
             if error is None and type(result) is not Made:
@@ -183,9 +243,14 @@ class ProcessExecutor:
         self._ward.send(encode_request(Verb.MAKE, None))
 
     def _make_and_reset(self, argument: Any, done: Done) -> None:
+        self._make_and(lambda: self.submit(_RESET, argument, done), done)
+
+    def _make_and(self, then: Callable[[], None], done: Done) -> None:
+        """Makes an environment, and does something with it if that went well."""
+
         def made(_: Any, error: BaseException | None) -> None:
             if error is None:
-                self.submit(_RESET, argument, done)
+                then()
                 return
             if self._ward is not None:  # alive, and without an environment
                 self._ward.owner = None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from typing import Self
 
 from ...settings import ServerSettings
 
-__all__ = ["ProcessLimits"]
+__all__ = ["ProcessLimits", "most_output_bytes"]
 
 _MIB = 1024 * 1024
 
@@ -56,6 +57,14 @@ class ProcessLimits:
             _lower(resource.RLIMIT_CPU, seconds, beyond=1)  # first SIGXCPU, which can be caught, then SIGKILL
         if self.memory_bytes is not None:
             _lower(resource.RLIMIT_AS, self.memory_bytes)
+
+
+def most_output_bytes() -> int:
+    """In the process of a session: its limit of replies, which is that of files too."""
+    import resource
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    return sys.maxsize if limit == resource.RLIM_INFINITY else limit
 
 
 def _lower(kind: int, limit: int, beyond: int = 0) -> None:

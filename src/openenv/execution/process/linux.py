@@ -10,12 +10,14 @@ from typing import Any
 __all__ = [
     "adopt_orphans",
     "die_with_parent",
+    "filter_calls",
     "give_up_privileges",
     "mount",
     "private_namespaces",
 ]
 
 _PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 24, 36, 38
+_PR_SET_SECCOMP = 22
 _CLONE_NEWNS, _CLONE_NEWPID = 0x0002_0000, 0x2000_0000
 _CAPABILITY_VERSION_3 = 0x2008_0522
 _CAPABILITIES = 64
@@ -28,9 +30,9 @@ def die_with_parent(number: int = 9) -> None:
     _check(_libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0), "prctl(PR_SET_PDEATHSIG)")
 
 
-def adopt_orphans() -> None:
-    """Makes this process the parent of descendants whose own parent ends."""
-    _check(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl(PR_SET_CHILD_SUBREAPER)")
+def adopt_orphans(wanted: bool = True) -> None:
+    """Makes this process the parent of descendants whose own parent ends, or leaves them to one above it."""
+    _check(_libc.prctl(_PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
 def private_namespaces() -> None:
@@ -54,6 +56,17 @@ def give_up_privileges() -> None:
     head = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     none = (ctypes.c_uint32 * 6)()
     _check(_libc.capset(head, none), "capset")
+
+
+def filter_calls(program: bytes) -> None:
+    """Has the kernel ask a program (of seccomp) about each system call of this process and of what it starts."""
+    room = ctypes.create_string_buffer(program, len(program))
+
+    class Program(ctypes.Structure):
+        _fields_ = (("length", ctypes.c_ushort), ("lines", ctypes.c_void_p))
+
+    told = Program(len(program) // 8, ctypes.addressof(room))
+    _check(_libc.prctl(_PR_SET_SECCOMP, 2, ctypes.byref(told), 0, 0), "prctl(PR_SET_SECCOMP)")
 
 
 def _check(result: int, what: str) -> None:

@@ -15,7 +15,15 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from ...errors import EnvironmentFailed, InvalidAction, OpenEnvError, ResetRequired, UsageError, from_wire
+from ...errors import (
+    EnvironmentFailed,
+    InvalidAction,
+    InvalidArgument,
+    OpenEnvError,
+    ResetRequired,
+    UsageError,
+    from_wire,
+)
 from ...protocol.codec import codec_of
 from ...protocol.outcome import encode_outcome, encode_state_fields
 from ..executor import describe
@@ -48,6 +56,9 @@ class Verb(IntEnum):
     STATE = 4
     CALL = 5
     CLOSE = 6
+    SAVE = 7
+    LOAD = 8
+    FORK = 9
 
 
 class Made(Struct):
@@ -57,11 +68,13 @@ class Made(Struct):
         name: Its class's name.
         closes: Whether its `close` does anything.
         seedable: Whether its `reset` takes a seed.
+        forks: Whether a copy of its process has a copy of it; else its state is sent.
     """
 
     name: str
     closes: bool
     seedable: bool
+    forks: bool = False
 
 
 class _Reply(Struct):
@@ -160,7 +173,7 @@ def _error_of(reply: _Reply) -> BaseException:
     error: BaseException | None = None
     if reply.error is not None:
         known = from_wire(reply.error)
-        if isinstance(known, (EnvironmentFailed, InvalidAction, ResetRequired)):
+        if isinstance(known, (EnvironmentFailed, InvalidAction, InvalidArgument, ResetRequired)):
             error = known
     if error is None:
         kind = reply.kind if reply.kind.isidentifier() and len(reply.kind) < 100 else "Exception"

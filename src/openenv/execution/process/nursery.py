@@ -9,6 +9,7 @@ import socket
 import sys
 from collections import deque
 from collections.abc import Callable
+from io import FileIO
 from typing import Any
 
 import msgspec
@@ -18,7 +19,7 @@ from ...settings import ServerSettings
 from . import sandbox
 from .limits import ProcessLimits
 from .parent import Orders, WarmParent
-from .plan import END, EXITED, FAILED, FORK, TOO_MANY, UNFORKED, Plan
+from .plan import ADOPT, END, EXITED, EXPECT, FAILED, FORK, TOO_MANY, UNFORKED, Plan
 from .reference import refer
 from .ward import Ending, Owner, Ward
 
@@ -99,6 +100,37 @@ class Nursery:
         ward.owner = owner
         self._later(REFILL_S)
         return ward
+
+    @property
+    def forks(self) -> bool:
+        """Whether a session's process may fork another one: not one that has a namespace to itself, and its first
+        process, with which all in it end."""
+        return self._plan.sandbox == "none"
+
+    def expect(self, owner: Owner) -> tuple[Ward, list[int]]:
+        """Makes ready for a process that a session's is about to fork.
+
+        Returns:
+            The ward it will be, and descriptors of its road and its stderr, which the caller passes on and closes.
+
+        Raises:
+            OSError: There is no descriptor left.
+        """
+        reading, writing = os.pipe2(os.O_CLOEXEC)
+        try:
+            ward, theirs = self._ward()
+        except OSError:
+            os.close(reading)
+            os.close(writing)
+            raise
+        ward.owner = owner
+        self._tell([EXPECT, ward.id], FileIO(reading))
+        return ward, [theirs.detach(), writing]
+
+    def adopt(self, ward: Ward, pid: int) -> None:
+        """The process that was expected has been forked, and this is its number."""
+        if ward.id in self._wards:
+            self._tell([ADOPT, ward.id, pid], None)
 
     def abandon(self) -> None:
         """Leaves everything behind at once: the event loop that it belonged to is gone."""
@@ -184,18 +216,23 @@ class Nursery:
 
     def _order(self) -> Ward:
         """Has a process forked. Its road is there at once, and takes what is to be done when it is."""
+        ward, theirs = self._ward()
+        self._tell([FORK, ward.id], theirs)
+        return ward
+
+    def _ward(self) -> tuple[Ward, socket.socket]:
+        """A ward, and the other end of its road."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         ward = Ward(next(self._ids), ours, self._plan.limits.output_bytes, self._end)
         self._wards[ward.id] = ward
-        self._tell([FORK, ward.id], theirs)
-        return ward
+        return ward, theirs
 
     def _end(self, ward: Ward, grace_s: float) -> None:
         if ward.id in self._wards:
             self._tell([END, ward.id, grace_s], None)
 
-    def _tell(self, message: list[Any], road: socket.socket | None) -> None:
+    def _tell(self, message: list[Any], road: socket.socket | FileIO | None) -> None:
         self._orders.append((msgspec.msgpack.encode(message), road))
         if self._parent is not None and len(self._orders) == 1:
             self._parent.flush()

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 from collections import deque
+from io import FileIO
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -33,8 +34,8 @@ CROWDED_S = 0.01
 # After that, one that is to end is killed.
 LEAVE_S = 10.0
 
-Orders = deque[tuple[bytes, socket.socket | None]]
-"""What is to be sent, with the road that goes along with it."""
+Orders = deque[tuple[bytes, socket.socket | FileIO | None]]
+"""What is to be sent, with the road or the pipe that goes along with it."""
 
 
 class _Listener(Protocol):

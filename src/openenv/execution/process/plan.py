@@ -10,6 +10,8 @@ __all__ = ["END", "EXITED", "FAILED", "FORK", "MESSAGE_BYTES", "TOO_MANY", "UNFO
 
 # From the server: fork a process, whose road comes with the message; end one.
 FORK, END = "fork", "end"
+# A session's process is about to fork another one, whose stderr comes with the message; this is its number.
+EXPECT, ADOPT = "expect", "adopt"
 # To the server: one has ended; none can be made, since the environment's module fails.
 EXITED, FAILED = "exited", "failed"
 # Why one has ended, where the warm parent knows.

@@ -80,6 +80,11 @@ class Ward:
         self._unsent = memoryview(b"")
         self._loop.add_reader(road, self._readable)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it may still be spoken to."""
+        return self._open
+
     def send(self, frame: bytes) -> None:
         """Sends a request; at once if there is room in the socket, which there nearly always is."""
         if not self._open:
@@ -93,6 +98,10 @@ class Ward:
         if sent < len(frame):
             self._unsent = memoryview(frame)[sent:]
             self._loop.add_writer(self.road, self._writable)
+
+    def pass_on(self, descriptors: list[int]) -> None:
+        """Sends copies of descriptors, to a process that waits for them. Raises `OSError`."""
+        socket.send_fds(self.road, [b"\0"], descriptors)
 
     def end(self, reason: str, grace_s: float) -> None:
         """Ends the process, and tells its owner when it is gone."""

@@ -22,7 +22,7 @@ import msgspec
 
 from . import linux, sandbox
 from .child import Child
-from .plan import END, EXITED, FORK, MESSAGE_BYTES, TOO_MANY, UNFORKED, Plan
+from .plan import ADOPT, END, EXITED, EXPECT, FORK, MESSAGE_BYTES, TOO_MANY, UNFORKED, Plan
 from .tail import Tail
 from .watch import GLANCE_S, Watch, take_census
 
@@ -31,6 +31,8 @@ __all__ = ["Zygote"]
 # Between the request to end and the end, for what a process has to tidy up.
 GRACE_S = 0.2
 ORPHANS_S = 0.02
+# What a session's process takes to fork another one. Meanwhile no orphan is ended: the new one is one for a moment.
+EXPECT_S = 10.0
 # When the server is gone: what cannot be ended by then is not ours to end.
 LEAVE_S = 5.0
 
@@ -48,6 +50,16 @@ class _Session:
         self.reason = ""
 
 
+class _Expected:
+    """A process that another session's forks: the pipe of its stderr, and when it is given up."""
+
+    __slots__ = ("limit", "reading")
+
+    def __init__(self, reading: int):
+        self.reading = reading
+        self.limit = time.monotonic() + EXPECT_S
+
+
 class Zygote:
     """Forks, watches and ends.
 
@@ -63,6 +75,7 @@ class Zygote:
         self._factory = factory
         self._sessions: dict[int, _Session] = {}
         self._pids: dict[int, _Session] = {}
+        self._expected: dict[int, _Expected] = {}
         self._watch = Watch(plan.limits.children)
         self._selector = selectors.DefaultSelector()
         self._selector.register(control, selectors.EVENT_READ, self._hear)
@@ -83,6 +96,7 @@ class Zygote:
                 key.data()
             self._look()
         self._helpers.clear()
+        self._expected.clear()
         limit = time.monotonic() + LEAVE_S
         for session in self._sessions.values():
             _kill_group(session.pid, signal.SIGKILL)
@@ -108,6 +122,8 @@ class Zygote:
             if session.kill_at is not None and session.kill_at <= now:
                 _kill_group(session.pid, signal.SIGKILL)
                 session.kill_at = now + GRACE_S
+        for session_id in [number for number, each in self._expected.items() if each.limit <= now]:
+            self._give_up(session_id)
         for pid in self._watch.over(self._pids):
             session = self._pids[pid]
             session.reason = TOO_MANY
@@ -126,8 +142,36 @@ class Zygote:
         verb, session_id, *rest = msgspec.msgpack.decode(message)
         if verb == FORK:
             self._fork(session_id, descriptors)
+        elif verb == EXPECT:
+            self._expect(session_id, descriptors)
+        elif verb == ADOPT:
+            self._adopt(session_id, *rest)
+        elif verb == END and session_id in self._expected:
+            self._give_up(session_id)
         elif verb == END and (session := self._sessions.get(session_id)) is not None:
             self._end(session, *rest)
+
+    def _expect(self, session_id: int, descriptors: list[int]) -> None:
+        if descriptors:
+            self._expected[session_id] = _Expected(descriptors[0])
+        else:
+            self._tell([EXITED, session_id, None, b"no descriptor is left for its stderr", UNFORKED])
+
+    def _adopt(self, session_id: int, pid: int) -> None:
+        """Takes over a process that a session's has forked: of those that nobody else has, it says which one."""
+        if session_id not in self._expected:
+            return
+        if pid in self._pids or pid in self._helpers or pid not in _children():
+            self._give_up(session_id)
+        else:
+            self._keep(session_id, pid, self._expected.pop(session_id).reading)
+
+    def _give_up(self, session_id: int) -> None:
+        """A process that was expected does not come, or is gone already; if it comes, it is an orphan like others."""
+        tail = Tail(self._expected.pop(session_id).reading)
+        tail.close()
+        self._orphans_at = time.monotonic()
+        self._tell([EXITED, session_id, None, tail.text, UNFORKED])
 
     def _end(self, session: _Session, grace_s: float) -> None:
         if session.kill_at is None:
@@ -156,6 +200,9 @@ class Zygote:
             self._become(road, reading, writing)
         os.close(writing)
         os.close(road)
+        self._keep(session_id, pid, reading)
+
+    def _keep(self, session_id: int, pid: int, reading: int) -> None:
         session = _Session(session_id, pid, Tail(reading))
         self._sessions[session_id] = self._pids[pid] = session
         self._selector.register(reading, selectors.EVENT_READ, lambda: self._listen(session))
@@ -179,11 +226,14 @@ class Zygote:
                 os.close(descriptor)
             for session in self._sessions.values():
                 os.close(session.tail.descriptor)
+            for each in self._expected.values():
+                os.close(each.reading)
             self._selector.close()
             self._control.close()
             connection = socket.socket(fileno=road)
             connection.set_inheritable(False)
             self._sessions.clear()
+            self._expected.clear()
             self._pids.clear()
             faulthandler.enable()  # what a crash says of itself
             if (numpy_random := sys.modules.get("numpy.random")) is not None:
@@ -230,8 +280,10 @@ class Zygote:
         self._tell([EXITED, session.id, status, session.tail.text, session.reason])
 
     def _end_orphans(self) -> bool:
-        """Kills what the processes of sessions that have ended left behind. Whether there was any."""
+        """Kills what the processes of sessions that have ended left behind. Whether there was any, or may be."""
         orphans = [pid for pid in _children() if pid not in self._pids and pid not in self._helpers]
+        if not self._leaving and (self._expected or (orphans and self._has_unheard())):
+            return True
         for pid in orphans:
             with contextlib.suppress(OSError):
                 group = os.getpgid(pid)
@@ -239,6 +291,13 @@ class Zygote:
                     _kill_group(group, signal.SIGKILL)
                 os.kill(pid, signal.SIGKILL)
         return bool(orphans)
+
+    def _has_unheard(self) -> bool:
+        """Whether the server has said more than was heard: perhaps that a process is to be expected."""
+        try:
+            return bool(self._control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+        except OSError:  # there is nothing, or nobody
+            return False
 
     def _tell(self, message: list[Any]) -> None:
         # The server may be gone, which the next look at the road will tell.

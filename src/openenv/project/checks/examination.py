@@ -93,7 +93,7 @@ def examine(
         InternalFault: A check failed by itself.
     """
     folder = folder_of(target)
-    if folder is None and target not in targets.bundled() and not target.startswith("gymnasium:"):
+    if folder is None and target not in targets.bundled() and not target.startswith(("gymnasium:", "pettingzoo:")):
         _must_be_there(target)
     found: list[Finding] = []
     if folder is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,10 @@ from .hub import Hub, Patience
 from .name import SpaceName
 
 __all__ = ["Pulled", "pull"]
+
+# A folder counts as removed when it has stayed away for so long; it is tried so often.
+CLEARING_S = 0.05
+CLEARINGS = 20
 
 
 @dataclass(frozen=True)
@@ -108,8 +113,16 @@ def _beside(folder: Path) -> Iterator[Path]:
     try:
         yield part
     finally:
-        for _ in range(3):  # threads of the library may still write into it when this is interrupted
-            shutil.rmtree(part, ignore_errors=True)
+        _clear(part)
+
+
+def _clear(part: Path) -> None:
+    """Removes a folder, into which threads of the library may still write when this is interrupted."""
+    for _ in range(CLEARINGS):
+        if not part.exists():
+            return
+        shutil.rmtree(part, ignore_errors=True)
+        time.sleep(CLEARING_S)
 
 
 def _settle(part: Path, folder: Path) -> None:

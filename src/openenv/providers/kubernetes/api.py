@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import random
 import re
 import ssl
 import tempfile
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from ...chance import CHANCE
 from ...errors import MissingExtra, ProviderBusy, ProviderFailed
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class Api:
                 if number == attempts or (isinstance(failure, Refused) and not failure.passing):
                     raise
                 asked_for = failure.retry_after_s if isinstance(failure, Refused) else None
-            pause = FIRST_PAUSE_S * 2 ** (number - 1) * random.uniform(0.5, 1.0)  # noqa: S311 - spreads requests
+            pause = FIRST_PAUSE_S * 2 ** (number - 1) * CHANCE.uniform(0.5, 1.0)
             await asyncio.sleep(min(max(pause, asked_for or 0.0), LONGEST_PAUSE_S))
         raise AssertionError("an attempt returns or raises")
 

@@ -50,7 +50,7 @@ class MazeEnvironment(Environment[MazeAction, MazeObservation, State]):
 
     async def step_async(self, action: MazeAction, timeout_s: float | None = None, **kwargs: Any) -> MazeObservation:
         await self._lock.acquire()
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.06)
         seen = self.step(action)
         self._lock.release()
         return seen

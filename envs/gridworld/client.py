@@ -1,0 +1,27 @@
+"""The client: what trainers and notebooks import."""
+
+from __future__ import annotations
+
+from openenv.client import EnvClient
+
+from .models import GridworldAction, GridworldObservation, GridworldState
+
+__all__ = ["GridworldEnv"]
+
+
+class GridworldEnv(EnvClient[GridworldAction, GridworldObservation, GridworldState]):
+    """Walks through one level at a time.
+
+    Example::
+
+        with GridworldEnv(base_url="http://localhost:8000") as env:
+            result = env.reset(seed=7)
+            print("\\n".join(result.observation.rows))
+            result = env.step(GridworldAction(move="right"))
+            print(result.observation.position, result.reward, result.done)
+
+    Arguments of `reset`, all by name: `seed`; `split` and `index` for a certain level; `kind` (`open`, `lava` or
+    `door`) and `size` (4 to 16 cells a side).
+
+    In asynchronous code the same calls are awaited. `GridworldEnv(env=GridworldEnvironment)` plays without a server.
+    """

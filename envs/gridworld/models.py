@@ -1,0 +1,64 @@
+"""What goes into the environment and what comes out.
+
+Clients and servers share these classes. Each field's type, bounds and description are what a trainer is told
+(`GET /schema`), what the form of the web page is made of, and what every action is checked against.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from openenv.types import Action, Observation, State
+
+__all__ = [
+    "LARGEST",
+    "MOVES",
+    "SMALLEST",
+    "GridworldAction",
+    "GridworldObservation",
+    "GridworldState",
+    "Kind",
+    "Move",
+]
+
+SMALLEST, LARGEST = 4, 16
+
+Kind = Literal["open", "lava", "door"]
+"""`open`: walls; `lava`: and lava; `door`: and a door between start and goal, with its key on the near side."""
+
+Move = Literal["up", "down", "left", "right"]
+MOVES: tuple[Move, ...] = ("up", "down", "left", "right")
+
+
+class GridworldAction(Action):
+    """One step in one direction."""
+
+    move: Move = Field(description="Where to; into a wall, or a locked door without the key, the walker stays")
+
+
+class GridworldObservation(Observation):
+    """What the walker sees: all of it. `reward` and `done` are there already: every `Observation` has them."""
+
+    rows: list[str] = Field(
+        description="The level from above, a text for each row: @ the walker, G the goal, # a wall, ~ lava, "
+        "k the key, D the locked door, / the open one, . nothing"
+    )
+    position: tuple[int, int] = Field(description="Row and column of the walker, from 0 at the top left")
+    goal: tuple[int, int] = Field(description="Row and column of the goal")
+    has_key: bool = Field(default=False, description="Whether the walker carries the key")
+    steps_left: int = Field(default=0, ge=0, description="How many steps remain")
+    terminated: bool = Field(default=False, description="The walker reached the goal, or stepped into lava")
+    truncated: bool = Field(default=False, description="No step remains")
+
+
+class GridworldState(State):
+    """What a trainer may look at, and the walker is not shown."""
+
+    task: str | None = Field(default=None, description="Which level it is, such as `train/12`; None without a split")
+    kind: Kind = Field(default="door", description="What there is in the level")
+    size: int = Field(default=8, description="Cells a side")
+    optimal_steps: int = Field(default=0, description="How many steps the shortest way from the start has")
+    optimal_return: float = Field(default=0.0, description="The most that an episode here can be worth")
+    return_so_far: float = Field(default=0.0, description="What this one has been worth")

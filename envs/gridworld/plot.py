@@ -1,0 +1,107 @@
+"""Makes reward_curve.png: tabular Q-learning, one table for each level.
+
+In the folder above this one: `python -m gridworld.plot` (it takes a minute, and needs matplotlib).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from openenv.client import SyncEnvClient
+
+from .client import GridworldEnv
+from .models import MOVES, GridworldAction, GridworldObservation, GridworldState, Move
+from .server.gridworld_environment import GridworldEnvironment
+
+__all__ = ["Table", "episode", "main"]
+
+EPISODES = 400
+EVERY = 20
+LEVELS = range(5)
+CURIOUS = 0.2
+"""The share of random moves in the first walk; it falls to none in three quarters of the walks."""
+
+Client = SyncEnvClient[GridworldAction, GridworldObservation, GridworldState]
+_Place = tuple[tuple[int, int], bool]
+
+
+class Table:
+    """What each move is worth in each place, with the key and without: learned by Q-learning.
+
+    Args:
+        seed: Of its random moves.
+        rate: How much of what is new is taken over.
+        discount: What the next step's worth counts now.
+
+    Attributes:
+        curious: The share of random moves.
+    """
+
+    def __init__(self, seed: int, rate: float = 0.5, discount: float = 0.98) -> None:
+        self._worth: defaultdict[_Place, dict[Move, float]] = defaultdict(lambda: dict.fromkeys(MOVES, 0.0))
+        self._random = Random(seed)  # noqa: S311 - a game
+        self._rate, self._discount, self.curious = rate, discount, CURIOUS
+
+    def move(self, seen: GridworldObservation) -> Move:
+        if self._random.random() < self.curious:
+            return self._random.choice(MOVES)
+        worth = self._worth[_place(seen)]
+        best = max(worth.values())
+        return self._random.choice([move for move in MOVES if worth[move] == best])
+
+    def learn(self, before: GridworldObservation, move: Move, reward: float, after: GridworldObservation) -> None:
+        # What was cut short would have gone on: only an end by itself is worth nothing more.
+        later = 0.0 if after.terminated else max(self._worth[_place(after)].values())
+        worth = self._worth[_place(before)]
+        worth[move] += self._rate * (reward + self._discount * later - worth[move])
+
+
+def _place(seen: GridworldObservation) -> _Place:
+    return seen.position, seen.has_key
+
+
+def episode(env: Client, table: Table, **of_reset: Any) -> float:
+    """One walk, with learning; returns its reward."""
+    result, total = env.reset(**of_reset), 0.0
+    while not result.done:
+        before = result.observation
+        move = table.move(before)
+        result = env.step(GridworldAction(move=move))
+        table.learn(before, move, float(result.reward or 0), result.observation)
+        total += float(result.reward or 0)
+    return total
+
+
+def main() -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.5, 3.6), dpi=100, layout="constrained")
+    axes = figure.subplots()
+    middles = [start + EVERY / 2 for start in range(0, EPISODES, EVERY)]
+    curves, optimal = [], []
+    with GridworldEnv(env=GridworldEnvironment).sync() as env:
+        for level in LEVELS:
+            table = Table(seed=level)
+            rewards = []
+            for number in range(EPISODES):
+                table.curious = CURIOUS * max(0.0, 1 - number / (0.75 * EPISODES))
+                rewards.append(episode(env, table, split="train", index=level))
+            optimal.append(env.state().optimal_return)
+            curves.append([sum(rewards[start : start + EVERY]) / EVERY for start in range(0, EPISODES, EVERY)])
+            axes.plot(middles, curves[-1], color="#2166ac", alpha=0.25, linewidth=1)
+            print(f"train/{level}: {curves[-1][0]:.2f} -> {curves[-1][-1]:.2f} of {optimal[-1]:.2f}")  # noqa: T201
+    mean = [sum(values) / len(values) for values in zip(*curves, strict=True)]
+    axes.plot(middles, mean, color="#2166ac", linewidth=2, label=f"mean of {len(curves)} levels (thin: each)")
+    best = sum(optimal) / len(optimal)
+    axes.axhline(best, color="#444444", linestyle="--", linewidth=1, label=f"shortest ways: {best:.2f}")
+    axes.set(xlabel="walks in the level", ylabel=f"reward, mean of {EVERY}", title="gridworld: tabular Q-learning")
+    axes.grid(color="#e4e4e4")
+    axes.legend(frameon=False, loc="lower right")
+    figure.savefig(Path(__file__).with_name("reward_curve.png"), facecolor="white")
+
+
+if __name__ == "__main__":
+    main()

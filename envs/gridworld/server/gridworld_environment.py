@@ -1,0 +1,160 @@
+"""The environment: a walker in a level."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any, get_args
+from uuid import uuid4
+
+from openenv.environment import Environment
+from openenv.errors import InvalidArgument, ResetRequired
+
+from ..models import (
+    LARGEST,
+    SMALLEST,
+    GridworldAction,
+    GridworldObservation,
+    GridworldState,
+    Kind,
+)
+from .generation import generate
+from .level import Cell, Level
+from .picture import picture
+from .tasks import SPLITS, Tasks, checked
+
+__all__ = ["FOR_LAVA", "FOR_THE_GOAL", "FOR_THE_KEY", "PER_STEP", "GridworldEnvironment"]
+
+PER_STEP = -0.01
+FOR_THE_KEY = 0.2
+FOR_THE_GOAL = 1.0
+FOR_LAVA = -1.0
+STEPS_PER_CELL = 2
+_BUTTONS = (
+    ("↑ up", {"move": "up"}),
+    ("← left", {"move": "left"}),
+    ("→ right", {"move": "right"}),
+    ("↓ down", {"move": "down"}),
+)
+
+
+class GridworldEnvironment(Tasks, Environment[GridworldAction, GridworldObservation, GridworldState]):
+    """Walk to the flag: past walls and lava, and through a door whose key lies somewhere. Every level has a way."""
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
+    # A step takes some microseconds, less than handing it to a thread.
+    execution = "inline"
+
+    def __init__(self, kind: Kind = "door", size: int = 8) -> None:
+        """The arguments are those of `reset`, for levels that do not say otherwise."""
+        super().__init__()
+        self._usual = _checked(kind, size)
+        self._state = GridworldState()
+        self._level: Level | None = None
+        self._cell: Cell = (0, 0)
+        self._has_key = False
+        self._steps_left = 0
+
+    def reset(
+        self,
+        seed: int | None = None,
+        episode_id: str | None = None,
+        split: str | None = None,
+        index: int | None = None,
+        kind: str | None = None,
+        size: int | None = None,
+        **kwargs: Any,
+    ) -> GridworldObservation:
+        """Makes a level.
+
+        Args:
+            seed: The same seed and arguments make the same level.
+            episode_id: A name for the episode.
+            split: `train` (1000 levels) or `test` (200 others); without one the level is the seed's own.
+            index: Which level of the split (of `train`, without one), from 0; without it the seed chooses.
+            kind: `open` (walls), `lava` (and lava), `door` (and a door, and its key).
+            size: Cells a side, 4 to 16.
+
+        Raises:
+            InvalidArgument: There is no such split, level, kind or size.
+        """
+        chosen = _checked(self._usual[0] if kind is None else kind, self._usual[1] if size is None else size)
+        task = self._task(split, index)
+        # A task is the same level for every seed.
+        random = self.rng if task is None else Random(task)  # noqa: S311 - a game
+        self._level, way = generate(random, *chosen)
+        self._cell, self._has_key = self._level.start, False
+        self._steps_left = STEPS_PER_CELL * self._level.size**2
+        worth = FOR_THE_GOAL + PER_STEP * len(way) + (FOR_THE_KEY if self._level.door else 0)
+        self._state = GridworldState(
+            episode_id=episode_id or uuid4().hex,
+            task=task,
+            kind=chosen[0],
+            size=chosen[1],
+            optimal_steps=len(way),
+            optimal_return=round(worth, 9),
+        )
+        # No reward: nothing was done yet, and none is not the same as 0.
+        return self._seen(self._level)
+
+    def step(self, action: GridworldAction, timeout_s: float | None = None, **kwargs: Any) -> GridworldObservation:
+        """Walks one step, if nothing bars the way."""
+        level = self._level
+        if level is None or not self._steps_left:
+            raise ResetRequired("no walk is under way: call reset() to begin one")
+        state = self._state
+        state.step_count += 1
+        self._cell = level.after(self._cell, self._has_key, action.move)
+        reward = PER_STEP
+        if self._cell == level.key and not self._has_key:
+            self._has_key = True
+            reward += FOR_THE_KEY
+        won, burnt = self._cell == level.goal, self._cell in level.lava
+        reward += FOR_THE_GOAL if won else FOR_LAVA if burnt else 0.0
+        terminated = won or burnt
+        self._steps_left -= 1
+        seen = self._seen(level)
+        seen.terminated, seen.truncated = terminated, not self._steps_left and not terminated
+        seen.reward, seen.done = reward, terminated or seen.truncated
+        state.return_so_far = round(state.return_so_far + reward, 9)
+        if terminated:
+            self._steps_left = 0
+        return seen
+
+    @property
+    def state(self) -> GridworldState:
+        return self._state
+
+    def render_web(self, obs: Any) -> str:
+        """The level from above."""
+        return picture(obs)
+
+    def web_actions(self, obs: Any) -> Sequence[tuple[str, dict[str, Any]]]:
+        """An arrow for each direction, while the walk goes on."""
+        return () if obs.done else _BUTTONS
+
+    def _task(self, split: str | None, index: int | None) -> str | None:
+        if split is None and index is None:
+            return None
+        split = "train" if split is None else split
+        if index is None:
+            checked(split, 0)
+            index = self.rng.randrange(SPLITS[split])
+        return checked(split, index)
+
+    def _seen(self, level: Level) -> GridworldObservation:
+        return GridworldObservation(
+            rows=level.rows(self._cell, self._has_key),
+            position=self._cell,
+            goal=level.goal,
+            has_key=self._has_key,
+            steps_left=self._steps_left,
+        )
+
+
+def _checked(kind: Any, size: Any) -> tuple[Kind, int]:
+    if kind not in get_args(Kind):
+        raise InvalidArgument(f"kind must be open, lava or door, not {kind!r:.40}")
+    if not isinstance(size, int) or isinstance(size, bool) or not SMALLEST <= size <= LARGEST:
+        raise InvalidArgument(f"size must be {SMALLEST} to {LARGEST} cells, not {size!r:.40}")
+    return kind, size

@@ -1,0 +1,56 @@
+"""The tasks: levels of certain numbers, in splits that share none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from openenv.errors import InvalidArgument
+
+__all__ = ["SPLITS", "Tasks", "checked"]
+
+SPLITS = {"train": 1000, "test": 200}
+"""How many levels each split has. A level is made from the split's name and its place in it."""
+
+
+def checked(split: Any, index: Any) -> str:
+    """The name of a task.
+
+    Raises:
+        InvalidArgument: There is none.
+    """
+    if not isinstance(split, str) or split not in SPLITS:
+        raise InvalidArgument(f"no split {split!r:.40}: there are {', '.join(SPLITS)}")
+    count = SPLITS[split]
+    if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < count:
+        raise InvalidArgument(
+            f"split {split!r} has no task {index!r:.40}: there are {count}, from 0 to {count - 1}",
+            data={"num_tasks": count},
+        )
+    return f"{split}/{index}"
+
+
+class Tasks:
+    """What the environment says of its tasks (`TaskProvider`)."""
+
+    @staticmethod
+    def list_splits() -> list[dict[str, str]]:
+        return [{"name": split, "type": split} for split in SPLITS]
+
+    @staticmethod
+    def num_tasks(split: str) -> int:
+        checked(split, 0)
+        return SPLITS[split]
+
+    @staticmethod
+    def get_task(split: str, index: int) -> dict[str, Any]:
+        if index >= Tasks.num_tasks(split):
+            raise IndexError(index)
+        return {"id": checked(split, index), "split": split, "index": index}
+
+    @staticmethod
+    def get_task_range(split: str, start: int | None = None, stop: int | None = None) -> list[dict[str, Any]]:
+        return [Tasks.get_task(split, index) for index in range(Tasks.num_tasks(split))[start:stop]]
+
+    @staticmethod
+    def list_tasks(split: str) -> list[dict[str, Any]]:
+        return Tasks.get_task_range(split)

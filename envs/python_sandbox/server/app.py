@@ -1,0 +1,20 @@
+"""The app: `openenv serve .` serves it, and so does any other ASGI server. Without a sandbox it refuses to start."""
+
+from __future__ import annotations
+
+from openenv.server import create_app
+
+from ..models import PythonSandboxAction, PythonSandboxObservation, PythonSandboxState
+from . import walls
+from .python_sandbox_environment import PythonSandboxEnvironment
+
+walls.check()
+
+# The class, and not an instance: each session gets one of its own.
+app = create_app(
+    PythonSandboxEnvironment,
+    PythonSandboxAction,
+    PythonSandboxObservation,
+    env_name="python_sandbox",
+    state_cls=PythonSandboxState,
+)

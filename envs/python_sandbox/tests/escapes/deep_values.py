@@ -1,0 +1,13 @@
+"""Answers with values of a depth that breaks who reads them."""
+# ruff: noqa
+# without the sandbox: not run: there is no grader
+# ends: ok error limit
+# submitted
+
+import json
+
+json.dumps = lambda *arguments, **named: "[" * 100_000
+
+
+def NAME(*arguments):
+    return None

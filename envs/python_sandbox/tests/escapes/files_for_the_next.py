@@ -1,0 +1,15 @@
+"""Leaves files where the next session, or another one, would find them."""
+# ruff: noqa
+# without the sandbox: escapes
+# ends: ok error
+# then: again
+
+import os
+
+if os.path.exists("/tmp/" + HOST["token"]):
+    print(ESCAPED)
+for folder in ("/desk", "/tmp", "/dev/shm", "/var/tmp"):
+    try:
+        open(f"{folder}/{HOST['token']}", "w").write("x")
+    except OSError as error:
+        print(error)

@@ -1,0 +1,18 @@
+"""Ends a process of the host, by its number."""
+# ruff: noqa
+# without the sandbox: escapes
+# ends: ok error
+
+import os
+
+try:
+    os.kill(HOST["pid"], 0)
+    print(ESCAPED)
+    os.kill(HOST["pid"], 9)
+except OSError as error:
+    print(error)
+try:
+    os.pidfd_open(HOST["pid"])
+    print(ESCAPED)
+except OSError as error:
+    print(error)

@@ -1,0 +1,116 @@
+"""The environment: a question, and an answer to it."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+from uuid import uuid4
+
+from openenv.environment import Environment
+from openenv.errors import InvalidArgument, ResetRequired
+
+from ..models import MOST_TRIES, ReasoningAction, ReasoningObservation, ReasoningState
+from .bank import Question, checked_name, question, score
+from .tasks import Tasks, split_named
+
+__all__ = ["ReasoningEnvironment"]
+
+
+class ReasoningEnvironment(Tasks, Environment[ReasoningAction, ReasoningObservation, ReasoningState]):
+    """Questions of a hundred kinds, made from seeds; an answer is worth what the verifier says, 0 to 1."""
+
+    # Instances share the datasets, which make the same questions for everyone.
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def __init__(self, task: str | None = None, tries: int = 1) -> None:
+        """The arguments are those of `reset`, for questions that do not say otherwise."""
+        super().__init__()
+        self._usual_task = None if task is None else checked_name(task)
+        self._usual_tries = _checked(tries)
+        self._state = ReasoningState()
+        self._asked: Question | None = None
+        self._tries_left = 0
+
+    def reset(
+        self,
+        seed: int | None = None,
+        episode_id: str | None = None,
+        task: str | None = None,
+        split: str | None = None,
+        index: int | None = None,
+        tries: int | None = None,
+        **kwargs: Any,
+    ) -> ReasoningObservation:
+        """Asks a question.
+
+        Args:
+            seed: Chooses the question, where `index` does not.
+            episode_id: A name for the episode.
+            task: A dataset, such as `leg_counting`; without one the question is of any.
+            split: `train` (without one) or `test`; `train/leg_counting` says the task too.
+            index: Which question of the split, or of the task in it, from 0.
+            tries: How often it may be answered, 1 to 10.
+
+        Raises:
+            InvalidArgument: There is no such task, split or question.
+        """
+        allowed = _checked(self._usual_tries if tries is None else tries)
+        kind = "train" if split is None else split
+        if task is None and "/" not in str(kind):
+            task = self._usual_task
+        named = split_named(kind, task)
+        name, place = named.place(self.rng.randrange(len(named)) if index is None else index)
+        asked = question(name, named.kind, place)
+        self._asked, self._tries_left = asked, allowed
+        self._state = ReasoningState(
+            episode_id=episode_id or uuid4().hex,
+            id=asked.id,
+            task=name,
+            category=asked.category,
+            split=named.kind,
+            index=place,
+            answer=asked.answer,
+            tries=allowed,
+        )
+        # No reward: nothing was done yet, and none is not the same as 0.
+        return self._seen(asked)
+
+    def step(self, action: ReasoningAction, timeout_s: float | None = None, **kwargs: Any) -> ReasoningObservation:
+        """Scores an answer. Its reward is what it adds to the best one before it, so an episode is worth its best."""
+        asked = self._asked
+        if asked is None or not self._tries_left:
+            raise ResetRequired("no question is open: call reset() to be asked one")
+        worth, note = score(asked, action.answer)
+        state = self._state
+        state.step_count += 1
+        reward = max(worth - state.best, 0.0)
+        state.best = max(worth, state.best)
+        self._tries_left = 0 if worth == 1.0 else self._tries_left - 1
+        seen = self._seen(asked)
+        seen.score, seen.correct, seen.note = worth, worth == 1.0, note
+        seen.reward, seen.done, seen.terminated = reward, not self._tries_left, not self._tries_left
+        return seen
+
+    @property
+    def state(self) -> ReasoningState:
+        return self._state
+
+    def render_web(self, obs: Any) -> str:
+        """The question as it was set: its boards and tables need letters of one width."""
+        verdict = ""
+        if self._state.step_count:
+            said = "Right." if obs.correct else f"Worth {obs.score:.2f}. {escape(obs.note)}"
+            verdict = f"<p><b>{said}</b> {obs.tries_left} tries left.</p>"
+        style = "white-space:pre-wrap;font:14px/1.5 ui-monospace,monospace;background:#f4f1ea;padding:1em"
+        return f'<h3>{escape(obs.task)}</h3><div style="{style}">{escape(obs.question)}</div>{verdict}'
+
+    def _seen(self, asked: Question) -> ReasoningObservation:
+        return ReasoningObservation(
+            question=asked.entry["question"], task=asked.name, best=self._state.best, tries_left=self._tries_left
+        )
+
+
+def _checked(tries: Any) -> int:
+    if not isinstance(tries, int) or isinstance(tries, bool) or not 1 <= tries <= MOST_TRIES:
+        raise InvalidArgument(f"tries must be 1 to {MOST_TRIES}, not {tries!r:.40}")
+    return tries

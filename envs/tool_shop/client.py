@@ -1,0 +1,23 @@
+"""The client: what trainers and notebooks import."""
+
+from __future__ import annotations
+
+from openenv.client.mcp_client import MCPToolClient
+
+__all__ = ["ToolShopEnv"]
+
+
+class ToolShopEnv(MCPToolClient):
+    """Does one task at a time.
+
+    Example::
+
+        with ToolShopEnv(base_url="http://localhost:8000") as env:
+            print(env.reset(split="train", index=7).observation.task)
+            print([tool.name for tool in env.list_tools()])
+            print(env.call_tool("search_products", query="tea"))
+
+    `call_tool` returns what the tool returned; `step(CallToolAction(...))` is the same call, and returns the reward
+    too. In asynchronous code these are awaited. `ToolShopEnv(app=app)`, with the app of `server/app.py`, needs no
+    server.
+    """

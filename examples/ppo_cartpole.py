@@ -1,0 +1,168 @@
+"""PPO of Stable-Baselines3 learns CartPole-v1 on a served environment.
+
+    python examples/ppo_cartpole.py                    # starts a server with 2 workers, trains with three seeds
+    python examples/ppo_cartpole.py --compare          # beside each run, the same in one process, without a server
+    python examples/ppo_cartpole.py --base-url URL     # on a server that runs: openenv serve gymnasium:CartPole-v1
+
+It needs `pip install 'openenv[gymnasium]' stable-baselines3 matplotlib`. The last line it prints is JSON; with
+`--plot FILE` it draws what it has measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from contextlib import ExitStack
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.vector import SyncVectorEnv, VectorEnv
+from stable_baselines3 import PPO
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.vec_env import VecMonitor
+
+from openenv.adapters.gymnasium import RemoteVectorEnv
+from openenv.adapters.stable_baselines3 import SB3VecEnv
+from openenv.launch import deploy
+from openenv.providers import LaunchSpec, LocalProvider
+
+ENV_ID = "CartPole-v1"
+ENVS = 32
+WORKERS = 2
+STEPS = 65_536
+EPISODES = 20  # of the evaluation
+SOLVED = 450.0
+
+
+def main() -> None:
+    """Trains, prints what came of it, and draws it."""
+    options = read_options()
+    torch.set_num_threads(1)  # for both: the networks are small, and the server has work for the other cores
+    runs: list[dict[str, Any]] = []
+    with ExitStack() as stack:
+        if options.base_url is None:
+            server = stack.enter_context(
+                deploy(LaunchSpec(target=f"gymnasium:{ENV_ID}"), LocalProvider(workers=WORKERS))
+            )
+            options.base_url, options.api_key = server.url, server.api_key
+        for seed in options.seeds:
+            systems = ["served", "in process"] if options.compare else ["served"]
+            for system in systems if seed % 2 else systems[::-1]:  # turn and turn about
+                run = train(served(options) if system == "served" else in_process(), seed, options.steps)
+                run["system"] = system
+                runs.append(run)
+                print("{system}, seed {seed}: {return:.1f} in {wall_s:.1f} s".format(**run), flush=True)
+    result: dict[str, Any] = {"worst_return": min(run["return"] for run in runs)}
+    if options.compare:
+        wall = {name: sum(run["wall_s"] for run in runs if run["system"] == name) for name in systems}
+        result["ratio"] = wall["served"] / wall["in process"]
+    if options.plot:
+        plot(runs, options.plot)
+    brief = [{name: value for name, value in run.items() if name != "curve"} for run in runs]
+    print(json.dumps({**result, "runs": brief}))
+    if result["worst_return"] < SOLVED:
+        raise SystemExit(f"a mean return of {result['worst_return']:.1f} is less than {SOLVED}")
+
+
+class Curve(BaseCallback):
+    """Notes the mean return of the last episodes.
+
+    Attributes:
+        points: Steps, and that mean.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.points: list[tuple[int, float]] = []
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_rollout_end(self) -> None:
+        episodes = self.model.ep_info_buffer
+        if episodes:
+            self.points.append((self.num_timesteps, float(np.mean([episode["r"] for episode in episodes]))))
+
+
+def train(envs: VectorEnv, seed: int, steps: int) -> dict[str, Any]:
+    """One run: what it returned on average in the end, how long it took, and how it went."""
+    environments = VecMonitor(SB3VecEnv(envs))
+    curve = Curve()
+    # All else as Stable-Baselines3 has it: 2,048 steps for each update, in batches of 64, 10 times over.
+    model = PPO(
+        "MlpPolicy",
+        environments,
+        n_steps=2048 // ENVS,
+        learning_rate=lambda left: 1e-3 * left,
+        clip_range=lambda left: 0.2 * left,
+        seed=seed,
+        device="cpu",
+        stats_window_size=50,
+    )
+    began = time.perf_counter()
+    model.learn(steps, callback=curve)
+    wall_s = time.perf_counter() - began
+    environments.seed(1000)
+    mean, deviation = evaluate_policy(model, environments, n_eval_episodes=EPISODES)
+    environments.close()
+    return {
+        "seed": seed,
+        "return": float(mean),
+        "deviation": float(deviation),
+        "wall_s": wall_s,
+        "curve": curve.points,
+    }
+
+
+def served(options: argparse.Namespace) -> RemoteVectorEnv:
+    """Environments of a server."""
+    return RemoteVectorEnv(
+        options.base_url, ENVS, autoreset_mode="SameStep", connections=WORKERS, api_key=options.api_key
+    )
+
+
+def in_process() -> SyncVectorEnv:
+    """The same without a server."""
+    return SyncVectorEnv([lambda: gymnasium.make(ENV_ID)] * ENVS, autoreset_mode="SameStep")
+
+
+def plot(runs: list[dict[str, Any]], path: str) -> None:
+    """Draws the mean return of the last 50 episodes, over the steps."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
+    for number, seed in enumerate(sorted({run["seed"] for run in runs})):
+        for run in runs:
+            if run["seed"] == seed:
+                near = run["system"] != "served"
+                style = {"linestyle": (0, (2, 2)), "linewidth": 3.5, "alpha": 0.45} if near else {"linewidth": 1.6}
+                label = f"{run['system']}, seed {seed}: {run['return']:.0f} in {run['wall_s']:.1f} s"
+                axes.plot(*zip(*run["curve"], strict=True), color=f"C{number}", label=label, **style)
+    axes.axhline(SOLVED, color="grey", linewidth=0.8)
+    axes.set(xlabel="steps", ylabel="return of the last 50 episodes", ylim=(0, 520), title=f"PPO on {ENV_ID}")
+    axes.legend(loc="lower right", fontsize="small")
+    figure.savefig(path, metadata={"Date": None} if path.endswith(".svg") else None)
+    pyplot.close(figure)
+
+
+def read_options() -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--base-url", help="a server that runs; else one is started")
+    parser.add_argument("--api-key", help="for that server, if it asks for one")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--compare", action="store_true", help="train in one process too")
+    parser.add_argument("--plot", metavar="FILE", help="draw it, as .svg or .png")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""Gymnasium, both ways: its environments as servers (`gymnasium:ENV_ID`), and served environments as its own.
+
+Serving: `gymnasium_environment`, `gymnasium_app`. Training: `RemoteEnv`, `RemoteVectorEnv`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...errors import MissingExtra
+from ...lazy import lazy
+
+try:
+    import gymnasium as _gymnasium  # noqa: F401
+except ModuleNotFoundError as missing:
+    raise MissingExtra("gymnasium", "gymnasium") from missing
+
+from .description import describe, rebuild
+from .environment import GymnasiumEnvironment, GymnasiumObservation, GymnasiumState
+from .made import gymnasium_app, gymnasium_environment, parse_target
+
+if TYPE_CHECKING:
+    from .remote import RemoteEnv
+    from .remote_vector import RemoteVectorEnv
+else:  # a server has no use for them, nor for the client behind them
+    __getattr__, __dir__ = lazy(
+        __name__, {"RemoteEnv": f"{__name__}.remote", "RemoteVectorEnv": f"{__name__}.remote_vector"}
+    )
+
+__all__ = [
+    "GymnasiumEnvironment",
+    "GymnasiumObservation",
+    "GymnasiumState",
+    "RemoteEnv",
+    "RemoteVectorEnv",
+    "describe",
+    "gymnasium_app",
+    "gymnasium_environment",
+    "parse_target",
+    "rebuild",
+]

@@ -1,0 +1,272 @@
+"""Gymnasium spaces as types: what a value of a space looks like in JSON, and the way there and back."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import GenericAlias
+from typing import Annotated, Any, Literal, Union
+
+import numpy as np
+from annotated_types import Predicate
+from gymnasium import Space, spaces
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
+from numpy.typing import NDArray
+from pydantic import ConfigDict, Discriminator, Field, Tag, with_config
+from typing_extensions import TypedDict  # typing's own cannot be read by pydantic before Python 3.12
+
+from ...errors import InvalidAction, UsageError
+from .array_type import array_type
+from .description import describe, dtype_of
+
+__all__ = ["SpaceCodec", "codec_of"]
+
+Array = NDArray[Any]
+
+# Beyond this, a table of members would be long.
+LISTED_ELEMENTS = 64
+
+# As a function: here, the keys are known only when it is called.
+_typed_dict: Any = TypedDict
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceCodec:
+    """One space, ready for use.
+
+    Attributes:
+        type: An annotation for pydantic. It accepts the JSON form of the members of the space and nothing else,
+            as far as the space is one of Gymnasium's own.
+        encode: From a member, as an environment returns it, to its JSON form. Does not check membership.
+        decode: From a validated JSON form to a member, of the type that `space.sample()` returns.
+    """
+
+    type: Any
+    encode: Callable[[Any], Any]
+    decode: Callable[[Any], Any]
+
+
+def codec_of(space: Space[Any]) -> SpaceCodec:
+    """Reads a space.
+
+    The `decode` of a class derived from one of Gymnasium's asks the space itself, and raises `InvalidAction`.
+
+    Raises:
+        UsageError: A space of this kind cannot be served; the message names it.
+    """
+    codec = _codec(space)
+    if type(space) in _codec.registry:
+        return codec
+    return SpaceCodec(codec.type, codec.encode, functools.partial(_decode_member, space, codec.decode))
+
+
+@functools.singledispatch
+def _codec(space: Space[Any]) -> SpaceCodec:
+    describe(space)  # raises, for it knows the same kinds
+    raise AssertionError(space)
+
+
+@_codec.register
+def _discrete(space: spaces.Discrete) -> SpaceCodec:
+    first = int(space.start)
+    bounded = Annotated[int, Field(ge=first, le=first + int(space.n) - 1)]
+    if space.n > LISTED_ELEMENTS:
+        return SpaceCodec(bounded, int, space.dtype.type)
+    # Looking a member up takes a quarter of the time of making it.
+    members = {value: space.dtype.type(value) for value in range(first, first + int(space.n))}
+    return SpaceCodec(bounded, int, members.__getitem__)
+
+
+@_codec.register
+def _box(space: spaces.Box) -> SpaceCodec:
+    dtype_of(space)
+    return _array_codec(space.low, space.high, space.dtype)
+
+
+@_codec.register
+def _multi_discrete(space: spaces.MultiDiscrete) -> SpaceCodec:
+    return _array_codec(space.start, space.start + (space.nvec - 1), space.dtype)
+
+
+@_codec.register
+def _multi_binary(space: spaces.MultiBinary) -> SpaceCodec:
+    zeros = np.zeros(space.shape, dtype=space.dtype)
+    return _array_codec(zeros, zeros + 1, zeros.dtype)
+
+
+@_codec.register
+def _text(space: spaces.Text) -> SpaceCodec:
+    # Sorted, so that no two of them form an operator of the pattern language, such as "&&".
+    characters = "".join(f"\\{c}" if c in "\\[]^-" else c for c in sorted(space.character_set))
+    pattern = f"^[{characters}]*$" if characters else "^$"
+    bounded = Field(min_length=space.min_length, max_length=space.max_length, pattern=pattern)
+    return SpaceCodec(Annotated[str, bounded], str, str)
+
+
+@_codec.register
+def _dict(space: spaces.Dict) -> SpaceCodec:
+    describe(space)  # raises where its keys are no text
+    codecs = {key: codec_of(part) for key, part in space.spaces.items()}
+    fields = _object("Dict", {key: codec.type for key, codec in codecs.items()})
+    encoders = tuple((key, codec.encode) for key, codec in codecs.items())
+    decoders = tuple((key, codec.decode) for key, codec in codecs.items())
+    return SpaceCodec(
+        fields,
+        lambda member: {key: encode(member[key]) for key, encode in encoders},
+        lambda value: {key: decode(value[key]) for key, decode in decoders},
+    )
+
+
+@_codec.register(spaces.Tuple)
+def _tuple(space: spaces.Tuple[Any]) -> SpaceCodec:
+    codecs = [codec_of(part) for part in space.spaces]
+    encoders = tuple(codec.encode for codec in codecs)
+    decoders = tuple(codec.decode for codec in codecs)
+    return SpaceCodec(
+        GenericAlias(tuple, tuple(codec.type for codec in codecs)),
+        lambda member: tuple([encode(part) for encode, part in zip(encoders, member, strict=True)]),
+        lambda value: tuple([decode(part) for decode, part in zip(decoders, value, strict=True)]),
+    )
+
+
+@_codec.register
+def _sequence(space: spaces.Sequence) -> SpaceCodec:
+    codec = codec_of(space.feature_space)
+    several = GenericAlias(list, (codec.type,))
+    if space.stack:
+        if not _counts(space.feature_space):
+            raise UsageError(
+                f"{space} cannot be served: of a stack of empty parts nobody can tell how many there are"
+            )
+        stack = _Stack(space.feature_space, codec)
+        return SpaceCodec(several, stack.encode, stack.decode)
+    encode, decode = codec.encode, codec.decode
+    return SpaceCodec(
+        several,
+        lambda member: [encode(part) for part in member],
+        lambda value: tuple([decode(part) for part in value]),
+    )
+
+
+@_codec.register(spaces.OneOf)
+def _one_of(space: spaces.OneOf[Any]) -> SpaceCodec:
+    codecs = [codec_of(part) for part in space.spaces]
+    variants = tuple(
+        Annotated[GenericAlias(tuple, (Literal[index], codec.type)), Tag(str(index))]
+        for index, codec in enumerate(codecs)
+    )
+    # By its number: what is refused is told of the space that was chosen, and not of each.
+    by_number = Discriminator(
+        _chosen,
+        custom_error_type="one_of",
+        custom_error_message=f"Input should be [number, member]: the number of a space, 0 to {len(codecs) - 1}",
+    )
+    return SpaceCodec(
+        Annotated[Union[variants], by_number],  # noqa: UP007 - known when it runs
+        lambda member: (int(member[0]), codecs[member[0]].encode(member[1])),
+        lambda value: (np.int64(value[0]), codecs[value[0]].decode(value[1])),
+    )
+
+
+def _counts(space: Space[Any]) -> bool:
+    """Whether the number of its members can be told from a stack of them."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        parts = list(space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces)
+        return bool(parts) and all(map(_counts, parts))
+    return True
+
+
+def _chosen(value: Any) -> str | None:
+    is_pair = isinstance(value, list | tuple) and len(value) == 2
+    return str(value[0]) if is_pair and type(value[0]) is int else None
+
+
+@_codec.register
+def _graph(space: spaces.Graph) -> SpaceCodec:
+    nodes = _Stack(space.node_space, codec_of(space.node_space))
+    edges = None if space.edge_space is None else _Stack(space.edge_space, codec_of(space.edge_space))
+    place = Annotated[int, Field(ge=0, le=np.iinfo(np.int32).max)]
+    ends = Annotated[list[place], Field(min_length=2, max_length=2)]
+    fields: dict[str, Any] = {"nodes": nodes.type, "edges": None, "edge_links": None}
+    if edges is not None:
+        fields |= {"edges": edges.type | None, "edge_links": list[ends] | None}
+
+    def encode(member: Any) -> dict[str, Any]:
+        links = None if member.edge_links is None else np.asarray(member.edge_links).tolist()
+        joined = None if edges is None or member.edges is None else edges.encode(member.edges)
+        return {"nodes": nodes.encode(member.nodes), "edges": joined, "edge_links": links}
+
+    def decode(value: Any) -> spaces.GraphInstance:
+        joined, links = value["edges"], value["edge_links"]
+        if edges is None or joined is None:
+            return spaces.GraphInstance(nodes.decode(value["nodes"]), None, None)
+        pairs = np.asarray(links, dtype=np.int32).reshape(-1, 2)
+        return spaces.GraphInstance(nodes.decode(value["nodes"]), edges.decode(joined), pairs)
+
+    return SpaceCodec(Annotated[_object("Graph", fields), Predicate(_joined)], encode, decode)
+
+
+def _joined(graph: Any) -> bool:
+    """True, or a `ValueError` that says which of its edges leads nowhere."""
+    edges, links, count = graph["edges"], graph["edge_links"], len(graph["nodes"])
+    if (edges is None) != (links is None) or len(edges or ()) != len(links or ()):
+        raise ValueError("edges and edge_links are not of the same length")
+    for index, ends in enumerate(links or ()):
+        if max(ends) >= count:
+            raise ValueError(f"edge_links[{index}] is {list(ends)}, and there are {count} nodes")
+    return True
+
+
+class _Stack:
+    """Any number of members of one space, stacked as Gymnasium does it: an array of arrays, a dict of arrays.
+
+    Attributes:
+        type: As in `SpaceCodec`: a list of members.
+    """
+
+    def __init__(self, space: Space[Any], codec: SpaceCodec):
+        self.type: Any = GenericAlias(list, (codec.type,))
+        self._space = space
+        self._codec = codec
+        self._stacked = batch_space(space, 1)
+
+    def encode(self, members: Any) -> list[Any]:
+        if isinstance(members, np.ndarray):
+            # As one, which is many times as quick where the members are arrays or numbers.
+            listed: list[Any] = members.tolist()
+            return listed
+        return [self._codec.encode(member) for member in iterate(self._stacked, members)]
+
+    def decode(self, values: Any) -> Any:
+        members = [self._codec.decode(value) for value in values]
+        empty: Any = create_empty_array(self._space, len(members))
+        return concatenate(self._space, members, empty) if members else empty
+
+
+def _object(name: str, fields: dict[str, Any]) -> Any:
+    """A type of JSON objects of exactly these fields, whatever their names."""
+    made = _typed_dict(name, fields)
+    with_config(ConfigDict(extra="forbid"))(made)
+    return made
+
+
+def _array_codec(low: Array, high: Array, dtype: np.dtype[Any]) -> SpaceCodec:
+    """Arrays with bounds, which are of the arrays' shape, as nested lists; of shape `()`, as a number."""
+    shape = low.shape
+
+    def decode(value: Any) -> Array:
+        return np.asarray(value, dtype=dtype).reshape(shape)
+
+    return SpaceCodec(array_type(low, high, dtype), _encode_array, decode)
+
+
+def _encode_array(member: Any) -> Any:
+    return member.tolist() if type(member) is np.ndarray else np.asarray(member).tolist()
+
+
+def _decode_member(space: Space[Any], decode: Callable[[Any], Any], value: Any) -> Any:
+    member = decode(value)
+    if not space.contains(member):
+        raise InvalidAction(f"{value!r} is outside of the space {space}")
+    return member

@@ -1,0 +1,243 @@
+"""Gymnasium spaces as JSON, and back: what a JSON Schema cannot say of a space stands beside it, under `KEYWORD`."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import Space, spaces
+from numpy.typing import NDArray
+
+from ...errors import UsageError
+
+__all__ = ["KEYWORD", "describe", "dtype_of", "rebuild"]
+
+KEYWORD = "x-gymnasium"
+"""Where the description of a space stands in the JSON Schema of the field that carries its members."""
+
+Description = dict[str, Any]
+Array = NDArray[Any]
+
+# What comes from a server is not believed without limit: the bounds of a space take memory on this side.
+MOST_ELEMENTS = 2**27
+MOST_DEPTH = 64
+_DTYPES = frozenset(
+    {"bool", "float16", "float32", "float64"} | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+)
+_DEFAULT_DTYPE = "int64"
+
+
+@functools.singledispatch
+def describe(space: Space[Any]) -> Description:
+    """A space as JSON: `kind` is the name of its class, the rest are the arguments that it is made of.
+
+    Bounds that are all alike are one number, infinite ones are the texts `"inf"` and `"-inf"`. A class derived from
+    one of Gymnasium's is described as that one.
+
+    Raises:
+        UsageError: A space of this kind cannot be served; the message names it and those that can.
+    """
+    raise UsageError(
+        f"a space of kind {type(space).__name__} cannot be served: {space}; supported are "
+        f"{', '.join(sorted(_KINDS))}: wrap the environment so that it has one of these"
+    )
+
+
+@describe.register
+def _discrete(space: spaces.Discrete) -> Description:
+    return {"kind": "Discrete", "n": int(space.n), "start": int(space.start), "dtype": dtype_of(space)}
+
+
+@describe.register
+def _box(space: spaces.Box) -> Description:
+    low = _listed(space.low, space.bounded_below, "-inf")
+    high = _listed(space.high, space.bounded_above, "inf")
+    return {"kind": "Box", "shape": list(space.shape), "dtype": dtype_of(space), "low": low, "high": high}
+
+
+@describe.register
+def _multi_discrete(space: spaces.MultiDiscrete) -> Description:
+    nvec, start = space.nvec.tolist(), space.start.tolist()
+    return {"kind": "MultiDiscrete", "nvec": nvec, "start": start, "dtype": dtype_of(space)}
+
+
+@describe.register
+def _multi_binary(space: spaces.MultiBinary) -> Description:
+    return {"kind": "MultiBinary", "n": space.n if isinstance(space.n, int) else list(space.n)}
+
+
+@describe.register
+def _text(space: spaces.Text) -> Description:
+    bounds = {"min_length": space.min_length, "max_length": space.max_length}
+    # In its own order, which is that of the masks of `sample`.
+    return {"kind": "Text", **bounds, "charset": "".join(space.character_list)}
+
+
+@describe.register
+def _dict(space: spaces.Dict) -> Description:
+    if not all(isinstance(key, str) for key in space.spaces):
+        raise UsageError(f"a Dict space whose keys are not all text cannot be served: {space}")
+    # As pairs: writers of JSON Schemas sort the keys of an object, and flattened members have the order of these.
+    return {"kind": "Dict", "spaces": [[key, describe(part)] for key, part in space.spaces.items()]}
+
+
+@describe.register(spaces.Tuple)
+def _tuple(space: spaces.Tuple[Any]) -> Description:
+    return {"kind": "Tuple", "spaces": [describe(part) for part in space.spaces]}
+
+
+@describe.register
+def _sequence(space: spaces.Sequence) -> Description:
+    return {"kind": "Sequence", "space": describe(space.feature_space), "stack": bool(space.stack)}
+
+
+@describe.register(spaces.OneOf)
+def _one_of(space: spaces.OneOf[Any]) -> Description:
+    return {"kind": "OneOf", "spaces": [describe(part) for part in space.spaces]}
+
+
+@describe.register
+def _graph(space: spaces.Graph) -> Description:
+    edges = None if space.edge_space is None else describe(space.edge_space)
+    return {"kind": "Graph", "node_space": describe(space.node_space), "edge_space": edges}
+
+
+def dtype_of(space: Space[Any]) -> str:
+    """The type of its numbers, by name; raises `UsageError` for one that cannot travel."""
+    name = np.dtype(space.dtype).name
+    if name not in _DTYPES:
+        raise UsageError(f"a space of numbers of type {name} cannot be served: {space}; JSON has none so wide")
+    return name
+
+
+def _listed(bounds: Array, bounded: Array, infinite: str) -> Any:
+    """One number where all are alike, nested lists otherwise."""
+    if bounds.size == 0:
+        return 0
+    alike = bool((bounds == bounds.flat[0]).all() and (bounded == bounded.flat[0]).all())
+    if alike:
+        return bounds.flat[0].item() if bounded.flat[0] else infinite
+    if bounded.all():
+        return bounds.tolist()
+    told = bounds.astype(object)
+    told[~bounded] = infinite
+    return told.tolist()
+
+
+def rebuild(description: Mapping[str, Any]) -> Space[Any]:
+    """The space of a description: equal to the one described, and with the same samples for the same seed.
+
+    Raises:
+        UsageError: It is no description of a space, or of a kind that this version does not know.
+    """
+    try:
+        return _rebuilt(description, MOST_DEPTH)
+    except (TypeError, ValueError, KeyError, AttributeError, AssertionError, OverflowError) as error:
+        raise UsageError(
+            f"{description!s:.200} describes no space ({type(error).__name__}: {error}): "
+            "serve it with the version of openenv and of gymnasium that is installed here"
+        ) from error
+
+
+def _rebuilt(description: Mapping[str, Any], depth: int) -> Space[Any]:
+    kind = description["kind"]
+    if kind not in _KINDS:
+        raise ValueError(f"the kind {kind!r:.50} is not known, only {', '.join(sorted(_KINDS))}")
+    if depth == 0:
+        raise ValueError(f"it is nested more than {MOST_DEPTH} deep")
+    return _KINDS[kind](description, lambda part: _rebuilt(part, depth - 1))
+
+
+Inner = Callable[[Mapping[str, Any]], Space[Any]]
+
+
+def _to_discrete(told: Mapping[str, Any], inner: Inner) -> Space[Any]:
+    # Not all versions have the argument, and those that lack it have this type.
+    typed: dict[str, Any] = {} if told["dtype"] == _DEFAULT_DTYPE else {"dtype": _known(told["dtype"]).type}
+    discrete: Space[Any] = spaces.Discrete(told["n"], start=told["start"], **typed)
+    return discrete
+
+
+def _to_box(told: Mapping[str, Any], inner: Inner) -> Space[Any]:
+    shape, dtype = tuple(told["shape"]), _known(told["dtype"])
+    if math.prod(shape) > MOST_ELEMENTS:
+        raise ValueError(f"it has more than {MOST_ELEMENTS} elements")
+    low, below = _array(told["low"], shape, dtype)
+    high, above = _array(told["high"], shape, dtype)
+    box = spaces.Box(low, high, shape, dtype.type)
+    # Of integers, the array cannot say it: what is unbounded has the bounds of its type there.
+    box.bounded_below, box.bounded_above = below, above
+    return box
+
+
+def _to_multi_discrete(told: Mapping[str, Any], inner: Inner) -> Space[Any]:
+    dtype = _known(told["dtype"])
+    return spaces.MultiDiscrete(np.array(told["nvec"], dtype), dtype.type, start=np.array(told["start"], dtype))
+
+
+def _to_multi_binary(told: Mapping[str, Any], inner: Inner) -> Space[Any]:
+    if math.prod(np.atleast_1d(told["n"]).tolist()) > MOST_ELEMENTS:
+        raise ValueError(f"it has more than {MOST_ELEMENTS} elements")
+    return spaces.MultiBinary(told["n"])
+
+
+def _to_text(told: Mapping[str, Any], inner: Inner) -> Space[Any]:
+    return spaces.Text(told["max_length"], min_length=told["min_length"], charset=told["charset"])
+
+
+def _to_dict(told: Mapping[str, Any], inner: Inner) -> Space[Any]:
+    return spaces.Dict([(str(key), inner(part)) for key, part in told["spaces"]])
+
+
+def _to_tuple(told: Mapping[str, Any], inner: Inner) -> Space[Any]:
+    return spaces.Tuple([inner(part) for part in told["spaces"]])
+
+
+def _to_sequence(told: Mapping[str, Any], inner: Inner) -> Space[Any]:
+    return spaces.Sequence(inner(told["space"]), stack=told["stack"])
+
+
+def _to_one_of(told: Mapping[str, Any], inner: Inner) -> Space[Any]:
+    return spaces.OneOf([inner(part) for part in told["spaces"]])
+
+
+def _to_graph(told: Mapping[str, Any], inner: Inner) -> Space[Any]:
+    edges = None if told["edge_space"] is None else inner(told["edge_space"])
+    return spaces.Graph(inner(told["node_space"]), edges)
+
+
+_KINDS: dict[str, Callable[[Mapping[str, Any], Inner], Space[Any]]] = {
+    "Box": _to_box,
+    "Dict": _to_dict,
+    "Discrete": _to_discrete,
+    "Graph": _to_graph,
+    "MultiBinary": _to_multi_binary,
+    "MultiDiscrete": _to_multi_discrete,
+    "OneOf": _to_one_of,
+    "Sequence": _to_sequence,
+    "Text": _to_text,
+    "Tuple": _to_tuple,
+}
+
+
+def _known(dtype: Any) -> np.dtype[Any]:
+    if dtype not in _DTYPES:
+        raise ValueError(f"the type {dtype!r:.50} of its numbers is not known, only {', '.join(sorted(_DTYPES))}")
+    known: np.dtype[Any] = np.dtype(dtype)
+    return known
+
+
+def _array(told: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Array, Array]:
+    """Bounds, and which of them are finite."""
+    # One by one only where they differ: objects take many times the memory.
+    given = np.array(told, dtype=object)
+    given = given.reshape(shape if given.ndim else ())
+    below, above = np.asarray(given == "-inf", dtype=bool), np.asarray(given == "inf", dtype=bool)
+    if dtype.kind == "f":
+        given[below], given[above] = -np.inf, np.inf
+    elif below.any() or above.any():
+        given[below], given[above] = np.iinfo(dtype).min, np.iinfo(dtype).max
+    return np.array(np.broadcast_to(given.astype(dtype), shape)), np.array(np.broadcast_to(~(below | above), shape))

@@ -1,0 +1,294 @@
+"""JSON Schemas as Gymnasium spaces: what the fields of an environment look like to a trainer that knows only arrays.
+
+A schema that carries the description of a space (`description.KEYWORD`) becomes that space. Any other becomes the
+nearest one: an integer with bounds and a boolean `Discrete`, another number a `Box` of one element, an enumeration
+`Discrete` (the place of the value), a list of a fixed length one array, another list `Sequence`, an object `Dict`, a
+text `Text`, alternatives `OneOf`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+from gymnasium import Space, spaces
+
+from ...errors import UnmappableSpace, UsageError
+from .codec import codec_of
+from .description import KEYWORD, rebuild
+from .mapped import MappedSpace, choice, first_fit, listed, numbers, only, text, tuple_of
+
+__all__ = ["FreeText", "Role", "space_of_fields"]
+
+Role = Literal["action", "observation"]
+Schema = Mapping[str, Any]
+
+# What results carry beside the observation, and what no agent decides.
+_BESIDE = {"observation": {"done", "reward", "metadata", "terminated", "truncated"}, "action": {"metadata"}}
+# What would let the space offer actions that the server refuses.
+_NARROWING = ("pattern", "format", "multipleOf", "uniqueItems", "contains")
+# A schema comes from a server, and these become memory here.
+MOST_PARTS = 1024
+MOST_ELEMENTS = 2**24
+# So long may texts be that a space without a limit of its own makes up.
+SAMPLE_LENGTH = 64
+_INT64 = np.iinfo(np.int64)
+_NUMBERS = (spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete)
+_PRINTABLE = "".join(map(chr, range(32, 127)))
+
+
+class FreeText(spaces.Text):
+    """Any text; samples are of printable ASCII.
+
+    Args:
+        min_length: Shortest member.
+        max_length: Longest member; None for any.
+    """
+
+    def __init__(self, min_length: int = 0, max_length: int | None = None):
+        self._limit = max_length
+        longest = max(SAMPLE_LENGTH, min_length) if max_length is None else max_length
+        super().__init__(longest, min_length=min_length, charset=_PRINTABLE)
+
+    def contains(self, x: Any) -> bool:
+        return isinstance(x, str) and self.min_length <= len(x) and (self._limit is None or len(x) <= self._limit)
+
+
+def space_of_fields(schema: Schema, role: Role) -> MappedSpace:
+    """The space of an action's or an observation's fields.
+
+    What is no part of it in Gymnasium (reward, done, metadata) is left out. Of a single field, the space is that of
+    the field itself; of several, a `Dict`.
+
+    Args:
+        schema: Of the whole action or observation, as `GET /schema` tells it.
+        role: Which of the two.
+
+    Raises:
+        UnmappableSpace: There is no space for it; the message names the place and how to go on.
+    """
+    mapper = _Mapper(schema.get("$defs", {}), role)
+    try:
+        return _mapped(schema, role, mapper)
+    except (TypeError, ValueError, AttributeError, AssertionError, OverflowError, RecursionError) as error:
+        why = f"its schema makes no sense ({type(error).__name__}: {error!s:.200})"
+        raise mapper.refusal(role, why) from error
+
+
+def _mapped(schema: Schema, role: Role, mapper: _Mapper) -> MappedSpace:
+    properties = schema.get("properties")
+    if not isinstance(properties, Mapping):
+        return mapper.space(schema, role, ())
+    fields = {name: part for name, part in properties.items() if name not in _BESIDE[role]}
+    if len(fields) != 1:
+        return mapper.object({**schema, "properties": fields}, role, ())
+    ((name, part),) = fields.items()
+    inner = mapper.space(part, f"{role}.{name}", ())
+    encode, decode = inner.encode, inner.decode
+    return replace(
+        inner, encode=lambda member: {name: encode(member)}, decode=lambda value: decode(value[name]), field=name
+    )
+
+
+class _Mapper:
+    """Walks through one schema; `trail` are the definitions that lead to where it is."""
+
+    def __init__(self, definitions: Any, role: Role):
+        self._definitions = definitions if isinstance(definitions, Mapping) else {}
+        self._role = role
+        self._kinds: dict[Any, Callable[[Schema, str, tuple[str, ...]], MappedSpace]] = {
+            "integer": self._integer,
+            "number": self._number,
+            "boolean": self._boolean,
+            "string": self._text,
+            "null": self._null,
+            "array": self._array,
+            "object": self.object,
+        }
+
+    def space(self, schema: Any, place: str, trail: tuple[str, ...]) -> MappedSpace:
+        """The space of any schema."""
+        if not isinstance(schema, Mapping):
+            raise self.refusal(place, "its schema allows anything")
+        if KEYWORD in schema:
+            return _described(schema[KEYWORD])
+        if "$ref" in schema:
+            return self._referred(schema, place, trail)
+        if "enum" in schema or "const" in schema:
+            return self._enumeration(schema, place)
+        alternatives = _alternatives(schema)
+        return self._typed(schema, place, trail) if alternatives is None else self._one_of(alternatives, place, trail)
+
+    def _typed(self, schema: Schema, place: str, trail: tuple[str, ...]) -> MappedSpace:
+        kind = schema.get("type")
+        if kind not in self._kinds:
+            raise self.refusal(place, "its schema allows anything" if kind is None else f"its type is {kind!r:.50}")
+        self._refuse_narrowing(schema, place)
+        return self._kinds[kind](schema, place, trail)
+
+    def object(self, schema: Schema, place: str, trail: tuple[str, ...]) -> MappedSpace:
+        properties = schema.get("properties")
+        if not properties:
+            raise self.refusal(place, "it is an object whose fields the schema does not name")
+        if len(properties) > MOST_PARTS:
+            raise self.refusal(place, f"it has more than {MOST_PARTS} fields")
+        parts = {str(name): self.space(part, f"{place}.{name}", trail) for name, part in properties.items()}
+        encoders = [(name, part.encode) for name, part in parts.items()]
+        decoders = [(name, part.decode) for name, part in parts.items()]
+        return MappedSpace(
+            spaces.Dict([(name, part.space) for name, part in parts.items()]),
+            lambda member: {name: encode(member[name]) for name, encode in encoders},
+            lambda value: {name: decode(value[name]) for name, decode in decoders},
+        )
+
+    def _referred(self, schema: Schema, place: str, trail: tuple[str, ...]) -> MappedSpace:
+        name = str(schema["$ref"]).removeprefix("#/$defs/")
+        if name in trail:
+            raise self.refusal(place, f"{name} holds itself, to any depth")
+        if name not in self._definitions:
+            raise self.refusal(place, f"its schema refers to {name!r:.80}, which is not there")
+        return self.space(self._definitions[name], place, (*trail, name))
+
+    def _enumeration(self, schema: Schema, place: str) -> MappedSpace:
+        values = list(schema["enum"]) if "enum" in schema else [schema["const"]]
+        if not values:
+            raise self.refusal(place, "its schema allows no value")
+        return choice(values)
+
+    def _one_of(self, alternatives: Any, place: str, trail: tuple[str, ...]) -> MappedSpace:
+        parts = [self.space(each, place, trail) for each in alternatives]
+        if len(parts) == 1:
+            return parts[0]
+        if not parts or len(parts) > MOST_PARTS:
+            raise self.refusal(place, f"its schema has {len(parts)} alternatives")
+        return MappedSpace(
+            spaces.OneOf([part.space for part in parts]),
+            lambda member: parts[int(member[0])].encode(member[1]),
+            lambda value: first_fit(parts, value),
+        )
+
+    def _integer(self, schema: Schema, place: str, trail: tuple[str, ...]) -> MappedSpace:
+        low, high = _integer_bounds(schema)
+        if low is None or high is None or low < _INT64.min or high > _INT64.max or high - low >= _INT64.max:
+            return self._box(_within(low, -np.inf), _within(high, np.inf), np.dtype(np.int64), place)
+        if high < low:
+            raise self.refusal(place, f"no integer is between {low} and {high}")
+        return MappedSpace(spaces.Discrete(high - low + 1, start=low), int, np.int64, single=True, plain=True)
+
+    def _number(self, schema: Schema, place: str, trail: tuple[str, ...]) -> MappedSpace:
+        low, high = _number_bounds(schema)
+        return self._box(low, high, np.dtype(np.float64), place)
+
+    def _box(self, low: float, high: float, dtype: np.dtype[Any], place: str) -> MappedSpace:
+        if high < low:
+            raise self.refusal(place, f"no number is between {low} and {high}")
+        box = spaces.Box(low, high, (1,), dtype.type)
+        return MappedSpace(box, only, lambda value: numbers([value], dtype, (1,)), single=True, plain=True)
+
+    def _boolean(self, schema: Schema, place: str, trail: tuple[str, ...]) -> MappedSpace:
+        return choice([False, True])
+
+    def _null(self, schema: Schema, place: str, trail: tuple[str, ...]) -> MappedSpace:
+        return choice([None])
+
+    def _text(self, schema: Schema, place: str, trail: tuple[str, ...]) -> MappedSpace:
+        return MappedSpace(FreeText(schema.get("minLength", 0), schema.get("maxLength")), str, text)
+
+    def _array(self, schema: Schema, place: str, trail: tuple[str, ...]) -> MappedSpace:
+        listed, least, most = schema.get("prefixItems"), schema.get("minItems", 0), schema.get("maxItems")
+        if listed is not None and "items" not in schema:
+            parts = [self.space(part, f"{place}[{index}]", trail) for index, part in enumerate(listed)]
+            return tuple_of(parts)
+        item = self.space(schema.get("items"), f"{place}[]", trail)
+        if least == most:
+            return self._fixed(item, least, place)
+        if self._role == "action" and (least or most is not None):
+            raise self.refusal(place, f"no space has lists of {least} to {most or 'any number of'} elements")
+        return MappedSpace(
+            spaces.Sequence(item.space),
+            lambda member: [item.encode(part) for part in member],
+            lambda value: tuple([item.decode(part) for part in value]),
+        )
+
+    def _fixed(self, item: MappedSpace, length: int, place: str) -> MappedSpace:
+        space = _stacked(item, length) if length * _elements(item.space) <= MOST_ELEMENTS else None
+        if space is not None:
+            dtype, shape = np.dtype(space.dtype), space.shape or ()
+            return MappedSpace(space, listed, lambda value: numbers(value, dtype, shape), plain=True)
+        if length > MOST_PARTS:
+            raise self.refusal(place, f"it is a list of {length} elements that are no numbers")
+        return tuple_of([item] * length)
+
+    def _refuse_narrowing(self, schema: Schema, place: str) -> None:
+        narrowing = [word for word in _NARROWING if schema.get(word)]
+        if narrowing and self._role == "action":
+            raise self.refusal(place, f"no space says what its {' and '.join(narrowing)} means")
+
+    def refusal(self, place: str, why: str) -> UnmappableSpace:
+        """The error for what has no space."""
+        function = "encode_action" if self._role == "action" else "decode_observation"
+        return UnmappableSpace(
+            f"no Gymnasium space can be made of {place}: {why}; give {self._role}_space=... and {function}=..., "
+            "which says how its members travel"
+        )
+
+
+def _alternatives(schema: Schema) -> list[Any] | None:
+    """What a value may be, one or the other; None for a schema that is one of itself."""
+    given = schema.get("anyOf", schema.get("oneOf"))
+    if given is not None:
+        return list(given)
+    rest = {name: value for name, value in schema.items() if name not in {"allOf", "type"}}
+    whole, kind = schema.get("allOf"), schema.get("type")
+    if isinstance(whole, list) and len(whole) == 1:  # how a reference with words of its own is written
+        return [{**whole[0], **rest}]
+    return [{**rest, "type": each} for each in kind] if isinstance(kind, list) else None
+
+
+def _described(description: Any) -> MappedSpace:
+    try:
+        space = rebuild(description)
+        codec = codec_of(space)
+    except UsageError as error:
+        raise UnmappableSpace(error.message) from error
+    return MappedSpace(space, codec.encode, codec.decode, plain=isinstance(space, _NUMBERS))
+
+
+def _stacked(item: MappedSpace, length: int) -> Space[Any] | None:
+    """So many members of a space in one array; None where they are no numbers."""
+    space = item.space
+    if item.single and isinstance(space, spaces.Discrete):
+        start = np.full(length, space.start, np.int64)
+        return spaces.MultiDiscrete(np.full(length, space.n, np.int64), start=start) if length else None
+    if isinstance(space, spaces.MultiDiscrete):
+        return spaces.MultiDiscrete(np.stack([space.nvec] * length), start=np.stack([space.start] * length))
+    if isinstance(space, spaces.Box) and length:
+        shape = (length,) if item.single else (length, *space.shape)
+        low, high = (np.array(np.broadcast_to(bound, shape)) for bound in (space.low, space.high))
+        return spaces.Box(low, high, shape, space.dtype.type)
+    return None
+
+
+def _elements(space: Space[Any]) -> int:
+    return int(np.prod(space.shape)) if space.shape else 1
+
+
+def _integer_bounds(schema: Schema) -> tuple[int | None, int | None]:
+    above, below = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
+    low = schema.get("minimum") if above is None else int(np.floor(above)) + 1
+    high = schema.get("maximum") if below is None else int(np.ceil(below)) - 1
+    return None if low is None else int(np.ceil(low)), None if high is None else int(np.floor(high))
+
+
+def _within(bound: int | None, infinite: float) -> float:
+    """A bound that the numbers of the space can have; infinite for another."""
+    return infinite if bound is None or not _INT64.min <= bound <= _INT64.max else bound
+
+
+def _number_bounds(schema: Schema) -> tuple[float, float]:
+    above, below = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
+    low = float(schema.get("minimum", -np.inf)) if above is None else float(np.nextafter(above, np.inf))
+    high = float(schema.get("maximum", np.inf)) if below is None else float(np.nextafter(below, -np.inf))
+    return low, high

@@ -1,0 +1,23 @@
+"""PettingZoo's environments of many agents as servers: `openenv serve pettingzoo:MODULE`."""
+
+from __future__ import annotations
+
+from ...errors import MissingExtra
+
+try:
+    import pettingzoo as _pettingzoo  # noqa: F401
+except ModuleNotFoundError as missing:
+    raise MissingExtra("pettingzoo", "pettingzoo") from missing
+
+from .environment import PettingZooEnvironment
+from .made import pettingzoo_app, pettingzoo_environment
+from .models import PettingZooAction, PettingZooObservation, PettingZooState
+
+__all__ = [
+    "PettingZooAction",
+    "PettingZooEnvironment",
+    "PettingZooObservation",
+    "PettingZooState",
+    "pettingzoo_app",
+    "pettingzoo_environment",
+]

@@ -1,0 +1,234 @@
+"""`openenv replay`: recorded episodes, played again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+import warnings
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, redirect_stdout
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import OpenEnvError, SeedIgnored
+from .completing import TARGET
+from .progress import Progress
+from .replay_target import target_of
+from .replay_view import say_damage, say_note, say_pair, say_result, say_title, tame, worded
+
+if TYPE_CHECKING:
+    from ..recording.reader import Episode, Recording
+    from ..replay import Rules, Tally, Venue
+
+__all__ = ["replay"]
+
+DIFFERENT, NOT_COMPARED = 1, 2
+SESSIONS = 16
+COUNT = click.IntRange(min=1)
+
+
+class _NotCompared(click.ClickException):
+    """There was nothing to compare, or no place to play."""
+
+    exit_code = NOT_COMPARED
+
+
+@click.command(short_help="Play recorded episodes again, and compare.")
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--check", is_flag=True, help="Compare all of it, many episodes at a time, and show only what differs.")
+@click.option(
+    "--target",
+    shell_complete=TARGET,
+    help="What to play against, as for `openenv serve`. [default: what the record names, if that is here]",
+)
+@click.option("--base-url", metavar="URL", help="Play against a server that runs, in place of a target.")
+@click.option("--api-key", envvar="OPENENV_API_KEY", help="Key to show to that server. [OPENENV_API_KEY]")
+@click.option("--environment", metavar="NAME", help="Play the episodes of this environment alone.")
+@click.option(
+    "--episode", "wanted", metavar="ID", multiple=True, help="Play this episode alone; more than once: these."
+)
+@click.option("--limit", type=COUNT, help="Play so many episodes, the first of the record.")
+@click.option(
+    "--concurrency", type=COUNT, default=SESSIONS, show_default=True, help="Episodes at a time, with --check."
+)
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(min=0.0),
+    default=1e-6,
+    show_default=True,
+    help="Floats may differ by this share of their size. 0: to the last digit.",
+)
+@click.option("--unseeded", is_flag=True, help="Compare also what was reset without a seed.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0.0, min_open=True),
+    default=60.0,
+    show_default=True,
+    help="Seconds that one call may take.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, and nothing else.")
+def replay(
+    path: Path,
+    check: bool,
+    target: str | None,
+    base_url: str | None,
+    api_key: str | None,
+    environment: str | None,
+    wanted: tuple[str, ...],
+    limit: int | None,
+    concurrency: int,
+    tolerance: float,
+    unseeded: bool,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Plays the episodes of PATH, a file or a folder that `openenv serve --record` or a client has written or the web
+    page has saved, with their seeds and actions, against an environment: in this process, or at a server. Each has a
+    session of its own.
+
+    Compared are observations, rewards, errors, and how episodes end. Fields that are marked `seeded: False` in the
+    schema (clocks, names of processes) are not.
+
+    Without --check episodes are shown as they are played, one after the other, with what differs.
+
+    Exit code 0: nothing differs; 1: with --check, something does, or could not be played or read; 2: nothing could be
+    compared (no such file, no such environment, other schemas, no seeds).
+
+    \b
+    Examples:
+      openenv replay episode.jsonl
+      openenv replay records --check
+      openenv replay records --check --base-url http://127.0.0.1:8000 --concurrency 64
+      openenv replay records --check --target gymnasium:CartPole-v1 --tolerance 0 --json
+    """
+    if target is not None and base_url is not None:
+        raise click.UsageError("give --target or --base-url, and not both")
+    try:
+        from ..recording.reader import Recording
+        from ..replay import Rules, Tally
+        from ..testing.difference import within
+
+        recording = Recording(path, environment)
+        episodes = islice(_chosen(recording, wanted), limit)
+        place = _Place(target, base_url, api_key)
+        rules = Rules(within(tolerance), unseeded, timeout_s)
+        tally, began = Tally(), time.monotonic()
+        if check or as_json:
+            with redirect_stdout(sys.stderr):  # environments of this process may print
+                asyncio.run(_check(episodes, place, rules, concurrency if check else 1, tally))
+        else:
+            asyncio.run(_show(episodes, place, rules, tally))
+    except OpenEnvError as error:
+        raise _NotCompared(tame(error.message)) from error
+    _end(recording, tally, place, time.monotonic() - began, check, as_json)
+
+
+class _Place:
+    """Where episodes are played: what was named, or what each record names.
+
+    Attributes:
+        names: Of all places, as far as they were needed.
+    """
+
+    def __init__(self, target: str | None, base_url: str | None, api_key: str | None):
+        self._target = target
+        self._url = base_url
+        self._key = api_key
+        self._venues: dict[str, Venue] = {}
+
+    @property
+    def names(self) -> list[str]:
+        return sorted({venue.name for venue in self._venues.values()})
+
+    def of(self, episode: Episode) -> Venue:
+        """The place of an episode. Raises OpenEnvError: There is none."""
+        named = self._target is not None or self._url is not None
+        key = "" if named else episode.environment
+        if key not in self._venues:
+            self._venues[key] = self._made(episode.environment)
+        return self._venues[key]
+
+    def _made(self, environment: str) -> Venue:
+        from ..project.target import load
+        from ..replay import app_venue, server_venue
+
+        if self._url is not None:
+            return server_venue(self._url, self._key)
+        target = self._target or target_of(environment)
+        return app_venue(target, load(target))
+
+    @asynccontextmanager
+    async def closed(self) -> AsyncIterator[None]:
+        """Ends in the end what was begun in this process."""
+        try:
+            yield
+        finally:
+            for venue in self._venues.values():
+                await venue.aclose()
+
+
+def _chosen(recording: Recording, wanted: tuple[str, ...]) -> Iterator[Episode]:
+    return (each for each in recording.episodes() if not wanted or each.episode_id in wanted)
+
+
+async def _check(episodes: Iterator[Episode], place: _Place, rules: Rules, sessions: int, tally: Tally) -> None:
+    from ..replay import Verdict
+    from ..replay import replay as play
+
+    with Progress() as progress:
+
+        def heard(verdict: Verdict) -> None:
+            tally.add(verdict)
+            progress.show("playing", tally.episodes, 0, f"{tally.episodes:,} episodes, {tally.steps:,} steps")
+
+        async with place.closed():
+            await play(episodes, place.of, rules, sessions, heard)
+
+
+async def _show(episodes: Iterator[Episode], place: _Place, rules: Rules, tally: Tally) -> None:
+    from ..replay import Player
+
+    warnings.simplefilter("ignore", SeedIgnored)  # it is said of each episode
+    async with place.closed():
+        for episode in episodes:
+            venue = place.of(episode)
+            say_title(episode, venue.name)
+            verdict = await Player(episode, venue, rules).verdict(say_pair)
+            tally.add(verdict)
+            say_note(verdict)
+
+
+def _end(recording: Recording, tally: Tally, place: _Place, seconds: float, check: bool, as_json: bool) -> None:
+    damage = recording.damage
+    if as_json:
+        facts = {
+            "path": str(recording.path),
+            "against": place.names,
+            **tally.facts(),
+            "seconds": round(seconds, 3),
+            "unreadable": damage.count,
+            "torn": damage.torn,
+            "faults": damage.sentences(),
+        }
+        click.echo(json.dumps(worded(facts), default=repr))
+    else:
+        say_damage(damage)
+        say_result(tally, place.names, seconds, check)
+    if not tally.compared:
+        raise _NotCompared(tame(_reason(recording, tally)))
+    if check and (tally.wrong or damage.count):
+        raise click.exceptions.Exit(DIFFERENT)
+
+
+def _reason(recording: Recording, tally: Tally) -> str:
+    if not tally.episodes:
+        return f"{recording.path} has no such episode: `openenv episodes ls {recording.path}` lists those that it has"
+    first: Any = tally.kept[0]
+    hint = "; --unseeded compares it nevertheless" if first.outcome == "unseeded" else ""
+    return f"no episode of {recording.path} could be compared: {first.note}{hint}"

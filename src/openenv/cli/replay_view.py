@@ -1,0 +1,129 @@
+"""What `openenv replay` prints."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+if TYPE_CHECKING:
+    from ..recording.damage import Damage
+    from ..recording.reader import Episode, Transition
+    from ..replay import Pair, Tally, Verdict
+
+__all__ = [
+    "say_damage",
+    "say_note",
+    "say_pair",
+    "say_result",
+    "say_title",
+    "say_transition",
+    "shown",
+    "tame",
+    "worded",
+]
+
+MOST_NOTED = 10
+_NARROWEST, _WIDEST = 60, 400
+_CALL_WIDTH = 9
+
+
+def say_title(episode: Episode, against: str | None = None) -> None:
+    """Begins an episode."""
+    seed = "no seed" if episode.seed is None else f"seed {episode.seed}"
+    played = "" if against is None else f", played against {against}"
+    click.secho(tame(f"episode {episode.episode_id} of {episode.environment}, {seed}{played}"), bold=True)
+
+
+def say_transition(recorded: Transition, observation: Any, reward: float | None, error: str | None) -> None:
+    """One reset or step, in a line or two."""
+    call = f"step {recorded.step}" if recorded.step else "reset"
+    given = recorded.action if recorded.step else {"seed": recorded.seed, **(recorded.arguments or {})}
+    got = "" if reward is None else f"  reward {reward:g}"
+    end = "  done" if recorded.done else ""
+    click.echo(_cut(f"{call:<{_CALL_WIDTH}}{shown(given)}{got}{end}"))
+    click.echo(_cut(f"{'':<{_CALL_WIDTH}}{f'error: {error}' if error else shown(observation)}"))
+
+
+def say_pair(pair: Pair) -> None:
+    """A transition as it was played, and what differs."""
+    error = None if pair.error is None else f"{type(pair.error).__name__}: {pair.error.message}"
+    played = pair.played
+    observation, reward = (None, None) if played is None else (played.observation, played.reward)
+    say_transition(pair.recorded, observation, reward, error)
+    if pair.divergence is not None:
+        click.echo(f"{'':<{_CALL_WIDTH}}{click.style('differs:', fg='red')} {tame(pair.divergence.sentence())}")
+
+
+def say_note(verdict: Verdict) -> None:
+    """Why an episode was not played, or not to its end."""
+    if verdict.note:
+        click.echo(f"{'':<{_CALL_WIDTH}}{click.style('ends here:', fg='yellow')} {tame(verdict.note)}")
+
+
+def say_damage(damage: Damage) -> None:
+    """What could not be read; on stderr."""
+    for sentence in damage.sentences():
+        click.echo(f"{click.style('not read:', fg='yellow')} {tame(sentence)}", err=True)
+
+
+def say_result(tally: Tally, against: list[str], seconds: float, check: bool) -> None:
+    """What came of all."""
+    if check and tally.compared:
+        _say_noted(tally)
+    if tally.episodes:
+        places = f" against {', '.join(against)}" if against else ""
+        played = f"{tally.episodes:,} episode{'' if tally.episodes == 1 else 's'}, {tally.steps:,} steps"
+        click.echo(f"{played} in {seconds:.1f} s{places}: {tally.sentence()}")
+
+
+def _say_noted(tally: Tally) -> None:
+    """Each difference, and what else there is to say once for all episodes of which it is true."""
+    different = [verdict for verdict in tally.kept if verdict.divergence is not None]
+    for verdict in different[:MOST_NOTED]:
+        click.echo(tame(verdict.sentence()))
+    if len(different) > MOST_NOTED:
+        click.echo(f"... and {len(different) - MOST_NOTED:,} more (--json lists them)")
+    notes = Counter(verdict.note for verdict in tally.kept if verdict.note)
+    for note, count in notes.most_common(MOST_NOTED):
+        click.echo(f"{count:,} episode{'' if count == 1 else 's'}: {tame(note)}")
+
+
+def shown(value: Any) -> str:
+    """A value in one line."""
+    return msgspec.json.encode(_plain(value), enc_hook=repr).decode()
+
+
+def _plain(value: Any) -> Any:
+    """Arrays by type and shape: their elements fill the screen."""
+    if isinstance(value, dict):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    return worded(value) if dtype is None else f"<{dtype} {'x'.join(map(str, shape or ()))}>"
+
+
+def worded(value: Any) -> Any:
+    """A value with words for the floats that JSON does not have, as records write them."""
+    if isinstance(value, dict):
+        return {name: worded(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [worded(each) for each in value]
+    return json.dumps(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def tame(text: str) -> str:
+    """A text of a record, which may be anybody's, without what a terminal takes for commands."""
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
+
+
+def _cut(text: str) -> str:
+    text = tame(text)
+    width = max(_NARROWEST, min(_WIDEST, shutil.get_terminal_size((_WIDEST, 24)).columns))
+    return text if len(text) <= width else f"{text[: width - 3]}..."

@@ -1,0 +1,171 @@
+"""What a client records of its sessions (`record`): what it asked, and the replies that it got."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary
+
+from ..background import on_thread
+from ..contract.contract import hash_of
+from ..errors import Cancelled, OpenEnvError
+from ..recording import Recorder, Source, Subject, Tap
+from .conversation import Conversation
+from .ensemble import Ensemble
+from .link import Link
+from .linked_session import LinkedSession
+from .seat import AutoresetMode, Seat
+from .session import Kind, Session
+from .wave import Wave
+
+__all__ = ["RecordedEnsemble", "RecordedSession", "recorder_at"]
+
+_recorders: dict[Path, Recorder] = {}
+# By session, for those that go on from one another.
+_taps: WeakValueDictionary[str, Tap] = WeakValueDictionary()
+
+
+def recorder_at(folder: Path) -> Recorder:
+    """The one that all clients of this process share who record into a folder."""
+    recorder = _recorders.get(folder)
+    if recorder is None or recorder.stopped is not None:
+        recorder = _recorders[folder] = Recorder(folder)
+    return recorder
+
+
+def subject_of(end: object) -> Subject:
+    """What the server of a connection says of itself; one of v1 says nothing."""
+    hello: Mapping[str, Any] = (end.hello if isinstance(end, Link) else None) or {}
+    hashes, name = hello.get("schema"), hello.get("environment")
+    schema = hash_of(hashes) if isinstance(hashes, dict) else None
+    return Subject(name if isinstance(name, str) else "", None, schema)
+
+
+class RecordedSession:
+    """The session of a lone client, with a record of it.
+
+    Args:
+        session: Does the work.
+        end: Its first connection.
+        folder: Where the record goes.
+    """
+
+    def __init__(self, session: Session, end: Link | Conversation, folder: Path):
+        self._session = session
+        self._end = end
+        self._recorder = recorder_at(folder)
+        linked = session.linked
+        name = secrets.token_urlsafe(12) if linked is None else linked.born.session
+        self._tap = Tap(self._recorder, b"", name)
+        _taps[name] = self._tap
+
+    @property
+    def place(self) -> Source:
+        """Where it stands, for another one that goes on from there."""
+        return self._tap.place
+
+    def went_on_from(self, source: Source) -> None:
+        """It has begun with the state of another one."""
+        self._tap.went_on_from(source)
+
+    @property
+    def linked(self) -> LinkedSession | None:
+        return self._session.linked
+
+    @property
+    def error(self) -> OpenEnvError | None:
+        return self._session.error
+
+    @error.setter
+    def error(self, error: OpenEnvError | None) -> None:
+        self._session.error = error
+
+    @property
+    def leaving(self) -> bool:
+        return self._session.leaving
+
+    async def call(self, kind: Kind, data: Any, timeout_s: float | None) -> dict[str, Any]:
+        tap = self._tap
+        if kind not in {"reset", "step"}:
+            source = _taps.get(data["source"]) if kind == "restore" else None
+            place = None if source is None else source.place
+            payload = await self._session.call(kind, data, timeout_s)
+            if place is not None:
+                tap.went_on_from(place)
+            return payload
+        _ask(tap, kind, data)
+        asked, tap.asked = tap.asked, None  # others may ask meanwhile
+        assert asked is not None
+        try:
+            payload = await self._session.call(kind, data, timeout_s)
+        except (OpenEnvError, asyncio.CancelledError) as error:
+            self._describe()
+            cancelled = isinstance(error, asyncio.CancelledError)
+            tap.failed(asked, Cancelled("the call was cancelled by its client") if cancelled else error)
+            raise
+        self._describe()
+        tap.answered(asked, payload)
+        return payload
+
+    async def aclose(self) -> None:
+        await self._session.aclose()
+        await on_thread(self._recorder.flush)
+
+    def _describe(self) -> None:
+        """The server has said who it is by the first reply."""
+        if not self._tap.tail:
+            self._tap.tail = subject_of(self._end).tail
+
+
+class RecordedEnsemble(Ensemble):
+    """The environments of a vector, with a record of them.
+
+    Args:
+        folder: Where it goes; the others as for `Ensemble`.
+    """
+
+    def __init__(
+        self, folder: Path, num_envs: int, mode: AutoresetMode, timeout_s: float | None, wait_s: float | None = None
+    ):
+        super().__init__(num_envs, mode, timeout_s, wait_s)
+        self._recorder = recorder_at(folder)
+        names = (secrets.token_urlsafe(12) for _ in range(num_envs))
+        self._taps = [Tap(self._recorder, b"", name) for name in names]
+        self._tail = b""
+
+    def settle(self, seat: Seat, wave: Wave, reply: dict[str, Any] | OpenEnvError) -> None:
+        tap = self._taps[seat.index]
+        asked = tap.asked
+        if asked is not None and seat.pending is wave:  # else it is too late, and was told as such
+            if not tap.tail:
+                tap.tail = self._tail or self._told(seat)
+            if isinstance(reply, OpenEnvError):
+                tap.failed(asked, reply)
+            else:
+                tap.answered(asked, reply)
+        super().settle(seat, wave, reply)
+
+    async def rest(self) -> None:
+        await on_thread(self._recorder.flush)
+
+    def _carry(self, seats: Sequence[Seat], wave: Wave) -> None:
+        for seat in seats:
+            _ask(self._taps[seat.index], seat.kind, seat.contents)
+        super()._carry(seats, wave)
+
+    def _told(self, seat: Seat) -> bytes:
+        link = None if seat.road is None else seat.road.link
+        tail = subject_of(link).tail
+        if link is not None:
+            self._tail = tail
+        return tail
+
+
+def _ask(tap: Tap, kind: Kind, data: Any) -> None:
+    if kind == "reset":
+        tap.reset(data or {})
+    else:
+        tap.do(data)

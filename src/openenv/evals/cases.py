@@ -1,0 +1,121 @@
+"""What is to be played: one case is one episode, and the same case is the same episode again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from ..errors import InvalidArgument
+from ..sampler import TaskSampler
+
+__all__ = ["MOST_SEED", "Case", "cases_of_seeds", "cases_of_tasks", "derived_seeds", "parse_seeds"]
+
+MOST_SEED = 2**31 - 1
+_PART = re.compile(r"([0-9]{1,20})(?:-([0-9]{1,20}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One episode to play.
+
+    Attributes:
+        seed: Of its reset; the policy's random numbers start from it too.
+        split, index: The task, of an environment that has tasks.
+        repeat: Which of the repeats of that task.
+    """
+
+    seed: int | None
+    split: str | None = None
+    index: int | None = None
+    repeat: int = 0
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What is the same case in another run: a task and its repeat, or else the seed."""
+        return (self.seed,) if self.index is None else (self.split, self.index, self.repeat)
+
+    def arguments(self) -> dict[str, Any]:
+        """What its reset is given."""
+        named = {"seed": self.seed, "split": self.split, "index": self.index}
+        return {name: value for name, value in named.items() if value is not None}
+
+    def __str__(self) -> str:
+        return f"seed {self.seed}" if self.index is None else f"task {self.index} of {self.split!r}"
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Reads `0-199`, `1,2,5`, or both together (`0-9,20,30-39`).
+
+    Raises:
+        InvalidArgument: It is nothing of the kind, or names a seed twice.
+    """
+    found: list[int] = []
+    for part in text.split(","):
+        match = _PART.fullmatch(part.strip())
+        if match is None:
+            raise InvalidArgument(
+                f"{text!r:.80} are no seeds: write a range (0-199), a list (1,2,5), or both (0-9,20)"
+            )
+        first = int(match[1])
+        last = first if match[2] is None else int(match[2])
+        if last < first or last > MOST_SEED or last - first >= 10_000_000:
+            raise InvalidArgument(f"the seeds {part.strip()!r:.80} must go upwards, and up to {MOST_SEED} at most")
+        found += range(first, last + 1)
+    seen: set[int] = set()
+    for seed in found:
+        if seed in seen:
+            raise InvalidArgument(f"the seed {seed} is there twice: it would be the same episode again")
+        seen.add(seed)
+    return found
+
+
+def derived_seeds(seed: int, count: int) -> list[int]:
+    """So many different seeds, made from one; fewer are the beginning of more."""
+    random = Random(f"openenv.evals/{seed}")  # noqa: S311 - no secrets
+    found: dict[int, None] = {}
+    while len(found) < count:
+        found[random.randint(0, MOST_SEED)] = None
+    return list(found)
+
+
+def cases_of_seeds(seeds: Sequence[int], episodes: int | None) -> list[Case]:
+    """One case for each seed, or for the first so many of them.
+
+    Raises:
+        InvalidArgument: There are fewer seeds.
+    """
+    if episodes is not None and episodes > len(seeds):
+        raise InvalidArgument(
+            f"{episodes} episodes are asked for, and {len(seeds)} seeds given: give as many (0-{episodes - 1}), or "
+            "--seed S, from which all are derived"
+        )
+    return [Case(seed) for seed in seeds[:episodes]]
+
+
+def cases_of_tasks(count: int, split: str, seed: int, episodes: int | None = None, repeats: int = 1) -> list[Case]:
+    """Every task of a split once, or as often as asked for; or some of them, drawn by the seed.
+
+    Args:
+        count: How many tasks the split has.
+        split: Its name.
+        seed: From which those that are played, and the seeds of all episodes, are derived.
+        episodes: How many to play; None: all.
+        repeats: How often each task is played.
+
+    Raises:
+        InvalidArgument: There are none, or fewer.
+    """
+    if count < 1:
+        raise InvalidArgument(f"split {split!r} has no tasks")
+    most = count * repeats
+    if episodes is not None and episodes > most:
+        raise InvalidArgument(
+            f"{episodes} episodes are asked for, and split {split!r} has {count} tasks: leave --episodes out, or "
+            f"play each more often (--repeats {-(-episodes // count)})"
+        )
+    sampler = TaskSampler(count, split=split, seed=seed, repeats=repeats)
+    cases = [Case((task.seed + task.repeat) & MOST_SEED, split, task.index, task.repeat) for task in sampler]
+    return sorted(cases[:episodes], key=lambda case: (case.index, case.repeat))

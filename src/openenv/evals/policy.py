@@ -1,0 +1,194 @@
+"""Who acts: what `--policy module:function` names, as something that plays episodes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any, Protocol
+
+from ..errors import OpenEnvError, PolicyFailed, UsageError
+from ..project.imports import attribute_of, import_module, search
+from ..signatures import accepted
+
+__all__ = ["Player", "Policy", "UserPolicy", "load_policy"]
+
+Observation = Mapping[str, Any]
+
+
+class Player(Protocol):
+    """A policy in one episode."""
+
+    async def act(self, observation: Observation) -> Any:
+        """The next action. Raises `PolicyFailed`."""
+        ...
+
+
+class Policy(Protocol):
+    """A policy.
+
+    Attributes:
+        name: As it was given.
+        attempts: How often it may choose again when the server says that its choice is no action.
+    """
+
+    name: str
+    attempts: int
+
+    async def begin(self, seed: int | None) -> Player:
+        """For a new episode. Raises `PolicyFailed`."""
+        ...
+
+    def close(self) -> None:
+        """There are no more episodes."""
+        ...
+
+
+class UserPolicy:
+    """A policy of somebody's own: a function, an object with `act`, or a class of such objects.
+
+    A function takes the observation, a dict, and returns the action, a dict or a model; it may be a coroutine
+    function. Of `rng`, `seed` and `step` it gets those that it has as parameters: random numbers that start from the
+    episode's seed, that seed, and the number of the step, from 0. A class makes an object for each episode, with
+    `seed` and `rng` if it takes them; its `act` is such a function. An object is used by all episodes.
+
+    What is not `async` runs on one thread, one call at a time, so that it need not be thread-safe and holds up no
+    connection. What waits for something (a model's server) is to be `async`: then all episodes wait at once.
+
+    Args:
+        name: What to call it in messages.
+        value: The function, class or object.
+
+    Raises:
+        UsageError: It is none of those.
+    """
+
+    attempts = 1
+
+    def __init__(self, name: str, value: Any):
+        self.name = name
+        self._value = value
+        self._is_class = inspect.isclass(value)
+        act = getattr(value, "act", None)
+        if act is None and (self._is_class or not callable(value)):
+            raise UsageError(
+                f"{name} is no policy: give a function that takes an observation and returns an action, or a class "
+                "with such a method `act`"
+            )
+        self._function: Callable[..., Any] | None = None if self._is_class else (act or value)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="openenv-policy")
+
+    async def begin(self, seed: int | None) -> Player:
+        rng = Random(seed)  # noqa: S311 - no secrets
+        if self._function is not None:
+            return _Acting(self, self._function, seed, rng)
+        given = {"seed": seed, "rng": rng}
+        agent = await self.call(partial(_made, self._value, given))
+        return _Acting(self, agent.act, seed, rng)
+
+    async def call(self, function: Callable[[], Any]) -> Any:
+        """Calls something of the policy's, where it belongs. Raises `PolicyFailed`."""
+        try:
+            if inspect.iscoroutinefunction(_unwrapped(function)):
+                return await function()
+            context = contextvars.copy_context()
+            here = asyncio.get_running_loop().run_in_executor(self._thread, context.run, self._in_thread, function)
+            found = await here
+            return await found if inspect.isawaitable(found) else found
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise self._failure(error) from error  # nobody cancelled us: it is the policy's own
+        except PolicyFailed:
+            raise
+        except Exception as error:
+            raise self._failure(error) from error
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _in_thread(self, function: Callable[[], Any]) -> Any:
+        try:
+            return function()
+        except StopIteration as error:  # no future can hold it: whoever waits would wait for ever
+            raise self._failure(error) from error
+
+    def _failure(self, error: BaseException) -> PolicyFailed:
+        return PolicyFailed(f"{self.name} raised {_said(error)}{_place(error)}")
+
+
+class _Acting:
+    """One episode of a `UserPolicy`."""
+
+    def __init__(self, policy: UserPolicy, function: Callable[..., Any], seed: int | None, rng: Random):
+        self._policy = policy
+        self._function = function
+        self._takes = accepted(function, positional=1)
+        self._given: dict[str, Any] = {"seed": seed, "rng": rng}
+        self._step = 0
+
+    async def act(self, observation: Observation) -> Any:
+        named = {
+            name: value for name, value in {**self._given, "step": self._step}.items() if self._takes.takes(name)
+        }
+        self._step += 1
+        return await self._policy.call(partial(self._function, observation, **named))
+
+
+def load_policy(target: str) -> UserPolicy:
+    """What `module:attribute` names; the folder where the command runs is searched first.
+
+    Raises:
+        UsageError: There is no such thing, or it is no policy.
+        ImportFailed: Its module cannot be imported.
+    """
+    module, colon, path = target.partition(":")
+    if not colon or not path:
+        raise UsageError(f"{target!r} names no policy: give module:function (my_policy:act), or random")
+    search(Path.cwd())
+    if module.endswith(".py"):
+        module = module.removesuffix(".py").replace("/", ".")
+    return UserPolicy(target, attribute_of(import_module(module, target), path, target))
+
+
+def _made(cls: Any, given: dict[str, Any]) -> Any:
+    try:
+        takes = accepted(cls)
+    except (TypeError, ValueError):  # a class without a signature that can be read
+        return cls()
+    return cls(**{name: value for name, value in given.items() if takes.takes(name)})
+
+
+def _unwrapped(function: Any) -> Any:
+    while isinstance(function, partial):
+        function = function.func
+    plain = inspect.isroutine(function) or inspect.isclass(function)
+    return function if plain else getattr(function, "__call__", function)  # noqa: B004 - its own, to look at
+
+
+def _said(error: BaseException) -> str:
+    text = error.message if isinstance(error, OpenEnvError) else str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _place(error: BaseException) -> str:
+    """Where it was raised: the last line that is not of the library."""
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")
+    ]
+    own = [frame for frame in frames if not _is_elsewhere(frame.filename)]
+    if not own:
+        return ""
+    return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})"
+
+
+def _is_elsewhere(file: str) -> bool:
+    return file == __file__ or file.startswith(sys.base_prefix + "/lib") or "/concurrent/futures/" in file

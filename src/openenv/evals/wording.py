@@ -1,0 +1,96 @@
+"""Observations as text for a language model, and its answers as actions."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import InvalidAction
+
+__all__ = ["Wording", "inlined"]
+
+_FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
+# What is beside the observation itself.
+_BESIDE = frozenset({"metadata", "reward", "done", "terminated", "truncated"})
+
+
+class Wording:
+    """How a model is told what it sees, and how it says what it does.
+
+    An observation of one text is that text, any other its fields as JSON. An action that is one text, by its schema,
+    is the model's whole answer; any other is an answer in JSON, alone, in a code block, or after other words.
+
+    Args:
+        schema: The action's JSON Schema.
+    """
+
+    def __init__(self, schema: Mapping[str, Any]):
+        self._schema = inlined(schema)
+        self._field = _only_text(self._schema)
+
+    @property
+    def instructions(self) -> str:
+        """How the model is to answer."""
+        if self._field is not None:
+            about = self._schema["properties"][self._field].get("description")
+            return f"Answer with your action and nothing else: {about or self._field}."
+        asked = {name: part for name, part in self._schema.items() if name not in {"title", "description", "$defs"}}
+        asked["properties"] = {
+            name: part for name, part in self._schema.get("properties", {}).items() if name not in _BESIDE
+        }
+        return f"Answer with one JSON object that is your action, by this JSON Schema: {json.dumps(asked)}"
+
+    @staticmethod
+    def shown(observation: Mapping[str, Any]) -> str:
+        """An observation, for the model."""
+        fields = {name: value for name, value in observation.items() if name not in _BESIDE}
+        if len(fields) == 1 and isinstance(text := next(iter(fields.values())), str):
+            return text
+        return json.dumps(fields, default=str, ensure_ascii=False)
+
+    def read(self, answer: str) -> dict[str, Any]:
+        """The action that an answer means.
+
+        Raises:
+            InvalidAction: It means none.
+        """
+        if self._field is not None:
+            return {self._field: answer.strip()}
+        for text in (answer, *reversed(_FENCE.findall(answer)), answer[answer.find("{") : answer.rfind("}") + 1]):
+            try:
+                found = json.loads(text)
+            except ValueError:
+                continue
+            if isinstance(found, dict):
+                return found
+        raise InvalidAction("the answer has no JSON object")
+
+
+def inlined(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON Schema without references to its own definitions; one that contains itself is cut off there."""
+    definitions = schema.get("$defs", {})
+
+    def walk(part: Any, within: frozenset[str]) -> Any:
+        if isinstance(part, list):
+            return [walk(each, within) for each in part]
+        if not isinstance(part, Mapping):
+            return part
+        rest = {name: walk(each, within) for name, each in part.items() if name not in {"$ref", "$defs"}}
+        name = str(part.get("$ref", "")).removeprefix("#/$defs/")
+        if name not in definitions or name in within:
+            return rest
+        return {**walk(definitions[name], within | {name}), **rest}
+
+    found: dict[str, Any] = walk(schema, frozenset())
+    return found
+
+
+def _only_text(schema: Mapping[str, Any]) -> str | None:
+    """The field of an action that is one text; None: it is something else."""
+    fields = {name: part for name, part in schema.get("properties", {}).items() if name not in _BESIDE}
+    if len(fields) != 1:
+        return None
+    name, part = next(iter(fields.items()))
+    return name if part.get("type") == "string" and not {"enum", "const"} & part.keys() else None

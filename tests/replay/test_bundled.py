@@ -1,0 +1,48 @@
+"""Recorded episodes of the bundled environments are the same when they are played again.
+
+`scripts/replay_bundled.py` does this with a thousand episodes of each, a real server and processes of their own.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openenv.client import GenericEnvClient
+from openenv.project.target import load
+from openenv.recording import Recording
+from openenv.replay import Rules, Tally, app_venue, replay
+from openenv.testing.difference import within
+from openenv.testing.stage import Stage
+
+pytestmark = pytest.mark.anyio
+
+ENVS = Path(__file__).parent.parent.parent / "envs"
+EPISODES, STEPS = 12, 20
+
+
+@pytest.mark.parametrize("target", ["echo", "benchmark", "gymnasium:CartPole-v1", "envs/gridworld", "envs/word_game"])
+async def test_episodes_are_the_same_again_to_the_last_digit(target: str, tmp_path: Path) -> None:
+    app = load(target.replace("envs/", f"{ENVS}/"))
+    await _record(app, tmp_path)
+    tally = Tally()
+    venue = app_venue(target, app)
+    await replay(Recording(tmp_path).episodes(), lambda _: venue, Rules(within(0.0)), 4, tally.add)
+    await venue.aclose()
+    assert tally.sentence() == f"{EPISODES} the same"
+    assert tally.steps > EPISODES
+
+
+async def _record(app: Any, folder: Path) -> None:
+    actions = await Stage(app).actions()
+    async with GenericEnvClient(app=app, record=str(folder)) as client:
+        for seed in range(EPISODES):
+            policy = random.Random(seed)
+            result = await client.reset(seed=seed)
+            for _ in range(STEPS):
+                if result.done:
+                    break
+                result = await client.step(policy.choice(actions))

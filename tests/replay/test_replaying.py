@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openenv.errors import ConnectionLost, UsageError
+from openenv.recording.reader import Episode, Recording
+from openenv.replay import Outcome, Rules, Tally, Venue, Verdict, app_venue, replay, server_venue
+
+from ..server.wires import served
+from .environments import Dice
+from .records import changed, dice_app, recorded
+
+pytestmark = pytest.mark.anyio
+
+
+async def tallied(file: Path, venue: Venue, sessions: int = 8) -> Tally:
+    tally = Tally()
+    await replay(Recording(file).episodes(), lambda _: venue, Rules(), sessions, tally.add)
+    return tally
+
+
+async def test_many_episodes_are_played_at_once_and_each_has_a_verdict(tmp_path: Path) -> None:
+    file = await recorded(tmp_path / "a.jsonl", range(40))
+    app = dice_app()
+    tally = await tallied(file, app_venue("dice", app))
+    assert (tally.episodes, tally.compared, tally.wrong, tally.steps) == (40, 40, 0, 120)
+    assert tally.sentence() == "40 the same"
+    assert app.state.openenv.active_sessions == 0
+
+
+async def test_episodes_are_played_at_a_server_that_runs(tmp_path: Path) -> None:
+    file = await recorded(tmp_path / "a.jsonl", range(4))
+    with served(dice_app()) as address:
+        venue = await asyncio.to_thread(server_venue, address, None)
+        assert (await tallied(file, venue)).sentence() == "4 the same"
+
+        def change(lines: list[dict[str, Any]]) -> None:
+            lines[1]["observation"]["clock"] = -1.0
+            lines[5]["observation"]["eyes"] = [99]
+
+        tally = await tallied(changed(file, change), venue)
+    assert tally.sentence() == "3 the same, 1 different"
+
+
+async def test_a_server_that_is_not_there_is_told() -> None:
+    with pytest.raises(ConnectionLost, match="no answer from http://127"):
+        await asyncio.to_thread(server_venue, "127.0.0.1:1", None)
+
+
+async def test_a_server_that_goes_away_fails_the_episodes_and_says_so(tmp_path: Path) -> None:
+    file = await recorded(tmp_path / "a.jsonl", range(3))
+    with served(dice_app()) as address:
+        venue = await asyncio.to_thread(server_venue, address, None)
+    tally = await tallied(file, venue)
+    assert tally.sentence() == "3 failed"
+    assert "step 0 could not be played: Connect" in tally.kept[0].note
+
+
+async def test_what_is_counted_is_kept_apart(tmp_path: Path) -> None:
+    file = await recorded(tmp_path / "a.jsonl", [1, None, 2, 3])
+
+    def change(lines: list[dict[str, Any]]) -> None:
+        lines[1]["reward"] = 99.0
+        for line in lines[12:]:
+            line["schema"] = "beef"
+        del lines[8]
+
+    tally = await tallied(changed(file, change), app_venue("dice", dice_app()))
+    assert tally.sentence() == (
+        "1 different, 1 not compared, without a seed, 1 not compared, without a beginning, 1 not compared, of other "
+        "schemas"
+    )
+    assert (tally.episodes, tally.compared, tally.wrong) == (4, 1, 2)
+    facts = tally.facts()
+    assert facts["same"] is False
+    assert facts["outcomes"]["mismatched"] == 1
+    assert len(facts["noted"]) == 4
+
+
+async def test_a_place_that_cannot_be_had_ends_it(tmp_path: Path) -> None:
+    file = await recorded(tmp_path / "a.jsonl", range(3))
+
+    def nowhere(episode: Episode) -> Venue:
+        raise UsageError(f"nothing is called {episode.environment}")
+
+    with pytest.raises(UsageError, match="nothing is called dice"):
+        await replay(Recording(file).episodes(), nowhere, Rules(), 2, lambda _: None)
+
+
+async def test_an_app_of_somebody_else_is_no_place() -> None:
+    with pytest.raises(UsageError, match="create_app did not make"):
+        app_venue("odd", object())
+
+
+async def test_it_is_cancelled_and_no_session_is_left(tmp_path: Path) -> None:
+    file = await recorded(tmp_path / "a.jsonl", range(3))
+    Waiting.begun = asyncio.Semaphore(0)
+    app = dice_app(Waiting)
+    playing = asyncio.ensure_future(tallied(file, app_venue("dice", app), 3))
+    for _ in range(3):
+        await Waiting.begun.acquire()
+    playing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await playing
+    await app.state.openenv.aclose()
+    assert app.state.openenv.active_sessions == 0
+
+
+async def test_an_environment_with_one_session_is_played_one_episode_after_the_other(tmp_path: Path) -> None:
+    class Single(Dice):
+        SUPPORTS_CONCURRENT_SESSIONS = False
+
+    file = await recorded(tmp_path / "a.jsonl", range(5))
+    venue = app_venue("dice", dice_app(Single))
+    assert venue.sessions == 1
+    assert (await tallied(file, venue, 4)).sentence() == "5 the same"
+
+
+async def test_records_are_read_no_further_than_they_are_played(tmp_path: Path) -> None:
+    file = await recorded(tmp_path / "a.jsonl", range(20))
+    read = heard = most = 0
+
+    def counted() -> Iterator[Episode]:
+        nonlocal read, most
+        for episode in Recording(file).episodes():
+            read += 1
+            most = max(most, read - heard)
+            yield episode
+
+    def hear(_: Verdict) -> None:
+        nonlocal heard
+        heard += 1
+
+    venue = app_venue("dice", dice_app())
+    await replay(counted(), lambda _: venue, Rules(), 3, hear)
+    assert (read, heard) == (20, 20)
+    assert most <= 4
+
+
+async def test_of_many_differences_the_first_are_kept() -> None:
+    tally = Tally()
+    for number in range(3000):
+        tally.add(Verdict(str(number), "s", "dice", 1, Outcome.FAILED, note="no"))
+    assert (tally.episodes, tally.wrong, len(tally.kept)) == (3000, 3000, 1000)
+
+
+class Waiting(Dice):
+    """Whose step never ends."""
+
+    begun: asyncio.Semaphore
+
+    async def step_async(self, action: Any, timeout_s: float | None = None, **kwargs: Any) -> Any:
+        self.begun.release()
+        await asyncio.Event().wait()
