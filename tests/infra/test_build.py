@@ -25,13 +25,21 @@ from openenv.project.hub import SpaceRequest, Stage
 from openenv.project.image import BuildProgress, BuildRequest, Built, build
 from openenv.project.scaffold import Scaffold, Template
 from tests.infra.parts.dockerd import Dockerd, dockerd
-from tests.infra.parts.image import QUICK, base_of, own_wheel, quick, wheels
+from tests.infra.parts.image import CHECKOUT, QUICK, base_of, own_wheel, quick, wheels, wheels_beside
 
 pytestmark = pytest.mark.real
 
 LIMIT_S = 60.0
 OFFLINE = {"PIP_NO_INDEX": "1"}
 YAML = "name: small\nversion: 1.0\n"
+# A step of each project of envs/, and what has to be in its answer.
+STEPS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "gridworld": ({"move": "right"}, {"steps_left": 127}),
+    "python_sandbox": ({"kind": "run", "code": "6 * 7"}, {"status": "ok", "value": "42"}),
+    "reasoning": ({"answer": "292"}, {"correct": False, "terminated": True}),
+    "tool_shop": ({"type": "call_tool", "tool_name": "finish", "arguments": {}}, {"terminated": True}),
+    "word_game": ({"guess": "crane"}, {"guesses_left": 5}),
+}
 
 
 @pytest.fixture(scope="module")
@@ -88,10 +96,14 @@ def small(folder: Path, dockerfile: str) -> Project:
 
 
 @contextlib.contextmanager
-def running(engine: Any, image: str) -> Iterator[tuple[Any, str]]:
+def running(engine: Any, image: str, **options: Any) -> Iterator[tuple[Any, str]]:
     """A container, and where its server is reached."""
     container = engine.containers.run(
-        image, detach=True, ports={"8000/tcp": ("127.0.0.1", None)}, environment={"OPENENV_API_KEYS": "none"}
+        image,
+        detach=True,
+        ports={"8000/tcp": ("127.0.0.1", None)},
+        environment={"OPENENV_API_KEYS": "none"},
+        **options,
     )
     try:
         container.reload()
@@ -124,6 +136,26 @@ def test_the_image_of_every_template_is_built_and_runs(
             container.kill("TERM")
             env.reset()  # a session that is open goes on
         assert container.wait(timeout=LIMIT_S)["StatusCode"] == 0, container.logs().decode()
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_the_image_of_every_project_of_envs_is_built_and_plays(
+    engine: Any, tmp_path: Path, packages: Path, name: str
+) -> None:
+    folder = tmp_path / name
+    shutil.copytree(CHECKOUT / "envs" / name, folder)
+    shutil.copytree(packages, folder / "wheels", copy_function=os.link)
+    shutil.copytree(wheels_beside(folder), folder / "wheels", dirs_exist_ok=True)
+    built = build(Project.find(folder), BuildRequest(tags=(f"{name}:1",), arguments=OFFLINE))
+    assert not built.warnings
+    # As its README says that it is run.
+    allowed = re.findall(r"--security-opt (\S+)", (folder / "README.md").read_text())
+    action, answer = STEPS[name]
+    with running(engine, built.id, security_opt=allowed) as (container, url):
+        await_health(container)
+        with GenericEnvClient(url) as env:
+            env.reset(seed=1)
+            assert answer.items() <= env.step(action).observation.items()
 
 
 def test_what_is_pushed_to_a_space_is_built_and_is_open_to_all(engine: Any, tmp_path: Path, packages: Path) -> None:

@@ -159,7 +159,7 @@ def may(path):
     except OSError:
         return False
 status = dict(line.split(":", 1) for line in pathlib.Path("/proc/self/status").read_text().splitlines())
-print(os.getuid(), may("/etc/x"), may("/tmp/x"), int(status["CapEff"], 16), status["NoNewPrivs"].strip(),
+print(os.getuid(), may("/etc/x"), may("/tmp/of-its-own"), int(status["CapEff"], 16), status["NoNewPrivs"].strip(),
       status["Seccomp"].strip(), flush=True)
 """
 

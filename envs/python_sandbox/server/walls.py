@@ -36,7 +36,8 @@ _NEEDED = (1 << 6) | (1 << 7) | (1 << 21)  # CAP_SETGID, CAP_SETUID, CAP_SYS_ADM
 _FIRST_USER = 0x6000_0000
 _HOW = (
     "install bubblewrap (apt-get install bubblewrap, dnf install bubblewrap) and allow unprivileged user namespaces "
-    "(in a container: docker run --security-opt seccomp=unconfined); code never runs here without it"
+    "(in a container: docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined); "
+    "code never runs here without it"
 )
 # The supervisor becomes another user in the processes of the code, and may signal them; nothing else.
 _ROOT = ("--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--cap-add", "CAP_KILL")

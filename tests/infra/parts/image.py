@@ -22,7 +22,7 @@ import pytest
 
 import openenv
 
-__all__ = ["CHECKOUT", "OUT", "QUICK", "Quick", "base_of", "built", "own_wheel", "quick", "wheels"]
+__all__ = ["CHECKOUT", "OUT", "QUICK", "Quick", "base_of", "built", "own_wheel", "quick", "wheels", "wheels_beside"]
 
 CHECKOUT = Path(__file__).parents[3]
 OUT = CHECKOUT / "out" / "infra"
@@ -148,11 +148,12 @@ def _base() -> Path:
     """A Debian tree with Python, as a tar file."""
     if shutil.which("debootstrap") is None:
         pytest.skip("a base image is made by debootstrap: apt-get install debootstrap")
-    kept = OUT / f"base-{_RELEASE}.tar"
+    kept = OUT / f"base-{_RELEASE}-bubblewrap.tar"
     with _one_maker("base"):
         if not kept.exists():
             with tempfile.TemporaryDirectory(prefix="oe-base-") as folder:
-                packages = "--include=python3,python3-venv,ca-certificates"
+                # bubblewrap: what a Dockerfile would get from Debian, which builds here cannot ask.
+                packages = "--include=python3,python3-venv,ca-certificates,bubblewrap"
                 outcome = _run("debootstrap", "--variant=minbase", packages, _RELEASE, f"{folder}/tree", check=False)
                 if outcome.returncode:
                     pytest.skip(f"debootstrap cannot make a base image here: {outcome.stdout[-500:]}")
@@ -168,12 +169,27 @@ def wheels(*extras: str) -> Path:
     facts = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     needed = [*facts["dependencies"], *(name for extra in extras for name in facts["optional-dependencies"][extra])]
     names = sorted({name.partition(";")[0].strip() for name in needed})  # all that such a base may need
+    return _kept(names, *_pip("download"), "--only-binary=:all:", "--python-version", _PYTHON, "--dest")
+
+
+def wheels_beside(project: Path) -> Path:
+    """The packages that a project needs beside openenv. Of some there is no wheel: this machine's Python makes it."""
+    facts = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    names = sorted(name for name in facts["dependencies"] if not name.startswith("openenv"))
+    if names and f"{sys.version_info.major}.{sys.version_info.minor}" != _PYTHON:
+        pytest.skip(f"packages without a wheel are made for Python {_PYTHON} by Python {_PYTHON}")
+    return _kept(names, *_pip("wheel"), "--wheel-dir")
+
+
+def _kept(names: list[str], *command: str) -> Path:
+    """What a command puts into the folder that it is given, followed by names; from the last run, if it is there."""
     kept = OUT / f"wheels-{_PYTHON}-{hashlib.sha256(' '.join(names).encode()).hexdigest()[:12]}"
     with _one_maker("wheels"):
         if not kept.exists():
             with tempfile.TemporaryDirectory(prefix="oe-wheels-") as folder:
-                only = ("--only-binary=:all:", "--python-version", _PYTHON)
-                _run(*_pip("download"), *only, "--dest", f"{folder}/wheels", *names)
+                Path(folder, "wheels").mkdir()
+                if names:
+                    _run(*command, f"{folder}/wheels", *names)
                 shutil.copytree(f"{folder}/wheels", f"{kept}.new", dirs_exist_ok=True)
                 Path(f"{kept}.new").rename(kept)
     return kept

@@ -85,8 +85,8 @@ def check(kind: Literal["none", "bwrap"]) -> None:
             return
     raise UsageError(
         f"sandbox bwrap: bubblewrap is not permitted here ({''.join(complaint) or 'it failed'}): allow unprivileged "
-        "user namespaces (sysctl kernel.unprivileged_userns_clone=1, or in a container the option --privileged or "
-        "--security-opt seccomp=unconfined), or serve without --sandbox"
+        "user namespaces (sysctl kernel.unprivileged_userns_clone=1; in a container --privileged, or --security-opt "
+        "with each of seccomp=unconfined, apparmor=unconfined and systempaths=unconfined), or serve without --sandbox"
     )
 
 
