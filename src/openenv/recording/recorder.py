@@ -29,9 +29,11 @@ logger = logging.getLogger("openenv.recording")
 # How long a line waits for the next write: what a killed process may lose.
 PERIOD_S = 0.1
 # Lines that are written together, and the time between two batches. An event loop that becomes ready meanwhile may
-# wait for the interpreter and the processor until this thread sleeps; without pauses, for a whole period.
-BATCH_LINES = 128
+# wait for the interpreter and the processor until this thread sleeps; without pauses, for a whole period. Batches are
+# larger where there would be more of them: the pauses together stay below a period, however much there is.
+BATCH_LINES = 32
 PAUSE_S = 0.001
+MOST_BATCHES = 40
 # What may wait for a disk that is slow; lines beyond that are dropped.
 MOST_WAITING = 64 * 1024 * 1024
 # What the end of a process waits for its last file to be rotated.
@@ -168,9 +170,10 @@ class Recorder:
 
     def _write(self) -> None:
         left = len(self._lines)
+        batch = max(BATCH_LINES, -(-left // MOST_BATCHES))
         while left > 0:  # what comes meanwhile has time
-            self._write_some(min(left, BATCH_LINES))
-            left -= BATCH_LINES
+            self._write_some(min(left, batch))
+            left -= batch
             if left > 0:
                 self._ending.wait(PAUSE_S)
         if self._meter is not None and self.dropped != self._counted:
