@@ -4,15 +4,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --quiet --quiet --disable-pip-version-check
 
-# $(call pytest,BIN,PATHS): where CI is set, as CIs set it, what failed beside others is run once more, alone. Both runs
-# are printed, and a test that fails alone too fails the verb. A run that did not come to its end has no second one.
-define pytest
-@$(1)/python -m pytest $(CACHE) $(2) $(ARGS) || { code=$$?; [ -n "$(CI)" ] && [ $$code = 1 ] || exit $$code; \
-	echo "what failed beside others, once more and alone:"; \
-	$(1)/python -m pytest $(CACHE) $(2) --last-failed --last-failed-no-failures none; }
-endef
-CACHE = $(if $(CI),-o cache_dir=.pytest_cache/$@)
-
 .PHONY: help install infra demo web test test-web test-infra test-trainers check format docs cov bench bench-vector bench-scale bench-cartpole bench-peer bench-recording replay-bundled plots chaos soak clean
 
 help: ## List the verbs
@@ -30,7 +21,7 @@ demo: install ## Serve, drive and measure on this machine; writes out/demo
 	@$(BIN)/openenv bench demo --output-dir out/demo
 
 test: install ## Run every test; ARGS="-n 2 --dist loadfile" takes half the time
-	$(call pytest,$(BIN),--ignore tests/infra --ignore tests/web)
+	@$(BIN)/python -m pytest --ignore tests/infra --ignore tests/web $(ARGS)
 
 web: ## Build the page that servers show at /web; skipped where there is no npm
 	@if command -v npm >/dev/null; then \
@@ -38,7 +29,7 @@ web: ## Build the page that servers show at /web; skipped where there is no npm
 	else echo "no npm here: servers will say at /web that the page is not built (Debian: apt-get install npm)" >&2; fi
 
 test-web: infra ## Tests of that page in a headless Chromium; writes pictures of it to out/web
-	$(call pytest,$(BIN),tests/web)
+	@$(BIN)/python -m pytest tests/web $(ARGS)
 
 infra: $(VENV)/.infra ## Install what test-infra needs: Python packages into .venv, and Debian's where we may
 
@@ -48,10 +39,10 @@ $(VENV)/.infra: requirements-infra.txt scripts/install_infra $(VENV)/.installed
 	@touch $@
 
 test-infra: infra ## Tests with real Docker, Swarm, Slurm, Ray, Envoy, podman: started by hand, skipped where there are none
-	$(call pytest,$(BIN),tests/infra)
+	@$(BIN)/python -m pytest tests/infra $(ARGS)
 
 test-trainers: install .venv-trainers/.installed ## The tests that need torch and trl, in a virtual environment of their own
-	$(call pytest,.venv-trainers/bin,tests/trainers)
+	@.venv-trainers/bin/python -m pytest tests/trainers
 
 check: install ## Lint, format, types, import rules
 	@$(BIN)/ruff check --quiet .
