@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from .interrupts import keep_running
+
 __all__ = ["BackgroundLoop", "heard", "on_shared", "on_thread", "shared_loop", "to_its_end", "wait_for"]
 
 T = TypeVar("T")
@@ -48,7 +50,7 @@ class BackgroundLoop:
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
     try:
-        loop.run_forever()
+        keep_running(loop.run_forever)
     finally:
         loop.close()
 

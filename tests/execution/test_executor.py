@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -152,23 +153,68 @@ class TestExecutor:
         await outcome(executor.close)
 
 
-class TestKeyboardInterrupt:
-    """Where nobody can press Ctrl-C, it is raised by the environment: code that a model wrote, for one."""
+EXITS = [KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError]
 
-    async def test_in_an_operation_on_a_thread(self, make):
-        executor = make("thread")
+
+class TestExitsOfAnEnvironment:
+    """Code that a model wrote raises what would end a process, or a task: it is a failure of the environment."""
+
+    @pytest.mark.parametrize("kind", ["inline", "loop", "thread"])
+    @pytest.mark.parametrize("exit_", EXITS)
+    async def test_in_an_operation(self, make, kind, exit_):
+        executor = make(kind)
         await started(executor)
-        _, error = await submitted(executor, raising(KeyboardInterrupt()))
-        assert isinstance(error, KeyboardInterrupt)
+        _, error = await submitted(executor, raising(exit_()))
+        assert isinstance(error, exit_)
+        assert await submitted(executor, lambda environment, argument: "still there") == ("still there", None)
+        await outcome(executor.close)
+
+    @pytest.mark.parametrize("kind", ["loop", "thread"])
+    @pytest.mark.parametrize("waits", [False, True])
+    @pytest.mark.parametrize("exit_", EXITS)
+    async def test_in_a_coroutine(self, make, kind, waits, exit_):
+        async def operation(environment, argument):
+            if waits:
+                await asyncio.sleep(0)
+            raise exit_
+
+        executor = make(kind)
+        await started(executor)
+        _, error = await submitted(executor, operation)
+        assert isinstance(error, exit_)
+        assert await submitted(executor, lambda environment, argument: "still there") == ("still there", None)
+        await outcome(executor.close)
+
+    @pytest.mark.parametrize("exit_", [GeneratorExit, asyncio.CancelledError])
+    async def test_in_a_task_that_a_coroutine_waits_for(self, make, exit_):
+        async def leave():
+            raise exit_
+
+        async def operation(environment, argument):
+            await asyncio.ensure_future(leave())
+
+        executor = make("loop")
+        await started(executor)
+        _, error = await submitted(executor, operation)
+        assert isinstance(error, exit_)
         assert await submitted(executor, lambda environment, argument: "still there") == ("still there", None)
         await outcome(executor.close)
 
     @pytest.mark.parametrize("kind", ["inline", "loop"])
-    async def test_in_an_operation_on_the_loop_it_is_the_users_own(self, make, kind):
+    async def test_a_signal_during_an_operation_on_the_loop_is_for_the_process(self, make, kind):
+        def handler(number, frame):
+            raise KeyboardInterrupt
+
         executor, answers = make(kind), []
         await started(executor)
-        with pytest.raises(KeyboardInterrupt):
-            executor.submit(raising(KeyboardInterrupt()), None, lambda *answer: answers.append(answer))
+        before = signal.signal(signal.SIGINT, handler)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                executor.submit(
+                    lambda environment, _: signal.raise_signal(signal.SIGINT), None, lambda *it: answers.append(it)
+                )
+        finally:
+            signal.signal(signal.SIGINT, before)
         assert answers == []
         await outcome(executor.close)
 

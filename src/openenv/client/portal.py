@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 from weakref import WeakSet
 
 from ..errors import UsageError
+from ..interrupts import keep_running
 
 __all__ = ["Portal", "check_elsewhere", "keep", "portal", "run_on", "submit_to"]
 
@@ -62,7 +63,7 @@ class Portal:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
+        keep_running(self.loop.run_forever)
 
 
 async def _cancel_all() -> None:

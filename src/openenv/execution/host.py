@@ -16,6 +16,7 @@ from collections.abc import Coroutine, Generator
 from contextvars import copy_context
 from typing import Any, NamedTuple
 
+from ..interrupts import from_signal
 from .executor import Done
 
 __all__ = ["Host"]
@@ -66,9 +67,9 @@ class Host:
             waits = True
         except StopIteration as stop:
             result = stop.value
-        except KeyboardInterrupt:
-            raise
-        except BaseException as failure:  # noqa: BLE001 - the edge to foreign code
+        except BaseException as failure:  # the edge to foreign code
+            if from_signal(failure):
+                raise
             error = failure
         finally:
             _leave_task(self._loop, task)
@@ -98,6 +99,7 @@ class Host:
 
     async def _serve(self, wake: asyncio.Future[_Suspended]) -> None:
         self._started = True
+        task = asyncio.current_task()
         while True:
             error: BaseException | None = None
             try:
@@ -111,22 +113,42 @@ class Host:
             self._wake = wake = self._loop.create_future()
             if error is not None and awaited is not None and awaited.cancel():
                 error = None  # it comes back from there, as it would in any task
+            result: Any = None
+            failure: BaseException | None
             try:
-                result = await _rest(coroutine, awaited, error or thrown)
-            except (KeyboardInterrupt, GeneratorExit):
-                raise
-            except BaseException as failure:  # noqa: BLE001 - the edge to foreign code
-                done(None, failure)
-            else:
-                done(result, None)
-            task = asyncio.current_task()
+                result, failure = await _rest(coroutine, awaited, error or thrown)
+            except GeneratorExit as raised:
+                if not _runs(task):  # the event loop is gone, and this task with it
+                    raise
+                failure = raised  # of a task that the coroutine waited for
+            except BaseException as raised:  # the edge to foreign code
+                if from_signal(raised):
+                    raise
+                failure = raised
+            done(result, failure)
             if task is not None and task.cancelling():
                 return
 
 
+def _runs(task: asyncio.Task[Any] | None) -> bool:
+    """Whether a task is the one that runs now."""
+    try:
+        return asyncio.current_task() is task
+    except RuntimeError:  # no event loop runs
+        return False
+
+
 @types.coroutine
-def _rest(coroutine: Coroutine[Any, Any, Any], awaited: Any, error: BaseException | None) -> Generator[Any, Any, Any]:
-    """What a coroutine does after the `await` at which it stands; `error` is raised there if given."""
+def _rest(
+    coroutine: Coroutine[Any, Any, Any], awaited: Any, error: BaseException | None
+) -> Generator[Any, Any, tuple[Any, GeneratorExit | None]]:
+    """Continues a coroutine from the `await` at which it stands; `error` is raised there if given.
+
+    Returns:
+        Its result, or the `GeneratorExit` that it raised itself: raised from here, that would read as the end of the
+        task.
+    """
+    destroyed = False
     try:
         while True:
             if error is not None:
@@ -134,9 +156,17 @@ def _rest(coroutine: Coroutine[Any, Any, Any], awaited: Any, error: BaseExceptio
                 awaited = coroutine.throw(failure)
             try:
                 value = yield awaited
+            except GeneratorExit:
+                destroyed = True
+                coroutine.close()
+                raise
             except BaseException as raised:  # noqa: BLE001 - whatever it is, it is for the coroutine
                 error = raised
             else:
                 awaited = coroutine.send(value)
     except StopIteration as stop:
-        return stop.value
+        return stop.value, None
+    except GeneratorExit as failure:
+        if destroyed:
+            raise
+        return None, failure

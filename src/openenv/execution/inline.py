@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from ..interrupts import from_signal
 from .executor import Done, Operation, close, construct
 from .host import Host
 
@@ -33,9 +34,9 @@ class InlineExecutor:
     def submit(self, operation: Operation, argument: Any, done: Done) -> None:
         try:
             result = operation(self._environment, argument)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # noqa: BLE001 - the edge to foreign code
+        except BaseException as error:  # the edge to foreign code
+            if from_signal(error):
+                raise
             done(None, error)
         else:
             done(result, None)

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import CoroutineType
 from typing import Any
 
+from ..interrupts import from_signal
 from .executor import Done, Operation, attempt, close, construct, has_close
 from .host import Host
 from .mailbox import Mailbox
@@ -44,9 +45,9 @@ class LoopExecutor:
         # `attempt`, written out: its call would be a good part of what is added to a step.
         try:
             result = operation(self._environment, argument)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # noqa: BLE001 - the edge to foreign code
+        except BaseException as error:  # the edge to foreign code
+            if from_signal(error):
+                raise
             done(None, error)
             return
         if type(result) is CoroutineType:

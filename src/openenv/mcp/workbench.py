@@ -18,6 +18,8 @@ from contextvars import Context, ContextVar, copy_context
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from ..interrupts import keep_running
+
 __all__ = ["Late", "Workbench"]
 
 logger = logging.getLogger("openenv.mcp")
@@ -267,4 +269,4 @@ def _turn(loop: asyncio.AbstractEventLoop) -> None:
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         runner.get_loop()
         asyncio.set_event_loop(loop)
-        loop.run_forever()  # the runner then cancels what is left there, and closes it
+        keep_running(loop.run_forever)  # the runner then cancels what is left there, and closes it

@@ -9,6 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_json
 
 from ..errors import InvalidAction, InvalidMessage
+from ..interrupts import from_signal
 from .binary import list_of
 from .codec import Codec
 from .json_codec import has_marks
@@ -58,7 +59,9 @@ class ActionReader:
             raise InvalidAction(_INVALID, data={"errors": _faults(error)}) from None
         except InvalidMessage as error:
             raise InvalidAction(error.message) from None
-        except Exception as error:
+        except BaseException as error:
+            if from_signal(error):
+                raise
             raise InvalidAction(f"the action could not be validated: {type(error).__name__}: {error}") from error
 
     def _from_values(self, values: Any) -> Any:

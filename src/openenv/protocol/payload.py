@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from ..errors import StepFailed
+from ..interrupts import from_signal
 from .portable import UNWRITABLE, fields_of, mapping_of, portable_v1
 from .report import unsendable
 from .reward import finite_reward
@@ -82,9 +83,11 @@ def encode_observation(
         if has_truncated and observation.truncated is True:
             closing += b',"truncated":true'
         return b"".join((before, b'{"observation":', fields, b',"reward":', number, closing, b"}", after))
-    except (StepFailed, KeyboardInterrupt):
+    except StepFailed:
         raise
     except BaseException as error:  # the edge to foreign code: its values may raise anything when they are read
+        if from_signal(error):
+            raise
         raise unsendable(observation, error) from error
 
 
@@ -113,9 +116,11 @@ def encode_state(state: Any) -> bytes:
     """
     try:
         return _encode_state(state)
-    except (StepFailed, KeyboardInterrupt):
+    except StepFailed:
         raise
     except BaseException as error:  # as above
+        if from_signal(error):
+            raise
         raise unsendable(state, error) from error
 
 

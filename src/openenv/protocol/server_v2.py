@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..errors import InvalidMessage, OpenEnvError, StepFailed
+from ..interrupts import from_signal
 from .action import ActionReader
 from .codec import Body, Codec, Result
 from .inspection import Inspector
@@ -81,18 +82,22 @@ class ServerProtocolV2:
         """
         try:
             return encode_outcome(observation, self.codec, notes)
-        except (StepFailed, KeyboardInterrupt):
+        except StepFailed:
             raise
         except BaseException as error:  # the edge to foreign code: its values may raise anything when they are read
+            if from_signal(error):
+                raise
             raise unsendable(observation, error) from error
 
     def state(self, state: Any) -> Body:
         """The reply to state. Raises `StepFailed` for what cannot be sent."""
         try:
             return encode_state_fields(state, self.codec)
-        except (StepFailed, KeyboardInterrupt):
+        except StepFailed:
             raise
         except BaseException as error:  # as above
+            if from_signal(error):
+                raise
             raise unsendable(state, error) from error
 
     def error(self, error: OpenEnvError) -> Body:

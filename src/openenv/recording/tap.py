@@ -11,6 +11,7 @@ from pydantic_core import to_json
 
 from .. import __version__
 from ..errors import OpenEnvError, ProtocolViolation
+from ..interrupts import from_signal
 from ..protocol.outcome import encode_outcome
 from ..protocol.report import unsendable
 from .blobs import Blob
@@ -229,7 +230,9 @@ class Tap:
                 outcome = encode_outcome(result, self._codec).fields
             except OpenEnvError as refused:  # what its client hears, too: a reward that is no number, or the like
                 error = refused
-            except Exception as fault:  # noqa: BLE001 - the edge to foreign code, whose values may raise anything
+            except BaseException as fault:  # the edge to foreign code, whose values may raise anything
+                if from_signal(fault):
+                    raise
                 error = unsendable(result, fault)
         if error is None:
             self._add(asked, ended, outcome, b"null")

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from ..errors import InvalidMessage, MessageTooLarge, OpenEnvError, StepFailed
 from ..execution import Done
+from ..interrupts import from_signal
 from ..logs import about
 from ..metrics import METER, Phase
 from ..protocol import ServerProtocol
@@ -145,10 +146,8 @@ class Connection:
         except OpenEnvError as error:
             self._report(error)
             return
-        except Exception as error:  # noqa: BLE001 - a validator of the action type may raise anything
-            failure = StepFailed(f"the action could not be validated: {type(error).__name__}: {error}")
-            failure.__cause__ = error
-            self._report(failure)
+        except BaseException as error:  # noqa: BLE001 - a validator of the action type may raise anything
+            self._report(_not_validated(error))
             return
         self._busy = True
         if message["type"] == "step":
@@ -306,3 +305,12 @@ class Connection:
             extra=about(self._session.id, self._session.episode, self._requests),
         )
         self._channel.send(self._protocol.error(error))
+
+
+def _not_validated(error: BaseException) -> StepFailed:
+    """The reply to an action whose validator raised. Raises the error itself if a signal raised it."""
+    if from_signal(error):
+        raise error
+    failure = StepFailed(f"the action could not be validated: {type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from ..errors import OpenEnvError, StepFailed, UsageError
 from ..execution import Done, class_of, describe
+from ..interrupts import from_signal
 from ..protocol.messages import Tasks
 from ..sessions import Session
 from ..sessions.waiting import opened_session, result_of
@@ -71,7 +72,7 @@ async def ask(server: HTTPEnvServer, visitor: Visitor, method: str, **arguments:
         async with opened_session(server.manager, visitor.holder, visitor.peer) as session:
             answer = await result_of(lambda done: session.call(_answer, question, done))
         if inspect.isawaitable(answer):  # of an inline environment
-            answer = await answer
+            answer = await _awaited(answer, method)
     return _without_fault(answer, server.env_name)
 
 
@@ -105,7 +106,9 @@ def put(session: Session, question: Tasks, answered: Done) -> None:
 
     def called(answer: Any, error: BaseException | None) -> None:
         if inspect.isawaitable(answer):  # of an inline environment
-            asyncio.ensure_future(answer).add_done_callback(lambda task: told(*_outcome(task)))
+            asyncio.ensure_future(_awaited(answer, question.method)).add_done_callback(
+                lambda task: told(*_outcome(task))
+            )
         else:
             told(answer, error)
 
@@ -165,13 +168,26 @@ def _needs_no_instance(cls: type[Any], question: _Question) -> bool:
 
 
 async def _of_class(cls: type[Any], question: _Question) -> Any:
+    answer = await _awaited(asyncio.to_thread(_answer, cls, question), question.method)
+    return await _awaited(answer, question.method) if inspect.isawaitable(answer) else answer
+
+
+async def _awaited(answer: Awaitable[Any], method: str) -> Any:
+    """Awaits a method of foreign code in a task of the server.
+
+    Raises:
+        StepFailed: The method raised, whatever it was: `KeyboardInterrupt` and `SystemExit` would end the event loop.
+    """
+    task = asyncio.current_task()
     try:
-        answer = await asyncio.to_thread(_answer, cls, question)
-        return await answer if inspect.isawaitable(answer) else answer
-    except OpenEnvError:
+        return await answer
+    except (OpenEnvError, GeneratorExit):
         raise
-    except Exception as error:
-        raise StepFailed(f"{question.method} raised {type(error).__name__}: {error}") from error
+    except BaseException as error:  # the edge to foreign code
+        is_cancelled = isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+        if is_cancelled or from_signal(error):
+            raise
+        raise StepFailed(f"{method} raised {type(error).__name__}: {describe(error)}") from error
 
 
 def _answer(provider: Any, question: _Question) -> Any:

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from ..interrupts import from_signal
 from ..metrics import METER, Phase
 
 __all__ = ["Taker", "Turn"]
@@ -83,7 +84,9 @@ class Turn:
         for taker, frame in requests:
             try:
                 taker.receive(frame)
-            except Exception:  # one connection's fault must not take the others' requests along
+            except BaseException as error:  # one connection's fault must not take the others' requests along
+                if from_signal(error):
+                    raise
                 logger.exception("a request could not be handled; its connection is closed")
                 taker.failed()
         self._handling = outer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
@@ -13,6 +14,7 @@ from types import FrameType
 import uvicorn
 
 from ..errors import SessionLost
+from ..interrupts import keep_running
 from ..server import HTTPEnvServer
 from ..sessions import Session, SessionState
 from .grace import END_S, RUNNING_S
@@ -51,6 +53,13 @@ class DrainingServer(uvicorn.Server):
     def interrupted(self) -> bool:
         """Whether it was Ctrl-C that ended it."""
         return self._signal == signal.SIGINT
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serves until a signal ends it; an environment that raises `KeyboardInterrupt` does not."""
+        with asyncio.Runner(loop_factory=self.config.get_loop_factory()) as runner:
+            loop = runner.get_loop()
+            serving = loop.create_task(self.serve(sockets))
+            keep_running(lambda: loop.run_until_complete(serving))
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self._signal is not None:
