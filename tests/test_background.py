@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from openenv.background import BackgroundLoop, on_shared, on_thread, shared_loop, to_its_end, wait_for
+from openenv.background import (
+    BackgroundLoop,
+    on_shared,
+    on_thread,
+    run_async_safely,
+    shared_loop,
+    to_its_end,
+    wait_for,
+)
 
 colour: ContextVar[str] = ContextVar("colour")
 PATIENCE_S = 15.0
@@ -73,6 +81,27 @@ async def test_waiting_beside_a_running_loop_is_done_on_another():
     assert thread is not threading.current_thread()
     assert loop not in (asyncio.get_running_loop(), shared_loop().loop)
     assert wait_for(place()) == (thread, loop)
+
+
+def test_a_coroutine_is_run_on_a_loop_that_is_closed_after_it():
+    thread, loop = run_async_safely(place())
+    assert thread is threading.current_thread()
+    assert loop.is_closed()
+
+
+async def test_a_coroutine_is_run_beside_a_running_loop():
+    thread, loop = run_async_safely(place())
+    assert thread is not threading.current_thread()
+    assert loop is not asyncio.get_running_loop()
+    assert loop.is_closed()
+
+
+async def test_the_failure_of_a_coroutine_beside_a_running_loop_is_raised():
+    async def fail() -> None:
+        raise LookupError("no model")
+
+    with pytest.raises(LookupError, match="no model"):
+        run_async_safely(fail())
 
 
 async def test_waiting_within_waiting_does_not_lock():

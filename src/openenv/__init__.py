@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from .lazy import lazy as _lazy
 
 if TYPE_CHECKING:
+    from . import cli as cli
     from . import core as core
     from .auto import AutoAction, AutoEnv
     from .client import EnvClient, GenericAction, GenericEnvClient, SyncEnvClient, VectorEnvClient
@@ -36,6 +37,7 @@ __all__ = [
     "Transform",
     "VectorEnvClient",
     "__version__",
+    "cli",
     "core",
     "reward_mask",
 ]
@@ -55,6 +57,7 @@ _HOMES = {
     "SyncEnvClient": "openenv.client",
     "Transform": "openenv.environment",
     "VectorEnvClient": "openenv.client",
+    "cli": "openenv.cli",
     "core": "openenv.core",
     "reward_mask": "openenv.rewards",
 }

@@ -12,7 +12,16 @@ from typing import Any, TypeVar
 
 from .interrupts import keep_running
 
-__all__ = ["BackgroundLoop", "heard", "on_shared", "on_thread", "shared_loop", "to_its_end", "wait_for"]
+__all__ = [
+    "BackgroundLoop",
+    "heard",
+    "on_shared",
+    "on_thread",
+    "run_async_safely",
+    "shared_loop",
+    "to_its_end",
+    "wait_for",
+]
 
 T = TypeVar("T")
 
@@ -231,6 +240,21 @@ def wait_for(awaitable: Awaitable[Any]) -> Any:
     except RuntimeError:
         return _waiter.here(_awaiting(awaitable))
     return _waiter.elsewhere(_awaiting(awaitable))
+
+
+def run_async_safely(coro: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine on a new event loop and returns its result, from synchronous code.
+
+    Where an event loop runs on this thread, the new one runs on another thread and the running one stands still until
+    then. `wait_for` keeps its loop for the next call; this closes it, as `asyncio.run` does.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coro)
+    outcome: Future[T] = Future()
+    _begin(outcome, lambda: asyncio.run(coro))
+    return outcome.result()
 
 
 async def _awaiting(awaitable: Awaitable[Any]) -> Any:

@@ -297,7 +297,7 @@ class ServerCapacityStatus(BaseMessage):
         return cls(active_sessions=active, max_sessions=max_sessions)
 
     @model_validator(mode="after")
-    def _within_bounds(self) -> Self:
+    def check_capacity_bounds(self) -> Self:
         if self.active_sessions > self.max_sessions:
             raise ValueError(
                 f"active_sessions ({self.active_sessions}) is more than max_sessions ({self.max_sessions})"

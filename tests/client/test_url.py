@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from openenv.client.url import is_loopback, towards, websocket_url
+from openenv.client.url import convert_to_ws_url, is_loopback, towards, websocket_url
 from openenv.errors import UsageError
 
 
@@ -83,3 +83,17 @@ def test_other_machines(host):
 )
 def test_the_way_back_to_a_server_stands_in_the_query_and_breaks_nothing(url, worker, route, expected):
     assert towards(url, worker, route) == expected
+
+
+@pytest.mark.parametrize(
+    ("url", "converted"),
+    [
+        ("http://localhost:8000", "ws://localhost:8000"),
+        ("https://envs.example/team/", "wss://envs.example/team"),
+        ("ws://localhost", "ws://localhost"),
+        ("wss://envs.example//", "wss://envs.example"),
+        ("localhost:8000/team", "ws://localhost:8000/team"),
+    ],
+)
+def test_an_address_with_the_scheme_of_websockets(url, converted):
+    assert convert_to_ws_url(url) == converted

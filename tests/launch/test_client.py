@@ -15,6 +15,7 @@ import pytest
 from openenv.client import GenericEnvClient, SyncEnvClient
 from openenv.errors import ConnectionFailed, NotReady, UsageError
 from openenv.launch import Launch
+from openenv.launch.client import hf_space_subdomain
 from openenv.settings import ClientSettings
 
 from ..asynchronous import Gate, until
@@ -355,3 +356,10 @@ def test_a_client_alone_loads_no_provider_and_nothing_that_only_some_clients_nee
     program = f"import sys, openenv.client; print([name for name in sys.modules if name.startswith({some})])"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert result.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("repo_id", "subdomain"), [("openenv/Echo_env", "openenv-echo-env"), ("o/a.b", "o-a-b"), ("o/Ünï", "o--n-")]
+)
+def test_the_name_of_a_space_in_host_names(repo_id: str, subdomain: str) -> None:
+    assert hf_space_subdomain(repo_id) == subdomain

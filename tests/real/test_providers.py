@@ -354,6 +354,22 @@ def test_a_project_that_fails_under_uv(tmp_path: Path, offline: dict[str, str]) 
         UVProvider(project_path=folder, env_vars=offline).start()
 
 
+def test_what_uv_runs_can_be_read_and_changed(tmp_path: Path, offline: dict[str, str]) -> None:
+    folder = folder_with(tmp_path, BROKEN)
+    provider = UVProvider(project_path=os.path.relpath(folder), app="nowhere:app", host="0.0.0.0", env_vars=offline)
+    assert (provider.project_path, provider.app, provider.reload) == (str(folder), "nowhere:app", False)
+    assert (provider.host, provider.public, provider.env_vars) == ("0.0.0.0", True, offline)
+    provider.app, provider.host, provider.context_timeout_s = "server.app:app", "127.0.0.1", 30.0
+    assert (provider.public, provider.ready_timeout_s) == (False, 30.0)
+    provider.start(None, {}, 1)
+    try:
+        provider.wait_for_ready()
+        with GenericEnvClient(provider.base_url) as env:
+            env.reset()
+    finally:
+        provider.stop()
+
+
 def test_a_project_that_is_none(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(UsageError, match=r"pyproject\.toml"):

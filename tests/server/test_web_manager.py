@@ -7,10 +7,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from fastapi import FastAPI, WebSocket, WebSocketDisconnect
 from pydantic import ValidationError
+from starlette.testclient import TestClient
 
 from openenv.errors import FactoryFailed, ResetRequired, ServerFull, StepFailed
-from openenv.server import HTTPEnvServer, web_episode
+from openenv.server import HTTPEnvServer, web_episode, web_manager
 from openenv.server.metadata import load_environment_metadata
 from openenv.server.visitor import ANYBODY
 from openenv.server.web_manager import WebInterfaceManager
@@ -151,3 +153,79 @@ async def test_calls_come_from_any_event_loop():
         await asyncio.to_thread(thread.join)
         assert seen[0]["observation"]["value"] == 3
         assert seen[1]["step_count"] == 1
+
+
+# Sockets that are sent the episode
+
+
+def test_a_connected_socket_is_sent_the_episode_as_it_goes():
+    server = HTTPEnvServer(ProbeEnvironment, ProbeAction, ProbeObservation, settings=ServerSettings.read({}))
+    manager = WebInterfaceManager(server, load_environment_metadata(ProbeEnvironment, "probe"))
+    app = FastAPI()
+
+    @app.websocket("/episode")
+    async def episode(websocket: WebSocket) -> None:
+        await manager.connect_websocket(websocket)
+        try:
+            while True:
+                await websocket.receive_text()
+        except WebSocketDisconnect:
+            await manager.disconnect_websocket(websocket)
+
+    @app.post("/reset")
+    async def reset() -> dict[str, Any]:
+        return await manager.reset_environment()
+
+    @app.post("/step")
+    async def step() -> dict[str, Any]:
+        return await manager.step_environment({"number": 3})
+
+    with TestClient(app) as client:
+        with client.websocket_connect("/episode") as one, client.websocket_connect("/episode") as other:
+            assert one.receive_json() == {"type": "state_update", "episode_state": manager.episode_state.model_dump()}
+            other.receive_json()
+            client.post("/reset")
+            client.post("/step")
+            for socket in (one, other):
+                assert socket.receive_json()["episode_state"]["is_reset"] is True
+                told = socket.receive_json()["episode_state"]
+                assert (told["step_count"], told["current_observation"]["value"]) == (1, 3)
+            assert len(manager.connected_clients) == 2
+        client.post("/step")
+        assert manager.connected_clients == []
+        client.portal.call(server.aclose)
+
+
+async def test_a_socket_that_nobody_reads_delays_no_more_than_one_call(monkeypatch):
+    monkeypatch.setattr(web_manager, "SEND_S", 0.01)
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "websocket.connect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+        if message["type"] == "websocket.send":
+            await asyncio.get_running_loop().create_future()
+
+    async with managed() as manager:
+        await manager.connect_websocket(WebSocket({"type": "websocket"}, receive, send))
+        assert manager.connected_clients == []
+        await manager.reset_environment()
+        assert len(sent) == 2
+
+
+async def test_a_socket_that_is_gone_is_forgotten():
+    async def receive() -> dict[str, Any]:
+        return {"type": "websocket.connect"}
+
+    async def send(message: Any) -> None:
+        if message["type"] == "websocket.send":
+            raise OSError("gone")
+
+    async with managed() as manager:
+        socket = WebSocket({"type": "websocket"}, receive, send)
+        await manager.connect_websocket(socket)
+        assert manager.connected_clients == []
+        await manager.disconnect_websocket(socket)
+        assert (await manager.reset_environment())["done"] is False

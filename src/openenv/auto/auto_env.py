@@ -13,7 +13,10 @@ from .name import canonical
 from .space import Space
 from .words import described
 
-__all__ = ["AutoEnv", "entry_of"]
+__all__ = ["OPENENV_TRUST_REMOTE_CODE", "AutoEnv", "entry_of"]
+
+# The environment variable that says the same as `trust_remote_code=True`.
+OPENENV_TRUST_REMOTE_CODE = "OPENENV_TRUST_REMOTE_CODE"
 
 
 class AutoEnv:

@@ -7,7 +7,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 from ..errors import UsageError
 
-__all__ = ["http_url", "is_loopback", "mcp_url", "towards", "websocket_url"]
+__all__ = ["convert_to_ws_url", "http_url", "is_loopback", "mcp_url", "towards", "websocket_url"]
 
 _SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 
@@ -34,6 +34,15 @@ def websocket_url(base_url: str) -> str:
     if not path.endswith("/ws"):
         path += "/ws"
     return urlunsplit((_SCHEMES[parts.scheme], parts.netloc, path, parts.query, ""))
+
+
+def convert_to_ws_url(url: str) -> str:
+    """An address with the scheme that WebSockets use: `ws` for `http` or none, `wss` for `https`.
+
+    The path stays, without slashes at its end; the client's own endpoint is `websocket_url`.
+    """
+    scheme, separator, rest = url.rstrip("/").partition("://")
+    return f"{_SCHEMES[scheme]}://{rest}" if separator and scheme in _SCHEMES else f"ws://{url.rstrip('/')}"
 
 
 def http_url(endpoint: str) -> str:

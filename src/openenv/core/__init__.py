@@ -9,7 +9,6 @@ from ..lazy import lazy
 if TYPE_CHECKING:
     from ..client import EnvClient, GenericAction, GenericEnvClient, SyncEnvClient
     from ..client.mcp_client import MCPClientBase, MCPToolClient
-    from ..core._adapters import deserialize_action, deserialize_action_with_preprocessing
     from ..environment import Environment, Transform
     from ..errors import (
         ConcurrencyConfigurationError,
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from ..protocol.forms import serialize_observation
     from ..server import HTTPEnvServer, create_app, create_fastapi_app
     from ..server.app import create_web_interface_app
+    from ..server.route_config import GetEndpointConfig
     from ..server.web_manager import WebInterfaceManager
     from ..transforms import CompositeTransform, NullTransform
     from ..types import (
@@ -89,6 +89,8 @@ if TYPE_CHECKING:
     from . import rubrics as rubrics
     from . import sync_client as sync_client
     from . import tools as tools
+    from . import utils as utils
+    from ._adapters import deserialize_action, deserialize_action_with_preprocessing
 
 __all__ = [
     "RESERVED_TOOL_NAMES",
@@ -107,6 +109,7 @@ __all__ = [
     "EnvironmentMetadata",
     "GenericAction",
     "GenericEnvClient",
+    "GetEndpointConfig",
     "GetTaskRangeRequest",
     "GetTaskRequest",
     "HTTPEnvServer",
@@ -193,6 +196,7 @@ __getattr__, __dir__ = lazy(
         "EnvironmentMetadata": "openenv.types",
         "GenericAction": "openenv.client",
         "GenericEnvClient": "openenv.client",
+        "GetEndpointConfig": "openenv.server.route_config",
         "GetTaskRangeRequest": "openenv.types",
         "GetTaskRequest": "openenv.types",
         "HTTPEnvServer": "openenv.server",
@@ -269,5 +273,6 @@ __getattr__, __dir__ = lazy(
         "serialize_observation": "openenv.protocol.forms",
         "sync_client": "openenv.core.sync_client",
         "tools": "openenv.core.tools",
+        "utils": "openenv.core.utils",
     },
 )

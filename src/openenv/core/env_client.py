@@ -2,10 +2,46 @@
 
 from __future__ import annotations
 
-from ..client import EnvClient
-from ..types import StepResult
+from typing import TYPE_CHECKING
+
+from ..lazy import lazy
+
+if TYPE_CHECKING:
+    from ..client import EnvClient, SyncEnvClient
+    from ..client.url import convert_to_ws_url
+    from ..launch.client import hf_space_subdomain
+    from ..providers import ContainerProvider, LocalDockerProvider, RuntimeProvider, UVProvider
+    from ..types import ActT, ObsT, StateT, StepResult
 
 __all__ = [
+    "ActT",
+    "ContainerProvider",
     "EnvClient",
+    "LocalDockerProvider",
+    "ObsT",
+    "RuntimeProvider",
+    "StateT",
     "StepResult",
+    "SyncEnvClient",
+    "UVProvider",
+    "convert_to_ws_url",
+    "hf_space_subdomain",
 ]
+
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "ActT": "openenv.types",
+        "ContainerProvider": "openenv.providers",
+        "EnvClient": "openenv.client",
+        "LocalDockerProvider": "openenv.providers",
+        "ObsT": "openenv.types",
+        "RuntimeProvider": "openenv.providers",
+        "StateT": "openenv.types",
+        "StepResult": "openenv.types",
+        "SyncEnvClient": "openenv.client",
+        "UVProvider": "openenv.providers",
+        "convert_to_ws_url": "openenv.client.url",
+        "hf_space_subdomain": "openenv.launch.client",
+    },
+)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ..lazy import lazy
 
 if TYPE_CHECKING:
+    from ..client import EnvClient
     from ..client.mcp_client import GenericMCPObservation, MCPClientBase, MCPToolClient
     from ..mcp.types import (
         CallToolAction,
@@ -16,16 +17,19 @@ if TYPE_CHECKING:
         Tool,
         ToolError,
     )
-    from ..types import StepResult
+    from ..types import Observation, State, StepResult
 
 __all__ = [
     "CallToolAction",
     "CallToolObservation",
+    "EnvClient",
     "GenericMCPObservation",
     "ListToolsAction",
     "ListToolsObservation",
     "MCPClientBase",
     "MCPToolClient",
+    "Observation",
+    "State",
     "StepResult",
     "Tool",
     "ToolError",
@@ -36,11 +40,14 @@ __getattr__, __dir__ = lazy(
     {
         "CallToolAction": "openenv.mcp.types",
         "CallToolObservation": "openenv.mcp.types",
+        "EnvClient": "openenv.client",
         "GenericMCPObservation": "openenv.client.mcp_client",
         "ListToolsAction": "openenv.mcp.types",
         "ListToolsObservation": "openenv.mcp.types",
         "MCPClientBase": "openenv.client.mcp_client",
         "MCPToolClient": "openenv.client.mcp_client",
+        "Observation": "openenv.types",
+        "State": "openenv.types",
         "StepResult": "openenv.types",
         "Tool": "openenv.mcp.types",
         "ToolError": "openenv.mcp.types",

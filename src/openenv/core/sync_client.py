@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from ..client import SyncEnvClient
-from ..types import StepResult
+from ..client import EnvClient, SyncEnvClient
+from ..types import ActT, ObsT, StateT, StepResult
 
 __all__ = [
+    "ActT",
+    "EnvClient",
+    "ObsT",
+    "StateT",
     "StepResult",
     "SyncEnvClient",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 import secrets
 from collections.abc import Callable, Coroutine, Generator
 from functools import partial
@@ -18,7 +19,7 @@ from ..errors import UsageError
 from ..providers.blocking import BlockingContainers, BlockingRuntime
 from ..settings import ClientSettings
 
-__all__ = ["Launch", "from_docker_image", "from_env", "from_hub"]
+__all__ = ["Launch", "from_docker_image", "from_env", "from_hub", "hf_space_subdomain"]
 
 ClientT = TypeVar("ClientT", bound=EnvClient[Any, Any, Any])
 READY_TIMEOUT_S = 30.0
@@ -154,7 +155,7 @@ def from_env(
     runs = provider is not None and not hasattr(provider, "start_container")
     if use_docker and not runs:
         tag = kwargs.pop("tag", None) or "latest"
-        image = f"{ClientSettings.read().hub_registry}/{_subdomain(owner, name)}:{tag}"
+        image = f"{ClientSettings.read().hub_registry}/{hf_space_subdomain(repo_id)}:{tag}"
         return from_docker_image(cls, image, provider, **kwargs)
     if provider is None:
         from ..providers import UVProvider
@@ -216,6 +217,6 @@ def _split(repo_id: str) -> tuple[str, str]:
     return owner, name
 
 
-def _subdomain(owner: str, name: str) -> str:
-    """How the registry calls a space."""
-    return "".join(letter if letter.isalnum() else "-" for letter in f"{owner}-{name}".lower()).strip("-")
+def hf_space_subdomain(repo_id: str) -> str:
+    """What the Hub calls a space in host names and in its registry: `o-echo-env` for `o/Echo_env`."""
+    return re.sub("[^a-z0-9]", "-", repo_id.lower())

@@ -14,7 +14,7 @@ from ..errors import NotForkable, UsageError
 from ..signatures import Accepted, accepted
 from ..types import Action, Observation, State
 from .result import NOT_OURS, ToolFault, failed
-from .toolbox import MODES, Toolbox
+from .toolbox import VALID_MODES, Toolbox
 from .types import (
     MCP_TOOL_CALL_TIMEOUT,
     CallToolAction,
@@ -184,7 +184,7 @@ class MCPEnvironment(Environment[Any, Any, Any]):
 def mode_of(environment: MCPEnvironment) -> str:
     """The mode of the server that an environment is in."""
     mode = environment._mode
-    return mode if mode in MODES else "simulation"
+    return mode if mode in VALID_MODES else "simulation"
 
 
 def is_asynchronous(cls: type[MCPEnvironment]) -> bool:

@@ -10,10 +10,11 @@ import inspect
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple, Protocol
 
+from ..background import run_async_safely
 from .result import ToolResult
 from .types import Tool
 
-__all__ = ["Library", "Listed", "Shortcut", "dump_block", "family_of"]
+__all__ = ["Library", "Listed", "Shortcut", "dump_block", "family_of", "get_server_tools"]
 
 
 class Listed(NamedTuple):
@@ -65,6 +66,15 @@ class Library(Protocol):
         Raises:
             ToolFault: It gave nothing.
         """
+
+
+def get_server_tools(mcp_server: Any) -> dict[str, Any]:
+    """The tools of a FastMCP server by their names, as the server's own objects.
+
+    Call it from synchronous code, with or without a running event loop. A server without `list_tools` has none.
+    """
+    list_tools = getattr(mcp_server, "list_tools", None)
+    return {} if list_tools is None else {tool.name: tool for tool in run_async_safely(list_tools())}
 
 
 def family_of(server: Any) -> Library:

@@ -12,9 +12,9 @@ from .result import ToolFault, ToolResult, not_found, timed_out
 from .types import RESERVED_TOOL_NAMES
 from .workbench import Late, Workbench
 
-__all__ = ["MODES", "Toolbox"]
+__all__ = ["VALID_MODES", "Toolbox"]
 
-MODES = frozenset({"production", "simulation"})
+VALID_MODES = frozenset({"production", "simulation"})
 LISTING_S = 30.0
 
 
@@ -152,7 +152,7 @@ class Toolbox:
         yield self._library
 
     def _own(self, mode: str) -> Library:
-        if mode not in MODES:
+        if mode not in VALID_MODES:
             raise ValueError(f"Invalid mode {mode!r}: it must be 'production', 'simulation' or None for both")
         if mode not in self._of_mode:
             server = self._library.server

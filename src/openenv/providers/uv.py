@@ -16,7 +16,10 @@ from .pace import Pace
 from .server_process import ServerProcess
 from .spec import LaunchSpec
 
-__all__ = ["UVProvider"]
+__all__ = ["GIT_URL_PREFIX", "UVProvider"]
+
+# What a `project_path` that is the address of a repository begins with.
+GIT_URL_PREFIX = "git+"
 
 # Less than what a process has for its end.
 SHUTDOWN_S = 2
@@ -59,30 +62,66 @@ class UVProvider(ServerProcess):
         pace: Pace | None = None,
     ):
         super().__init__(env_vars, context_timeout_s, pace)
-        self._project = project_path
+        self.project_path = _absolute(project_path)
         if project_path is not None:
             _source_of(project_path)
-        self._app = app
-        self._host = host
-        self._reached_at = _address(host)
-        self.public = not _is_loopback(host)
-        self._reload = reload
+        self.app = app
+        self.host = host
+        self.reload = reload
+        self._env_vars = None if env_vars is None else dict(env_vars)
         self._options = options
         self._uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
         if self._uv is None:
             raise ProviderFailed("uv is not installed: pip install uv")
 
+    def start(
+        self,
+        port: int | None = None,
+        env_vars: Mapping[str, str] | None = None,
+        workers: int = 1,
+        *,
+        keyed: bool = False,
+        **kwargs: Any,
+    ) -> str:
+        """See `BlockingRuntime.start`; `workers` is the number of processes of the server."""
+        return super().start(port, env_vars, keyed=keyed, workers=workers, **kwargs)
+
+    @property
+    def host(self) -> str:
+        """The address that its servers listen on."""
+        return self._host
+
+    @host.setter
+    def host(self, host: str) -> None:
+        self._host = host
+        self._reached_at = _address(host)
+        self.public = not _is_loopback(host)
+
+    @property
+    def env_vars(self) -> dict[str, str] | None:
+        """A copy of the environment variables that the provider was made with."""
+        return None if self._env_vars is None else dict(self._env_vars)
+
+    @property
+    def context_timeout_s(self) -> float:
+        """Seconds for the start, and again until the server is ready."""
+        return self.ready_timeout_s
+
+    @context_timeout_s.setter
+    def context_timeout_s(self, timeout_s: float) -> None:
+        self.ready_timeout_s = timeout_s
+
     def _spec(self, port: int | None, env_vars: dict[str, str], options: dict[str, Any]) -> LaunchSpec:
-        if self._project is None:
+        if self.project_path is None:
             raise UsageError("UVProvider() has no project: UVProvider(project_path=...), or launch() a LaunchSpec")
-        return LaunchSpec(project=self._project, port=port, env_vars=env_vars, options=options)
+        return LaunchSpec(project=self.project_path, port=port, env_vars=env_vars, options=options)
 
     def _command(self, spec: LaunchSpec, port: int) -> list[str]:
         assert self._uv is not None
         assert spec.project is not None
-        served = [spec.options.get("app", self._app), "--host", self._host, "--port", str(port)]
+        served = [spec.options.get("app", self.app), "--host", self.host, "--port", str(port)]
         manner = ["--log-level", "info", "--timeout-graceful-shutdown", str(SHUTDOWN_S)]
-        how_many = ["--reload"] if self._reload else ["--workers", str(spec.options.get("workers", 1))]
+        how_many = ["--reload"] if self.reload else ["--workers", str(spec.options.get("workers", 1))]
         source = _source_of(spec.project)
         return [self._uv, "run", *self._options, *source, "uvicorn", *served, *manner, *how_many]
 
@@ -112,7 +151,14 @@ def _address(host: str) -> str:
 
 
 def _is_url(project_path: str | Path) -> bool:
-    return str(project_path).startswith("git+")
+    return str(project_path).startswith(GIT_URL_PREFIX)
+
+
+def _absolute(project_path: str | Path | None) -> str | None:
+    """A folder as an absolute path: this process may change its own. The address of a repository stays as it is."""
+    if project_path is None or _is_url(project_path):
+        return None if project_path is None else str(project_path)
+    return str(Path(project_path).expanduser().resolve())
 
 
 def _source_of(project_path: str | Path) -> tuple[str, ...]:

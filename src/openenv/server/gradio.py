@@ -13,6 +13,7 @@ from fastapi.responses import HTMLResponse
 
 from .action_form import action_fields
 from .environment_server import HTTPEnvServer
+from .gradio_ui import get_gradio_display_title, get_quick_start_markdown
 from .metadata import load_environment_metadata
 from .web_manager import WebInterfaceManager
 
@@ -38,8 +39,9 @@ def add_page(app: FastAPI, server: HTTPEnvServer, builder: Callable[..., Any], t
     metadata = load_environment_metadata(server.env_factory, server.env_name)
     manager = WebInterfaceManager(server, metadata)
     fields = action_fields(server.action_cls)
+    quick_start = get_quick_start_markdown(metadata, server.action_cls, server.observation_cls)
     blocks = builder(
-        manager, fields, metadata, _is_chat(fields), title or f"OpenEnv: {metadata.name}", _quick_start(metadata.name)
+        manager, fields, metadata, _is_chat(fields), title or get_gradio_display_title(metadata), quick_start
     )
     gradio.mount_gradio_app(app, blocks, path=CUSTOM_PATH)
     app.state.openenv_page = manager
@@ -61,10 +63,3 @@ def _without_gradio(name: str) -> Callable[[], HTMLResponse]:
 def _is_chat(fields: list[dict[str, Any]]) -> bool:
     """Whether actions are a model's tokens."""
     return any(field["name"] == "tokens" and field["type"] == "tensor" for field in fields)
-
-
-def _quick_start(name: str) -> str:
-    return (
-        f"### Connect to {name}\n\n```python\nfrom openenv import GenericEnvClient\n\n"
-        'with GenericEnvClient("http://localhost:8000") as env:\n    result = env.reset()\n```'
-    )

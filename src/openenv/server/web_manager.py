@@ -7,11 +7,14 @@ import math
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..errors import ResetRequired, UnknownSession
+from fastapi import WebSocket, WebSocketDisconnect
+
+from ..errors import ResetRequired, StepFailed, UnknownSession
 from ..protocol.forms import read_form
 from ..types import EnvironmentMetadata
 from .visitor import ANYBODY
 from .web_episode import ActionLog, Episode, EpisodeState, Played
+from .web_socket import send
 
 if TYPE_CHECKING:
     from .environment_server import HTTPEnvServer
@@ -19,6 +22,9 @@ if TYPE_CHECKING:
 __all__ = ["ActionLog", "EpisodeState", "WebInterfaceManager"]
 
 T = TypeVar("T")
+
+# What a reset or step waits for a socket whose client does not read; then the socket gets no more of them.
+SEND_S = 5.0
 
 
 class WebInterfaceManager:
@@ -34,6 +40,7 @@ class WebInterfaceManager:
     Attributes:
         episode_state: The episode as it was after the last call.
         home: The event loop of the server; None until it runs.
+        connected_clients: The sockets that are sent each state of the episode.
     """
 
     MAX_ACTION_LOGS = 1000
@@ -44,6 +51,7 @@ class WebInterfaceManager:
         self.metadata = metadata
         self.episode_state = EpisodeState()
         self.home: asyncio.AbstractEventLoop | None = None
+        self.connected_clients: list[WebSocket] = []
         self._server = server
         self._episode: Episode | None = None
         self._opening = asyncio.Lock()
@@ -72,6 +80,34 @@ class WebInterfaceManager:
         """The environment's state after the last reset or step."""
         return dict(self._state)
 
+    async def connect_websocket(self, websocket: WebSocket) -> None:
+        """Accepts a socket, and sends the episode on it: now, and after each reset and step by this manager.
+
+        Call it on the server's event loop, from a WebSocket route of the app; the route calls `disconnect_websocket`
+        when its client has left. `/ws/ui` tells the episode of any session in the same words.
+        """
+        await websocket.accept()
+        self.connected_clients.append(websocket)
+        await self._send_state([websocket])
+
+    async def disconnect_websocket(self, websocket: WebSocket) -> None:
+        """Sends nothing more on a socket."""
+        if websocket in self.connected_clients:
+            self.connected_clients.remove(websocket)
+
+    async def _send_state(self, clients: list[WebSocket]) -> None:
+        if not clients:
+            return
+        message = {"type": "state_update", "episode_state": self.episode_state.model_dump()}
+        await asyncio.gather(*(self._send_to(client, message) for client in clients))
+
+    async def _send_to(self, client: WebSocket, message: dict[str, Any]) -> None:
+        try:
+            async with asyncio.timeout(SEND_S):
+                await send(client, message)
+        except (WebSocketDisconnect, RuntimeError, TimeoutError, StepFailed):
+            await self.disconnect_websocket(client)
+
     async def _at_home(self, call: Coroutine[Any, Any, T]) -> T:
         home = self.home
         if home is None or home is asyncio.get_running_loop():
@@ -84,7 +120,7 @@ class WebInterfaceManager:
             if episode is None or episode.stay.departed is not None:
                 stay = await self._server.stays.open(ANYBODY)
                 episode = self._episode = Episode(stay, False, self.MAX_ACTION_LOGS, math.inf)
-        return self._told(episode, await episode.reset(arguments))
+        return await self._told(episode, await episode.reset(arguments))
 
     async def _step(self, values: dict[str, Any]) -> dict[str, Any]:
         action = read_form(values, self.action_cls)
@@ -95,9 +131,10 @@ class WebInterfaceManager:
             played = await episode.step(action)
         except UnknownSession as error:
             raise ResetRequired(f"{error.message}: reset for a new one") from None
-        return self._told(episode, played)
+        return await self._told(episode, played)
 
-    def _told(self, episode: Episode, played: Played) -> dict[str, Any]:
+    async def _told(self, episode: Episode, played: Played) -> dict[str, Any]:
         self._state = played.state or self._state
         self.episode_state = episode.state
+        await self._send_state(self.connected_clients)
         return played.payload

@@ -18,7 +18,7 @@ from .stay import Stay
 from .visitor import Visitor
 from .web_episode import Episode
 
-__all__ = ["SOCKET_PATH", "SUBPROTOCOL", "socket"]
+__all__ = ["SOCKET_PATH", "SUBPROTOCOL", "send", "socket"]
 
 SOCKET_PATH = "/ws/ui"
 SUBPROTOCOL = "openenv.ui"
@@ -49,7 +49,7 @@ async def _tell(websocket: WebSocket, server: HTTPEnvServer, visitor: Visitor) -
         try:
             await _follow(websocket, _stay(websocket, server, visitor))
         except OpenEnvError as error:
-            await _send(websocket, {"type": "error", "data": error_facts(error)})
+            await send(websocket, {"type": "error", "data": error_facts(error)})
             await websocket.close(CLOSE_POLICY, type(error).__name__)
 
 
@@ -78,7 +78,7 @@ async def _follow(websocket: WebSocket, stay: Stay) -> None:
     try:
         while not ending:
             changed.clear()
-            await _send(websocket, {"type": "state_update", "episode_state": episode.state.model_dump()})
+            await send(websocket, {"type": "state_update", "episode_state": episode.state.model_dump()})
             await changed.wait()
     finally:
         episode.watchers.discard(changed)
@@ -92,7 +92,12 @@ async def _left(websocket: WebSocket) -> None:
         pass
 
 
-async def _send(websocket: WebSocket, message: dict[str, Any]) -> None:
+async def send(websocket: WebSocket, message: dict[str, Any]) -> None:
+    """Sends a message as JSON, with NaN and infinity as texts.
+
+    Raises:
+        StepFailed: JSON cannot say it.
+    """
     try:
         text = to_json(message, inf_nan_mode="strings").decode()
     except ValueError as error:  # nesting to the limit of what the protocol can say, and a few levels more here

@@ -25,6 +25,8 @@ _REQUEST_S = 10.0
 # What a server may answer to a question; a list of repositories is far smaller.
 _MOST_BYTES = 16 * 1024 * 1024
 _PAGE = 50
+# Where Gitea listens if its URL names no port.
+GITEA_PORT = 3000
 
 
 @dataclass
@@ -70,6 +72,8 @@ class GitServerClient:
         self.password = password
         self.workspace_dir = Path(workspace_dir)
         self.is_ready = False
+        self.domain = parts.hostname
+        self.port = parts.port or GITEA_PORT
         self._timeout_s = timeout_s
         self._authorization = "Basic " + base64.b64encode(f"{username}:{password}".encode()).decode()
         proxy = proxy_for(parts.scheme, parts.netloc)

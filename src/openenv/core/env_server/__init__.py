@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from ...lazy import lazy
 
 if TYPE_CHECKING:
-    from ...core._adapters import deserialize_action, deserialize_action_with_preprocessing
     from ...environment import Environment, Transform
     from ...errors import (
         ConcurrencyConfigurationError,
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from ...protocol.forms import serialize_observation
     from ...server import HTTPEnvServer, create_app, create_fastapi_app
     from ...server.app import create_web_interface_app
+    from ...server.route_config import GetEndpointConfig
     from ...server.web_manager import WebInterfaceManager
     from ...transforms import CompositeTransform, NullTransform
     from ...types import (
@@ -74,12 +74,16 @@ if TYPE_CHECKING:
         WSStateResponse,
         WSStepMessage,
     )
+    from .._adapters import deserialize_action, deserialize_action_with_preprocessing
     from . import base_transforms as base_transforms
     from . import exceptions as exceptions
+    from . import gradio_theme as gradio_theme
+    from . import gradio_ui as gradio_ui
     from . import http_server as http_server
     from . import interfaces as interfaces
     from . import mcp_environment as mcp_environment
     from . import mcp_types as mcp_types
+    from . import route_config as route_config
     from . import serialization as serialization
     from . import types as types
     from . import web_interface as web_interface
@@ -97,6 +101,7 @@ __all__ = [
     "Environment",
     "EnvironmentFactoryError",
     "EnvironmentMetadata",
+    "GetEndpointConfig",
     "GetTaskRangeRequest",
     "GetTaskRequest",
     "HTTPEnvServer",
@@ -170,6 +175,7 @@ __getattr__, __dir__ = lazy(
         "Environment": "openenv.environment",
         "EnvironmentFactoryError": "openenv.errors",
         "EnvironmentMetadata": "openenv.types",
+        "GetEndpointConfig": "openenv.server.route_config",
         "GetTaskRangeRequest": "openenv.types",
         "GetTaskRequest": "openenv.types",
         "HTTPEnvServer": "openenv.server",
@@ -227,10 +233,13 @@ __getattr__, __dir__ = lazy(
         "deserialize_action": "openenv.core._adapters",
         "deserialize_action_with_preprocessing": "openenv.core._adapters",
         "exceptions": "openenv.core.env_server.exceptions",
+        "gradio_theme": "openenv.core.env_server.gradio_theme",
+        "gradio_ui": "openenv.core.env_server.gradio_ui",
         "http_server": "openenv.core.env_server.http_server",
         "interfaces": "openenv.core.env_server.interfaces",
         "mcp_environment": "openenv.core.env_server.mcp_environment",
         "mcp_types": "openenv.core.env_server.mcp_types",
+        "route_config": "openenv.core.env_server.route_config",
         "serialization": "openenv.core.env_server.serialization",
         "serialize_observation": "openenv.protocol.forms",
         "types": "openenv.core.env_server.types",

@@ -24,9 +24,12 @@ if TYPE_CHECKING:
         WSMCPMessage,
         WSMCPResponse,
     )
+    from ...types import Action, BaseMessage, Observation
 
 __all__ = [
     "RESERVED_TOOL_NAMES",
+    "Action",
+    "BaseMessage",
     "CallToolAction",
     "CallToolObservation",
     "JsonRpcError",
@@ -36,6 +39,7 @@ __all__ = [
     "ListToolsAction",
     "ListToolsObservation",
     "McpMethod",
+    "Observation",
     "Tool",
     "ToolError",
     "ToolErrorType",
@@ -43,4 +47,26 @@ __all__ = [
     "WSMCPResponse",
 ]
 
-__getattr__, __dir__ = lazy(__name__, dict.fromkeys(__all__, "openenv.mcp.types"))
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "RESERVED_TOOL_NAMES": "openenv.mcp.types",
+        "Action": "openenv.types",
+        "BaseMessage": "openenv.types",
+        "CallToolAction": "openenv.mcp.types",
+        "CallToolObservation": "openenv.mcp.types",
+        "JsonRpcError": "openenv.mcp.types",
+        "JsonRpcErrorCode": "openenv.mcp.types",
+        "JsonRpcRequest": "openenv.mcp.types",
+        "JsonRpcResponse": "openenv.mcp.types",
+        "ListToolsAction": "openenv.mcp.types",
+        "ListToolsObservation": "openenv.mcp.types",
+        "McpMethod": "openenv.mcp.types",
+        "Observation": "openenv.types",
+        "Tool": "openenv.mcp.types",
+        "ToolError": "openenv.mcp.types",
+        "ToolErrorType": "openenv.mcp.types",
+        "WSMCPMessage": "openenv.mcp.types",
+        "WSMCPResponse": "openenv.mcp.types",
+    },
+)

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 from ...lazy import lazy
 
 if TYPE_CHECKING:
-    from ...evals import EvalHarness
+    from ...evals import EvalConfig, EvalHarness, EvalResult
 
 __all__ = [
+    "EvalConfig",
     "EvalHarness",
+    "EvalResult",
 ]
 
 __getattr__, __dir__ = lazy(__name__, dict.fromkeys(__all__, "openenv.evals"))

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from ...lazy import lazy
 
 if TYPE_CHECKING:
-    from ...evals import InspectAIHarness
+    from ...evals import EvalHarness, InspectAIHarness
 
 __all__ = [
+    "EvalHarness",
     "InspectAIHarness",
 ]
 

@@ -7,11 +7,20 @@ from typing import TYPE_CHECKING
 from ...lazy import lazy
 
 if TYPE_CHECKING:
+    from ...llm import LLMClient
     from ...rubrics import LLMJudge, Rubric
 
 __all__ = [
+    "LLMClient",
     "LLMJudge",
     "Rubric",
 ]
 
-__getattr__, __dir__ = lazy(__name__, dict.fromkeys(__all__, "openenv.rubrics"))
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "LLMClient": "openenv.llm",
+        "LLMJudge": "openenv.rubrics",
+        "Rubric": "openenv.rubrics",
+    },
+)

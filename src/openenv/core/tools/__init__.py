@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 from ...lazy import lazy
 
 if TYPE_CHECKING:
-    from ...tools import GitServerClient, RepoInfo
+    from ...tools import GitServerClient, PyExecutor, RepoInfo
     from . import git_server_client as git_server_client
+    from . import local_python_executor as local_python_executor
 
 __all__ = [
     "GitServerClient",
+    "PyExecutor",
     "RepoInfo",
 ]
 
@@ -19,7 +21,9 @@ __getattr__, __dir__ = lazy(
     __name__,
     {
         "GitServerClient": "openenv.tools",
+        "PyExecutor": "openenv.tools",
         "RepoInfo": "openenv.tools",
         "git_server_client": "openenv.core.tools.git_server_client",
+        "local_python_executor": "openenv.core.tools.local_python_executor",
     },
 )
