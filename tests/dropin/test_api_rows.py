@@ -1,6 +1,6 @@
 """The names that others use, row by row: each row of the list has a test that carries its name.
 
-The names themselves are in tests/core/test_import_paths.py; here is what they must do.
+The names themselves are compared in test_public_names.py; here is what they must do.
 """
 
 from __future__ import annotations
