@@ -151,6 +151,7 @@ def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
     ("there", "here", "difference"),
     [
         ("RED = 1", "RED = 2", "Colour.RED: value 1 there, 2 here"),
+        ("enum.Enum", "enum.IntEnum", "Colour.str(): value Colour.RED there, 1 here"),
         ("RED = 1", "GREEN = 1", "Colour.RED: missing"),
         ("CONSTANT = 5", "CONSTANT = 6", "CONSTANT: value 5 there, 6 here"),
         ("CONSTANT = 5", "", "CONSTANT: missing"),

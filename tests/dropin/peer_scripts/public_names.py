@@ -83,7 +83,8 @@ def facts(value: Any) -> dict[str, Fact]:
         return {"": shape(value)}
     about: Fact = {"kind": "class", "bases": sorted({base.__name__ for base in value.__mro__[1:]} - FORMAL)}
     if issubclass(value, enum.Enum):
-        return {"": about, **{each.name: {"kind": "value", "value": repr(each.value)} for each in value}}
+        found = {each.name: {"kind": "value", "value": repr(each.value)} for each in value}
+        return {"": about, "str()": {"kind": "value", "value": str(next(iter(value)))}, **found}
     if issubclass(value, BaseModel):
         return {**_members(value), **_fields(value), "": about}
     maker = next(base for base in value.__mro__ if "__init__" in vars(base) or base is object)
