@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from ...environment import Environment
     from ...protocol.forms import serialize_observation
     from ...server.app import create_web_interface_app
+    from ...server.gradio_theme import OPENENV_GRADIO_CSS, OPENENV_GRADIO_THEME  # noqa: F401 - `import *` needs no Gradio
     from ...server.gradio_ui import build_gradio_app, get_gradio_display_title, get_quick_start_markdown
     from ...server.metadata import load_environment_metadata
     from ...server.web_manager import ActionLog, EpisodeState, WebInterfaceManager
@@ -37,6 +38,8 @@ __all__ = [
 __getattr__, __dir__ = lazy(
     __name__,
     {
+        "OPENENV_GRADIO_CSS": "openenv.server.gradio_theme",
+        "OPENENV_GRADIO_THEME": "openenv.server.gradio_theme",
         "Action": "openenv.types",
         "ActionLog": "openenv.server.web_manager",
         "Environment": "openenv.environment",
