@@ -81,9 +81,9 @@ def test_with_json_no_logger_says_anything_else(logged):
 
 def test_a_console_tells_when_how_bad_and_what(logged):
     first, *rest = logged("console", failing)
-    assert re.fullmatch(r"\d\d:\d\d:\d\d ERROR session s1: it failed", first)
-    assert rest[0] == "and how (episode e7, request 12)"
-    assert rest[-2:] == ["LookupError: no such", "thing"]
+    assert re.fullmatch(r"\d\d:\d\d:\d\d ERROR session s1: it failed\\nand how \(episode e7, request 12\)", first)
+    assert rest[0] == "    Traceback (most recent call last):"
+    assert rest[-2:] == ["    LookupError: no such", "    thing"]
 
 
 @pytest.mark.parametrize("log_format", ["console", "json"])
@@ -94,3 +94,22 @@ def test_the_level_is_obeyed(logged, log_format):
 
     assert len(logged(log_format, say, "error")) == 1
     assert len(logged(log_format, say, "warning")) == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a\n16:00:00 INFO forged", "\x1b]0;owned\x07", "a\rb", "\x9b31m", "\u2028line", "\u202eleft", "a\x00b\x7f"],
+)
+def test_no_text_makes_a_line_of_its_own_or_reaches_the_terminal(logged, text):
+    def say(logger):
+        logger.warning("type %s", text, extra=logs.about("s1", text))
+        try:
+            raise LookupError(text)
+        except LookupError:
+            logger.exception("it failed")
+
+    lines = logged("console", say)
+    records = [line for line in lines if re.match(r"\d\d:\d\d:\d\d ", line)]
+    assert len(records) == 2
+    assert all(line.startswith("    ") for line in lines if line not in records)
+    assert all(character.isprintable() for line in lines for character in line)

@@ -9,7 +9,7 @@ are bases where existing programs catch these failures by those names.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, cast, get_args
+from typing import Any, ClassVar, Literal, Self, cast, get_args
 
 __all__ = [
     "Cancelled",
@@ -162,13 +162,23 @@ class UnknownMessage(UsageError):
 
 
 class UnknownSession(UsageError):
-    """No session of that id on this server."""
+    """No session of that id on this server.
+
+    Its `blame` is the infrastructure's where the id names a worker process that has ended.
+    """
 
     session_id: str = ""
 
     def __init__(self, session_id: str, message: str | None = None):
         super().__init__(message or f"no session {session_id!r} on this server", data={"session_id": session_id})
         self.session_id = session_id
+
+    @classmethod
+    def of_ended_worker(cls, session_id: str) -> Self:
+        """The error for a session whose worker process has ended."""
+        error = cls(session_id, f"session {session_id[:80]!r} is gone: its worker process has ended")
+        error.blame = cast("Any", "infrastructure")
+        return error
 
 
 class ResetRequired(UsageError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import logging.config
+import re
 import time
 from typing import Any, Literal
 
@@ -13,6 +14,8 @@ __all__ = ["Console", "JsonLines", "about", "config", "notice", "set_up"]
 # What a record may be about, beside its text: attributes that `about` gives it.
 _SUBJECTS = ("session", "episode", "request", "job", "stage")
 _NO_ID = ("-", "(")
+# C0, DEL and C1; what Python and terminals take for the end of a line; and what turns the direction of writing.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 # uvicorn's own loggers, as it names them.
 _UVICORN = ("uvicorn", "uvicorn.error", "uvicorn.access")
 
@@ -86,16 +89,36 @@ class JsonLines(logging.Formatter):
 
 
 class Console(logging.Formatter):
-    """A record for people: when, how bad, what, and which episode and request it is about."""
+    """A record for people: when, how bad, what, and which episode and request it is about.
+
+    Texts of clients are part of messages and tracebacks. A message stays on its line, a traceback is indented, and
+    control characters are written as escapes. So no text looks like a record or moves the terminal's cursor.
+    """
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name of logging.Formatter's method
-        line = super().formatMessage(record)
+        line = _escaped(super().formatMessage(record))
         # The session is in the text.
         found = {name: value for name, value in _subjects(record).items() if name != "session"}
-        return f"{line} ({', '.join(f'{name} {value}' for name, value in found.items())})" if found else line
+        about = ", ".join(f"{name} {_escaped(str(value))}" for name, value in found.items())
+        return f"{line} ({about})" if found else line
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - the name of logging.Formatter's method
+        return _indented(super().formatException(ei))
+
+    def formatStack(self, stack_info: str) -> str:  # noqa: N802 - the name of logging.Formatter's method
+        return _indented(super().formatStack(stack_info))
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {_escaped(line)}" for line in text.split("\n"))
+
+
+def _escaped(text: str) -> str:
+    """A text without control characters: neither lines of its own nor escape sequences of terminals."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def _subjects(record: logging.LogRecord) -> dict[str, Any]:

@@ -180,7 +180,10 @@ class ServerSettings(_Settings):
         100.0, "OPENENV_MAX_REPLY_MB", "Largest message sent to a client, in MiB", gt=0, le=2048
     )
     max_unsent_mb: float = _setting(
-        256.0, "OPENENV_MAX_UNSENT_MB", "Bytes that may wait for a client which does not read, in MiB", gt=0
+        256.0,
+        "OPENENV_MAX_UNSENT_MB",
+        "Bytes that may wait in one connection, in each direction, and in all HTTP requests together, in MiB",
+        gt=0,
     )
     max_header_kb: float = _setting(
         64.0, "OPENENV_MAX_HEADER_KB", "Largest head of an HTTP request or WebSocket handshake, in KiB", gt=0
@@ -222,6 +225,12 @@ class ServerSettings(_Settings):
         None,
         "OPENENV_ALLOWED_ORIGINS",
         "Origins of web pages that may connect, separated by commas; *: any; unset: pages of this server",
+    )
+    allowed_hosts: str | None = _setting(
+        None,
+        "OPENENV_ALLOWED_HOSTS",
+        "Host names, without port, by which a server on loopback without keys may be asked for, beside those of "
+        "loopback, separated by commas; *: any",
     )
     ssl_certfile: str | None = _setting(None, "OPENENV_SSL_CERTFILE", "Certificate file, to serve over TLS")
     ssl_keyfile: str | None = _setting(None, "OPENENV_SSL_KEYFILE", "Private key file of the certificate")

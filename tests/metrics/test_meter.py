@@ -5,7 +5,7 @@ from array import array
 
 import pytest
 
-from openenv.errors import ConnectTimeout, FactoryFailed, OpenEnvError, StepFailed
+from openenv.errors import ConnectTimeout, FactoryFailed, OpenEnvError, StepFailed, UnknownSession
 from openenv.metrics import BUCKET_BOUNDS, CELLS, Count, Gauge, Meter, Phase, Reading, total
 from openenv.metrics.layout import LAYOUT, LAYOUT_CELL, PID_CELL
 
@@ -59,7 +59,18 @@ def test_errors_are_counted_by_class(meter):
 
     for error in (FactoryFailed("Env"), StepFailed("a"), Own("b"), ConnectTimeout("c"), KeyError("d")):
         meter.failed(error)
-    assert meter.reading().errors() == {FactoryFailed: 1, StepFailed: 2, ConnectTimeout: 1, OpenEnvError: 1}
+    assert meter.reading().errors() == {
+        (FactoryFailed, "environment"): 1,
+        (StepFailed, "environment"): 2,
+        (ConnectTimeout, "infrastructure"): 1,
+        (OpenEnvError, "infrastructure"): 1,
+    }
+
+
+def test_an_error_is_counted_with_the_blame_that_it_has_itself(meter):
+    meter.failed(UnknownSession("s"))
+    meter.failed(UnknownSession.of_ended_worker("s"))
+    assert meter.reading().errors() == {(UnknownSession, "client"): 1, (UnknownSession, "infrastructure"): 1}
 
 
 def test_nothing_is_counted_before_it_starts():

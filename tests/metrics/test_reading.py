@@ -47,7 +47,7 @@ def test_several_processes_are_one():
     meters[1].failed(StepFailed("it raised"))
     found = total(meter.reading() for meter in meters)
     assert (sum(found.histogram(Phase.RESET).counts), found.value(Gauge.LIVE), found.pid) == (2, 4, 0)
-    assert found.errors() == {StepFailed: 1}
+    assert found.errors() == {(StepFailed, "environment"): 1}
     assert total([]).histogram(Phase.RESET).seconds == 0
 
 
@@ -61,7 +61,7 @@ def test_what_lasts_of_a_process_is_what_only_grows():
     kept = Reading([0] * len(meter.reading().cells))
     for cell, value in meter.reading().lasting():
         kept.cells[cell] = value
-    assert kept.errors() == {StepFailed: 1}
+    assert kept.errors() == {(StepFailed, "environment"): 1}
     assert kept.histogram(Phase.RESET) == meter.reading().histogram(Phase.RESET)
     assert [kept.value(gauge) for gauge in Gauge] == [0] * len(Gauge)
     assert kept.pid == 0

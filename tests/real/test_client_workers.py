@@ -11,6 +11,7 @@ from collections import Counter
 from contextlib import AsyncExitStack
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 
 from openenv.client import GenericEnvClient, VectorEnvClient
@@ -64,6 +65,14 @@ async def test_a_dead_worker_takes_only_its_sessions_along_and_says_so_at_once(s
         assert [isinstance(result, SessionLost) for result in results] == [place == victim for place in places]
         assert [isinstance(result.error, SessionLost) for result in told] == [seat == victim for seat in seats]
         assert (await envs[0].reset()).observation["pid"] != victim
+    async with httpx.AsyncClient(trust_env=False) as http:
+        metrics = (await http.get(f"{server.url}/metrics")).text
+    blames = {
+        line.partition('blame="')[2].partition('"')[0]
+        for line in metrics.splitlines()
+        if line.startswith("openenv_errors_total")
+    }
+    assert blames == {"infrastructure"}
 
 
 async def test_a_fork_is_on_the_worker_of_its_session_however_full_that_is(server):

@@ -204,6 +204,7 @@ def test_a_dead_worker_is_told_of_at_once_and_its_sessions_are_unknown(server, t
             if place == victim:
                 assert answer.status_code == 404
                 assert answer.json()["error"] in {"UnknownSession", "SessionLost"}
+                assert answer.json()["blame"] == "infrastructure"
             else:
                 assert answer.json()["observation"]["pid"] == place
 

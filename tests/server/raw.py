@@ -34,13 +34,15 @@ def read_until(raw: socket.socket, end: bytes) -> bytes:
     return data
 
 
-def frame(opcode: int, payload: bytes, fin: bool = True) -> bytes:
+def frame(opcode: int, payload: bytes, fin: bool = True, rsv1: bool = False) -> bytes:
     """A masked client frame (the mask is zero)."""
-    first = (0x80 if fin else 0) | opcode
+    first = (0x80 if fin else 0) | (0x40 if rsv1 else 0) | opcode
     if len(payload) < 126:
         head = struct.pack("!BB", first, 0x80 | len(payload))
-    else:
+    elif len(payload) < 65536:
         head = struct.pack("!BBH", first, 0x80 | 126, len(payload))
+    else:
+        head = struct.pack("!BBQ", first, 0x80 | 127, len(payload))
     return head + b"\0\0\0\0" + payload
 
 

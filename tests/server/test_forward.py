@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fastapi import Request
 
-from openenv.errors import InvalidMessage, SessionLost, StepTimeout
+from openenv.errors import InvalidMessage, SessionLost, StepTimeout, UnknownSession
 from openenv.server import HTTPEnvServer
 from openenv.server.forward import ARRIVAL, Arrived, forwarded, introduction
 from openenv.settings import ServerSettings
@@ -156,10 +156,18 @@ async def test_the_owner_answers_in_the_place_of_the_worker_that_was_asked():
         await asyncio.wait_for(owner.left.wait(), 5)
 
 
-@pytest.mark.parametrize("session", ["name", "1.name", "3b.name", "", "."])
+@pytest.mark.parametrize("session", ["name", "1.name", "no-worker.name", "", "."])
 async def test_what_belongs_here_or_to_nobody_is_not_handed_on(session):
     async with owned_by(saying(b"never")) as (server, owner):
         assert await forwarded(Client().request, server, session) is None
+        assert owner.first == b""
+
+
+async def test_a_session_of_a_worker_that_has_ended_is_lost_by_the_infrastructure():
+    async with owned_by(saying(b"never")) as (server, owner):
+        with pytest.raises(UnknownSession, match="worker process has ended") as raised:
+            await forwarded(Client().request, server, "3b.name")
+        assert raised.value.blame == "infrastructure"
         assert owner.first == b""
 
 

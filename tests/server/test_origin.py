@@ -96,3 +96,57 @@ def test_what_is_loopback(host):
 @pytest.mark.parametrize("host", [None, "", "0.0.0.0", "::", "192.168.0.1", "localhost.example", "notlocalhost"])
 def test_what_is_not(host):
     assert not is_loopback(host)
+
+
+def knows(
+    host: str | None, local: str | None = "127.0.0.1", origins: str | None = None, hosts: str | None = None
+) -> bool:
+    try:
+        Origins(origins, hosts).check_host(None if host is None else host.encode("latin-1"), local)
+    except Forbidden:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("host", "known"),
+    [
+        ("localhost", True),
+        ("LocalHost:8000", True),
+        ("localhost.:8000", True),
+        ("127.0.0.1:8000", True),
+        ("127.9.9.9", True),
+        ("[::1]:8000", True),
+        ("app.localhost", True),
+        (None, True),
+        ("rebound.example:8000", False),
+        ("localhost.evil.example", False),
+        ("192.0.2.7", False),
+        ("", False),
+        ("localhost:port", False),
+        ("evil.example/localhost", False),
+        ("localhost@evil.example", False),
+        ("evil.example@localhost", False),
+        ("\xff", False),
+    ],
+)
+@pytest.mark.parametrize("local", ["127.0.0.1", "::1", "::ffff:127.0.0.1"])
+def test_names_that_a_server_on_loopback_goes_by(host, known, local):
+    assert knows(host, local) is known
+
+
+def test_elsewhere_a_server_goes_by_every_name():
+    assert knows("anything.example", AFAR)
+    assert knows("anything.example", None)
+
+
+def test_settings_name_more_hosts():
+    assert knows("proxy.example:8443", hosts="other.example, Proxy.Example")
+    assert not knows("sub.proxy.example", hosts="proxy.example")
+    assert knows("anything.example", hosts="*")
+    assert knows("ui.example", origins="https://ui.example:8443")
+    with pytest.raises(Forbidden, match="OPENENV_ALLOWED_HOSTS"):
+        Origins(None, "proxy.example").check_host(b"rebound.example", "127.0.0.1")
+    for wrong in ("http://proxy.example", "a b", "proxy.example/path"):
+        with pytest.raises(UsageError, match="allowed_hosts"):
+            Origins(None, wrong)

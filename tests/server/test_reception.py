@@ -66,8 +66,8 @@ HALVES = {
     "head": b"GET /health HTTP/1.1\r\nHost: loc",
     "line": b"GE",
     "upgrade": b"GET /ws HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n",
-    "body": b"POST /step HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{",
-    "chunk": b"POST /step HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{",  # noqa: E501
+    "body": b"POST /step HTTP/1.1\r\nHost: [::1]\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{",
+    "chunk": b"POST /step HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{",  # noqa: E501
     "empty lines": b"\r\n\r\n",
 }
 
@@ -117,8 +117,9 @@ def test_a_second_request_has_the_same_time(loop):
 
 def test_time_begins_anew_with_each_piece_of_a_body(loop):
     body = b'{"action":{"kind":"ok"}}'
-    head = b"POST /step HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(
-        body
+    head = (
+        b"POST /step HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+        % len(body)
     )
     receptions: list[Reception] = []
 
@@ -201,7 +202,7 @@ TRAILS = {
 
 @pytest.mark.parametrize("trail", TRAILS)
 def test_what_follows_a_body_is_limited_too(loop, trail):
-    head = b"POST /mine HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+    head = b"POST /mine HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
     end = b"0\r\n" + TRAILS[trail] if TRAILS[trail] else b"5;" + b"x" * 100_000
     with receiving(app_of(max_header_kb=10), loop) as address, dial(address) as raw:
         raw.sendall(head + b"2\r\n{}\r\n" + end)
@@ -212,7 +213,7 @@ def test_what_follows_a_body_is_limited_too(loop, trail):
 
 def test_a_head_within_the_limit_and_a_body_over_it(loop):
     body = json.dumps({"action": {"kind": "ok"}, "padding": "x" * 300_000}).encode()
-    head = b"POST /step HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    head = b"POST /step HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
     head += b"X-Padding: " + b"x" * 9_000 + b"\r\nContent-Length: %d\r\n\r\n" % len(body)
     with receiving(app_of(max_header_kb=10), loop) as address, dial(address) as raw:
         raw.sendall(head + body)

@@ -110,7 +110,7 @@ class Caller:
         nonce = base64.b64encode(os.urandom(16)).decode()
         offer = f"Sec-WebSocket-Protocol: {subprotocol}\r\n" if subprotocol else ""
         request = (
-            f"GET /ws{'?' * bool(query)}{query} HTTP/1.1\r\nHost: here\r\n"
+            f"GET /ws{'?' * bool(query)}{query} HTTP/1.1\r\nHost: localhost\r\n"
             "Upgrade: websocket\r\nConnection: Upgrade\r\n"
             f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {nonce}\r\n{offer}\r\n"
         )

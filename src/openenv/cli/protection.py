@@ -27,7 +27,7 @@ def with_keys(settings: ServerSettings) -> tuple[ServerSettings, str | None]:
     from ..server.origin import Origins, is_loopback
 
     Keyring.parse(settings.api_keys)
-    Origins(settings.allowed_origins)
+    Origins(settings.allowed_origins, settings.allowed_hosts)
     if settings.api_keys is not None:
         return settings, None
     if is_loopback(settings.host):

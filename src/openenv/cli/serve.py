@@ -133,6 +133,7 @@ def _without_option() -> list[str]:
 @_option("heartbeat_s", float)
 @_option("api_keys", flag="api-key")
 @_option("allowed_origins")
+@_option("allowed_hosts")
 @_option("ssl_certfile")
 @_option("ssl_keyfile")
 @_option("ssl_ca_certs")

@@ -19,6 +19,7 @@ CONFIGURATION = "nginx.conf"
 # Seconds that a client may take for the head of its request.
 _HEAD_S = 30
 _FURTHER_FILES = 256
+_MAP_WORDS = frozenset({"default", "hostnames", "include", "volatile"})
 _HEADER = HEADER.replace("-", "_")
 
 
@@ -59,7 +60,7 @@ def _general() -> list[str]:
 
 def _maps(topology: Topology) -> list[str]:
     """Who comes back to a session names its server; what a server is called, by its address."""
-    known = [f"    {backend.name} to-{backend.name};" for backend in topology.backends]
+    known = [f"    {_source(backend.name)} to-{backend.name};" for backend in topology.backends]
     named = [
         f"    ~(?:^|,\\x20){re.escape(backend.place)}$ {backend.name};"
         for backend in topology.backends
@@ -87,6 +88,11 @@ def _maps(topology: Topology) -> list[str]:
         "}",
         "",
     ]
+
+
+def _source(name: str) -> str:
+    """A name on the left of a map, where some words are directives."""
+    return f"\\{name}" if name in _MAP_WORDS else name
 
 
 def _upstreams(topology: Topology) -> list[str]:

@@ -26,6 +26,8 @@ _PATH = re.compile(r"/[A-Za-z0-9/._~-]*")
 # Of a file, in configurations of three grammars.
 _FILE = re.compile(r"[A-Za-z0-9/._@+~:-]+")
 _PORTS = range(1, 65536)
+# Python takes any text behind the `%` of an IPv6 address. Linux allows 15 characters in the name of an interface.
+_ZONE = re.compile(r"[A-Za-z0-9._-]{1,15}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +96,7 @@ class Backend:
     @property
     def is_address(self) -> bool:
         """Whether its host is an IP address, and no name that must be looked up."""
-        try:
-            ipaddress.ip_address(self.host)
-        except ValueError:
-            return False
-        return True
+        return _is_address(self.host)
 
     @property
     def place(self) -> str:
@@ -186,10 +184,18 @@ class Topology:
 
 
 def _check_host(host: str) -> None:
+    if not _is_address(host):
+        raise UsageError(f"a gateway listens on an IP address, as 127.0.0.1 or 0.0.0.0, got {host!r}")
+
+
+def _is_address(host: str) -> bool:
+    """Whether a text is an IP address that can stand in a configuration."""
+    address, percent, zone = host.partition("%")
     try:
-        ipaddress.ip_address(host)
+        ipaddress.ip_address(address)
     except ValueError:
-        raise UsageError(f"a gateway listens on an IP address, as 127.0.0.1 or 0.0.0.0, got {host!r}") from None
+        return False
+    return not percent or (":" in address and _ZONE.fullmatch(zone) is not None)
 
 
 def plain_name(text: str) -> str:

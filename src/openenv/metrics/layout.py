@@ -92,14 +92,17 @@ class Phase(Enum):
         self.cell = _FIRST_PHASE + len(type(self).__members__) * _PHASE_CELLS
 
 
-ERRORS: tuple[type[OpenEnvError], ...] = tuple(
-    {
-        thing: None
+ERRORS: tuple[tuple[type[OpenEnvError], str], ...] = (
+    *{
+        (thing, thing.blame): None
         for thing in vars(errors).values()
         if isinstance(thing, type) and issubclass(thing, OpenEnvError) and thing.__module__ == errors.__name__
-    }
+    },
+    # Classes whose instances differ in it.
+    (errors.ToolFailed, "client"),
+    (errors.UnknownSession, "infrastructure"),
 )
-"""The classes that errors are counted by; one of another class counts as the nearest of these."""
+"""Class and blame that errors are counted by; one of another class counts as the nearest of these."""
 
 assert FIRST_ERROR + len(ERRORS) <= _FIRST_PHASE
 assert _FIRST_PHASE + len(Phase) * _PHASE_CELLS <= CELLS

@@ -69,8 +69,14 @@ class Meter:
     def failed(self, error: BaseException) -> None:
         """An error was answered: counted by its class and blame."""
         if self.on:
-            cls = next((cls for cls in type(error).__mro__ if cls in _ERROR_CELLS), OpenEnvError)
-            self._cells[_ERROR_CELLS[cls]] += 1
+            blame = getattr(error, "blame", OpenEnvError.blame)
+            for cls in type(error).__mro__:
+                cell = _ERROR_CELLS.get((cls, blame)) or _ERROR_CELLS.get((cls, getattr(cls, "blame", "")))
+                if cell is not None:
+                    break
+            else:
+                cell = _ERROR_CELLS[OpenEnvError, OpenEnvError.blame]
+            self._cells[cell] += 1
 
     def add(self, what: Gauge | Count, change: int = 1) -> None:
         """Something went up or down."""

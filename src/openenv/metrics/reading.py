@@ -73,8 +73,8 @@ class Reading:
     def histogram(self, phase: Phase) -> Histogram:
         return Histogram(buckets_of(self.cells, phase), self.cells[phase.cell] / 1e9)
 
-    def errors(self) -> dict[type[OpenEnvError], int]:
-        """The errors that have happened, by class."""
+    def errors(self) -> dict[tuple[type[OpenEnvError], str], int]:
+        """The errors that have happened, by class and blame."""
         counts = self.cells[FIRST_ERROR : FIRST_ERROR + len(ERRORS)]
         return {error: count for error, count in zip(ERRORS, counts, strict=True) if count}
 

@@ -66,7 +66,8 @@ class Connection:
         manager: Where the session is opened.
         protocol: Reads and writes frames.
         channel: The way to the client.
-        settings: The limits; more than `max_in_flight` frames kept while a call runs pause the channel.
+        settings: The limits. The channel is paused while `max_in_flight` frames wait for the call that runs, or as
+            many bytes as one message may have.
         visitor: Whose connection it is.
 
     Raises:
@@ -83,6 +84,7 @@ class Connection:
         "_channel",
         "_encode",
         "_ended",
+        "_kept_bytes",
         "_max_bytes",
         "_max_in_flight",
         "_max_reply_bytes",
@@ -113,6 +115,7 @@ class Connection:
         self.life = Life()
         # Frames that wait for the reply before theirs; most clients never send ahead, so made when needed.
         self._backlog: deque[bytes | OpenEnvError] | None = None
+        self._kept_bytes = 0
         self._busy = True
         # Requests that were read: v1 has no ids for them.
         self._requests = 0
@@ -272,7 +275,9 @@ class Connection:
         waiting, self._backlog = self._backlog, None
         while waiting and not self._busy:
             frame = waiting.popleft()
-            if self._paused and len(waiting) <= self._max_in_flight // 2:
+            if not isinstance(frame, OpenEnvError):
+                self._kept_bytes -= len(frame)
+            if self._paused and self._has_room(len(waiting)):
                 self._paused = False
                 self._channel.resume()
             if isinstance(frame, OpenEnvError):
@@ -289,9 +294,16 @@ class Connection:
         if self._backlog is None:
             self._backlog = deque()
         self._backlog.append(frame)
-        if len(self._backlog) >= self._max_in_flight and not self._paused:
+        if not isinstance(frame, OpenEnvError):
+            self._kept_bytes += len(frame)
+        full = len(self._backlog) >= self._max_in_flight or self._kept_bytes >= self._max_bytes
+        if full and not self._paused:
             self._paused = True
             self._channel.pause()
+
+    def _has_room(self, waiting: int) -> bool:
+        """Whether a paused channel may go on: half of what may wait is gone."""
+        return waiting <= self._max_in_flight // 2 and self._kept_bytes <= self._max_bytes // 2
 
     def _report(self, error: OpenEnvError) -> None:
         METER.failed(error)

@@ -104,8 +104,8 @@ class _Collector(Collector):
 
     def _errors(self) -> Iterator[Metric]:
         errors = CounterMetricFamily("openenv_errors", "Errors that clients were told of", labels=["error", "blame"])
-        for error, count in self._all.errors().items():
-            errors.add_metric([error.__name__, error.blame], count)
+        for (error, blame), count in self._all.errors().items():
+            errors.add_metric([error.__name__, blame], count)
         yield errors
 
     def _records(self) -> Iterator[Metric]:

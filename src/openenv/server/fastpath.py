@@ -10,6 +10,7 @@ goes to uvicorn's own implementation.
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import os
 import socket
@@ -23,11 +24,12 @@ from uvicorn.server import ServerState
 from ..errors import OpenEnvError
 from .answer import raw_answer
 from .environment_server import HTTPEnvServer
-from .guard import log_refusal
+from .guard import PEER, log_refusal
 from .picows_channel import serve
 from .porter import HANDSHAKE, Head
 from .relay import relay
 from .site import Site, server_inside
+from .stays import is_worker_key
 from .upgrade import Upgrade
 from .visitor import Visitor
 
@@ -76,6 +78,7 @@ class FastPath(asyncio.Protocol):
         else:
             visitor = self._admit(site.server, upgrade)
             if visitor is not None and not self._hand_on(site.server, upgrade.worker):
+                visitor = visitor._replace(worker_ended=_is_of_ended_worker(site.server, upgrade.worker))
                 if upgrade.session is not None:
                     visitor = visitor._replace(session=upgrade.session, token=upgrade.token)
                     upgrade = upgrade._replace(subprotocol=None)  # only v1 connections are attached
@@ -125,9 +128,26 @@ class FastPath(asyncio.Protocol):
 
     def _use_stock(self) -> None:
         assert AutoWebSocketsProtocol is not None
-        stock: Any = AutoWebSocketsProtocol(
-            config=self._config, server_state=self._server_state, app_state=self._app_state
-        )
+        # A frame of 16 KiB may hold 16 MiB when it is compressed, and it is expanded before any limit applies.
+        config = copy.copy(self._config)
+        config.ws_per_message_deflate = False
+        config.loaded_app = _with_peer(self._config.loaded_app, get_remote_addr(self._transport))
+        stock: Any = AutoWebSocketsProtocol(config=config, server_state=self._server_state, app_state=self._app_state)
         self._transport.set_protocol(stock)
         stock.connection_made(self._transport)
         stock.data_received(self._request)
+
+
+def _is_of_ended_worker(server: HTTPEnvServer, worker: str | None) -> bool:
+    """Whether a connection that is served here was meant for another worker process, which must have ended."""
+    return worker not in {None, server.worker_key} and server.redirect is not None and is_worker_key(worker or "")
+
+
+def _with_peer(app: Any, peer: tuple[str, int] | None) -> Any:
+    """An ASGI app that knows the other end of its connection, whatever headers say."""
+
+    async def app_with_peer(scope: Any, receive: Any, send: Any) -> None:
+        scope[PEER] = peer
+        await app(scope, receive, send)
+
+    return app_with_peer

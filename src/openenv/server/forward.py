@@ -17,7 +17,7 @@ from fastapi import Request, Response
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from ..errors import SessionLost, StepTimeout
+from ..errors import SessionLost, StepTimeout, UnknownSession
 from .exchange import Exchange, Reply
 from .stays import worker_of
 
@@ -72,6 +72,7 @@ async def forwarded(
         The answer; None if the session belongs here, or to nobody.
 
     Raises:
+        UnknownSession: Its worker process has ended.
         SessionLost: Its worker went away before it answered, and the session with it.
         StepTimeout: Its worker gave no answer in time.
     """
@@ -85,7 +86,7 @@ async def forwarded(
     if not server.redirect(worker, far, introduction(request.scope)):
         far.close()
         near.close()
-        return None
+        raise UnknownSession.of_ended_worker(session_id)
     exchange = await Exchange.over(near)
     try:
         answer = await _while_there(request, _ask(exchange, request, arrived.target, body, session_id, timeout_s))

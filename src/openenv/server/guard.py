@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ..errors import MessageTooLarge, OpenEnvError, TooManyFailures
+from ..errors import MessageTooLarge, OpenEnvError, TooManyCalls, TooManyFailures
 from ..metrics import METER
+from ..settings import ServerSettings
 from .answer import answer_to
 from .keys import Right, allows
 from .porter import HANDSHAKE, Head, fields_of, without_keys
@@ -18,11 +19,14 @@ from .visitor import Visitor
 if TYPE_CHECKING:
     from .environment_server import HTTPEnvServer
 
-__all__ = ["Guard", "head_of", "log_refusal", "may_control", "visitor_of"]
+__all__ = ["PEER", "Guard", "head_of", "log_refusal", "may_control", "visitor_of"]
 
 logger = logging.getLogger("openenv.server")
 
 _VISITOR = "openenv.visitor"
+PEER = "openenv.peer"
+"""Key of an ASGI scope: host and port at the other end of the connection. `client` is what a header says, where
+uvicorn believes it (of callers on loopback, by default)."""
 _OFFERS = b"sec-websocket-protocol"
 # Ours that read a body, be it to hand the request on. What an owner's route takes is its own matter.
 _WITH_BODY = frozenset({"/reset", "/step", "/state", "/mcp", "/sessions", "/web/reset", "/web/step", "/web/state"})
@@ -33,7 +37,7 @@ CLOSE_POLICY = 1008
 
 
 class Guard:
-    """ASGI middleware: keys, origins, and the size of bodies.
+    """ASGI middleware: keys, origins, and the size of bodies, of one request and of all that are being answered.
 
     Args:
         app: What it stands before.
@@ -45,16 +49,18 @@ class Guard:
         self._app = app
         self._server = server
         self._is_for_all = is_for_all
+        self._bodies = _Bodies(server.settings)
         self._with_body = _WITH_BODY | {f"/{server.env_name}/{name}" for name in _TASKS}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in {"http", "websocket"}:
             await self._app(scope, receive, send)
             return
+        body: _Body | None = None
         try:
             head = _admit(scope, self._server)
             if scope["type"] == "http" and self._reads_body(head.path):
-                body = _Body(receive, send, self._server.settings.max_message_bytes)
+                body = _Body(receive, send, self._bodies)
                 body.expect(head.fields.get(b"content-length", b""))
                 receive, send = body.receive, body.send
         except OpenEnvError as error:
@@ -62,7 +68,11 @@ class Guard:
                 log_refusal(error, head_of(scope))
                 await _refuse(error, scope, receive, send)
                 return
-        await self._app(scope, receive, send)
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            if body is not None:
+                self._bodies.size -= body.size
 
     def _reads_body(self, path: str) -> bool:
         return path in self._with_body or path.startswith(_OF_ONE_SESSION)
@@ -103,7 +113,7 @@ def head_of(scope: MutableMapping[str, Any]) -> Head:
     root: str = scope.get("root_path") or ""
     if root and (path == root or path.startswith(f"{root.rstrip('/')}/")):
         path = path[len(root.rstrip("/")) :]
-    client, server = scope.get("client"), scope.get("server")
+    client, server = scope.get(PEER) or scope.get("client"), scope.get("server")
     return Head(
         scope.get("method", HANDSHAKE) if scope["type"] == "http" else HANDSHAKE,
         path,
@@ -140,28 +150,64 @@ async def _refuse(error: OpenEnvError, scope: Scope, receive: Receive, send: Sen
         await send({"type": "websocket.close", "code": CLOSE_POLICY, "reason": type(error).__name__})
 
 
-class _Body:
-    """Between an app and a request whose body may not be larger than a message."""
+class _Bodies:
+    """The bodies of all requests that are being answered.
 
-    def __init__(self, receive: Receive, send: Send, limit: int):
+    Attributes:
+        size: Their bytes.
+    """
+
+    def __init__(self, settings: ServerSettings):
+        self.size = 0
+        self._limit = settings.max_message_bytes
+        self._limit_of_all = settings.max_unsent_bytes
+
+    def check(self, size: int, more: int = 0) -> None:
+        """Checks a body of so many bytes, of which `more` are not counted yet.
+
+        Raises:
+            MessageTooLarge: It is larger than a message may be.
+            TooManyCalls: The other requests leave no room for it.
+        """
+        if size > self._limit:
+            limit = f"{self._limit} bytes (max_message_mb, OPENENV_MAX_MESSAGE_MB)"
+            raise MessageTooLarge(f"a body of {size} bytes is over the limit of {limit}")
+        if self.size + more > self._limit_of_all:
+            limit = f"{self._limit_of_all} bytes (max_unsent_mb, OPENENV_MAX_UNSENT_MB)"
+            held = f"the requests that are being answered have {self.size} bytes"
+            raise TooManyCalls(f"{held}, and {more} more would be over the limit of {limit}: try again later")
+
+
+class _Body:
+    """Between an app and a request whose body may not be larger than a message.
+
+    Attributes:
+        size: Bytes that were received.
+    """
+
+    def __init__(self, receive: Receive, send: Send, bodies: _Bodies):
         self._receive = receive
         self._send = send
-        self._limit = limit
-        self._size = 0
+        self._bodies = bodies
+        self.size = 0
         self._refused = False
 
     def expect(self, length: bytes) -> None:
-        """Looks at what the request says of its length. Raises `MessageTooLarge`."""
-        if length.isdigit() and int(length) > self._limit:
-            raise self._fault(int(length))
+        """Checks the length that the request names. Raises `MessageTooLarge`, `TooManyCalls`."""
+        if length.isdigit():
+            self._bodies.check(int(length), int(length))
 
     async def receive(self) -> Message:
         message = await self._receive()
         if message["type"] == "http.request":
-            self._size += len(message.get("body", b""))
-            if self._size > self._limit:
+            size = len(message.get("body", b""))
+            self.size += size
+            self._bodies.size += size
+            try:
+                self._bodies.check(self.size)
+            except OpenEnvError as error:
                 # What the app makes of a request that ends in the middle is not sent.
-                await self._answer(self._fault(self._size))
+                await self._answer(error)
                 return {"type": "http.disconnect"}
         return message
 
@@ -176,7 +222,3 @@ class _Body:
             headers = [*response.raw_headers, (b"connection", b"close")]
             await self._send({"type": "http.response.start", "status": response.status_code, "headers": headers})
             await self._send({"type": "http.response.body", "body": bytes(response.body)})
-
-    def _fault(self, size: int) -> MessageTooLarge:
-        limit = f"{self._limit} bytes (max_message_mb, OPENENV_MAX_MESSAGE_MB)"
-        return MessageTooLarge(f"a body of {size} bytes is over the limit of {limit}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from typing import Any
 
 from fastapi import Request, Response, WebSocket
@@ -96,7 +97,7 @@ async def socket(websocket: WebSocket) -> None:
     offered = websocket.scope.get("subprotocols") or ()
     await websocket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else None)
     conversation = Conversation(server, visitor, keeps=True)
-    frames: asyncio.Queue[str | bytes] = asyncio.Queue(server.settings.max_in_flight)
+    frames = _Frames(server.settings.max_in_flight, server.settings.max_message_bytes)
     # Read all the time, so that a client which leaves is noticed in the middle of a call.
     reading = asyncio.create_task(_read(websocket, frames))
     serving = asyncio.create_task(_serve(websocket, frames, conversation))
@@ -110,13 +111,48 @@ async def socket(websocket: WebSocket) -> None:
         conversation.end()
 
 
-async def _read(websocket: WebSocket, frames: asyncio.Queue[str | bytes]) -> None:
+class _Frames:
+    """A queue of frames, bounded by their number and by their bytes. One frame always fits into an empty queue.
+
+    Args:
+        most: Frames that may wait.
+        most_bytes: Bytes that may wait, in characters for text frames.
+    """
+
+    def __init__(self, most: int, most_bytes: int):
+        self._most = most
+        self._most_bytes = most_bytes
+        self._waiting: deque[str | bytes] = deque()
+        self._bytes = 0
+        self._changed = asyncio.Condition()
+
+    async def put(self, frame: str | bytes) -> None:
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._has_room(len(frame)))
+            self._waiting.append(frame)
+            self._bytes += len(frame)
+            self._changed.notify_all()
+
+    async def get(self) -> str | bytes:
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._waiting)
+            frame = self._waiting.popleft()
+            self._bytes -= len(frame)
+            self._changed.notify_all()
+            return frame
+
+    def _has_room(self, size: int) -> bool:
+        fits = len(self._waiting) < self._most and self._bytes + size <= self._most_bytes
+        return fits or not self._waiting
+
+
+async def _read(websocket: WebSocket, frames: _Frames) -> None:
     while (message := await websocket.receive())["type"] != "websocket.disconnect":
         text = message.get("text")
         await frames.put(text if text is not None else message.get("bytes") or b"")
 
 
-async def _serve(websocket: WebSocket, frames: asyncio.Queue[str | bytes], conversation: Conversation) -> None:
+async def _serve(websocket: WebSocket, frames: _Frames, conversation: Conversation) -> None:
     settings = websocket.app.state.openenv.settings
     while len(text := await frames.get()) <= settings.max_message_bytes:
         reply = await _reply_to(conversation, text, settings.max_batch)

@@ -57,10 +57,14 @@ class MultiConnection:
         "_channel",
         "_contract",
         "_ended",
+        "_large",
+        "_large_bytes",
         "_last_id",
         "_max_bytes",
+        "_max_held",
         "_max_unanswered",
         "_on_end",
+        "_paused",
         "_seating",
         "_unanswered",
         "max_frame_bytes",
@@ -83,6 +87,11 @@ class MultiConnection:
         self.protocol = protocol
         self._channel = channel
         self._max_bytes = settings.max_message_bytes
+        # Sizes of requests over `_LARGE_BYTES` without a complete reply, by id. Too many bytes pause the channel.
+        self._large: dict[int, int] = {}
+        self._large_bytes = 0
+        self._max_held = settings.max_unsent_bytes
+        self._paused = False
         self.max_frame_bytes = min(FRAME_BYTES, settings.max_message_bytes)
         self._on_end = on_end
         self._contract = contract
@@ -175,6 +184,8 @@ class MultiConnection:
         self._unanswered -= 1
         if not self._ended:
             self._channel.send(self.protocol.reply(key, body))
+        if key in self._large:
+            self._let_go(key)
 
     def answered(self, count: int) -> None:
         """So many calls of a batch have been given their replies."""
@@ -183,6 +194,8 @@ class MultiConnection:
     def completed(self, batch: Batch) -> None:
         """Everything of a batch was sent."""
         self._batches.pop(batch.id, None)
+        if batch.id in self._large:
+            self._let_go(batch.id)
 
     def _take(self, frame: bytes) -> None:
         if self._ended:
@@ -203,6 +216,8 @@ class MultiConnection:
             self._last_id = number
             self._seating.life.heard_at = time.monotonic()
             self._unanswered += 1
+            if len(frame) > _LARGE_BYTES:
+                self._hold(number, len(frame))
             if self._unanswered > self._max_unanswered and type(message) not in _ALWAYS:
                 self._refuse_more(number, 1)
                 return
@@ -223,6 +238,20 @@ class MultiConnection:
             if self._ended:
                 return
             SESSION_REQUESTS[type(call)](self._seating, call, batch, place)
+
+    def _hold(self, number: int, size: int) -> None:
+        """Counts a large request until it has its reply."""
+        self._large[number] = size
+        self._large_bytes += size
+        if self._large_bytes > self._max_held and not self._paused:
+            self._paused = True
+            self._channel.pause()
+
+    def _let_go(self, number: int) -> None:
+        self._large_bytes -= self._large.pop(number)
+        if self._paused and self._large_bytes <= self._max_held // 2:
+            self._paused = False
+            self._channel.resume()
 
     def _refuse_more(self, number: int, count: int) -> None:
         """Answers a request of so many calls, which are more than may be without a reply."""
@@ -262,6 +291,8 @@ class MultiConnection:
             self._channel.close(code)
 
 
+# Smaller requests are bounded by their number alone (`max_connection_in_flight`).
+_LARGE_BYTES = 4096
 # Answered at once, and what makes room.
 _ALWAYS = (messages.Cancel, messages.Close, messages.Heartbeat)
 _REQUESTS: dict[type[Any], Callable[[MultiConnection, Any], None]] = {

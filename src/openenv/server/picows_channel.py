@@ -43,6 +43,7 @@ logger = logging.getLogger("openenv.server")
 # The least that picows takes; it grows with the messages.
 READ_BUFFER_BYTES = 2048
 CLOSE_GOING_AWAY = 1012
+CLOSE_PROTOCOL_ERROR = 1002
 # Looking a member up on its Enum class costs as much as sending a byte string.
 _TEXT, _BINARY, _PONG, _CLOSE = WSMsgType.TEXT, WSMsgType.BINARY, WSMsgType.PONG, WSMsgType.CLOSE
 # Who has not yet asked whether something was heard: pings and words are watched at paces of their own.
@@ -96,8 +97,9 @@ class PicowsChannel(WSListener):
         self._visitor = visitor
         self._connection: Connection | MultiConnection | None = None
         self._kind = _BINARY if subprotocol is not None and codec_of(subprotocol).binary else _TEXT
+        self._whole: WSMsgType | None = self._kind
         self._parts = bytearray()
-        self._part_type = _TEXT
+        self._part_type: WSMsgType | None = None
         self._holds: set[str] = set()
         # Bytes given to a client that is behind, and how many of them it had taken at the last beat.
         self._given = 0
@@ -146,7 +148,7 @@ class PicowsChannel(WSListener):
         kind = frame.msg_type
         if self._connection is None or kind is _PONG:
             return
-        if kind is self._kind and frame.fin:
+        if kind is self._whole and frame.fin and not frame.rsv1:
             self._site.turn.request(self._taker, frame.get_payload_as_bytes())
         elif kind is _CLOSE:
             self._site.turn.finish()
@@ -263,21 +265,40 @@ class PicowsChannel(WSListener):
             logger.warning("session %s: %s", self.session_id, explanation, extra=about(self.session_id))
 
     def _assemble(self, kind: WSMsgType, frame: WSFrame) -> None:
-        """Collects the fragments of a message, and takes whole ones of the other type."""
+        """Collects the fragments of a message, and takes whole ones of the other type (RFC 6455, section 5.4)."""
         assert self._connection is not None
-        if kind != WSMsgType.CONTINUATION:
-            self._part_type = kind
-            self._parts.clear()
+        if frame.rsv1:
+            self._violated("a frame with RSV1: no extension was agreed on")
+            return
+        if kind == WSMsgType.CONTINUATION:
+            if self._part_type is None:
+                self._violated("a continuation frame without a message to continue")
+                return
+        elif self._part_type is not None:
+            self._violated("a new message before the last fragment of the one before")
+            return
+        else:
+            self._part_type, self._whole = kind, None
         self._parts += frame.get_payload_as_memoryview()
         if len(self._parts) > self._site.max_bytes:
             self._connection.oversized(len(self._parts))
         elif frame.fin:
             message, self._parts = bytes(self._parts), bytearray()
+            binary, self._part_type, self._whole = self._part_type == WSMsgType.BINARY, None, self._kind
             self._site.turn.finish()
-            if self._part_type == WSMsgType.BINARY:
+            if binary:
                 self._connection.receive_binary(message)
             else:
                 self._connection.receive(message)
+
+    def _violated(self, what: str) -> None:
+        """Ends the connection with a client that does not keep to RFC 6455."""
+        assert self._connection is not None
+        session = self.session_id
+        logger.warning("session %s: %s: closed", session, what, extra=about(session))
+        self._connection.disconnected()
+        self._connection = None
+        self.close(CLOSE_PROTOCOL_ERROR, what)
 
     def _transmit_slowly(self, frame: bytes) -> None:
         """Sends to a client that is behind with its reading, as long as that is within bounds."""

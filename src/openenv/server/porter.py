@@ -26,7 +26,10 @@ KEY_OFFER = "openenv.key."
 _KEY_HEADER = b"x-openenv-key"
 _OFFERS = b"sec-websocket-protocol"
 _TRACE = b"traceparent"
+_FETCH_SITE = b"sec-fetch-site"
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
+# Though they are asked for by GET: without a session named, an environment is made for the answer.
+_MAKES_ENVIRONMENTS = ("/state", "/splits")
 # What a request takes; for all that is not named it is `Right.EVERYTHING`.
 RIGHTS: dict[tuple[str, str], Right] = {
     ("GET", "/metadata"): Right.READ,
@@ -109,7 +112,7 @@ class Porter:
     def __init__(self, settings: ServerSettings, clock: Callable[[], float] = time.monotonic):
         self.keys = Keyring.parse(settings.api_keys)
         self.production = production_of(settings.mode)
-        self._origins = Origins(settings.allowed_origins)
+        self._origins = Origins(settings.allowed_origins, settings.allowed_hosts)
         self._failures = FailureBook(settings.max_key_failures)
         self._clock = clock
 
@@ -121,7 +124,7 @@ class Porter:
         Raises:
             Unauthorized: It shows no key, or none of ours.
             TooManyFailures: The same, once too often.
-            Forbidden: Its key does not allow it, or it comes from a page elsewhere.
+            Forbidden: Its key does not allow it, it comes from a page elsewhere, or to a name that is not known.
         """
         peer = "" if head.peer is None else f"{head.peer[0]}:{head.peer[1]}"
         if (head.method, head.path) in _FOR_ALL:
@@ -130,6 +133,8 @@ class Porter:
         visitor = self._anybody(peer) if self.keys.open else self._recognize(head, shown, peer)
         if _TRACE in head.fields:
             visitor = visitor._replace(traceparent=head.fields[_TRACE].decode("latin-1"))
+        if self.keys.open:  # a page elsewhere has no key to show
+            self._origins.check_host(head.fields.get(b"host"), head.local)
         self._check_origin(head, bool(shown))
         right = RIGHTS.get(("GET" if head.method == "HEAD" else head.method, head.path), Right.EVERYTHING)
         # Without keys, what is not for everybody is left out by its own routes; the owner's are his own matter.
@@ -161,10 +166,13 @@ class Porter:
 
     def _check_origin(self, head: Head, has_key: bool) -> None:
         origin = head.fields.get(b"origin")
-        if origin is None:
-            return
         # Whether another page may read an answer is the matter of CORS; here, what it may do.
-        if head.method in _READING and not has_key and b"cookie" not in head.fields:
+        reads = head.method in _READING and not head.path.endswith(_MAKES_ENVIRONMENTS)
+        if origin is None:
+            if head.method in _READING and not reads:
+                self._origins.check_site(head.fields.get(_FETCH_SITE, b""))
+            return
+        if reads and not has_key and b"cookie" not in head.fields:
             return
         self._origins.check(origin, head.fields.get(b"host", b""), head.local)
 

@@ -16,6 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from ..errors import ConnectionFailed, MessageTooLarge, OpenEnvError
 from ..settings import ServerSettings
 from .answer import raw_answer
+from .guard import PEER
 from .linger import LingeringTransport
 from .site import server_inside
 
@@ -94,6 +95,7 @@ class Reception(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        cast("dict[str, Any]", self.scope)[PEER] = self.client
         self._in_head = True
         self._fields = 0
         if self._timer is None:

@@ -181,7 +181,7 @@ class Seating:
         session = self._manager.find(message.session)
         seat = None if session is None or session.state in _ENDED else session.user
         if session is None or not isinstance(seat, Seat):
-            self._deny(asker, key, message.session, UnknownSession(message.session))
+            self._deny(asker, key, message.session, self._unknown(message.session))
         elif not _has_key(seat, message.token):
             wrong = f"not the token of session {session.id}: attach with the one that open answered"
             self._deny(asker, key, message.session, Unauthorized(wrong))
@@ -373,11 +373,16 @@ class Seating:
     def _deny(self, asker: Asker, key: int, session: str | None, error: OpenEnvError) -> None:
         asker.answer(key, session, self.refusal(session, error, request_of(asker, key)))
 
+    def _unknown(self, session_id: str) -> UnknownSession:
+        if self._visitor.worker_ended:
+            return UnknownSession.of_ended_worker(session_id)
+        return UnknownSession(session_id)
+
     def _unreachable(self, session_id: str) -> OpenEnvError:
         """Why a session that is not of this connection gets no call."""
         session = self._manager.find(session_id)
         if session is None or session.state in _ENDED:
-            return UnknownSession(session_id)
+            return self._unknown(session_id)
         return Unauthorized(f"session {session_id!r} belongs to another connection: attach to it with its token")
 
 

@@ -16,7 +16,7 @@ from ..sessions.waiting import settle
 from .stay import Ask, Start, Stay
 from .visitor import Visitor
 
-__all__ = ["Ask", "Start", "Stay", "Stays", "worker_of"]
+__all__ = ["Ask", "Start", "Stay", "Stays", "is_worker_key", "worker_of"]
 
 logger = logging.getLogger("openenv.server")
 
@@ -27,7 +27,15 @@ MOST_DEPARTED = 10_000
 def worker_of(session_id: str) -> str | None:
     """The worker process that the id of such a session names; None if it names none."""
     worker, dot, _ = session_id.partition(".")
-    return worker if dot else None
+    return worker if dot and is_worker_key(worker) else None
+
+
+def is_worker_key(text: str) -> bool:
+    """Whether a text can be the key of a worker process, which may have ended."""
+    try:
+        return int(text, 16) > 0
+    except ValueError:
+        return False
 
 
 class Stays:

@@ -32,6 +32,7 @@ class Visitor(NamedTuple):
         trail: Where its requests are traced; None: nowhere.
         session: The session that its URL asks to be attached to; None: it wants one of its own.
         token: What it shows for that, beside its key.
+        worker_ended: Its URL names a worker process that has ended.
     """
 
     scope: Scope
@@ -41,6 +42,7 @@ class Visitor(NamedTuple):
     trail: Trail | None = None
     session: str | None = None
     token: str | None = None
+    worker_ended: bool = False
 
 
 ANYBODY = Visitor(Scope.CONTROL, 0, "")
