@@ -6,6 +6,7 @@ import socket
 
 import pytest
 
+from openenv.supervisor import door as door_module
 from openenv.supervisor.door import BATCH, Door
 from openenv.supervisor.pipe import Kind, Pipe
 
@@ -148,6 +149,28 @@ def test_without_any_room_all_wait_and_nobody_is_lost(door, places, call):
     assert sorted(taken(places)) == sorted(callers)
 
 
+def test_so_many_are_handed_out_and_the_others_wait_their_turn(door, places, call):
+    callers = call(10)
+    door.accept()
+    door.hand_out(places, 4)
+    assert sorted(taken(places)) == sorted(callers[:4])
+    assert door.holding
+    assert not door.crowded
+    door.hand_out(places, 0)
+    assert taken(places) == []
+    door.hand_out(places)
+    assert sorted(taken(places)) == sorted(callers[4:])
+    assert not door.holding
+
+
+def test_nobody_waits_for_long(door, places, call, monkeypatch):
+    callers = call(5)
+    door.accept()
+    monkeypatch.setattr(door_module, "UNDECIDED_S", 0.0)
+    door.hand_out(places, 0)
+    assert sorted(taken(places)) == sorted(callers)
+
+
 def test_without_any_place_all_wait(door, places, call):
     callers = call(3)
     door.accept()
@@ -172,7 +195,7 @@ def test_a_door_that_closes_hangs_up_on_those_who_wait(listener):
     address = listener.getsockname()
     caller = socket.create_connection(address, timeout=LIMIT_S)
     door.accept()
-    assert door.crowded
+    assert door.holding
     door.close()
     with caller:
         assert caller.recv(1) == b""

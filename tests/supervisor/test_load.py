@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from openenv.supervisor.load import Load
-from openenv.supervisor.table import DRIFT, Table
+from openenv.supervisor.table import DECIDED, DRIFT, Table
 
 
 @pytest.fixture
@@ -50,3 +50,40 @@ def test_one_that_is_over_in_the_turn_of_the_upgrade(table, load):
     load.closed()
     load.end()
     assert table.row(0).get(DRIFT) == -1
+
+
+def test_a_connection_is_decided_when_it_has_asked_for_a_session(table, load):
+    load.begin()
+    load.asked()
+    assert table.row(0).get(DECIDED) == 0  # its session is opened in this turn
+    assert load.end() is None
+    assert table.row(0).get(DECIDED) == 1
+
+
+def test_one_that_asks_later_is_decided_then(table, load):
+    load.begin()
+    number = load.end()
+    assert table.row(0).get(DECIDED) == 0
+    load.asked()
+    load.asked()  # the second session of one connection
+    assert table.row(0).get(DECIDED) == 1
+    load.give_up(number)
+    assert table.row(0).get(DECIDED) == 1
+
+
+def test_one_that_never_asks_is_not_waited_for(table, load):
+    load.begin()
+    first = load.end()
+    load.begin()
+    second = load.end()
+    load.asked()
+    load.give_up(first)
+    assert table.row(0).get(DECIDED) == 1
+    load.give_up(second)
+    assert table.row(0).get(DECIDED) == 2
+
+
+def test_one_that_is_gone_is_decided(table, load):
+    load.begin()
+    assert load.end(gone=True) is None
+    assert table.row(0).get(DECIDED) == 1

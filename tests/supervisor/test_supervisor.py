@@ -47,8 +47,17 @@ def test_a_program_that_ends_before_it_is_ready():
 
 
 def test_a_program_that_is_killed_before_it_is_ready():
-    message = run([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"])
-    assert "was killed by signal 9 before it was ready" in message
+    message = run([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], worker_restarts=1)
+    assert "worker processes died more than 1 times within a minute (worker_restarts)" in message
+    assert "was killed by signal 9, before it was ready" in message
+
+
+def test_a_program_that_crashes_before_it_is_ready():
+    message = run([sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"])
+    assert (
+        message
+        == f"a worker process was killed by signal {signal.SIGSEGV:d} before it was ready: see what it printed"
+    )
 
 
 def test_a_program_that_does_not_become_ready():

@@ -50,6 +50,16 @@ class Slots(Protocol):
     def waiting(self) -> int:
         """Newcomers that wait for a slot in all processes, without those that stand aside."""
 
+    @property
+    def stuck(self) -> int:
+        """Slots, of all processes, whose sessions have ended and whose calls do not return: nobody can have them."""
+
+    def stick(self, change: int) -> None:
+        """So many more slots of this process are stuck, or fewer."""
+
+    def asked(self) -> None:
+        """A session was asked for, and has a slot, waits for one, or was refused. Called once for each."""
+
     def take(self, since_ns: int, holder: int = 0) -> Room:
         """Takes a slot for a newcomer.
 
@@ -85,6 +95,7 @@ class LocalSlots:
         self.per_key = per_key
         self.on_free: Callable[[], None] | None = None
         self.waiting = 0
+        self.stuck = 0
         self._held = 0
         self._leaving = 0
         self._held_by: Counter[int] = Counter()
@@ -96,6 +107,12 @@ class LocalSlots:
     @property
     def leaving(self) -> int:
         return self._leaving
+
+    def stick(self, change: int) -> None:
+        self.stuck += change
+
+    def asked(self) -> None:
+        """No other process wants to know."""
 
     def take(self, since_ns: int, holder: int = 0) -> Room:
         if self._held >= self.limit:

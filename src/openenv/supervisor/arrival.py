@@ -11,6 +11,7 @@ import uvicorn
 from ..server.fastpath import FastPath
 from ..server.forward import ARRIVAL, PROXY, Arrived
 from ..server.reception import Reception
+from .grace import UNDECIDED_S
 from .load import Load
 
 __all__ = ["Arrival", "WorkerConfig"]
@@ -42,6 +43,7 @@ class Arrival(Reception):
         super().__init__(**uvicorns)
         self._first = first
         self._handed_on = first.startswith(PROXY)
+        self._decided = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -52,12 +54,21 @@ class Arrival(Reception):
 
     def on_headers_complete(self) -> None:
         cast(dict[str, Any], self.scope)[ARRIVAL] = Arrived(self.url, self._handed_on)
+        if not self.parser.should_upgrade():  # of one that is upgraded, `_Upgrade` says it
+            self._decide()
         super().on_headers_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
         # Not called after an upgrade: then the connection has another protocol.
         cast(WorkerConfig, self.config).worker_load.closed()
+        self._decide()
         super().connection_lost(exc)
+
+    def _decide(self) -> None:
+        """It speaks HTTP alone, or is gone."""
+        if not self._decided:
+            self._decided = True
+            cast(WorkerConfig, self.config).worker_load.decided()
 
     def _introduce(self) -> None:
         """Takes the client for who it is, and not for the worker that asks in its place (`forward.introduction`)."""
@@ -73,6 +84,12 @@ class _Upgrade(FastPath):
         # Around what the fast path does in the next turn, where a v1 session is opened.
         loop = asyncio.get_running_loop()
         load = cast(WorkerConfig, self._config).worker_load
+
+        def end() -> None:
+            number = load.end(self._transport.is_closing())
+            if number is not None:
+                loop.call_later(UNDECIDED_S, load.give_up, number)
+
         loop.call_soon(load.begin)
         super().connection_made(transport)
-        loop.call_soon(load.end)
+        loop.call_soon(end)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from enum import Enum
 
 from .pipe import Kind, Message, Pipe
-from .table import BEAT, DRIFT, KEY, Row, Table
+from .table import BEAT, DECIDED, DRIFT, KEY, Row, Table
 from .watch import Watch
 
 __all__ = ["Child", "Command", "Life"]
@@ -19,6 +19,16 @@ __all__ = ["Child", "Command", "Life"]
 Command = Callable[[int, int, int, int], list[str]]
 """The command line of a worker, given the descriptors of its pipe, the table and the ledger, and its row."""
 
+# Signals that end a process for what its own code did.
+CRASHES = {
+    signal.SIGABRT,
+    signal.SIGBUS,
+    signal.SIGFPE,
+    signal.SIGILL,
+    signal.SIGSEGV,
+    signal.SIGSYS,
+    signal.SIGTRAP,
+}
 # Signals that a terminal or a service manager sends to the whole group; a worker does what its parent says.
 GROUP_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
@@ -83,6 +93,11 @@ class Child:
         """Its sessions, and the connections handed to it that may become one."""
         return self._handed + self.row.get(DRIFT)
 
+    @property
+    def undecided(self) -> int:
+        """Connections handed to it of which it does not know yet whether they want a session."""
+        return max(0, self._handed - self.row.get(DECIDED))
+
     def hand(self, sockets: list[int]) -> bool:
         """Hands connections over. False: its pipe is full, nothing was handed over."""
         sent = self.pipe.send(Kind.CONNECTIONS, bytes([len(sockets)]), sockets)
@@ -127,6 +142,12 @@ class Child:
         self.deadline = None
         self._killed_for = self._killed_for or reason
         self._process.kill()
+
+    @property
+    def killed(self) -> bool:
+        """Whether somebody else has ended it by a signal; not one that its own code brought about."""
+        code = self.exit_code
+        return self._killed_for is None and code is not None and code < 0 and -code not in CRASHES
 
     @property
     def cause(self) -> str:

@@ -7,9 +7,11 @@ import socket
 import time
 from collections import deque
 from collections.abc import Sequence
+from itertools import takewhile
 
 from .assignment import choose
 from .child import Child
+from .grace import UNDECIDED_S
 from .pipe import MOST_SOCKETS
 
 __all__ = ["Door"]
@@ -31,7 +33,9 @@ class Door:
     def __init__(self, listener: socket.socket):
         listener.setblocking(False)
         self._listener = listener
-        self._waiting: deque[int] = deque()
+        # Each with the time at which it was accepted.
+        self._waiting: deque[tuple[int, float]] = deque()
+        self._crowded = False
         self._last = -1
         self._accepted_at = 0.0
 
@@ -41,6 +45,11 @@ class Door:
     @property
     def crowded(self) -> bool:
         """Whether accepted connections wait for a worker that has room in its pipe."""
+        return self._crowded
+
+    @property
+    def holding(self) -> bool:
+        """Whether there are connections to hand out."""
         return bool(self._waiting)
 
     def accept(self) -> None:
@@ -51,11 +60,11 @@ class Door:
         """
         if time.monotonic() - self._accepted_at < STORM_S:
             time.sleep(STORM_S)
-        self._accepted_at = time.monotonic()
+        now = self._accepted_at = time.monotonic()
         waiting, listener = self._waiting, self._listener
         for _ in range(BATCH):
             try:
-                waiting.append(listener.accept()[0].detach())
+                waiting.append((listener.accept()[0].detach(), now))
             except BlockingIOError:
                 return
             except ConnectionError:  # it went away while it waited
@@ -63,33 +72,49 @@ class Door:
 
     def put_back(self, sockets: Sequence[int]) -> None:
         """Connections whose worker died before it took them in."""
-        self._waiting.extend(sockets)
+        self._waiting.extendleft((descriptor, 0.0) for descriptor in reversed(sockets))
 
-    def hand_out(self, workers: Sequence[Child]) -> None:
-        """Hands waiting connections to the workers with the least load; what finds no room goes on waiting."""
+    def hand_out(self, workers: Sequence[Child], most: int | None = None) -> None:
+        """Hands waiting connections to the workers with the least load; what finds no room goes on waiting.
+
+        Args:
+            workers: Those that take connections.
+            most: How many may be handed out now; None for all. One that has waited for `UNDECIDED_S` always is.
+        """
+        left = len(self._waiting) if most is None else max(most, self._overdue())
+        left = min(left, len(self._waiting))
         workers = list(workers)
         loads = [worker.load for worker in workers]
-        shares: list[list[int]] = [[] for _ in workers]
-        while self._waiting and workers:
+        shares: list[list[tuple[int, float]]] = [[] for _ in workers]
+        while left and workers:
             place = self._last = choose(loads, self._last)
             loads[place] += 1
             shares[place].append(self._waiting.popleft())
-            if len(shares[place]) == MOST_SOCKETS or not self._waiting:
+            left -= 1
+            if len(shares[place]) == MOST_SOCKETS or not left:
                 full = [place for place, share in enumerate(shares) if not self._send(workers[place], share)]
                 for place in reversed(full):
+                    left += len(shares[place])
                     del workers[place], loads[place], shares[place]
+        self._crowded = left > 0
 
     def close(self) -> None:
         """Accepts no more; connections that wait are given up."""
         self._listener.close()
         while self._waiting:
-            os.close(self._waiting.popleft())
+            os.close(self._waiting.popleft()[0])
 
-    def _send(self, worker: Child, share: list[int]) -> bool:
-        if share and not worker.hand(share):
+    def _overdue(self) -> int:
+        """How many have waited long enough; the first of them came first."""
+        latest = time.monotonic() - UNDECIDED_S
+        return sum(1 for _ in takewhile(lambda waiting: waiting[1] <= latest, self._waiting))
+
+    def _send(self, worker: Child, share: list[tuple[int, float]]) -> bool:
+        descriptors = [descriptor for descriptor, _ in share]
+        if share and not worker.hand(descriptors):
             self._waiting.extendleft(reversed(share))
             return False
-        for descriptor in share:
+        for descriptor in descriptors:
             os.close(descriptor)
         share.clear()
         return True

@@ -95,6 +95,24 @@ class Fleet:
         """The worker of a key, if it is one that serves."""
         return next((child for child in self.children if child.key == key and child.life is not Life.STARTING), None)
 
+    def vacancies(self, limit: int | None) -> int | None:
+        """How many more connections may be handed out, so that sessions are spread evenly; None for all.
+
+        Of more clients than slots, those get a slot whose worker answers first. So only as many connections are with
+        workers, undecided, as there are free slots: each of them gets one, on the worker with the least load.
+
+        Args:
+            limit: Most sessions of the whole server; None: not known.
+        """
+        free = 0 if limit is None else limit - self._table.held
+        if free <= 0:  # no slot to compete for
+            return None
+        return max(0, free - sum(child.undecided for child in self.children))
+
+    def tell_whether_serving(self, serves: bool) -> None:
+        """Tells the workers whether the server as a whole takes sessions (`GET /ready`)."""
+        self._table.serving = serves
+
     def start(self) -> None:
         """Starts all workers."""
         for seat in self._seats:
@@ -246,12 +264,13 @@ class Fleet:
             logger.error("the new worker %d %s: the old ones go on", child.pid, child.cause)
             return
         seat.child = None
-        if not self.complete and child.ready_at is None:
+        if not self.complete and child.ready_at is None and not child.killed:
             never = LaunchFailed(f"a worker process {child.cause} before it was ready: see what it printed")
             self._fail(never if child.complaint is None else UsageError(child.complaint))
             return
         lived_s = 0.0 if child.ready_at is None else time.monotonic() - child.ready_at
-        self._again(seat, lived_s, f"{child.pid} {child.cause}, its sessions are lost")
+        what = "its sessions are lost" if child.ready_at is not None else "before it was ready"
+        self._again(seat, lived_s, f"{child.pid} {child.cause}, {what}")
 
     def _again(self, seat: Seat, lived_s: float, what: str) -> None:
         """A seat is empty: it is filled again, if the budget allows."""

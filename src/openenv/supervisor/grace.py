@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["END_S", "EXHAUSTED_S", "ORPHAN_RUNNING_S", "ORPHAN_S", "RUNNING_S", "SETTLE_S"]
+__all__ = ["END_S", "EXHAUSTED_S", "ORPHAN_RUNNING_S", "ORPHAN_S", "RUNNING_S", "SETTLE_S", "UNDECIDED_S"]
 
 # Seconds that running calls have to finish when the time of their sessions is over.
 RUNNING_S = 2.0
@@ -13,5 +13,7 @@ SETTLE_S = 2.0
 # The same for a worker whose parent is gone, and when its process ends whatever it does.
 ORPHAN_RUNNING_S = 0.7
 ORPHAN_S = 1.5
+# Near the limit of sessions, a connection is given this long to open one before the next one may.
+UNDECIDED_S = 2.0
 # Without connections after there was no room for another file.
 EXHAUSTED_S = 0.5

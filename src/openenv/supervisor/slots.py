@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ..errors import UsageError
 from ..sessions.slots import Room
 from .load import Load
-from .table import ASIDE, FIRST, HELD, LEAVING, WAITING, Table
+from .table import ASIDE, FIRST, HELD, LEAVING, STUCK, WAITING, Table
 
 __all__ = ["SharedSlots"]
 
@@ -54,6 +54,16 @@ class SharedSlots:
     @property
     def waiting(self) -> int:
         return self._table.waiting
+
+    @property
+    def stuck(self) -> int:
+        return self._table.stuck
+
+    def stick(self, change: int) -> None:
+        self._row.add(STUCK, change)
+
+    def asked(self) -> None:
+        self._load.asked()
 
     def take(self, since_ns: int, holder: int = 0) -> Room:
         counted = self._counted(holder)

@@ -24,6 +24,8 @@ __all__ = ["Supervisor"]
 
 logger = logging.getLogger("openenv.supervisor")
 
+# Between two looks whether connections that are held back may be handed out.
+HELD_BACK_S = 0.005
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 
 
@@ -89,10 +91,13 @@ class Supervisor:
 
     def _turn(self) -> None:
         """Waits for something to happen and does what follows. Connections are handed over with nothing else done."""
-        for key, events in self._selector.select(max(0.0, self._look_at - time.monotonic())):
+        rest_s = max(0.0, self._look_at - time.monotonic())
+        if self._door.holding and not self._door.crowded:
+            rest_s = min(rest_s, HELD_BACK_S)
+        for key, events in self._selector.select(rest_s):
             key.data(events)
-        if self._door.crowded:
-            self._door.hand_out(self._taking)
+        if self._door.holding:
+            self._door.hand_out(self._taking, self._fleet.vacancies(self._serves.get("limit")))
         now = time.monotonic()
         if now >= self._look_at or self._door.crowded or not self._listening:
             self._look(now)
@@ -103,13 +108,15 @@ class Supervisor:
         self._look_at = now + self._fleet.rest_s(now)
         self._taking = self._fleet.taking
         crowded = self._door.crowded
-        self._listen(bool(self._taking) and not crowded and not self._ending and now >= self._accept_at)
+        open_ = self._fleet.complete and not self._ending
+        self._listen(open_ and bool(self._taking) and not crowded and now >= self._accept_at)
         for child in self._fleet.children:
             key = self._selector.get_key(child.pipe)
             full = child.pipe.full or (crowded and child in self._taking)
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if full else 0)
             if events != key.events:
                 self._selector.modify(child.pipe, events, key.data)
+        self._fleet.tell_whether_serving(open_)
         if self._ending:
             self._door.close()
         elif self._fleet.complete and not self._announced:

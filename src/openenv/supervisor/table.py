@@ -8,14 +8,18 @@ import os
 
 __all__ = ["Row", "Table"]
 
-# A row is a line of the CPU's cache, so that no worker slows another down by writing into its own. Sessions by API
-# key, which are seldom looked at, have lines of their own behind all rows.
-LINE_BYTES = 64
+# A row is two whole lines of the CPU's cache, so that no worker slows another down by writing into its own. Sessions
+# by API key, which are seldom looked at, have lines of their own behind all rows.
+LINE_BYTES = 128
 CELLS = LINE_BYTES // 8
 # The cells of a row. Each has one writer while the worker lives: the worker.
 # FIRST: when the first of those that wait came (monotonic nanoseconds).
 # ASIDE: how many wait for sessions of their key to end.
-KEY, HELD, LEAVING, WAITING, DRIFT, BEAT, FIRST, ASIDE = range(CELLS)
+# DECIDED: connections of which it is known whether they want a session now.
+# STUCK: slots of sessions that have ended and whose call does not return.
+KEY, HELD, LEAVING, WAITING, DRIFT, BEAT, FIRST, ASIDE, DECIDED, STUCK = range(10)
+# In the first line, behind the numbers of rows and API keys: whether the server as a whole takes sessions.
+_SERVING = 2
 
 
 class Table:
@@ -73,6 +77,20 @@ class Table:
     def waiting(self) -> int:
         """Newcomers that wait for a slot in all workers, without those that stand aside."""
         return sum(self.cells[WAITING::CELLS])
+
+    @property
+    def stuck(self) -> int:
+        """Slots of sessions that have ended and whose call does not return, of all workers."""
+        return sum(self.cells[STUCK::CELLS])
+
+    @property
+    def serving(self) -> bool:
+        """Whether all workers have started and the server does not stop; the parent sets it."""
+        return bool(self._all[_SERVING])
+
+    @serving.setter
+    def serving(self, serves: bool) -> None:
+        self._all[_SERVING] = serves
 
     def times(self) -> list[int]:
         """When the first of those that wait came, by row; 0: nobody waits there."""

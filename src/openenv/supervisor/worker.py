@@ -172,6 +172,7 @@ class Worker(DrainingServer):
             logger.error("%d connections were lost: this process may not open more files (ulimit -n)", missing)
             for _ in range(missing):
                 self._member.load.closed()
+                self._member.load.decided()
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> None:
         """Has something done by a task, to which the event loop itself refers only weakly."""
@@ -193,6 +194,7 @@ class Worker(DrainingServer):
         except OSError:  # it went away on its way here, or speaks no TLS
             connection.close()
             self._member.load.closed()
+            self._member.load.decided()
 
     def _protocol(self, first: bytes) -> Arrival:
         return Arrival(
