@@ -118,6 +118,20 @@ class ServerSettings(_Settings):
         "Most environments that one worker process makes at one time; further ones wait",
         ge=1,
     )
+    max_abandoned_threads: int = _setting(
+        16,
+        "OPENENV_MAX_ABANDONED_THREADS",
+        "Most calls that do not return and are left behind on their threads, in each worker process; their slots are "
+        "free again, the slots of further ones are not",
+        ge=0,
+    )
+    abandon_after_s: float = _setting(
+        30.0,
+        "OPENENV_ABANDON_AFTER_S",
+        "Seconds that a session which has ended waits for its call, or its environment's close, to return; then they "
+        "are left behind. A call over its deadline is left behind at once",
+        gt=0,
+    )
     queue_limit: int = _setting(
         20_000, "OPENENV_QUEUE_LIMIT", "Most new sessions that wait for a free slot, in each worker process", ge=0
     )

@@ -148,6 +148,12 @@ class Chaos(Tasks, Environment):
         )
 
 
+class Single(Chaos):
+    """The same as a class that says nothing: one session at a time."""
+
+    SUPPORTS_CONCURRENT_SESSIONS = False
+
+
 class AsyncChaos(Chaos):
     """The same on the event loop, waiting without blocking it."""
 
@@ -230,10 +236,11 @@ MISDEEDS = {
 }
 
 
-def _app(environment: type[Chaos]) -> Any:
-    return create_app(environment, Dare, Seen, env_name="chaos", max_concurrent_envs=LIMIT)
+def _app(environment: type[Chaos], limit: int = LIMIT) -> Any:
+    return create_app(environment, Dare, Seen, env_name="chaos", max_concurrent_envs=limit)
 
 
 app_sync = _app(Chaos)
 app_async = _app(AsyncChaos)
 app_inline = _app(InlineChaos)
+app_single = _app(Single, 1)

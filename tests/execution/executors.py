@@ -12,7 +12,7 @@ __all__ = ["executor_of", "loop_executor", "thread_executor"]
 
 
 def loop_executor(helpers: Pool, environment: Any = None) -> LoopExecutor:
-    return LoopExecutor(Mailbox(asyncio.get_running_loop()), helpers, environment)
+    return LoopExecutor(Mailbox(asyncio.get_running_loop()), lambda: helpers, environment)
 
 
 def thread_executor(name: str = "test-session") -> ThreadExecutor:

@@ -112,7 +112,7 @@ async def test_one_whose_environment_cannot_be_made_yet() -> None:
         assert len(place.peers) == 3
 
 
-@pytest.mark.parametrize("code", ["EXECUTION_ERROR", "VALIDATION_ERROR", "CAPACITY_REACHED"])
+@pytest.mark.parametrize("code", ["EXECUTION_ERROR", "VALIDATION_ERROR"])
 async def test_one_that_answers_with_what_is_its_users_business(code: str) -> None:
     async with serving(answering(error(code))) as place:
         await wait(place)
@@ -133,7 +133,32 @@ async def test_one_that_forbids_reset_is_ready_when_it_is_healthy() -> None:
 
     async with serving(behave) as place:
         await wait(place)
-        assert len(place.peers) == 2
+        assert len(place.peers) == 3  # the second one asked for /ready, which it has not
+
+
+async def test_a_full_server_is_ready_unless_it_says_that_it_is_not() -> None:
+    async def known() -> None:
+        """It was read."""
+
+    def full(ready: str, health: str = "200 OK") -> Any:
+        async def behave(peer: Peer) -> None:
+            await peer.read_request()
+            asked = peer.request.split()[1].decode()
+            if asked.endswith("/ws"):
+                peer.read_request = known  # type: ignore[method-assign]
+                await answering(error("CAPACITY_REACHED"))(peer)
+            else:
+                status = ready if asked.endswith("/ready") else health
+                peer.writer.write(f"HTTP/1.1 {status}\r\nContent-Length: 9\r\n\r\nall stuck".encode())
+                await peer.writer.drain()
+
+        return behave
+
+    for behave in (full("200 OK"), full("404 Not Found")):  # of ours; of the released package
+        async with serving(behave) as place:
+            await wait(place)
+    async with serving(full("503 Service Unavailable")) as place:
+        await unready(place, "/ready answers 503: all stuck")
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ PAGE = {
     for method in ("GET", "HEAD")
     for path in ("/", "/web", "/web/", "/web/frame", "/web/assets/{name}")
 }
-FOR_ALL = {("GET", "/health"), *PAGE}
+FOR_ALL = {("GET", "/health"), ("GET", "/ready"), *PAGE}
 
 
 def with_additions(app: FastAPI) -> FastAPI:
@@ -103,6 +103,8 @@ def requests_of(app: FastAPI) -> Iterator[tuple[str, str]]:
         ("GET", "/Health"),
         ("GET", "/health//"),
         ("POST", "/health"),
+        ("POST", "/ready"),
+        ("GET", "/ready/"),
         (HANDSHAKE, "/health"),
         ("GET", "/"),
         ("POST", "/"),

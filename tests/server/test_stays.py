@@ -212,7 +212,7 @@ async def test_a_call_that_runs_out_of_time_on_a_thread_takes_its_session_along(
         stay = await stays.open(ANYBODY)
         late = asyncio.create_task(stay.call(step, 0.05))
         await gate.reached()
-        with pytest.raises(StepTimeout, match="given up"):
+        with pytest.raises(StepTimeout, match="left behind"):
             await late
         with pytest.raises(UnknownSession, match="thread cannot be stopped"):
             stays.find(stay.id, ANYBODY)

@@ -54,7 +54,7 @@ def test_one_that_is_over_in_the_turn_of_the_upgrade(table, load):
 
 def test_a_connection_is_decided_when_it_has_asked_for_a_session(table, load):
     load.begin()
-    load.asked()
+    load.note_request()
     assert table.row(0).get(DECIDED) == 0  # its session is opened in this turn
     assert load.end() is None
     assert table.row(0).get(DECIDED) == 1
@@ -64,8 +64,8 @@ def test_one_that_asks_later_is_decided_then(table, load):
     load.begin()
     number = load.end()
     assert table.row(0).get(DECIDED) == 0
-    load.asked()
-    load.asked()  # the second session of one connection
+    load.note_request()
+    load.note_request()  # the second session of one connection
     assert table.row(0).get(DECIDED) == 1
     load.give_up(number)
     assert table.row(0).get(DECIDED) == 1
@@ -76,7 +76,7 @@ def test_one_that_never_asks_is_not_waited_for(table, load):
     first = load.end()
     load.begin()
     second = load.end()
-    load.asked()
+    load.note_request()
     load.give_up(first)
     assert table.row(0).get(DECIDED) == 1
     load.give_up(second)

@@ -25,7 +25,12 @@ class Executor(Protocol):
     """Owns an environment: nobody else touches it. All methods are called on the event loop's thread.
 
     The caller waits for one `done` before it makes the next call; `cancel` alone may come in between.
+
+    Attributes:
+        stoppable: Whether `cancel` stops an operation.
     """
+
+    stoppable: bool
 
     def start(self, factory: Callable[[], Any], done: Done) -> None:
         """Makes the environment; `done` gets it, for its class to be read and not for use."""

@@ -19,6 +19,7 @@ class InlineExecutor:
         environment: One that another executor made; `start` is then not called.
     """
 
+    stoppable = True
     __slots__ = ("_environment",)
 
     def __init__(self, environment: Any = None):

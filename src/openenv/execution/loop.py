@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+from asyncio import CancelledError
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import CoroutineType
 from typing import Any
 
@@ -22,17 +23,20 @@ class LoopExecutor:
 
     Args:
         mailbox: The way back from the helpers.
-        helpers: Threads for constructing and closing; one of them at least is running.
+        helpers: Gives the threads for constructing and closing; one of them at least is running.
         environment: One that another executor made; `start` is then not called.
     """
 
-    __slots__ = ("_environment", "_helpers", "_host", "_mailbox")
+    stoppable = True
+    __slots__ = ("_environment", "_helped", "_helpers", "_host", "_mailbox")
 
-    def __init__(self, mailbox: Mailbox, helpers: ThreadPoolExecutor, environment: Any = None):
+    def __init__(self, mailbox: Mailbox, helpers: Callable[[], ThreadPoolExecutor], environment: Any = None):
         self._mailbox = mailbox
         self._helpers = helpers
         self._environment = environment
         self._host = Host()
+        # What a helper was asked for last, and who hears of it.
+        self._helped: tuple[Future[None], Done] | None = None
 
     def start(self, factory: Callable[[], Any], done: Done) -> None:
         def made(environment: Any, error: BaseException | None) -> None:
@@ -57,7 +61,14 @@ class LoopExecutor:
         else:
             done(result, None)
 
+    @property
+    def uses_helper(self) -> bool:
+        """Whether a helper constructs or closes its environment now."""
+        return self._helped is not None and self._helped[0].running()
+
     def cancel(self) -> bool:
+        if self._helped is not None and self._helped[0].cancel():  # it waited for a helper
+            self._mailbox.post(self._helped[1], None, CancelledError())
         self._host.cancel()
         return True
 
@@ -80,9 +91,15 @@ class LoopExecutor:
 
     def _have_helped(self, operation: Operation, environment: Any, argument: Any, done: Done) -> None:
         self._mailbox.pace.begin()
+        try:
+            helpers = self._helpers()
+        except RuntimeError as trouble:  # the machine has no thread to give
+            self._mailbox.post(done, None, trouble)
+            return
         # The machine has no further thread to give: it waits for one of those there are.
         with contextlib.suppress(RuntimeError):
-            self._helpers.submit(self._help, operation, environment, argument, done)
+            future = helpers.submit(self._help, operation, environment, argument, done)
+            self._helped = (future, done)
 
     def _help(self, operation: Operation, environment: Any, argument: Any, done: Done) -> None:
         self._mailbox.post(done, *attempt(operation, environment, argument))

@@ -28,6 +28,7 @@ class ThreadExecutor:
         name: Name of the thread.
     """
 
+    stoppable = False
     __slots__ = ("_environment", "_inbox", "_mailbox", "_runner", "_started", "_thread")
 
     def __init__(self, mailbox: Mailbox, name: str):

@@ -30,8 +30,13 @@ MISSES = 4
 # followed by one twice as long: a reset may take its time.
 ATTEMPT_S = 10.0
 # The server has answered, and what is wrong is for its user to see: a reset that wants arguments, a key with too
-# small a scope, every slot taken.
-_ANSWERS = {"EXECUTION_ERROR", "VALIDATION_ERROR", "CAPACITY_REACHED"}
+# small a scope.
+_ANSWERS = {"EXECUTION_ERROR", "VALIDATION_ERROR"}
+# Every slot is taken: by others who use it, or by calls that do not return, which `/ready` tells apart.
+_FULL = "CAPACITY_REACHED"
+# Characters of an answer that a reason repeats, and seconds that it is read.
+MOST_SAID = 1000
+PAUSE_S = 1.0
 # A server without sessions for us: tools only, or for whoever has the key.
 _CLOSED = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND}
 
@@ -177,24 +182,47 @@ class _Probe:
         facts = data if isinstance(data, dict) else {}
         if facts.get("error") == "Forbidden":
             await self._ask_health()
+        elif facts.get("code") == _FULL:
+            await self._ask_health("every session is taken")
         elif facts.get("code") not in _ANSWERS:
             raise _Unready(f"it answers reset with {facts.get('message', answer)!r:.500}")
 
-    async def _ask_health(self) -> None:
-        self._waits_for = "it offers no session, and /health does not answer"
+    async def _ask_health(self, why: str = "it offers no session") -> None:
+        """Asks `/ready`, and `/health` of a server that has no such route, as the released package."""
+        for path in ("/ready", "/health"):
+            self._waits_for = f"{why}, and {path} does not answer"
+            status, body = await self._get(path)
+            if status == HTTPStatus.OK:
+                return
+            if path == "/health" or status not in _CLOSED:
+                said = f": {body.decode(errors='replace')}" if body else ""
+                raise _Unready(f"{why}, and {path} answers {status}{said}"[:MOST_SAID])
+
+    async def _get(self, path: str) -> tuple[int, bytes]:
+        """Status and body of what a route answers; of a long body, its beginning."""
         place = self._place
         port = place.port or (80 if self._tls is None else 443)
         reader, writer = await asyncio.open_connection(place.hostname, port, ssl=self._tls)
         try:
             head = {"Host": place.netloc, "Connection": "close", **self._headers}
             lines = "".join(f"{name}: {value}\r\n" for name, value in head.items())
-            writer.write(f"GET {place.path.rstrip('/')}/health HTTP/1.1\r\n{lines}\r\n".encode())
+            writer.write(f"GET {place.path.rstrip('/')}{path} HTTP/1.1\r\n{lines}\r\n".encode())
             status = (await reader.readline()).split()
+            rest = b"" if status[1:2] == [b"200"] else await _rest(reader)
         finally:
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
-        if len(status) < 2 or not status[0].startswith(b"HTTP/"):
+        if len(status) < 2 or not status[0].startswith(b"HTTP/") or not status[1].isdigit():
             raise _Unready("what is there does not speak HTTP")
-        if status[1] != b"200":
-            raise _Unready(f"it offers no session, and /health answers {status[1].decode(errors='replace')}")
+        return int(status[1]), rest.partition(b"\r\n\r\n")[2]
+
+
+async def _rest(reader: asyncio.StreamReader) -> bytes:
+    """What follows until the server hangs up, or pauses."""
+    said = b""
+    with contextlib.suppress(TimeoutError, ConnectionError):
+        async with asyncio.timeout(PAUSE_S):
+            while len(said) < MOST_SAID and (more := await reader.read(MOST_SAID)):
+                said += more
+    return said

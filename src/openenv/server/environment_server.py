@@ -81,6 +81,7 @@ class HTTPEnvServer:
         worker_key: What this process is called by clients that must reach it again; set by the supervisor.
         redirect: Hands a connection that names another process to that one, given its key, a duplicate of the
             socket, and what was read from it; False if there is no such process. Set by the supervisor.
+        serving: Whether the server as a whole takes sessions; set by the supervisor.
     """
 
     worker_key: str | None = None
@@ -131,6 +132,7 @@ class HTTPEnvServer:
         self._deadlines = Deadlines()
         self.porter = Porter(self.settings)
         self.report: Callable[[], Awaitable[list[dict[str, Any]]]] = self._report
+        self.serving: Callable[[], bool] = lambda: not self.manager.draining
         self.words = Heartbeat.of_words(self.settings.heartbeat_s)
         self.stays = Stays(self.manager, lambda: self.worker_key, self.settings.max_in_flight)
 
@@ -207,6 +209,21 @@ class HTTPEnvServer:
             return reader(text)
 
         return read
+
+    @property
+    def unready(self) -> str | None:
+        """Why no session can be had, now or when others end; None: one can."""
+        if not self.serving():
+            return "the server is stopping, or its workers have not all started"
+        most, stuck = self.max_concurrent_envs, self.manager.stuck
+        if stuck < most:
+            return None
+        slots = "the one session slot is" if most == 1 else f"all {most} session slots are"
+        return (
+            f"{slots} held by calls that do not return, and as many threads as may be are abandoned already "
+            "(max_abandoned_threads, OPENENV_MAX_ABANDONED_THREADS): start the server anew; "
+            "--isolation process stops such calls"
+        )
 
     def get_capacity_status(self) -> ServerCapacityStatus:
         """How full the server is."""
@@ -331,6 +348,8 @@ class HTTPEnvServer:
             max_sessions_per_key=settings.max_sessions_per_key,
             max_executing=settings.max_executing,
             max_constructing=settings.max_constructing,
+            max_abandoned_threads=settings.max_abandoned_threads,
+            abandon_after_s=settings.abandon_after_s,
         )
 
     def _max_sessions(self, given: int | None) -> int:

@@ -27,7 +27,7 @@ _GAUGES: tuple[tuple[Gauge, str, str], ...] = (
     (Gauge.HELD_BACK, "calls_waiting", "Calls that wait since max_executing others execute"),
     (Gauge.CONSTRUCTING, "environments_constructing", "Environments that are being made"),
     (Gauge.CONNECTIONS, "connections", "Open connections of clients"),
-    (Gauge.STUCK_THREADS, "stuck_threads", "Threads whose call was given up and has not returned"),
+    (Gauge.STUCK_THREADS, "stuck_threads", "Calls that were given up and have not returned"),
     (Gauge.RECORDING_STOPPED, "recording_stopped", "Processes whose recording has stopped, as a disk is full"),
 )
 _RECORDS: tuple[tuple[Count, str, str], ...] = (

@@ -27,12 +27,22 @@ from .http_sessions import Call, in_session, json_response
 from .metadata import environment_metadata
 from .stay import LONGEST_S
 
-__all__ = ["health", "metadata", "reset", "schema", "seconds_of", "server_of", "sessions", "state", "step"]
+__all__ = ["health", "metadata", "ready", "reset", "schema", "seconds_of", "server_of", "sessions", "state", "step"]
 
 
 async def health() -> HealthResponse:
     """Answers while the server's event loop turns."""
     return HealthResponse()
+
+
+async def ready(request: Request) -> Response:
+    """Says whether a session can be had here: 503 while workers start, while the server stops, and when each slot is
+    held by a call that does not return. A server that is merely full is ready.
+    """
+    reason = server_of(request).unready
+    if reason is None:
+        return json_response(b'{"status":"ready"}')
+    return json_response(msgspec.json.encode({"status": "not ready", "reason": reason}), 503)
 
 
 async def metadata(request: Request) -> EnvironmentMetadata:

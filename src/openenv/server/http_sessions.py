@@ -124,9 +124,9 @@ def remember(request: Request, response: Response, stay: Stay) -> None:
     response.set_cookie(COOKIE, stay.id, path=_path(request), secure=secure, httponly=True, samesite="strict")
 
 
-def json_response(body: bytes) -> Response:
+def json_response(body: bytes, status: int = 200) -> Response:
     """One that is encoded already."""
-    return Response(body, media_type="application/json")
+    return Response(body, status, media_type="application/json")
 
 
 def _server(request: Request) -> HTTPEnvServer:

@@ -48,7 +48,7 @@ RIGHTS: dict[tuple[str, str], Right] = {
     (HANDSHAKE, "/mcp"): Right.TOOLS,
     (HANDSHAKE, "/ws"): Right.CONNECT,
 }
-_FOR_ALL = frozenset({("GET", "/health"), ("HEAD", "/health")})
+_FOR_ALL = frozenset((method, path) for method in ("GET", "HEAD") for path in ("/health", "/ready"))
 
 
 class Head(NamedTuple):

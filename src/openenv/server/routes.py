@@ -45,6 +45,7 @@ class Route(NamedTuple):
 
 ROUTES = (
     Route("GET", "/health", http.health, HealthResponse, "server"),
+    Route("GET", "/ready", http.ready, None, "server"),
     Route("GET", "/metadata", http.metadata, EnvironmentMetadata, "server"),
     Route("GET", "/schema", http.schema, SchemaResponse, "server"),
     Route("GET", "/metrics", metrics, None, "server", PlainTextResponse),

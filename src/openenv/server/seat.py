@@ -186,10 +186,12 @@ class Seat:
             elif call is not self._running:
                 self._give_up(call, self._late(call, _NOT_EXECUTED))
             else:
-                self._give_up(call, self._late(call, "did not end within its deadline_s, and was stopped"))
+                ends = self.session.timeout_outcome
+                self._give_up(call, self._late(call, f"did not end within its deadline_s, {ends}"))
                 if not self._waits_no_longer(call) and not self.session.stop():
                     stuck = "a call did not end within its deadline_s, and its thread cannot be stopped"
-                    self.lost(SessionLost(f"session {self.session.id}: {stuck}: open another session"))
+                    what = f"session {self.session.id}: {stuck}: it was left behind, open another session"
+                    self.lost(SessionLost(what))
 
     def close(self, error: OpenEnvError) -> None:
         """Ends the session; calls that are not answered yet are answered with the error."""

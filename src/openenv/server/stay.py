@@ -181,7 +181,7 @@ class Stay:
             return self._drop(ask)
         if self.session.stop():
             return True
-        self.depart("its call gave no answer in time, and a thread cannot be stopped")
+        self.depart("its call gave no answer in time, and a thread cannot be stopped: it was left behind")
         return False
 
     async def close(self) -> None:
@@ -264,9 +264,8 @@ class Stay:
             waited = f"waited for its turn for all of its {timeout_s:g} s (timeout_s), and was not executed"
             return StepTimeout(f"a call of session {self.id} {waited}")
         late = f"a call of session {self.id} gave no answer within {timeout_s:g} s (timeout_s)"
-        if self.stop(ask):
-            return StepTimeout(f"{late} and was stopped")
-        return StepTimeout(f"{late}, and a thread cannot be stopped: the session is given up, open another one")
+        ends = self.session.timeout_outcome
+        return StepTimeout(f"{late}, {ends}" if self.stop(ask) else f"{late}, {ends}: open another one")
 
     def _farewell(self) -> str:
         return f"session {self.id} is gone: {self.departed or 'ended'}; open another one (POST /sessions)"

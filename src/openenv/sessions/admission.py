@@ -37,6 +37,9 @@ class Limits:
         max_sessions_per_key: Most sessions of the whole server that one API key has; None: as many as there are.
         max_executing: Most calls that environments of one process execute at one time; None: all.
         max_constructing: Most environments that one process makes at one time; None: all.
+        max_abandoned_threads: Most calls of one process that do not return and are left behind, so that their slots
+            are free again.
+        abandon_after_s: Seconds that a session which has ended waits for its environment.
     """
 
     max_sessions: int
@@ -46,6 +49,8 @@ class Limits:
     max_sessions_per_key: int | None = None
     max_executing: int | None = None
     max_constructing: int | None = None
+    max_abandoned_threads: int = 16
+    abandon_after_s: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)

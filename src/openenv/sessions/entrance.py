@@ -55,7 +55,7 @@ class Entrance:
             return
         since_ns = time.monotonic_ns()
         room = self._room(session, since_ns)
-        self.slots.asked()
+        self.slots.note_request()
         if room is _TAKEN:
             self._admit(session)
             return

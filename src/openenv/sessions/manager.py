@@ -37,6 +37,7 @@ from ..execution import (
     profile_of,
 )
 from ..execution.process import Nursery, ProcessExecutor, RemoteEnvironment
+from ..logs import about
 from ..metrics import METER, Phase
 from ..recording import Tapping
 from ..settings import ServerSettings
@@ -96,6 +97,12 @@ class SessionManager:
         self._helpers: ThreadPoolExecutor | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Event | None = None
+        # Sessions that have ended and are not gone, with the time of their end, in its order.
+        self._ending: dict[Session, float] = {}
+        self._watch: asyncio.TimerHandle | None = None
+        # How many were abandoned and have not returned; and those for which the limit leaves no room.
+        self._abandoned = 0
+        self._stuck: dict[Session, None] = {}
         self.tapping: Tapping | None = None
         self.afterwards = Afterwards()
         queue = self._entrance.queue
@@ -110,6 +117,16 @@ class SessionManager:
     def held(self) -> int:
         """Slots in use in the whole server."""
         return self._entrance.slots.held
+
+    @property
+    def stuck(self) -> int:
+        """Slots of the whole server that nobody can have, since calls of sessions that have ended do not return."""
+        return self._entrance.slots.stuck
+
+    @property
+    def draining(self) -> bool:
+        """Whether no further session is opened."""
+        return self._entrance.shut > 0
 
     @property
     def sessions(self) -> list[Session]:
@@ -243,8 +260,7 @@ class SessionManager:
     # What sessions tell their owner.
 
     def made(self, session: Session, environment: Any, error: BaseException | None) -> None:
-        if self._making is not None:
-            self._making.leave()
+        self._release_permit(session)
         if error is not None:
             if isinstance(error, NotForkable):
                 session.fail(error)
@@ -274,6 +290,9 @@ class SessionManager:
     def closing(self, session: Session) -> None:
         if self._sessions.get(session.id) is session:
             self._entrance.slots.leave()
+            self._ending[session] = time.monotonic()
+            if self._watch is None:
+                self._watch_ending(self.limits.abandon_after_s)
         else:
             self._entrance.leave_queue(session)
 
@@ -284,10 +303,84 @@ class SessionManager:
         # By identity: one that never held a slot may bear the name of another.
         if self._sessions.get(session.id) is session:
             del self._sessions[session.id]
+            self._ending.pop(session, None)
+            self._unstick(session)
             self._entrance.give_back(session)
         self._entrance.admit_waiting()
         if not self._sessions:
             self._rest()
+
+    def overdue(self, session: Session) -> None:
+        self._ending.pop(session, None)
+        session.mark_stuck()
+        limit = self.limits.max_abandoned_threads
+        if self._abandoned < limit:
+            self._abandon(session)
+            return
+        self._stuck[session] = None
+        self._entrance.slots.add_stuck(1)
+        logger.error(
+            "session %s has ended and its call does not return: its slot stays taken, since %d such calls are left "
+            "behind already, as many as may be (max_abandoned_threads, OPENENV_MAX_ABANDONED_THREADS); --isolation "
+            "process stops such calls",
+            session.id,
+            self._abandoned,
+            extra=about(session.id, session.episode),
+        )
+
+    def returned(self, session: Session) -> None:
+        self._abandoned -= 1
+        told = about(session.id, session.episode)
+        logger.warning("session %s: the call that was left behind has returned", session.id, extra=told)
+        while self._stuck and self._abandoned < self.limits.max_abandoned_threads:
+            stuck = next(iter(self._stuck))
+            self._unstick(stuck)
+            self._abandon(stuck)
+        if not self._sessions:
+            self._rest()
+
+    def _abandon(self, session: Session) -> None:
+        """Leaves a call that does not return to itself, and gives the slot of its session away."""
+        self._abandoned += 1
+        self._release_permit(session)
+        if isinstance(session.executor, LoopExecutor) and session.executor.uses_helper and self._helpers is not None:
+            # It occupies one of a few helpers: the next environments get others.
+            self._helpers.shutdown(wait=False)
+            self._helpers = None
+        logger.error(
+            "session %s has ended and its call does not return: it is left behind, and the slot is free; it may "
+            "still have effects in this process (%d of at most %d such calls: max_abandoned_threads)",
+            session.id,
+            self._abandoned,
+            self.limits.max_abandoned_threads,
+            extra=about(session.id, session.episode),
+        )
+        session.abandon()
+
+    def _unstick(self, session: Session) -> None:
+        if session in self._stuck:
+            del self._stuck[session]
+            self._entrance.slots.add_stuck(-1)
+
+    def _watch_ending(self, delay_s: float) -> None:
+        assert self._loop is not None
+        self._watch = self._loop.call_later(delay_s, self._look_at_ending)
+
+    def _look_at_ending(self) -> None:
+        """Gives up what has not returned in time."""
+        self._watch = None
+        latest = time.monotonic() - self.limits.abandon_after_s
+        for session in [session for session, since in self._ending.items() if since <= latest]:
+            self.overdue(session)
+        if self._ending:
+            self._watch_ending(max(0.0, next(iter(self._ending.values())) - latest))
+
+    def _release_permit(self, session: Session) -> None:
+        """The environment of a session is not being made any more, if it was."""
+        if session.making:
+            session.making = False
+            if self._making is not None:
+                self._making.leave()
 
     def _bind(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._loop is loop:
@@ -295,7 +388,8 @@ class SessionManager:
         if self._loop is not None and self._sessions and not self._loop.is_closed():
             raise UsageError("this app has sessions on another event loop: use one loop, or make one app for each")
         self._loop = loop
-        self._sweeper = self._emptied = None
+        self._sweeper = self._emptied = self._watch = None
+        self._ending.clear()
         if self._nursery is not None:
             self._nursery.abandon()
         if self._mailbox is None:
@@ -327,6 +421,7 @@ class SessionManager:
             self._making.leave()
 
     def _make(self, session: Session) -> None:
+        session.making = True
         if session.origin is None:
             self._start(session, self._profile)
         else:
@@ -341,8 +436,7 @@ class SessionManager:
                 session.resemble(source)
                 self._start(session, source.profile, seed)
             else:
-                if self._making is not None:
-                    self._making.leave()
+                self._release_permit(session)
                 if isinstance(error, OpenEnvError):  # a session translates all others
                     session.fail(error)
                 else:  # it was closed meanwhile
@@ -356,8 +450,7 @@ class SessionManager:
         try:
             executor = self._executor(execution, session, seed)
         except RuntimeError as trouble:  # the machine has no thread left to give
-            if self._making is not None:
-                self._making.leave()
+            self._release_permit(session)
             session.fail(self._failure("could not create an environment", trouble))
         else:
             if isinstance(seed, Copied):
@@ -395,13 +488,15 @@ class SessionManager:
         if execution is Execution.INLINE:
             return InlineExecutor()
         if execution is Execution.LOOP:
-            return LoopExecutor(self._mail(), self._helper_threads())
+            self._helper_threads()  # raises if the machine has no thread left to give
+            return LoopExecutor(self._mail(), self._helper_threads)
         return ThreadExecutor(self._mail(), f"openenv-{session.id[:8]}")
 
     def _adopt(self, profile: EnvironmentProfile, thread: ThreadExecutor) -> Executor:
         if profile.execution is Execution.INLINE:
             return InlineExecutor(thread.release())
-        return LoopExecutor(self._mail(), self._helper_threads(), thread.release())
+        self._helper_threads()
+        return LoopExecutor(self._mail(), self._helper_threads, thread.release())
 
     def _mail(self) -> Mailbox:
         assert self._mailbox is not None  # made by `_bind`, before anything is opened
@@ -434,6 +529,9 @@ class SessionManager:
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
         if self._helpers is not None:
             self._helpers.shutdown(wait=False)
             self._helpers = None

@@ -140,7 +140,7 @@ class RecordedSession(Session):
 
     def stop(self) -> bool:
         if self.state is _EXECUTING:
-            self.tap.gave_up(StepTimeout("the call did not end within its time, and was stopped"))
+            self.tap.gave_up(StepTimeout(f"the call did not end within its time, {self.timeout_outcome}"))
         return super().stop()
 
     def close(self) -> None:

@@ -83,7 +83,13 @@ class Owner(Protocol):
         """The session has begun to end."""
 
     def gone(self, session: Session) -> None:
-        """Nothing of the session is left."""
+        """Nothing of the session is left; or what is left was abandoned."""
+
+    def overdue(self, session: Session) -> None:
+        """The session has ended, and its call does not return in time."""
+
+    def returned(self, session: Session) -> None:
+        """What was abandoned has returned, and its environment is closed."""
 
 
 class Session:
@@ -109,6 +115,9 @@ class Session:
         peer: The address of its client, for people to read.
         origin: Where its state is to come from; None once it has been asked, and for a session with one of its own.
         gone: Set when nothing of the session is left; None until somebody waits for that.
+        making: Its environment is being made.
+        stuck: Its call, constructor or close has not returned in time, and still has not.
+        abandoned: It is GONE though that has not returned.
         user: What whoever opened it keeps with it; nobody here looks at it.
     """
 
@@ -120,7 +129,7 @@ class Session:
         "_outside",
         "_owner",
         "_phase",
-        "_stuck",
+        "abandoned",
         "created_at",
         "detached",
         "episode",
@@ -129,11 +138,13 @@ class Session:
         "holder",
         "id",
         "life",
+        "making",
         "origin",
         "peer",
         "profile",
         "state",
         "steps",
+        "stuck",
         "used_at",
         "user",
     )
@@ -158,9 +169,9 @@ class Session:
         self.life: Life | None = None
         self.holder = 0
         self.peer = ""
-        # A call that waits for the gate, and whether one could not be stopped.
+        # A call that waits for the gate.
         self._held_back: Callable[[], None] | None = None
-        self._stuck = False
+        self.stuck = self.abandoned = self.making = False
         # Whether the call in flight has given its permit back before its end.
         self._outside = False
         # What the call in flight is counted as.
@@ -254,6 +265,16 @@ class Session:
         """Its environment has the state of another session's from here on."""
         self.episode, self.steps = source.episode, source.steps
 
+    @property
+    def timeout_outcome(self) -> str:
+        """What becomes of a call whose time is over, to go on with after "it did not end in its time"."""
+        if self._held_back is not None or self.executor is None or self.executor.stoppable:
+            return "and was stopped"
+        return (
+            "and a thread cannot be stopped: it is left behind, and its session has ended (--isolation process, "
+            "OPENENV_ISOLATION, stops such calls)"
+        )
+
     def cancel(self) -> bool:
         """Stops the call in flight, if its executor can do that (the result); its `done` comes in any case."""
         if self.state is not _EXECUTING or self.executor is None:
@@ -270,18 +291,14 @@ class Session:
     def stop(self) -> bool:
         """Ends the call in flight, whose time is over. False: it cannot be stopped, and the session ends.
 
-        Its slot then comes free when the call returns, if ever.
+        Its thread is abandoned and its slot is free again, unless as many threads as may be are abandoned already.
         """
         if self.state is not _EXECUTING or self.cancel():
             return True
-        self._stuck = True
-        METER.add(Gauge.STUCK_THREADS, 1)
         self._let_others_in()
-        told = about(self.id, self.episode)
-        what = "its call does not return, and a thread cannot be stopped: it is given up"
-        logger.error("session %s: %s", self.id, what, extra=told)
         self.state = _CLOSING
         self._owner.closing(self)
+        self._owner.overdue(self)
         return False
 
     def detach(self) -> None:
@@ -363,12 +380,24 @@ class Session:
     def live(self, executor: Executor, profile: EnvironmentProfile) -> None:
         """The environment is there."""
         self.executor, self.profile = executor, profile
-        if self.state is _CLOSING:
+        if self.state is _CLOSING or self.state is _GONE:
             executor.close(self._closed)
             return
         self.state = _DETACHED if self.detached else _LIVE
         self.used_at = time.monotonic()
         self._opened(None)
+
+    def mark_stuck(self) -> None:
+        """Its call, constructor or close has not returned in time."""
+        self.stuck = True
+        METER.add(Gauge.STUCK_THREADS, 1)
+
+    def abandon(self) -> None:
+        """Leaves what has not returned to itself; should it return, the environment is closed where it runs."""
+        self.abandoned = True
+        if self._done is not None and not self._outside:
+            self._let_others_in()
+        self._end()
 
     def fail(self, error: OpenEnvError) -> None:
         """There will be no environment: its constructor raised, or no slot came free."""
@@ -435,9 +464,6 @@ class Session:
         if self.state is _EXECUTING:
             self.state = _DETACHED if self.detached else _LIVE
         elif self.executor is not None:  # closed during the call
-            if self._stuck:
-                self._stuck = False
-                METER.add(Gauge.STUCK_THREADS, -1)
             self.executor.close(self._closed)
         # Errors of other kinds that an environment raises are about its own affairs: a lost connection of its own
         # is not the loss of this session.
@@ -448,11 +474,20 @@ class Session:
         done(result, error)
 
     def _closed(self, _: Any, error: BaseException | None) -> None:
-        self.state = _GONE
         self.executor = None
         if error is not None:
             told = about(self.id, self.episode)
             logger.warning("session %s: close() of its environment failed", self.id, exc_info=error, extra=told)
+        if self.stuck:
+            METER.add(Gauge.STUCK_THREADS, -1)
+        if self.abandoned:
+            self._owner.returned(self)
+        else:
+            self._end()
+        self.stuck = False
+
+    def _end(self) -> None:
+        self.state = _GONE
         self._owner.gone(self)
         # A circle with whoever heard of it would wait for the garbage collector, which seldom comes.
         self._opened, self._on_lost, self.user = _nobody_hears, None, None

@@ -54,10 +54,10 @@ class Slots(Protocol):
     def stuck(self) -> int:
         """Slots, of all processes, whose sessions have ended and whose calls do not return: nobody can have them."""
 
-    def stick(self, change: int) -> None:
+    def add_stuck(self, change: int) -> None:
         """So many more slots of this process are stuck, or fewer."""
 
-    def asked(self) -> None:
+    def note_request(self) -> None:
         """A session was asked for, and has a slot, waits for one, or was refused. Called once for each."""
 
     def take(self, since_ns: int, holder: int = 0) -> Room:
@@ -108,10 +108,10 @@ class LocalSlots:
     def leaving(self) -> int:
         return self._leaving
 
-    def stick(self, change: int) -> None:
+    def add_stuck(self, change: int) -> None:
         self.stuck += change
 
-    def asked(self) -> None:
+    def note_request(self) -> None:
         """No other process wants to know."""
 
     def take(self, since_ns: int, holder: int = 0) -> Room:

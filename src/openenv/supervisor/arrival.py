@@ -68,7 +68,7 @@ class Arrival(Reception):
         """It speaks HTTP alone, or is gone."""
         if not self._decided:
             self._decided = True
-            cast(WorkerConfig, self.config).worker_load.decided()
+            cast(WorkerConfig, self.config).worker_load.note_decision()
 
     def _introduce(self) -> None:
         """Takes the client for who it is, and not for the worker that asks in its place (`forward.introduction`)."""

@@ -109,7 +109,7 @@ class Fleet:
             return None
         return max(0, free - sum(child.undecided for child in self.children))
 
-    def tell_whether_serving(self, serves: bool) -> None:
+    def set_serving(self, serves: bool) -> None:
         """Tells the workers whether the server as a whole takes sessions (`GET /ready`)."""
         self._table.serving = serves
 

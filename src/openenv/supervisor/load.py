@@ -48,7 +48,7 @@ class Load:
             self._row.add(DRIFT, -1)
         self._begun = False
         if self._asked or gone:
-            self.decided()
+            self.note_decision()
             return None
         self._count += 1
         self._undecided.append(self._count)
@@ -58,17 +58,17 @@ class Load:
         """No session was asked for over a connection for a while."""
         if self._undecided and self._undecided[0] <= number:  # those in front of it are older
             self._undecided.popleft()
-            self.decided()
+            self.note_decision()
 
-    def asked(self) -> None:
+    def note_request(self) -> None:
         """A session was asked for, and has a slot, waits for one, or was refused."""
         if self._begun:
             self._asked = True
         elif self._undecided:
             self._undecided.popleft()
-            self.decided()
+            self.note_decision()
 
-    def decided(self) -> None:
+    def note_decision(self) -> None:
         """It is known what a connection wants."""
         self._row.add(DECIDED, 1)
 

@@ -59,11 +59,11 @@ class SharedSlots:
     def stuck(self) -> int:
         return self._table.stuck
 
-    def stick(self, change: int) -> None:
+    def add_stuck(self, change: int) -> None:
         self._row.add(STUCK, change)
 
-    def asked(self) -> None:
-        self._load.asked()
+    def note_request(self) -> None:
+        self._load.note_request()
 
     def take(self, since_ns: int, holder: int = 0) -> Room:
         counted = self._counted(holder)

@@ -116,7 +116,7 @@ class Supervisor:
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if full else 0)
             if events != key.events:
                 self._selector.modify(child.pipe, events, key.data)
-        self._fleet.tell_whether_serving(open_)
+        self._fleet.set_serving(open_)
         if self._ending:
             self._door.close()
         elif self._fleet.complete and not self._announced:

@@ -102,6 +102,7 @@ class Worker(DrainingServer):
             self.environment.manager.share(self._slots)
             self.environment.worker_key = membership.key
             self.environment.redirect = self._redirect
+            self.environment.serving = lambda: membership.table.serving
             self.environment.report = self._inquiry.everybody
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -172,7 +173,7 @@ class Worker(DrainingServer):
             logger.error("%d connections were lost: this process may not open more files (ulimit -n)", missing)
             for _ in range(missing):
                 self._member.load.closed()
-                self._member.load.decided()
+                self._member.load.note_decision()
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> None:
         """Has something done by a task, to which the event loop itself refers only weakly."""
@@ -194,7 +195,7 @@ class Worker(DrainingServer):
         except OSError:  # it went away on its way here, or speaks no TLS
             connection.close()
             self._member.load.closed()
-            self._member.load.decided()
+            self._member.load.note_decision()
 
     def _protocol(self, first: bytes) -> Arrival:
         return Arrival(

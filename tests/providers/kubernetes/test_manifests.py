@@ -110,8 +110,8 @@ def test_a_server_has_its_grace_before_its_pod_is_killed() -> None:
 
 def test_probes_ask_the_route_that_needs_no_key() -> None:
     container = manifests.pod(workload(start_s=45), "a")["spec"]["containers"][0]
-    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-        assert container[probe]["httpGet"] == {"path": "/health", "port": "http"}
+    for probe, path in (("startupProbe", "/health"), ("readinessProbe", "/ready"), ("livenessProbe", "/health")):
+        assert container[probe]["httpGet"] == {"path": path, "port": "http"}
     startup = container["startupProbe"]
     assert startup["periodSeconds"] * startup["failureThreshold"] == 45
 

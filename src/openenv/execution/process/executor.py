@@ -73,6 +73,7 @@ class ProcessExecutor:
         seed: What the environment goes on from when it starts; None: from nothing.
     """
 
+    stoppable = True
     __slots__ = ("_closed", "_done", "_fate", "_made", "_nursery", "_seed", "_stopped", "_timer", "_ward")
 
     def __init__(self, nursery: Nursery, seed: Seed | None = None):

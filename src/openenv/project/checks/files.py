@@ -107,7 +107,7 @@ def _healthcheck(place: Path) -> str:
     if check is None or check.text.strip().upper() == "NONE":
         raise Doubt(
             f"{path} has no HEALTHCHECK: nobody notices when the server hangs.",
-            "add a HEALTHCHECK that asks http://127.0.0.1:PORT/health",
+            "add a HEALTHCHECK that asks http://127.0.0.1:PORT/ready",
         )
     return f"HEALTHCHECK {check.text[:60]}"
 

@@ -26,7 +26,7 @@ Manifest = dict[str, Any]
 
 CONTAINER = "server"
 PORT_NAME = "http"
-HEALTH = "/health"
+HEALTH, READY = "/health", "/ready"
 SESSIONS_METRIC = "openenv_slots_held"
 """What an autoscaler goes by: sessions of a Pod, as its /metrics tells."""
 # Seconds between two looks, and how many must fail, until the server is started anew; or gets no new connections.
@@ -242,7 +242,7 @@ def _container(workload: Workload) -> Manifest:
             "failureThreshold": max(1, math.ceil(options.start_s / STARTUP_S)),
         },
         "readinessProbe": {
-            "httpGet": health,
+            "httpGet": {"path": READY, "port": PORT_NAME},
             "periodSeconds": READINESS_S,
             "timeoutSeconds": READINESS_S,
             "failureThreshold": READINESS_FAILURES,
