@@ -61,7 +61,8 @@ class Entrance:
             return
         slots, queue, limits = self.slots, self.queue, self._limits
         held = slots.held if room is _NONE else limits.max_sessions  # free slots are none of its key's business
-        decision = decide(Counts(held, slots.leaving, slots.waiting, len(queue)), limits, wait_s)
+        closing = slots.leaving - slots.stuck  # for a slot that is stuck, nobody waits unless told to
+        decision = decide(Counts(held, closing, slots.waiting, len(queue)), limits, wait_s)
         if decision is Decision.WAIT:
             timer = loop.call_later(patience(limits, wait_s), self._give_up, session, wait_s)
             queue.add(Newcomer(session, since_ns, timer))
@@ -142,6 +143,10 @@ class Entrance:
             held = most = limits.max_sessions_per_key
             setting = "max_sessions_per_key, OPENENV_MAX_SESSIONS_PER_KEY"
             message = f"{most} sessions of this API key are open, the limit ({setting}): close one or retry later"
+        elif self.slots.stuck:
+            stuck = f"{self.slots.stuck} of them by calls that do not return"
+            setting = "max_abandoned_threads, OPENENV_MAX_ABANDONED_THREADS"
+            message = f"all {most} session slots are taken, {stuck} ({setting}): retry later or start the server anew"
         retry_after_s = self._turnover.retry_after_s(time.monotonic(), len(self.queue))
         return ServerFull(held, most, message, retry_after_s=retry_after_s)
 
