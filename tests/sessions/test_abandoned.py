@@ -172,10 +172,10 @@ async def test_an_environment_that_hangs_after_its_client_has_left(cls, where):
 
 
 async def test_constructors_that_hang_do_not_keep_others_from_being_made():
-    gate = Gate()
-    manager = manager_of(lambda: GatedAsync(making=gate), 40, abandon_after_s=SOON_S, max_abandoned_threads=40)
-    manager.factory = factory = AtGates(GatedAsync)
-    factory.cls = lambda: GatedAsync(making=gate)
+    gate, before = Gate(), stuck()
+    factory = AtGates(lambda: GatedAsync(making=gate))
+    manager = manager_of(GatedAsync, 40, abandon_after_s=SOON_S, max_abandoned_threads=40)
+    manager.factory = factory
     sessions = [Witness().asks(manager) for _ in range(20)]  # more than there are threads to help
     await gate.reached()
     for session in sessions:
@@ -185,6 +185,7 @@ async def test_constructors_that_hang_do_not_keep_others_from_being_made():
     session, _ = await open_session(manager)
     assert session.state is SessionState.LIVE
     gate.open()
+    await until(lambda: stuck() == before)
     await manager.aclose()
 
 
