@@ -177,16 +177,12 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
 
     def _reset_rubric(self) -> None:
         """Has the rubric forget the last episode; to be called in `reset`."""
-        reset = getattr(self.rubric, "reset", None)
-        if reset is not None:
-            scoring.waited(reset())
+        scoring.waited(scoring.reset_of(self.rubric))
 
     async def _reset_rubric_async(self) -> None:
-        reset = getattr(self.rubric, "reset", None)
-        if reset is not None:
-            outcome = reset()
-            if inspect.isawaitable(outcome):
-                await outcome
+        outcome = scoring.reset_of(self.rubric)
+        if inspect.isawaitable(outcome):
+            await outcome
 
 
 def reseed(environment: Environment[Any, Any, Any], seed: Any) -> None:

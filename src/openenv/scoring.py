@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextvars import ContextVar
 from inspect import isawaitable
 from math import isfinite
@@ -13,12 +13,22 @@ from pydantic import BaseModel
 
 from .errors import RubricFailed
 
-__all__ = ["Sheet", "finite_score", "label", "score", "score_async", "sheet", "waited"]
+__all__ = ["Score", "Sheet", "finite_score", "label", "reset_of", "score", "score_async", "sheet", "waited"]
 
 logger = logging.getLogger(__name__)
 
 Rubric = Callable[[Any, Any], Any]
 _PLAIN = (float, int, bool)
+
+
+class Score(float):
+    """The score of synchronous rubrics. Asynchronous code may await it, as it awaits that of asynchronous ones."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, Any, float]:
+        return float(self)
+        yield  # makes this a generator
 
 
 class Sheet:
@@ -71,7 +81,7 @@ async def score_async(rubric: Rubric, action: Any, observation: Any, report: boo
     _sheet.set(page)
     try:
         given = rubric(action, observation)
-        if isawaitable(given):
+        if _is_pending(given):
             given = await given
     finally:
         _sheet.set(before)
@@ -148,9 +158,23 @@ def label(rubric: Any) -> str:
     return f"rubric {name!r} ({kind})" if name else f"rubric {kind}"
 
 
+def reset_of(rubric: Any) -> Any:
+    """Resets a rubric, by its `reset_async` if it has one, else by its `reset` if it has that.
+
+    Returns:
+        None, or an awaitable that does it.
+    """
+    reset = getattr(rubric, "reset_async", None) or getattr(rubric, "reset", None)
+    return None if reset is None else reset()
+
+
+def _is_pending(value: Any) -> bool:
+    return not isinstance(value, Score) and isawaitable(value)
+
+
 def waited(value: Any) -> Any:
     """A value that may be awaitable, for synchronous code: as it is, or what it gives."""
-    if not isawaitable(value):
+    if not _is_pending(value):
         return value
     from .background import wait_for  # asyncio takes time to import, and few rubrics need it
 

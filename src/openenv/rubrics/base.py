@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ..scoring import finite_score, label, sheet
+from ..scoring import Score, finite_score, label, reset_of, sheet
 from .settling import Steps, settle
 
 __all__ = ["Hook", "PreHook", "Rubric"]
@@ -46,12 +46,13 @@ class Rubric(ABC):
         """Scores a step: pre-hooks, `forward`, `last_score`, hooks.
 
         Returns:
-            The score; a coroutine that gives it if `forward` or a hook is asynchronous.
+            The score, which may be awaited; a coroutine that gives it if `forward` or a hook is asynchronous.
 
         Raises:
             RubricFailed: `forward` returned what is no finite number.
         """
-        return settle(self._scoring(action, observation))
+        score = settle(self._scoring(action, observation))
+        return Score(score) if isinstance(score, (float, int)) else score
 
     def _scoring(self, action: Any, observation: Any) -> Steps[float]:
         for pre_hook in self._forward_pre_hooks:
@@ -143,6 +144,8 @@ class Rubric(ABC):
     def reset(self) -> Any:
         """Forgets the last episode, in this rubric and in all below it.
 
+        A rubric may have a `reset_async` in its place.
+
         Returns:
             None; an awaitable if the `reset` of one of them is asynchronous.
         """
@@ -150,7 +153,7 @@ class Rubric(ABC):
 
     def _resetting(self) -> Steps[None]:
         for child in self._rubric_children.values():
-            yield child.reset()
+            yield reset_of(child)
 
     def state_dict(self) -> dict[str, Any]:
         """The settings of this rubric and, under the names of its children, theirs; without what is empty."""

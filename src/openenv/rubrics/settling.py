@@ -11,11 +11,13 @@ from collections.abc import Awaitable, Coroutine, Generator, Sequence
 from inspect import getcoroutinelocals, isawaitable, iscoroutine
 from typing import Any, TypeVar
 
+from ..scoring import Score
+
 __all__ = ["Steps", "drop", "settle", "together"]
 
 T = TypeVar("T")
 Steps = Generator[Any, Any, T]
-_PLAIN = frozenset({float, int, bool, type(None)})
+_PLAIN = frozenset({float, int, bool, type(None), Score})
 
 
 def settle(steps: Steps[T]) -> T | Coroutine[Any, Any, T]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 from ..scoring import finite_score, label
 from .base import Rubric
@@ -27,8 +27,13 @@ class TrajectoryRubric(Rubric):
     """
 
     intermediate_reward: float = 0.0
-    _trajectory: list[tuple[Any, Any]] | None = None
+    _trajectory: list[tuple[Any, Any]]
     _final: float | None = None
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        rubric = super().__new__(cls)
+        rubric._trajectory = []  # here, so that a subclass without `super().__init__()` has it too
+        return rubric
 
     def __init__(self, intermediate_reward: float = 0.0):
         super().__init__()
@@ -49,12 +54,10 @@ class TrajectoryRubric(Rubric):
     @property
     def trajectory(self) -> list[tuple[Any, Any]]:
         """The steps since the last reset, as pairs of action and observation."""
-        return list(self._trajectory or ())
+        return list(self._trajectory)
 
     def forward(self, action: Any, observation: Any) -> Any:
         """The intermediate reward; the score of the trajectory when the observation is done."""
-        if self._trajectory is None:
-            self._trajectory = []
         if self._final is not None:
             logger.warning(
                 "%s: a step after the end of the episode joins that episode's trajectory: "
@@ -71,7 +74,7 @@ class TrajectoryRubric(Rubric):
 
     def reset(self) -> Any:
         """Forgets the steps, in this rubric and in all below it."""
-        self._trajectory, self._final = None, None
+        self._trajectory, self._final = [], None
         return super().reset()
 
     def state_dict(self) -> dict[str, Any]:
