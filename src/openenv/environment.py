@@ -138,7 +138,7 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         """What `GET /metadata` answers."""
         return metadata_of(type(self))
 
-    def render_web(self, obs: Any) -> str | None:
+    def render_web(self, observation: Any) -> str | None:
         """HTML that shows an observation in the web UI, or None for the default view.
 
         Called after each reset and step that is done there, where the environment's other methods are; it may be
@@ -151,7 +151,7 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         """
         return None
 
-    def web_actions(self, obs: Any) -> Sequence[tuple[str, dict[str, Any]]]:
+    def web_actions(self, observation: Any) -> Sequence[tuple[str, dict[str, Any]]]:
         """Labelled actions that the web UI offers as buttons: `[("Left", {"direction": "left"}), ...]`.
 
         Called as `render_web` is. An action that is not valid is shown as such.

@@ -120,7 +120,7 @@ class OpenEnvError(Exception):
         return _rebuild, (type(self), self.__dict__)
 
 
-class UsageError(OpenEnvError, RuntimeError):
+class UsageError(OpenEnvError, RuntimeError, ValueError):
     """The caller's mistake; the same call will fail again."""
 
     blame = "client"

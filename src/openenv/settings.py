@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 from urllib.request import getproxies, proxy_bypass
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from .errors import InvalidArgument
 
@@ -88,6 +88,12 @@ class _Settings(BaseModel):
         )
 
 
+_Mode = Annotated[
+    Literal["simulation", "production"],
+    BeforeValidator(lambda mode: mode.lower() if isinstance(mode, str) else mode),
+]
+
+
 class ServerSettings(_Settings):
     """What a server reads when it starts."""
 
@@ -141,7 +147,7 @@ class ServerSettings(_Settings):
         "Seconds a new session waits for a free slot before it is refused",
         ge=0,
     )
-    mode: Literal["simulation", "production"] = _setting(
+    mode: _Mode = _setting(
         "simulation",
         "OPENENV_MODE",
         "production: only keys of scope control may reset, step and read state; all others call tools",
@@ -321,7 +327,7 @@ class ClientSettings(_Settings):
     """What a client reads when it is made."""
 
     api_key: str | None = _setting(None, "OPENENV_API_KEY", "Key to show to the server (`api_key`)", repr=False)
-    mode: Literal["simulation", "production"] = _setting(
+    mode: _Mode = _setting(
         "simulation", "OPENENV_CLIENT_MODE", "production: the server lets clients call tools only (`mode`)"
     )
     hub_url: str = _setting("https://huggingface.co", "HF_ENDPOINT", "The Hub that `from_env` takes projects from")

@@ -227,8 +227,8 @@ def test_production_hides_control(make, monkeypatch):
     with TestClient(make(Counting, Count, Counted, mode="production")) as client:
         assert client.post("/reset").status_code == 404
         assert client.get("/health").status_code == 200
-        (refused,) = told_over_websocket(client, RESET)
-        assert refused["type"] == "error"
+        (observation,) = told_over_websocket(client, RESET)
+        assert observation["type"] == "observation"
     with pytest.raises((RuntimeError, ValueError), match="neither"):
         make(Counting, Count, Counted, mode="neither")
 

@@ -54,7 +54,12 @@ class Judged(Environment[Action, Observation, State]):
 
 @pytest.mark.parametrize(
     ("rubric", "score"),
-    [(Sequential(), 1.0), (Sequential(Half(), Half()), 0.5), (WeightedSum([Half()], [1.0]), 0.5), (Gate(Half()), 0.5)],
+    [
+        (Sequential(), 1.0),
+        (Sequential(Half(), Half()), 0.5),
+        (WeightedSum([Half()], [1.0]), 0.5),
+        (Gate(Half(), 0.5), 0.5),
+    ],
 )
 async def test_a_score_of_synchronous_rubrics_can_be_awaited(rubric: Rubric, score: float) -> None:
     assert await rubric("a", "o") == rubric("a", "o") == score

@@ -157,11 +157,20 @@ def test_a_key_of_control_drives_and_others_find_nothing(keyed_server):
 
 
 @pytest.mark.parametrize("ws", [FastPath, "websockets-sansio"])
-@pytest.mark.parametrize("keys", [None, KEYS])
-def test_over_websocket_only_tools_are_served(ws, keys):
-    with served(app_of(keys=keys), ws=ws) as address:
-        headers = {} if keys is None else shown(AGENT)
-        wire = SocketWire(f"ws://{address}/ws", additional_headers=headers)
+def test_over_websocket_a_client_without_keys_drives_its_own_episode(ws):
+    """Existing clients do, and HTTP offers nothing but tools."""
+    with served(app_of("PRODUCTION"), ws=ws) as address:
+        wire = SocketWire(f"ws://{address}/ws")
+        assert wire.ask({"type": "reset"})["type"] == "observation"
+        assert wire.ask({"type": "step", "data": {"type": "move"}})["data"]["observation"]["value"] == "move"
+        assert wire.ask({"type": "state"})["type"] == "state"
+        wire.close()
+
+
+@pytest.mark.parametrize("ws", [FastPath, "websockets-sansio"])
+def test_over_websocket_only_tools_are_served_for_keys_of_agents(ws):
+    with served(app_of(keys=KEYS), ws=ws) as address:
+        wire = SocketWire(f"ws://{address}/ws", additional_headers=shown(AGENT))
         for message in ({"type": "reset"}, {"type": "state"}, {"type": "step", "data": {"type": "move"}}):
             error = wire.ask(message)["data"]
             assert (error["error"], error["code"]) == ("Forbidden", "EXECUTION_ERROR")
@@ -169,18 +178,17 @@ def test_over_websocket_only_tools_are_served(ws, keys):
         tool = wire.ask({"type": "step", "data": {"type": "call_tool"}})["data"]
         assert tool["observation"]["value"] == "call_tool"
         wire.close()
-        if keys is not None:
-            wire = SocketWire(f"ws://{address}/ws", additional_headers=shown(CONTROL))
-            assert wire.ask({"type": "reset"})["type"] == "observation"
-            assert wire.ask({"type": "state"})["type"] == "state"
-            wire.close()
+        wire = SocketWire(f"ws://{address}/ws", additional_headers=shown(CONTROL))
+        assert wire.ask({"type": "reset"})["type"] == "observation"
+        assert wire.ask({"type": "state"})["type"] == "state"
+        wire.close()
 
 
 @pytest.mark.parametrize("subprotocol", ["openenv.v2.json", "openenv.v2.msgpack"])
 async def test_over_the_second_protocol_too(subprotocol):
-    app = app_of()
+    app = app_of(keys=KEYS)
     server = app.state.openenv
-    visitor = server.porter.admit(Head(HANDSHAKE, "/ws", {}))
+    visitor = server.porter.admit(Head(HANDSHAKE, "/ws", {b"authorization": f"Bearer {AGENT}".encode()}))
     assert visitor.scope is Scope.AGENT
     end = End(server, subprotocol, visitor)
     end.now("open", session="one", token="token-of-the-first-session")
@@ -220,7 +228,7 @@ def test_the_setting_and_the_argument_which_wins():
             assert client.post("/reset").status_code == (404 if production else 200)
 
 
-@pytest.mark.parametrize("mode", ["prod", "", "Production", "simulation,production"])
+@pytest.mark.parametrize("mode", ["prod", "", "simulation,production"])
 def test_a_mode_that_is_none_is_refused_with_the_name_of_its_setting(mode):
     for attempt in (
         lambda: app_of(mode),

@@ -135,7 +135,7 @@ def test_a_reset_that_names_no_session_opens_one(client):
     assert client.post("/web/step", json={"action": {"line": "x"}}).json()["session_id"] == told["session_id"]
     assert client.post("/web/reset").json()["session_id"] == told["session_id"]
     client.cookies.clear()
-    assert error_of(client.get("/web/state")) == (400, "ResetRequired")
+    assert error_of(client.get("/web/state")) == (409, "ResetRequired")
     headers = {"X-Session-ID": told["session_id"], "X-Session-Token": told["token"]}
     assert client.get("/web/state", headers=headers).json()["step_count"] == 0
     assert client.post("/web/reset").json()["session_id"] != told["session_id"]
@@ -144,7 +144,7 @@ def test_a_reset_that_names_no_session_opens_one(client):
 
 def test_without_a_session_there_is_no_step_and_no_state(client):
     for answer in (client.post("/web/step", json={"action": {}}), client.get("/web/state")):
-        assert error_of(answer) == (400, "ResetRequired")
+        assert error_of(answer) == (409, "ResetRequired")
         assert "POST /web/reset" in answer.json()["message"]
     assert client.app.state.openenv.active_sessions == 0
 

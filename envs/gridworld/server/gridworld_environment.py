@@ -125,13 +125,13 @@ class GridworldEnvironment(Tasks, Environment[GridworldAction, GridworldObservat
     def state(self) -> GridworldState:
         return self._state
 
-    def render_web(self, obs: Any) -> str:
+    def render_web(self, observation: Any) -> str:
         """The level from above."""
-        return picture(obs)
+        return picture(observation)
 
-    def web_actions(self, obs: Any) -> Sequence[tuple[str, dict[str, Any]]]:
+    def web_actions(self, observation: Any) -> Sequence[tuple[str, dict[str, Any]]]:
         """An arrow for each direction, while the walk goes on."""
-        return () if obs.done else _BUTTONS
+        return () if observation.done else _BUTTONS
 
     def _task(self, split: str | None, index: int | None) -> str | None:
         if split is None and index is None:

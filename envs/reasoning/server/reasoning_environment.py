@@ -95,14 +95,16 @@ class ReasoningEnvironment(Tasks, Environment[ReasoningAction, ReasoningObservat
     def state(self) -> ReasoningState:
         return self._state
 
-    def render_web(self, obs: Any) -> str:
+    def render_web(self, observation: Any) -> str:
         """The question as it was set: its boards and tables need letters of one width."""
         verdict = ""
         if self._state.step_count:
-            said = "Right." if obs.correct else f"Worth {obs.score:.2f}. {escape(obs.note)}"
-            verdict = f"<p><b>{said}</b> {obs.tries_left} tries left.</p>"
+            said = "Right." if observation.correct else f"Worth {observation.score:.2f}. {escape(observation.note)}"
+            verdict = f"<p><b>{said}</b> {observation.tries_left} tries left.</p>"
         style = "white-space:pre-wrap;font:14px/1.5 ui-monospace,monospace;background:#f4f1ea;padding:1em"
-        return f'<h3>{escape(obs.task)}</h3><div style="{style}">{escape(obs.question)}</div>{verdict}'
+        return (
+            f'<h3>{escape(observation.task)}</h3><div style="{style}">{escape(observation.question)}</div>{verdict}'
+        )
 
     def _seen(self, asked: Question) -> ReasoningObservation:
         return ReasoningObservation(

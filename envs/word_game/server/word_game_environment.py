@@ -112,13 +112,13 @@ class WordGameEnvironment(Tasks, Environment[WordGameAction, WordGameObservation
     def state(self) -> WordGameState:
         return self._state
 
-    def render_web(self, obs: Any) -> str:
+    def render_web(self, observation: Any) -> str:
         """The board. It is drawn from the observation alone, so it shows what the player knows, and no more."""
-        return board_html(obs, self._state.max_guesses)
+        return board_html(observation, self._state.max_guesses)
 
-    def web_actions(self, obs: Any) -> Sequence[tuple[str, dict[str, Any]]]:
+    def web_actions(self, observation: Any) -> Sequence[tuple[str, dict[str, Any]]]:
         """Some words that would explain all marks so far: those of the list's first ones, the answer or not."""
-        if obs.done or not self._playing:
+        if observation.done or not self._playing:
             return []
         words = self._rules.words
         shown = sorted(words[place] for place in self._candidates[:OFFERED])

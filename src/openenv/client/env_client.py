@@ -11,7 +11,7 @@ from typing import Any, Generic, Self, TypeVar, get_origin
 from pydantic import TypeAdapter
 
 from ..cleanup import kept
-from ..errors import InvalidArgument, UsageError
+from ..errors import InvalidArgument, ProtocolViolation, UsageError
 from ..generics import type_arguments
 from ..settings import ClientSettings
 from ..types import ObsT, StateT, StepResult
@@ -309,8 +309,10 @@ class EnvClient(SessionHolder, Launchable, Generic[ActT, ObsT, StateT]):
         return dump_action(action)
 
     def _parse_result(self, payload: dict[str, Any]) -> StepResult[ObsT]:
-        """A reply to reset or step as a result."""
-        return parse_observation(self._types[0], payload)
+        """A reply to reset or step as a result. A reply has an observation; existing code also passes `{}`."""
+        return parse_observation(
+            self._types[0], payload if "observation" in payload else {**payload, "observation": {}}
+        )
 
     def _parse_state(self, payload: dict[str, Any]) -> StateT:
         """A reply to state as this client's state."""
@@ -323,16 +325,24 @@ class EnvClient(SessionHolder, Launchable, Generic[ActT, ObsT, StateT]):
         session = await self._open(anew=True)
         payload = await session.call("reset", arguments, self._message_timeout_s)
         check_seed(self, arguments, payload)
-        return _read(self._parse_result, payload)
+        return _read(self._parse_result, _with_observation(payload))
 
     async def _step_async(self, action: ActT, timeout_s: float | None = None) -> StepResult[ObsT]:
         session = await self._open()
         limit_s = self._message_timeout_s if timeout_s is None else timeout_s
-        return _read(self._parse_result, await session.call("step", self._step_payload(action), limit_s))
+        payload = await session.call("step", self._step_payload(action), limit_s)
+        return _read(self._parse_result, _with_observation(payload))
 
     async def _state_async(self) -> StateT:
         session = await self._open()
         return _read(self._parse_state, await session.call("state", None, self._message_timeout_s))
+
+
+def _with_observation(payload: dict[str, Any]) -> dict[str, Any]:
+    """A reply, if it has an observation. Raises `ProtocolViolation` where it has none."""
+    if "observation" not in payload:
+        raise ProtocolViolation(f"a reply without an observation: {payload!r:.200}")
+    return payload
 
 
 def _read(parse: Callable[[dict[str, Any]], T], payload: dict[str, Any]) -> T:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Self, cast
 
 from pydantic import ConfigDict, ValidationError
@@ -40,7 +40,36 @@ class MCPClientBase(EnvClient[Any, Any, State]):
     By default everything is one session: `reset`, `step`, and tools by way of steps, each exactly once. With
     `mode="production"` (or OPENENV_CLIENT_MODE), tools are all that there is: they are used by JSON-RPC at the `/mcp`
     of the server, over a WebSocket that is one session, and `reset`, `step` and `state` raise `UsageError`.
+
+    Args:
+        options: As `EnvClient`; those that may be given by position have another order here, which existing code has.
     """
+
+    def __init__(
+        self,
+        base_url: str | Sequence[str] | None = None,
+        connect_timeout_s: float = 10.0,
+        message_timeout_s: float | None = 60.0,
+        websocket_ping_interval_s: float | None = 20.0,
+        websocket_ping_timeout_s: float | None = 20.0,
+        provider: Any = None,
+        mode: str | None = None,
+        max_message_size_mb: float = 100.0,
+        headers: Mapping[str, str] | None = None,
+        **options: Any,
+    ):
+        super().__init__(
+            base_url,
+            connect_timeout_s,
+            message_timeout_s,
+            max_message_size_mb,
+            websocket_ping_interval_s,
+            websocket_ping_timeout_s,
+            provider,
+            mode,
+            headers,
+            **options,
+        )
 
     def list_tools(self, use_cache: bool = True) -> Awaitable[list[Tool]]:
         """The tools that there are.
@@ -210,11 +239,11 @@ class SyncMCPToolClient(SyncEnvClient[Any, Any, State]):
     """`MCPToolClient` without `await`.
 
     Args:
-        client: The client it drives; both share one session.
+        async_client: The client it drives; both share one session.
     """
 
-    def __init__(self, client: MCPToolClient):
-        super().__init__(client)
+    def __init__(self, async_client: MCPToolClient):
+        super().__init__(async_client)
 
     def list_tools(self, use_cache: bool = True) -> list[Tool]:
         """See `MCPToolClient.list_tools`."""

@@ -22,11 +22,11 @@ class SyncEnvClient(Generic[ActT, ObsT, StateT]):
     """`EnvClient` without `await`; it may be used from any thread, and inside a running event loop too.
 
     Args:
-        client: The client it drives; both share one session.
+        async_client: The client it drives; both share one session.
     """
 
-    def __init__(self, client: EnvClient[ActT, ObsT, StateT]):
-        self._client = client
+    def __init__(self, async_client: EnvClient[ActT, ObsT, StateT]):
+        self._client = async_client
 
     @property
     def async_client(self) -> EnvClient[ActT, ObsT, StateT]:

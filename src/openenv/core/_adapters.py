@@ -12,19 +12,21 @@ __all__ = ["deserialize_action", "deserialize_action_with_preprocessing"]
 
 
 def deserialize_action(action_data: Mapping[str, Any], action_cls: type[Action]) -> Action:
-    """`read_action`, which makes tool actions too where no class of its own is asked for."""
+    """`read_action`; where no class but those of tool actions is asked for, `type` says which of them it makes."""
     return read_action(action_data, _class_of(action_data, action_cls))
 
 
 def deserialize_action_with_preprocessing(action_data: Mapping[str, Any], action_cls: type[Action]) -> Action:
-    """`read_form`, which makes tool actions too where no class of its own is asked for."""
+    """`read_form`; where no class but those of tool actions is asked for, `type` says which of them it makes."""
     return read_form(action_data, _class_of(action_data, action_cls))
 
 
 def _class_of(values: Mapping[str, Any], cls: type[Action]) -> type[Action]:
     kind = values.get("type")
-    if cls is not Action or kind not in {"list_tools", "call_tool"}:
+    if kind not in {"list_tools", "call_tool"}:
         return cls
     from ..mcp.types import CallToolAction, ListToolsAction
 
+    if cls not in (Action, CallToolAction, ListToolsAction):
+        return cls
     return CallToolAction if kind == "call_tool" else ListToolsAction

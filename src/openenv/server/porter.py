@@ -88,10 +88,10 @@ def without_keys(offers: Iterable[str]) -> list[str]:
 
 
 def production_of(mode: str) -> bool:
-    """Whether a mode is that of production. Raises `InvalidArgument` for one that is none."""
-    if mode not in set(ServerMode):
+    """Whether a mode, in upper or lower case, is that of production. Raises `InvalidArgument` for another text."""
+    if mode.lower() not in set(ServerMode):
         raise InvalidArgument(f"setting mode (OPENENV_MODE): {mode!r} is none of {', '.join(ServerMode)}")
-    return mode == ServerMode.PRODUCTION
+    return mode.lower() == ServerMode.PRODUCTION
 
 
 class Porter:
@@ -106,7 +106,8 @@ class Porter:
 
     Attributes:
         keys: Those that it knows.
-        production: Only keys of scope control are for more than tools. Where no key is asked for, nobody has one.
+        production: Only keys of scope control are for more than tools. Where no key is asked for, HTTP offers tools
+            alone, and a WebSocket drives its own episode.
     """
 
     def __init__(self, settings: ServerSettings, clock: Callable[[], float] = time.monotonic):
@@ -130,7 +131,7 @@ class Porter:
         if (head.method, head.path) in _FOR_ALL:
             return Visitor(Scope.VIEW, 0, peer)
         shown = _shown(head.fields)
-        visitor = self._anybody(peer) if self.keys.open else self._recognize(head, shown, peer)
+        visitor = self._anybody(head, peer) if self.keys.open else self._recognize(head, shown, peer)
         if _TRACE in head.fields:
             visitor = visitor._replace(traceparent=head.fields[_TRACE].decode("latin-1"))
         if self.keys.open:  # a page elsewhere has no key to show
@@ -142,8 +143,10 @@ class Porter:
             raise _hidden(head) if self.production else refusal(visitor.scope, str(head))
         return visitor
 
-    def _anybody(self, peer: str) -> Visitor:
-        return Visitor(Scope.AGENT if self.production else Scope.CONTROL, 0, peer)
+    def _anybody(self, head: Head, peer: str) -> Visitor:
+        # In production, no HTTP route drives an episode. Over `/ws`, clients without keys may drive their own.
+        drives = not self.production or (head.method, head.path) == (HANDSHAKE, "/ws")
+        return Visitor(Scope.CONTROL if drives else Scope.AGENT, 0, peer)
 
     def _recognize(self, head: Head, shown: list[bytes], peer: str) -> Visitor:
         for key in shown:

@@ -161,7 +161,7 @@ def _faults(actions: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _no_episode() -> Response:
-    return answer_to(ResetRequired("there is no episode yet: POST /web/reset begins one"))
+    return answer_to(ResetRequired("there is no episode yet: POST /web/reset begins one"), 409)
 
 
 def _json(content: Any) -> Response:

@@ -138,13 +138,13 @@ class GymnasiumEnvironment(Environment[GymnasiumAction, GymnasiumObservation, Gy
     def close(self) -> None:
         self._env.close()
 
-    def render_web(self, obs: Any) -> str | None:
+    def render_web(self, observation: Any) -> str | None:
         """What the environment renders: a picture with `render_mode=rgb_array`, text with `ansi`, else nothing."""
         if self._env.render_mode in (None, "human") or self._episode_id is None:
             return None
         return as_html(self._env.render())
 
-    def web_actions(self, obs: Any) -> list[tuple[str, dict[str, Any]]]:
+    def web_actions(self, observation: Any) -> list[tuple[str, dict[str, Any]]]:
         """A button for each action, where there are few."""
         return _buttons(self._env) if self._playing else []
 

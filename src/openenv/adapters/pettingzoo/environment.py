@@ -113,14 +113,14 @@ class PettingZooEnvironment(Environment[PettingZooAction, PettingZooObservation,
     def close(self) -> None:
         self._game.env.close()
 
-    def render_web(self, obs: Any) -> str | None:
+    def render_web(self, observation: Any) -> str | None:
         """What the environment renders: a picture with `render_mode=rgb_array`, text with `ansi`, else nothing."""
         env = self._game.env
         if getattr(env, "render_mode", None) in (None, "human") or self._state.episode_id is None:
             return None
         return as_html(env.render())
 
-    def web_actions(self, obs: Any) -> list[tuple[str, dict[str, Any]]]:
+    def web_actions(self, observation: Any) -> list[tuple[str, dict[str, Any]]]:
         """A button for each action that is allowed, where one agent is to act and has few."""
         if not self._playing or len(self._state.to_act) != 1:
             return []
@@ -128,7 +128,7 @@ class PettingZooEnvironment(Environment[PettingZooAction, PettingZooObservation,
         space = self._game.env.action_space(self.names[name])
         if not isinstance(space, spaces.Discrete) or space.n > MOST_BUTTONS:
             return []
-        mask = obs["action_masks"].get(name) if "action_masks" in obs else None
+        mask = observation["action_masks"].get(name) if "action_masks" in observation else None
         values = range(int(space.start), int(space.start + space.n))
         allowed = [value for place, value in enumerate(values) if mask is None or mask[place]]
         return [(f"{name}: {value}", {"actions": {name: value}}) for value in allowed]

@@ -68,9 +68,9 @@ class MyEnvironment(Environment[MyAction, MyObservation, MyState]):
         """Called once, when the session ends: give back what was opened."""
         self._env.close()
 
-    def render_web(self, obs: Any) -> str:
-        """The cart and its pole, drawn for the web page. `obs` has the fields of the observation."""
-        x, degrees = 150 + 50 * obs.cart_position, math.degrees(obs.pole_angle)
+    def render_web(self, observation: Any) -> str:
+        """The cart and its pole, drawn for the web page. `observation` has the fields of the observation."""
+        x, degrees = 150 + 50 * observation.cart_position, math.degrees(observation.pole_angle)
         return (
             '<svg viewBox="0 0 300 110" width="100%" role="img" aria-label="cart and pole">'
             '<line x1="30" y1="100" x2="270" y2="100" stroke="gray"/>'

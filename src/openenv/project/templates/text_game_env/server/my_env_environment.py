@@ -71,18 +71,18 @@ class MyEnvironment(Environment[MyAction, MyObservation, MyState]):
     def state(self) -> MyState:
         return self._state
 
-    def render_web(self, obs: Any) -> str:
-        """What the web page shows. `obs` has the fields of the observation. Texts are escaped: they are no HTML."""
+    def render_web(self, observation: Any) -> str:
+        """What the web page shows. `observation` is a dict of its fields. Texts are escaped: they are no HTML."""
         rooms = "".join(
             f"<li>{'<b>you are here: </b>' if room == self._state.room else ''}{escape(room)}</li>" for room in DOORS
         )
         bag = "the key" if self._state.has_key else "nothing"
         turn = f"Turn {self._state.step_count} of {MOST_TURNS}. You carry {bag}."
-        return f"<p>{escape(obs.text)}</p><ul>{rooms}</ul><p>{turn}</p>"
+        return f"<p>{escape(observation.text)}</p><ul>{rooms}</ul><p>{turn}</p>"
 
-    def web_actions(self, obs: Any) -> Sequence[tuple[str, dict[str, Any]]]:
+    def web_actions(self, observation: Any) -> Sequence[tuple[str, dict[str, Any]]]:
         """The buttons of the web page: a label, and the action that it stands for."""
-        return [(command, {"command": command}) for command in obs.commands]
+        return [(command, {"command": command}) for command in observation.commands]
 
     def _do(self, command: str) -> tuple[str, float]:
         """What happens, and what it is worth."""
