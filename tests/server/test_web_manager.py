@@ -32,7 +32,7 @@ async def managed(environment: Any = ProbeEnvironment, **options: Any) -> AsyncI
     settings = ServerSettings.read({}, **options)
     server = HTTPEnvServer(environment, ProbeAction, ProbeObservation, settings=settings)
     try:
-        yield WebInterfaceManager(server, load_environment_metadata(environment, "probe"))
+        yield WebInterfaceManager(server, metadata=load_environment_metadata(environment, "probe"))
     finally:
         await server.aclose()
 
@@ -85,7 +85,7 @@ async def test_actions_may_be_of_any_type():
             return ProbeObservation(value=sorted(action))
 
     server = HTTPEnvServer(Loose, dict[str, Any], ProbeObservation, settings=ServerSettings.read({}))
-    manager = WebInterfaceManager(server, load_environment_metadata(Loose))
+    manager = WebInterfaceManager(server, metadata=load_environment_metadata(Loose))
     await manager.reset_environment()
     odd = object()
     assert (await manager.step_environment({"b": 1, "a": odd}))["observation"]["value"] == ["a", "b"]
@@ -160,7 +160,7 @@ async def test_calls_come_from_any_event_loop():
 
 def test_a_connected_socket_is_sent_the_episode_as_it_goes():
     server = HTTPEnvServer(ProbeEnvironment, ProbeAction, ProbeObservation, settings=ServerSettings.read({}))
-    manager = WebInterfaceManager(server, load_environment_metadata(ProbeEnvironment, "probe"))
+    manager = WebInterfaceManager(server, metadata=load_environment_metadata(ProbeEnvironment, "probe"))
     app = FastAPI()
 
     @app.websocket("/episode")
@@ -229,3 +229,14 @@ async def test_a_socket_that_is_gone_is_forgotten():
         assert manager.connected_clients == []
         await manager.disconnect_websocket(socket)
         assert (await manager.reset_environment())["done"] is False
+
+
+async def test_an_environment_has_a_server_of_its_own_there():
+    """`WebInterfaceManager(env, action_cls, observation_cls)`, as existing code makes one."""
+    environment = ProbeEnvironment()
+    manager = WebInterfaceManager(environment, ProbeAction, ProbeObservation)
+    assert manager.env is environment
+    assert manager.metadata.name == "ProbeEnvironment"
+    await manager.reset_environment()
+    payload = await manager.step_environment({"number": 5})
+    assert payload["observation"]["value"] == 5

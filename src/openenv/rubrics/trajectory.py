@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
 from ..scoring import finite_score, label
 from .base import Rubric
@@ -27,13 +27,7 @@ class TrajectoryRubric(Rubric):
     """
 
     intermediate_reward: float = 0.0
-    _trajectory: list[tuple[Any, Any]]
     _final: float | None = None
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        rubric = super().__new__(cls)
-        rubric._trajectory = []  # here, so that a subclass without `super().__init__()` has it too
-        return rubric
 
     def __init__(self, intermediate_reward: float = 0.0):
         super().__init__()
@@ -50,6 +44,16 @@ class TrajectoryRubric(Rubric):
     @abstractmethod
     def compute_step_rewards(self) -> Any:
         """The rewards of the steps so far, one for each, with which an episode's score is told to its steps."""
+
+    @property
+    def _trajectory(self) -> list[tuple[Any, Any]]:
+        # Made when it is asked for, so that a subclass without `super().__init__()` has one too.
+        steps: list[tuple[Any, Any]] = self.__dict__.setdefault("_steps", [])
+        return steps
+
+    @_trajectory.setter
+    def _trajectory(self, steps: list[tuple[Any, Any]]) -> None:
+        self.__dict__["_steps"] = steps
 
     @property
     def trajectory(self) -> list[tuple[Any, Any]]:

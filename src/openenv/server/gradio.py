@@ -37,7 +37,7 @@ def add_page(app: FastAPI, server: HTTPEnvServer, builder: Callable[..., Any], t
         return
     gradio = importlib.import_module("gradio")
     metadata = load_environment_metadata(server.env_factory, server.env_name)
-    manager = WebInterfaceManager(server, metadata)
+    manager = WebInterfaceManager(server, metadata=metadata)
     fields = action_fields(server.action_cls)
     quick_start = get_quick_start_markdown(metadata, server.action_cls, server.observation_cls)
     blocks = builder(

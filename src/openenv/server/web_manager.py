@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from fastapi import WebSocket, WebSocketDisconnect
 
+from ..environment import Environment
 from ..errors import ResetRequired, StepFailed, UnknownSession
 from ..protocol.forms import read_form
 from ..types import EnvironmentMetadata
+from .environment_server import HTTPEnvServer
+from .metadata import load_environment_metadata
 from .visitor import ANYBODY
 from .web_episode import ActionLog, Episode, EpisodeState, Played
 from .web_socket import send
-
-if TYPE_CHECKING:
-    from .environment_server import HTTPEnvServer
 
 __all__ = ["ActionLog", "EpisodeState", "WebInterfaceManager"]
 
@@ -34,10 +34,13 @@ class WebInterfaceManager:
     for too long, the next reset opens another one. Calls may come from any event loop.
 
     Args:
-        server: Where the session is.
+        env: The server where the session is, or an environment, which then has a server of its own here.
+        action_cls: Its actions; those of the server by default.
+        observation_cls: Its observations; those of the server by default.
         metadata: What the environment says about itself.
 
     Attributes:
+        env: The environment that it was made with; None if that was a server.
         episode_state: The episode as it was after the last call.
         home: The event loop of the server; None until it runs.
         connected_clients: The sockets that are sent each state of the episode.
@@ -45,7 +48,17 @@ class WebInterfaceManager:
 
     MAX_ACTION_LOGS = 1000
 
-    def __init__(self, server: HTTPEnvServer, metadata: EnvironmentMetadata):
+    def __init__(
+        self,
+        env: HTTPEnvServer | Environment[Any, Any, Any],
+        action_cls: Any = None,
+        observation_cls: Any = None,
+        metadata: EnvironmentMetadata | None = None,
+    ):
+        self.env = None if isinstance(env, HTTPEnvServer) else env
+        server = env if isinstance(env, HTTPEnvServer) else HTTPEnvServer(lambda: env, action_cls, observation_cls)
+        if metadata is None:
+            metadata = load_environment_metadata(server.env_factory if self.env is None else self.env)
         self.action_cls = server.action_cls
         self.observation_cls = server.observation_cls
         self.metadata = metadata
