@@ -25,6 +25,11 @@ REFUSED: dict[str, tuple[int, int | None]] = {
     "modify_ldt": (154, None), "iopl": (172, None), "ioperm": (173, None), "syslog": (103, 116),
     # counted for each user of the machine, whom other processes share
     "inotify_init": (253, None), "inotify_init1": (294, 26), "fanotify_init": (300, 262),
+    # counted for the whole machine, of which one process may take all
+    "io_setup": (206, 0),
+    # sockets: without a network they lead nowhere, or to sockets of the host in folders that can be read; the kernel
+    # counts their memory for no process. Pairs, which event loops need, remain.
+    "socket": (41, 198),
     # memory that no limit counts
     "memfd_create": (319, 279), "memfd_secret": (447, 447), "shmget": (29, 194), "msgget": (68, 186),
     "semget": (64, 190), "mq_open": (240, 180),
@@ -36,14 +41,17 @@ REFUSED: dict[str, tuple[int, int | None]] = {
     "sethostname": (170, 161), "setdomainname": (171, 162), "vhangup": (153, 58),
 }  # fmt: skip
 _MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
-_CLONE, _CLONE3, _PRLIMIT, _SOCKET, _IOCTL = (56, 220), (435, 435), (302, 261), (41, 198), (16, 29)
+_CLONE, _CLONE3, _PRLIMIT, _PAIR, _IOCTL = (56, 220), (435, 435), (302, 261), (53, 199), (16, 29)
+_SETSOCKOPT = (54, 208)
 _NEW_NAMESPACES = 0x7E02_0080
-_FAMILIES = (1, 2, 10)  # unix, and internet, which leads nowhere: the others are not all bound to a network namespace
+_UNIX = 1
+# SO_SNDBUF, SO_RCVBUF, SO_SNDBUFFORCE, SO_RCVBUFFORCE: what a pair of sockets may hold stays what it is by default.
+_BUFFERS = (7, 8, 32, 33)
 _TERMINAL = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX: typing into a terminal
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL, _EPERM, _ENOSYS, _EAFNOSUPPORT = 0x7FFF_0000, 0x8000_0000, 0x0005_0001, 0x0005_0026, 0x0005_0061
-_NUMBER_AT, _MACHINE_AT, _FIRST_AT, _SECOND_AT = 0, 4, 16, 24  # in what the kernel tells of a call
+_NUMBER_AT, _MACHINE_AT, _FIRST_AT, _SECOND_AT, _THIRD_AT = 0, 4, 16, 24, 32  # in what the kernel tells of a call
 _X32 = 0x4000_0000
 
 
@@ -66,8 +74,9 @@ def compiled(machine: str = "") -> bytes:
     program += _when(_CLONE[column], _FIRST_AT, [_line(_ANY_BIT, _NEW_NAMESPACES, 0, 1), _line(_RETURN, _EPERM)])
     # Limits of this process alone.
     program += _when(_PRLIMIT[column], _FIRST_AT, [_line(_EQUAL, 0, 1, 0), _line(_RETURN, _EPERM)])
-    families = [_line(_EQUAL, family, len(_FAMILIES) - at, 0) for at, family in enumerate(_FAMILIES)]
-    program += _when(_SOCKET[column], _FIRST_AT, [*families, _line(_RETURN, _EAFNOSUPPORT)])
+    program += _when(_PAIR[column], _FIRST_AT, [_line(_EQUAL, _UNIX, 1, 0), _line(_RETURN, _EAFNOSUPPORT)])
+    sizes = [line for option in _BUFFERS for line in (_line(_EQUAL, option, 0, 1), _line(_RETURN, _EPERM))]
+    program += _when(_SETSOCKOPT[column], _THIRD_AT, sizes)
     typing = [line for code in _TERMINAL for line in (_line(_EQUAL, code, 0, 1), _line(_RETURN, _EPERM))]
     program += _when(_IOCTL[column], _SECOND_AT, typing)
     return b"".join([*program, _line(_RETURN, _ALLOW)])
