@@ -77,6 +77,12 @@ async def test_the_keyrings_of_the_kernel_cannot_be_reached():
         assert await patient.do(do="keyring") == [errno.EPERM] * 3
 
 
+async def test_the_asynchronous_requests_of_the_machine_cannot_be_taken():
+    """One process could take all of them (fs.aio-max-nr), and no other program would get any."""
+    async with patient_of(sandbox="bwrap") as patient:
+        assert await patient.do(do="asynchronous_io") == errno.EPERM
+
+
 async def test_what_leaves_its_group_ends_with_its_session():
     async with nursery_of(sandbox="bwrap") as nursery:
         patient = Patient(nursery)

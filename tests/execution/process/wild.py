@@ -202,6 +202,15 @@ class Wild(Environment[Action, Observation, State]):
         )
         return [ctypes.get_errno() if libc.syscall(*call) < 0 else 0 for call in calls]
 
+    def asynchronous_io(self) -> int:
+        libc = ctypes.CDLL(None, use_errno=True)
+        setup, destroy = {"x86_64": (206, 207), "aarch64": (0, 1)}[os.uname().machine]
+        context = ctypes.c_ulong(0)
+        if libc.syscall(setup, 8, ctypes.byref(context)) < 0:
+            return ctypes.get_errno()
+        libc.syscall(destroy, context)
+        return 0
+
     def limits(self) -> dict[str, int]:
         import resource
 

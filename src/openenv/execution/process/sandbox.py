@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from ...errors import UsageError
-from . import keyrings, linux
+from . import linux, refused_calls
 
 __all__ = ["VARIABLES", "check", "command", "fork_inside"]
 
@@ -154,4 +154,4 @@ def _furnish(kept: list[str], tmp_bytes: int) -> None:
     # Read-only: root without capabilities may write to much of what lies there.
     linux.mount("proc", "/proc", "proc", flags | _MS_NOEXEC | _MS_RDONLY)
     linux.give_up_privileges()
-    keyrings.refuse()
+    refused_calls.refuse()
