@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from ..environment import Environment, Transform
 from ..errors import NotForkable, UsageError
 from ..signatures import Accepted, accepted
 from ..types import Action, Observation, State
-from .result import NOT_OURS, ToolFault, failed
+from .result import NOT_OURS, ToolFault, failed, message_of
+from .session import client_of
 from .toolbox import VALID_MODES, Toolbox
 from .types import (
     MCP_TOOL_CALL_TIMEOUT,
@@ -116,6 +118,58 @@ class MCPEnvironment(Environment[Any, Any, Any]):
             return declared
         return lambda function: self._tools().declare(function, mode, name)
 
+    @functools.cached_property
+    def mcp_client(self) -> Any:
+        """A client of the server for code that connects it itself (`async with`); None after `close`."""
+        return client_of(self._tools().server)
+
+    @contextlib.asynccontextmanager
+    async def mcp_session(self) -> AsyncIterator[Any]:
+        """The MCP session that the tools run in, for the length of a block: gives its client.
+
+        The client is a `fastmcp.Client`, or that of the SDK where `fastmcp` is not installed. Steps on the same event
+        loop use the same session. A session that the block opens ends with the block; one that a step has opened
+        lasts until the environment closes.
+
+        Raises:
+            RuntimeError: The environment was closed, or the server cannot begin a session.
+        """
+        tools = self._tools()
+        if tools.closed:
+            raise RuntimeError(f"MCP client is not available: this {type(self).__name__} was closed; make another one")
+        async with tools.sessions.connect() as client:
+            yield client
+
+    @property
+    def supports_code_mode(self) -> bool:
+        """Whether there is `execute_code`: yes."""
+        return True
+
+    def execute_code(self, code: str) -> Observation:
+        """Runs Python code that may call the tools as functions, in this process and without a limit of time.
+
+        The functions are those of `get_callables`, so a tool that takes a `Context` has to be given one.
+
+        Args:
+            code: Statements. What they assign to `result` is the result.
+
+        Returns:
+            An observation with `metadata["result"]`, which is None if nothing was assigned, or with
+            `metadata["error"]` if the code failed. Neither is a step: `reward` is 0.
+        """
+        names: dict[str, Any] = dict(self.get_callables())
+        tool = names.get("result")
+        try:
+            exec(compile(code, "<code>", "exec"), names)  # noqa: S102 - that is what it is for
+        except NOT_OURS:
+            raise
+        except SyntaxError as error:
+            return _of_code(error=f"Syntax error: {error}")
+        except BaseException as error:  # noqa: BLE001 - SystemExit of the code, too, is a result of it
+            return _of_code(error=message_of(error) or type(error).__name__)
+        result = names.get("result")
+        return _of_code(result=None if result is tool else result)
+
     def get_callables(self) -> dict[str, Callable[..., Any]]:
         """The functions behind the tools, by name, of those that were declared in this process."""
         return self._tools().functions(mode_of(self))
@@ -169,9 +223,7 @@ class MCPEnvironment(Environment[Any, Any, Any]):
 
     def close(self) -> None:
         """Ends the threads of the tools, as does a `close` that overrides this one and does not call it."""
-        toolbox = toolbox_of(self)
-        if toolbox is not None:
-            toolbox.close()
+        _close_tools(self)
 
     def _limit(self, timeout_s: float | None) -> float | None:
         limit = self.tool_timeout_s if timeout_s is None else timeout_s
@@ -198,6 +250,13 @@ def toolbox_of(environment: Any) -> Toolbox | None:
     return found if isinstance(found, Toolbox) else None
 
 
+def _close_tools(environment: Any) -> None:
+    toolbox = toolbox_of(environment)
+    if toolbox is not None:
+        toolbox.close()
+        environment.mcp_client = None
+
+
 def _closing(close: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """A `close` of a subclass, after which the threads of the tools end too.
 
@@ -209,9 +268,7 @@ def _closing(close: Callable[[Any], Any]) -> Callable[[Any], Any]:
         try:
             return close(self)
         finally:
-            toolbox = toolbox_of(self)
-            if toolbox is not None:
-                toolbox.close()
+            _close_tools(self)
 
     return closing
 
@@ -220,6 +277,10 @@ def _closing(close: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def _accepted(method: Any) -> Accepted:
     """Which arguments a method takes beside itself and the action."""
     return accepted(method, positional=2)
+
+
+def _of_code(**metadata: Any) -> Observation:
+    return Observation(done=False, reward=0.0, metadata=metadata)
 
 
 def _answered(action: CallToolAction, result: ToolResult) -> CallToolObservation:

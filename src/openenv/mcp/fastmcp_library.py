@@ -7,15 +7,17 @@ context, for 10 us. Whether that is so is looked at for each call, since servers
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from .library import Listed, Shortcut, declared_names, is_plainly_synchronous, listed
 from .result import ToolFault, ToolResult, failed, invalid, not_found
+from .session import McpSessions, in_request
 
 __all__ = ["FastMcpLibrary"]
 
@@ -26,7 +28,14 @@ class FastMcpLibrary:
     """See `library.Library`."""
 
     def __init__(self, server: Any):
+        from fastmcp.server.server import default_lifespan
+
         self.server = server
+        self.sessions = McpSessions(server)
+        lifespan = getattr(server, "_lifespan", default_lifespan)
+        self.starts = lifespan is not default_lifespan or any(map(_begins_sessions, server.middleware))
+        # A tool hid tools of the session, or showed some.
+        self._has_rules = False
         self._shortcuts: dict[str, tuple[Any, Shortcut | None]] = {}
 
     def names(self) -> list[str]:
@@ -36,9 +45,10 @@ class FastMcpLibrary:
         return declared_names(self._own().values())
 
     async def tools(self) -> list[Listed]:
+        found = await (self._in_session(self.server.list_tools) if self.sessions.open_here else self.server.list_tools())
         return [
             listed(tool, tool.to_mcp_tool().model_dump(mode="json", by_alias=True, exclude_none=True))
-            for tool in await self.server.list_tools()
+            for tool in found
         ]
 
     def shortcut(self, name: str) -> Shortcut | None:
@@ -47,7 +57,7 @@ class FastMcpLibrary:
             return None
         known = self._shortcuts.get(name)
         if known is None or known[0] is not tool:
-            known = self._shortcuts[name] = tool, _shortcut(self.server, tool)
+            known = self._shortcuts[name] = tool, _shortcut(self.server, tool, self.sessions)
         return known[1]
 
     async def call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
@@ -55,7 +65,7 @@ class FastMcpLibrary:
         from fastmcp.exceptions import ValidationError as WrongArguments
 
         try:
-            return _result(name, await self.server.call_tool(name, arguments))
+            return _result(name, await self._in_session(lambda: self._call(name, arguments)))
         except WrongArguments as error:
             raise invalid(name, error.__cause__ or error) from error
         except NotFoundError as error:
@@ -64,6 +74,17 @@ class FastMcpLibrary:
             raise
         except Exception as error:  # the edge to foreign code
             raise failed(name, error.__cause__ or error) from error
+
+    async def _in_session(self, make: Callable[[], Awaitable[Any]]) -> Any:
+        """Awaits what is made in the context of a request of the session."""
+        opened = await self.sessions.open()
+        with _in_request(opened.request(self.sessions.number())):
+            return await make()
+
+    async def _call(self, name: str, arguments: dict[str, Any]) -> Any:
+        result = await self.server.call_tool(name, arguments)
+        self._has_rules = self._has_rules or await _has_rules(self.server)
+        return result
 
     def _own(self) -> dict[str, Any]:
         """What was declared on the server itself, by FastMCP's keys; nothing of a version that keeps it elsewhere."""
@@ -77,6 +98,7 @@ class FastMcpLibrary:
         own = getattr(server, "_local_provider", None)
         return (
             own is not None
+            and not self._has_rules
             and server.providers == [own]
             and not (getattr(server, "transforms", None) or getattr(own, "transforms", None))
             and not (getattr(server, "_mask_error_details", True) or getattr(server, "strict_input_validation", True))
@@ -84,7 +106,7 @@ class FastMcpLibrary:
         )
 
 
-def _shortcut(server: Any, tool: Any) -> Shortcut | None:
+def _shortcut(server: Any, tool: Any, sessions: McpSessions) -> Shortcut | None:
     """None for a tool with something special about it, which is FastMCP's to do."""
     from fastmcp.server.dependencies import without_injected_parameters
     from fastmcp.tools.function_tool import FunctionTool
@@ -100,7 +122,7 @@ def _shortcut(server: Any, tool: Any) -> Shortcut | None:
     asynchronous = inspect.iscoroutinefunction(function)
     if special or not (asynchronous or (is_plainly_synchronous(function) and _never_waits(server))):
         return None
-    run = _runner(server, tool, asynchronous)
+    run = _runner(server, tool, asynchronous, sessions)
     return Shortcut(run, asynchronous, asynchronous or getattr(tool, "run_in_thread", True))
 
 
@@ -124,16 +146,15 @@ def _never_waits(server: Any) -> bool:
 
 
 def _runner(
-    server: Any, tool: Any, asynchronous: bool
+    server: Any, tool: Any, asynchronous: bool, sessions: McpSessions
 ) -> Callable[[dict[str, Any]], Coroutine[Any, Any, ToolResult]]:
-    from fastmcp.server.context import Context
-
+    context = _context_class()
     called: Any = _told_apart(tool.fn, asynchronous)
     validate = TypeAdapter(called).validate_python
     convert, name = tool.convert_result, tool.name
 
     async def run(arguments: dict[str, Any]) -> ToolResult:
-        async with Context(fastmcp=server):
+        async with context(server, sessions):
             try:
                 value = validate(arguments)
                 return _result(name, convert(await value if asynchronous else value))
@@ -203,6 +224,93 @@ def _texts(content: Any) -> Iterator[str]:
         text = getattr(block, "text", None)
         if isinstance(text, str):
             yield text
+
+
+@contextlib.contextmanager
+def _in_request(context: Any) -> Iterator[Any]:
+    """The context of a request as the current one; gives it as FastMCP's own `Context` has it."""
+    try:
+        from fastmcp.server.dependencies import bind_request_context
+    except ImportError:  # before version 4
+        with in_request(context):
+            yield context
+    else:
+        with bind_request_context(context) as bound:
+            yield bound
+
+
+async def _has_rules(server: Any) -> bool:
+    """Whether a tool has changed what its session shows (`Context.enable_components` and the like)."""
+    from fastmcp.server.context import Context
+
+    async with Context(fastmcp=server) as context:
+        return bool(await context._get_visibility_rules())
+
+
+def _begins_sessions(middleware: Any) -> bool:
+    """Whether a middleware has a part in the beginning of a session."""
+    from fastmcp.server.middleware import Middleware
+
+    return getattr(type(middleware), "on_initialize", None) is not getattr(Middleware, "on_initialize", None)
+
+
+@functools.cache
+def _context_class() -> type[Any]:
+    """The class of contexts of tools that take none.
+
+    Code that such a tool calls may ask for one (`get_context`). Most tools do not, so their session is opened when a
+    coroutine of the context needs it.
+    """
+    from fastmcp.server.context import Context
+
+    class LateContext(Context):
+        def __init__(self, server: Any, sessions: McpSessions):
+            super().__init__(fastmcp=server)
+            self._sessions = sessions
+            self._number: int | None = None
+            self._late_request: Any = None
+
+        @property
+        def request_context(self) -> Any:
+            return self._late_request or super().request_context
+
+        @property
+        def request_id(self) -> str:
+            if self._number is None:
+                self._number = self._sessions.number()
+            return str(self._number)
+
+        @property
+        def session_id(self) -> str:
+            return self._sessions.id
+
+        @property
+        def session(self) -> Any:
+            if self.request_context is None:
+                what = "the MCP session of this tool is not open yet"
+                raise RuntimeError(f"{what}: give the tool a parameter of the type Context, and use that")
+            return super().session
+
+        async def enter_session(self) -> None:
+            """Has the context be that of a request of the session."""
+            if self._late_request is None:
+                opened = await self._sessions.open()
+                with _in_request(opened.request(int(self.request_id))) as request:
+                    self._late_request = request
+
+    for name, method in vars(Context).items():
+        if inspect.iscoroutinefunction(method) and not name.startswith("_"):
+            setattr(LateContext, name, _in_late_session(method))
+    return LateContext
+
+
+def _in_late_session(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    async def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+        await self.enter_session()
+        return await method(self, *args, **kwargs)
+
+    return called
 
 
 def _intercepts(middleware: Any) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ..background import run_async_safely
 from .result import ToolResult
+from .session import McpSessions
 from .types import Tool
 
 __all__ = ["Library", "Listed", "Shortcut", "dump_block", "family_of", "get_server_tools"]
@@ -44,9 +45,17 @@ class Shortcut(NamedTuple):
 
 
 class Library(Protocol):
-    """The tools of one server."""
+    """The tools of one server.
+
+    Attributes:
+        server: The server.
+        sessions: The MCP sessions that its tools run in.
+        starts: Whether the server has something to set up when a session begins, and clean up when it ends.
+    """
 
     server: Any
+    sessions: McpSessions
+    starts: bool
 
     def names(self) -> list[str]:
         """Their names, of those that were declared on the server itself."""
@@ -61,7 +70,7 @@ class Library(Protocol):
         """A short way to a tool; None if the server has to be asked."""
 
     async def call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
-        """Calls a tool that there is.
+        """Calls a tool that there is, in the MCP session of the running event loop.
 
         Raises:
             ToolFault: It gave nothing.

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from .types import ToolError, ToolErrorType
 
-__all__ = ["NOT_OURS", "ToolFault", "ToolResult", "failed", "invalid", "not_found", "timed_out", "wire_of"]
+__all__ = ["NOT_OURS", "ToolFault", "ToolResult", "failed", "invalid", "message_of", "not_found", "timed_out", "wire_of"]
 
 MOST_NAMES = 50
 NOT_OURS = (KeyboardInterrupt, GeneratorExit, asyncio.CancelledError)
@@ -71,14 +71,18 @@ def invalid(name: str, error: BaseException, schema: Any = None) -> ToolFault:
 
 def failed(name: str, error: BaseException) -> ToolFault:
     """The tool raised."""
-    try:
-        said = str(error)
-    except Exception:  # noqa: BLE001 - foreign code again
-        said = ""
-    what = type(error).__name__
+    what, said = type(error).__name__, message_of(error)
     fault = ToolFault(ToolErrorType.EXECUTION_ERROR, f"Error calling tool {name!r}: {what}{said and f': {said}'}")
     fault.__cause__ = error
     return fault
+
+
+def message_of(error: BaseException) -> str:
+    """The text of an error; nothing if the error itself fails to say it."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - foreign code again
+        return ""
 
 
 def timed_out(name: str, timeout_s: float) -> ToolFault:

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from .library import Listed, Shortcut, declared_names, is_plainly_synchronous, listed
 from .result import ToolFault, ToolResult, failed, invalid, not_found
+from .session import McpSessions, in_request
 
 __all__ = ["SdkLibrary"]
 
@@ -21,6 +22,8 @@ class SdkLibrary:
 
     def __init__(self, server: Any):
         self.server = server
+        self.sessions = McpSessions(server)
+        self.starts = getattr(getattr(server, "settings", None), "lifespan", None) is not None
         self._at_once = any(cls.__module__.startswith(_CALLS_AT_ONCE) for cls in type(server).__mro__)
 
     def names(self) -> list[str]:
@@ -39,13 +42,27 @@ class SdkLibrary:
         if not self._at_once:
             return None
         tool = next((tool for tool in self._own() if tool.name == name), None)
-        if tool is None or not is_plainly_synchronous(tool.fn):
+        if tool is None or not is_plainly_synchronous(tool.fn) or _takes_context(tool):
             return None
-        return Shortcut(lambda arguments: self.call(name, arguments))
+        return Shortcut(lambda arguments: self._call(name, arguments))
 
     async def call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
+        if self._at_once:
+            opened = await self.sessions.open()
+            with in_request(opened.request(self.sessions.number())):
+                return await self._call(name, arguments)
+        tool = next((tool for tool in self._own() if tool.name == name), None)
+        if tool is None or not _takes_context(tool):
+            return await self._call(name, arguments)
+        from mcp.server.mcpserver import Context
+
+        opened = await self.sessions.open()
+        context = Context(request_context=opened.request(self.sessions.number()), mcp_server=self.server)
+        return await self._call(name, arguments, context=context)
+
+    async def _call(self, name: str, arguments: dict[str, Any], **context: Any) -> ToolResult:
         try:
-            answer = await self.server.call_tool(name, arguments)
+            answer = await self.server.call_tool(name, arguments, **context)
         except Exception as error:  # the edge to foreign code
             raise self._fault(name, error) from error
         return self._result(name, answer)
@@ -85,6 +102,10 @@ class SdkLibrary:
     def _wraps(self, name: str) -> bool:
         tool = next((tool for tool in self._own() if tool.name == name), None)
         return bool(getattr(getattr(tool, "fn_metadata", None), "wrap_output", False))
+
+
+def _takes_context(tool: Any) -> bool:
+    return getattr(tool, "context_kwarg", None) is not None
 
 
 def _either(answer: Any, new: str, old: str) -> Any:

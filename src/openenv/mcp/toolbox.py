@@ -9,6 +9,7 @@ from typing import Any
 from .library import Library, Listed, Shortcut, family_of
 from .memories import forget
 from .result import ToolFault, ToolResult, not_found, timed_out
+from .session import McpSessions
 from .types import RESERVED_TOOL_NAMES
 from .workbench import Late, Workbench
 
@@ -27,9 +28,13 @@ class Toolbox:
     Raises:
         TypeError: It is none.
         ValueError: One of its tools has a reserved name.
+
+    Attributes:
+        closed: Whether the environment was closed.
     """
 
     def __init__(self, server: Any):
+        self.closed = False
         self.workbench = Workbench()
         self._library = family_of(server)
         self._of_mode: dict[str, Library] = {}
@@ -61,6 +66,8 @@ class Toolbox:
     async def tools_async(self, mode: str) -> list[Listed]:
         found: dict[str, Listed] = {}
         for library in reversed(list(self._libraries(mode))):
+            if library.starts:
+                await library.sessions.open()
             found |= {listed.tool.name: listed for listed in await library.tools()}
         return list(found.values())
 
@@ -78,6 +85,8 @@ class Toolbox:
         """
         library, shortcut = self._find(name, mode)
         try:
+            if library.starts and not library.sessions.is_open:
+                self.workbench.run_coroutine(library.sessions.open, timeout_s or _ENDLESS)
             if shortcut is None:
                 work = self._asking(library, name, arguments, mode)
                 result = self.workbench.run_coroutine(work, timeout_s or _ENDLESS)
@@ -97,6 +106,12 @@ class Toolbox:
     ) -> ToolResult:
         """The same for a caller who can await: an asynchronous tool runs on the caller's event loop."""
         library, shortcut = self._find(name, mode)
+        if library.starts and not library.sessions.is_open:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await library.sessions.open()
+            except TimeoutError:
+                raise timed_out(name, timeout_s or _ENDLESS) from None
         if shortcut is not None and not shortcut.asynchronous:
             if not shortcut.anywhere:
                 return _driven(shortcut.call(arguments))
@@ -116,10 +131,24 @@ class Toolbox:
                 raise timed_out(name, timeout_s or _ENDLESS) from None
             raise
 
+    @property
+    def server(self) -> Any:
+        """The environment's own server."""
+        return self._library.server
+
+    @property
+    def sessions(self) -> McpSessions:
+        """The MCP sessions of the environment's own server."""
+        return self._library.sessions
+
     def close(self) -> None:
-        """Ends the threads that tools were run on, and has nobody remember the tools."""
+        """Ends the MCP sessions and the threads that tools ran on, and has FastMCP forget the tools."""
+        self.closed = True
+        libraries = (self._library, *self._of_mode.values())
+        for library in libraries:
+            library.sessions.close()
         self.workbench.close()
-        for library in (self._library, *self._of_mode.values()):
+        for library in libraries:
             forget(library.functions().values())
 
     def _find(self, name: str, mode: str) -> tuple[Library, Shortcut | None]:

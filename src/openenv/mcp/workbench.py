@@ -223,6 +223,7 @@ class _Loop:
     """A thread with an event loop that turns until the end."""
 
     def __init__(self) -> None:
+        self._ended = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=_turn, args=(self._loop,), name="openenv-tools-loop", daemon=True)
         self._thread.start()
@@ -261,6 +262,10 @@ class _Loop:
         return self._thread.is_alive()
 
     def end(self) -> None:
+        # Once: a second `stop` would come in the middle of the loop's last cleaning up.
+        if self._ended:
+            return
+        self._ended = True
         with contextlib.suppress(RuntimeError):  # closed already
             self._loop.call_soon_threadsafe(self._loop.stop)
 
