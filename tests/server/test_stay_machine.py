@@ -256,7 +256,11 @@ class Uses(RuleBasedStateMachine):
         book = Guestbook(self.stays, ANYBODY._replace(session=self.stay.id))
         visit.guest = book.create(verdicts.append, visit.lost)
         visit.guest.life = Life()
-        book.open(visit.guest)
+
+        async def come() -> None:
+            book.open(visit.guest)
+
+        self.run(come())
         assert len(verdicts) == 1
         assert isinstance(verdicts[0], UnknownSession) == self.stay.ended
         if not self.stay.ended:

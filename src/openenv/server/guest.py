@@ -38,7 +38,11 @@ class Guestbook:
     def open(self, guest: Guest) -> None:
         """Lets it in, or tells it why not."""
         try:
-            guest.enter(self._stays.find(guest.id, self._visitor, self._visitor.token))
+            stay = self._stays.find(guest.id, self._visitor, self._visitor.token)
+            stay.session.bind()
+            if stay.ended:
+                raise stay.gone()
+            guest.enter(stay)
         except OpenEnvError as error:
             guest.turn_away(error)
 

@@ -167,8 +167,8 @@ class Conversation:
         try:
             return self._server.stays.find(str(session_id), self._visitor)
         except UnknownSession as error:
-            advice = "open one with openenv/session/create"
-            raise Fault(JsonRpcErrorCode.INVALID_PARAMS, f"Unknown session_id: {session_id}; {advice}") from error
+            why = f"{error.message} (openenv/session/create, at /mcp)"
+            raise Fault(JsonRpcErrorCode.INVALID_PARAMS, f"Unknown session_id: {session_id}: {why}") from error
 
     def _check_tools(self) -> None:
         if not has_tools(self._server.env_factory):

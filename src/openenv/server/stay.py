@@ -116,8 +116,10 @@ class Stay:
             UnknownSession: The session is gone.
             SessionLost: It ends before the call does.
             TooManyCalls: As many as may wait for their turn already (`max_in_flight`).
+            UsageError: Another event loop drives the sessions of this server.
             OpenEnvError: What the call itself failed with.
         """
+        self.session.bind()
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def done(result: Any, error: BaseException | None) -> None:
@@ -187,6 +189,7 @@ class Stay:
     async def close(self) -> None:
         """Ends the session and waits until its environment is closed, but not for one that hangs. Idempotent."""
         session = self.session
+        session.bind()
         self.depart("closed by its client")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSING_S):

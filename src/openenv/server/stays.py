@@ -74,6 +74,7 @@ class Stays:
             peer=visitor.peer,
             on_lost=lambda error: stay.lost(error),  # noqa: PLW0108 - it is made below
         )
+        session.roams = True
         stay = Stay(session, self._max_waiting, self._forget_later)
         try:
             self._manager.open(session)

@@ -123,7 +123,7 @@ class WebInterfaceManager:
 
     async def _at_home(self, call: Coroutine[Any, Any, T]) -> T:
         home = self.home
-        if home is None or home is asyncio.get_running_loop():
+        if home is None or home is asyncio.get_running_loop() or not home.is_running():
             return await call
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, home))
 

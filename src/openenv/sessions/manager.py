@@ -47,7 +47,7 @@ from .census import Census, tally
 from .entrance import Entrance
 from .gate import Gate
 from .recorded import Afterwards, RecordedSession
-from .session import Lost, Opened, Origin, Session
+from .session import Lost, Opened, Origin, Session, SessionState
 from .slots import Slots
 
 __all__ = ["SessionManager"]
@@ -57,6 +57,7 @@ logger = logging.getLogger("openenv.sessions")
 HELPER_THREADS = 16
 # Processes that are being started at one time, unless a limit was given: more of them only delay one another.
 CONSTRUCTING_A_CORE = 2
+_STARTED = (SessionState.LIVE, SessionState.EXECUTING)
 # What environments have to close; who takes longer is not waited for.
 CLOSE_S = 5.0
 
@@ -216,6 +217,9 @@ class SessionManager:
         self._entrance.ask(session, loop, wait_s)
         if self._entrance.queue:
             self.census.begin(loop)
+
+    def bind(self) -> None:
+        self._bind(asyncio.get_running_loop())
 
     def fork(self, session: Session, origin: Origin, wait_s: float | None = None) -> None:
         """Opens a new session as `open` does, with the state that another one has then.
@@ -396,9 +400,19 @@ class SessionManager:
             self._mailbox = Mailbox(loop)
         else:
             self._mailbox.move(loop)
-        # What a loop that ended left behind is closed by the next one.
+        # Of what a loop that ended left behind, the next one goes on with environments that did not run on it.
         for session in [*self._entrance.queue, *self._sessions.values()]:
-            session.close()
+            if not session.roams:
+                session.close()
+            elif session.state in _STARTED and isinstance(session.executor, ThreadExecutor | InlineExecutor):
+                session.gone = None
+            else:
+                ended = f"session {session.id}: the event loop that its environment ran on has ended"
+                session.end(SessionLost(f"{ended}: keep one for all requests (`with TestClient(app)`, in tests)"))
+        if self._sessions:
+            self.census.begin(loop)
+            if self.limits.idle_timeout_s is not None:
+                self._sweep(self.limits.idle_timeout_s)
 
     def _admit(self, session: Session) -> None:
         """Starts a session whose slot was taken."""

@@ -76,6 +76,13 @@ class Owner(Protocol):
 
     gate: Gate | None
 
+    def bind(self) -> None:
+        """Has the running event loop drive the sessions, if the one that did has ended.
+
+        Raises:
+            UsageError: Another event loop drives them.
+        """
+
     def made(self, session: Session, environment: Any, error: BaseException | None) -> None:
         """The session's environment was made, or could not be."""
 
@@ -114,6 +121,7 @@ class Session:
         holder: Number of the API key that it was opened with; 0 for none.
         peer: The address of its client, for people to read.
         origin: Where its state is to come from; None once it has been asked, and for a session with one of its own.
+        roams: It belongs to no connection, so it outlives the event loop that opened it, if its environment does.
         gone: Set when nothing of the session is left; None until somebody waits for that.
         making: Its environment is being made.
         stuck: Its call, constructor or close has not returned in time, and still has not.
@@ -142,6 +150,7 @@ class Session:
         "origin",
         "peer",
         "profile",
+        "roams",
         "state",
         "steps",
         "stuck",
@@ -158,6 +167,7 @@ class Session:
         self.created_at = self.used_at = time.monotonic()
         self.steps = 0
         self.executor = None
+        self.roams = False
         self.gone: asyncio.Event | None = None
         self.origin: Origin | None = None
         self.user: Any = None
@@ -274,6 +284,16 @@ class Session:
             "and a thread cannot be stopped: it is left behind, and its session has ended (--isolation process, "
             "OPENENV_ISOLATION, stops such calls)"
         )
+
+    def bind(self) -> None:
+        """Has the running event loop drive the session from here on, if the one that did has ended.
+
+        A session that cannot go on there ends, and its user hears why.
+
+        Raises:
+            UsageError: Another event loop drives it.
+        """
+        self._owner.bind()
 
     def cancel(self) -> bool:
         """Stops the call in flight, if its executor can do that (the result); its `done` comes in any case."""

@@ -59,7 +59,7 @@ async def result_of(call: Callable[[Done], None]) -> Any:
 
 def settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
     """Tells a future what a callback has heard."""
-    if future.done():  # whoever waited was cancelled
+    if future.done() or future.get_loop().is_closed():  # whoever waited was cancelled, or is gone with its loop
         return
     if error is None:
         future.set_result(result)
