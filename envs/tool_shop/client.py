@@ -17,7 +17,7 @@ class ToolShopEnv(MCPToolClient):
             print([tool.name for tool in env.list_tools()])
             print(env.call_tool("search_products", query="tea"))
 
-    `call_tool` returns what the tool returned; `step(CallToolAction(...))` is the same call, and returns the reward
-    too. In asynchronous code these are awaited. `ToolShopEnv(app=app)`, with the app of `server/app.py`, needs no
-    server.
+    `call_tool` returns what the tool returned, and is no step: it has no reward and is not counted.
+    `step(CallToolAction(...))` calls the tool as a step of the episode. In asynchronous code these are awaited.
+    `ToolShopEnv(app=app)`, with the app of `server/app.py`, needs no server.
     """

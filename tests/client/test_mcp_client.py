@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from openenv.client import MCPToolClient
+from openenv.client import MCPToolClient, memory
 from openenv.client.mcp_client import GenericMCPObservation, SyncMCPToolClient
 from openenv.client.url import mcp_url, websocket_url
 from openenv.errors import (
@@ -24,8 +24,11 @@ from openenv.errors import (
     UsageError,
 )
 from openenv.mcp import CallToolAction, CallToolObservation, ListToolsAction, ListToolsObservation
+from openenv.recording.reader import Recording
+from openenv.replay import Outcome, Player, Rules, app_venue
 from openenv.server import create_app
 from openenv.settings import ServerSettings
+from openenv.testing.difference import within
 from openenv.types import State
 
 from ..chaos.proxy import Proxy
@@ -248,6 +251,71 @@ gc.collect()
         other = await copy.new_session()
         assert await other.call_tool("increase") == {"count": 1}
         await copy.close()
+
+
+class Counting(ToolEnvironment):
+    """Counts each step, as environments with a `step` of their own do."""
+
+    def step(self, action: Any, timeout_s: float | None = None, **kwargs: Any) -> Any:
+        self.steps += 1
+        return super().step(action, timeout_s=timeout_s, **kwargs)
+
+
+class TestCallsThatAreNoSteps:
+    @pytest.mark.parametrize("environment", [Counting, AsyncToolEnvironment], ids=["thread", "loop"])
+    @pytest.mark.parametrize("version", ["v2", "v1"])
+    async def test_tools_that_are_called_and_listed_are_no_steps(self, environment, version, monkeypatch):
+        if version == "v1":
+            monkeypatch.setattr(memory, "SUBPROTOCOL", None)
+        async with MCPToolClient(app=app_of(environment)) as env:
+            await env.reset()
+            for number in range(1, 10):
+                assert await env.call_tool("increase") == {"count": number}
+                assert await env.list_tools(use_cache=False)
+            with pytest.raises(ToolFailed) as caught:
+                await env.call_tool("fail")
+            assert (caught.value.tool_name, caught.value.error_type) == ("fail", "execution_error")
+            assert (await env.state()).step_count == 0
+            for _ in range(5):
+                await env.step(CallToolAction(tool_name="increase"))
+            assert (await env.state()).step_count == 5
+            assert await env.call_tool("increase") == {"count": 15}
+
+    async def test_what_a_cut_connection_leaves_in_doubt_is_called_once(self):
+        with at(app_of(Counting, resume_window_s=20.0)) as address, Proxy(urlsplit(address).port) as proxy:
+            async with MCPToolClient(proxy.url) as env:
+                for number in range(1, 13):
+                    call = asyncio.ensure_future(env.call_tool("increase"))
+                    await asyncio.to_thread(proxy.cut_all, 400, 0.01)
+                    assert await call == {"count": number}
+
+    async def test_a_call_that_is_late_takes_no_session_along_that_can_be_stopped(self):
+        with at(app_of(AsyncToolEnvironment)) as address:
+            async with MCPToolClient(address) as env:
+                assert await env.call_tool("increase") == {"count": 1}
+                env._message_timeout_s = 0.1
+                with pytest.raises(StepTimeout):
+                    await env.call_tool("hang_later")
+                env._message_timeout_s = 20.0
+                assert await env.call_tool("increase") == {"count": 2}
+
+    @pytest.mark.parametrize("where", ["client", "server"])
+    async def test_a_record_of_them_can_be_played_again(self, where, tmp_path):
+        app = app_of(Counting, **({"record": str(tmp_path)} if where == "server" else {}))
+        async with MCPToolClient(app=app, record=tmp_path if where == "client" else None) as env:
+            await env.reset(seed=1)
+            await env.call_tool("increase", by=3)
+            with pytest.raises(ToolFailed):
+                await env.call_tool("fail")
+            await env.step(CallToolAction(tool_name="increase"))
+        await app.state.openenv.aclose()
+        (episode,) = Recording(tmp_path).episodes()
+        actions = [(line.action or {}).get("tool_name") for line in episode.transitions()]
+        assert actions == [None, "increase", "fail", "increase"]
+        venue = app_venue("counter", app_of(Counting))
+        verdict = await Player(episode, venue, Rules(within(0.0), unseeded=True)).verdict()
+        await venue.aclose()
+        assert (verdict.outcome, verdict.steps, verdict.note) == (Outcome.SAME, 3, ""), verdict.sentence()
 
 
 class TestToolsThatAreClients:

@@ -25,6 +25,7 @@ from openenv.protocol.messages import (
     Close,
     Fork,
     Heartbeat,
+    Mcp,
     Open,
     Refused,
     Reset,
@@ -95,6 +96,10 @@ GOOD = [
     (
         {"id": 6, "op": "call", "session": "a", "seq": 4, "tool": "add", "arguments": {"a": 1}},
         CallTool(id=6, session="a", seq=4, tool="add", arguments={"a": 1}),
+    ),
+    (
+        {"id": 6, "op": "mcp", "session": "a", "seq": 5, "method": "tools/call", "params": {"name": "add"}},
+        Mcp(id=6, session="a", seq=5, method="tools/call", params={"name": "add"}),
     ),
     ({"id": 7, "op": "cancel", "target": 6}, Cancel(id=7, target=6)),
     ({"id": 8, "op": "close", "session": "a"}, Close(id=8, session="a")),

@@ -129,6 +129,7 @@ async def test_tools_called_by_a_client_of_tools(folder: Path) -> None:
         assert await tools.call_tool("add", a=1, b=2) == 3
     *_, last = recorded(app, folder)
     assert last["action"]["tool_name"] == "add"
+    assert last["step_arguments"] == {"mcp": "tools/call"}
     assert "3" in json.dumps(last["observation"])
 
 

@@ -85,7 +85,8 @@ def test_an_agent_has_no_control_by_way_of_forks_restores_and_tasks():
         {"op": "tasks", "session": "one", "method": "list_splits"},
     ]
     tool = {"op": "call", "session": "one", "seq": 1, "tool": "look"}
-    assert errors(replies_to(Scope.AGENT, OPEN, *wanted, tool)) == [None, *["Forbidden"] * 3, None]
+    tools = {"op": "mcp", "session": "one", "seq": 2, "method": "tools/list"}
+    assert errors(replies_to(Scope.AGENT, OPEN, *wanted, tool, tools)) == [None, *["Forbidden"] * 3, None, None]
     (reply,) = replies_to(Scope.AGENT, {"op": "batch", "calls": [OPEN, *wanted[:2], tool]})
     results = {result["call"]: result for result in reply["results"]}
     assert errors([results[place] for place in range(4)]) == [None, "Forbidden", "Forbidden", None]

@@ -22,7 +22,7 @@ def test_the_server_speaks_first_and_says_what_it_is(talk):
         "max_batch": 1024,
     }
     assert (hello["heartbeat_s"], hello["resume_window_s"], hello["worker"]) == (20.0, 60.0, None)
-    capabilities = {"attach", "batch", "call", "cancel", "deadline", "fork", "resume", "tasks"}
+    capabilities = {"attach", "batch", "call", "cancel", "deadline", "fork", "mcp", "resume", "tasks"}
     assert set(hello["capabilities"]) == capabilities
     assert hello["server"]
 

@@ -77,7 +77,6 @@ class ToolShopEnvironment(MCPEnvironment):
         # An episode ends by itself (terminated) or is cut short (truncated); trainers treat the two differently.
         truncated = calls_left == 0 and not self._finished
         self._playing = not (self._finished or truncated)
-        self._state.made = sorted(tasks.changes(self._task, self._open()).elements())
         if not self._playing:
             self._state.score = tasks.score(self._task, self._open()) if self._finished else 0.0
         return ToolShopObservation(
@@ -97,6 +96,9 @@ class ToolShopEnvironment(MCPEnvironment):
 
     @property
     def state(self) -> ToolShopState:
+        # Compared here and not in `step`: tools are also called without one.
+        if self._task is not None and self._shop is not None:
+            self._state.made = sorted(tasks.changes(self._task, self._shop).elements())
         return self._state
 
     def save_state(self) -> dict[str, Any]:

@@ -55,6 +55,8 @@ class Conversation:
             raise again(self.error, self._served)
         assert self._transport is not None
         waiter: asyncio.Future[dict[str, Any]] = self._loop.create_future()
+        if kind == "mcp":
+            data = {"jsonrpc": "2.0", "id": 1, **data}
         try:
             frame, request = self._protocol.send(kind, data, waiter)
         except ValueError as error:

@@ -29,6 +29,9 @@ __all__ = ["GONE", "Born", "LinkedSession", "new_secret"]
 GONE = (SessionLost, UnknownSession, SequenceError)
 """Replies after which a session is of no further use. (After the last, nobody knows what was executed.)"""
 _CONTENTS = {"reset": "kwargs", "step": "action"}
+_TIMED = frozenset({"reset", "step", "mcp"})
+# What callers want of a reply.
+_PARTS = {"state": "state", "mcp": "reply"}
 _UNCOUNTED = frozenset({"state", "fork", "tasks"})
 Payload = dict[str, Any]
 
@@ -169,7 +172,8 @@ class LinkedSession:
                 timer.cancel()
             if errand.cancelled():
                 self._withdraw(errand)
-        return payload if kind != "state" else _state_of(payload)
+        part = _PARTS.get(kind)
+        return payload if part is None else _part_of(payload, part)
 
     async def aclose(self) -> None:
         # On another loop, its own is gone, and what can be said about that connection is in `error`.
@@ -244,11 +248,12 @@ class LinkedSession:
 
     def _fields(self, errand: _Errand) -> Payload:
         contents = _CONTENTS.get(errand.kind)
-        if contents is None:
+        if contents is not None:
+            fields = {"session": self._id, "seq": errand.seq, contents: errand.data}
+        else:
             counted = {"seq": errand.seq} if errand.seq else {}
-            return {"session": self._id, **counted, **(errand.data or {})}
-        fields = {"session": self._id, "seq": errand.seq, contents: errand.data}
-        if errand.due is not None:
+            fields = {"session": self._id, **counted, **(errand.data or {})}
+        if errand.due is not None and errand.kind in _TIMED:
             fields["deadline_s"] = deadline_of(errand.due, self.loop.time())
         return fields
 
@@ -354,8 +359,8 @@ class LinkedSession:
         self._link.end(error)
 
 
-def _state_of(payload: Payload) -> Payload:
-    state = payload.get("state")
-    if not isinstance(state, dict):
-        raise ProtocolViolation(f"a reply without a state: {payload!r:.200}")
-    return state
+def _part_of(payload: Payload, name: str) -> Payload:
+    part = payload.get(name)
+    if not isinstance(part, dict):
+        raise ProtocolViolation(f"a reply without {name!r}: {payload!r:.200}")
+    return part

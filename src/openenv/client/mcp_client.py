@@ -8,18 +8,18 @@ from typing import Any, Self, cast
 from pydantic import ConfigDict, ValidationError
 
 from ..errors import ProtocolViolation, SessionLost, ToolFailed, UsageError
-from ..mcp.types import CallToolAction, CallToolObservation, ListToolsAction, ListToolsObservation, Tool
+from ..mcp.types import CallToolObservation, ListToolsObservation, Tool
 from ..types import Observation, State, StepResult
 from .endpoints import Endpoint
 from .env_client import EnvClient
 from .loss import lost
-from .mcp_link import McpLink
+from .mcp_link import McpLink, rpc_error
 from .models import parse_observation
 from .sync_client import SyncEnvClient
 from .url import mcp_url
 from .way import ANY
 
-__all__ = ["GenericMCPObservation", "MCPClientBase", "MCPToolClient", "SyncMCPToolClient"]
+__all__ = ["GenericMCPObservation", "MCPClientBase", "MCPToolClient", "SyncMCPToolClient", "ask_session"]
 
 
 class GenericMCPObservation(Observation):
@@ -34,10 +34,19 @@ class _ExtendedCallToolObservation(CallToolObservation):
     model_config = ConfigDict(extra="allow")
 
 
+async def ask_session(
+    client: EnvClient[Any, Any, Any], method: str, params: dict[str, Any], timeout_s: float | None
+) -> dict[str, Any]:
+    """The `result` or `error` that the session of a client has for a JSON-RPC request. Raises as `EnvClient.step`."""
+    session = await client._open()
+    return await session.call("mcp", {"method": method, "params": params}, timeout_s)
+
+
 class MCPClientBase(EnvClient[Any, Any, State]):
     """Lists the tools of an environment; `MCPToolClient` calls them too.
 
-    By default everything is one session: `reset`, `step`, and tools by way of steps, each exactly once. With
+    By default everything is one session: `reset`, `step`, and tools, each exactly once. A tool that is called is no
+    step: nothing counts it and it has no reward. `step(CallToolAction(...))` calls it as a step. With
     `mode="production"` (or OPENENV_CLIENT_MODE), tools are all that there is: they are used by JSON-RPC at the `/mcp`
     of the server, over a WebSocket that is one session, and `reset`, `step` and `state` raise `UsageError`.
 
@@ -98,15 +107,17 @@ class MCPClientBase(EnvClient[Any, Any, State]):
 
     async def _list_tools(self, use_cache: bool) -> list[Tool]:
         if self._tools_cache is None or not use_cache:
-            if self._by_requests:
-                answer = await (await self._link()).ask("tools/list", {}, self._message_timeout_s)
-                self._tools_cache = _tools_of(answer)
-            else:
-                observation = (await self._step_async(ListToolsAction())).observation
-                if not isinstance(observation, ListToolsObservation):
-                    raise ProtocolViolation(f"the server does not list tools: {observation!r:.200}")
-                self._tools_cache = observation.tools
+            self._tools_cache = _tools_of(await self._ask("tools/list", {}))
         return list(self._tools_cache)
+
+    async def _ask(self, method: str, params: dict[str, Any]) -> Any:
+        """The result of a JSON-RPC request to the session. Raises `ToolFailed` for its error."""
+        if self._by_requests:
+            return await (await self._link()).ask(method, params, self._message_timeout_s)
+        reply = await ask_session(self, method, params, self._message_timeout_s)
+        if reply.get("error") is not None:
+            raise rpc_error(str(params.get("name", "")), reply["error"])
+        return reply.get("result")
 
     @property
     def _by_requests(self) -> bool:
@@ -189,7 +200,7 @@ class MCPToolClient(MCPClientBase):
     """
 
     def call_tool(self, *name: str, **arguments: Any) -> Awaitable[Any]:
-        """Calls a tool: `call_tool("add", a=1, b=2)`.
+        """Calls a tool: `call_tool("add", a=1, b=2)`. It is no step of the episode.
 
         Args:
             name: Of the tool.
@@ -217,16 +228,7 @@ class MCPToolClient(MCPClientBase):
         return SyncMCPToolClient(self)
 
     async def _call_tool(self, name: str, arguments: dict[str, Any]) -> Any:
-        if self._by_requests:
-            link, params = await self._link(), {"name": name, "arguments": arguments}
-            return _value_of(name, await link.ask("tools/call", params, self._message_timeout_s))
-        observation = (await self._step_async(CallToolAction(tool_name=name, arguments=arguments))).observation
-        if not isinstance(observation, CallToolObservation):
-            raise ProtocolViolation(f"the server does not call tools: {observation!r:.200}")
-        if observation.error is not None:
-            error = observation.error
-            raise ToolFailed(name, error.error_type.value, f"Tool {name!r} failed: {error.message}")
-        return _value_of(name, observation.result)
+        return _value_of(name, await self._ask("tools/call", {"name": name, "arguments": arguments}))
 
     async def _get_tool(self, name: str) -> Tool | None:
         return next((tool for tool in await self._list_tools(use_cache=True) if tool.name == name), None)

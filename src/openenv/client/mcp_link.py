@@ -21,7 +21,7 @@ from ..errors import (
 )
 from .transport import Transport
 
-__all__ = ["McpLink"]
+__all__ = ["McpLink", "rpc_error"]
 
 CAPACITY = -32000
 
@@ -81,7 +81,7 @@ class McpLink:
         finally:
             self._waiting.pop(request_id, None)
         if reply.get("error") is not None:
-            raise _error_of(str(params.get("name", "")), reply["error"])
+            raise rpc_error(str(params.get("name", "")), reply["error"])
         return reply.get("result")
 
     async def aclose(self) -> None:
@@ -113,7 +113,7 @@ class McpLink:
                 waiter.set_exception(self.error)
 
 
-def _error_of(tool: str, error: Any) -> OpenEnvError:
+def rpc_error(tool: str, error: Any) -> OpenEnvError:
     """What a JSON-RPC error stands for."""
     if not isinstance(error, Mapping):
         return ProtocolViolation(f"the server sent an error that is none: {error!r:.200}")

@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 from ..background import on_thread
 from ..contract.contract import hash_of
 from ..errors import Cancelled, OpenEnvError
+from ..mcp.types import DIRECT_CALL, McpMethod, action_of, observation_of
 from ..recording import Recorder, Source, Subject, Tap
 from .conversation import Conversation
 from .ensemble import Ensemble
@@ -89,14 +90,18 @@ class RecordedSession:
 
     async def call(self, kind: Kind, data: Any, timeout_s: float | None) -> dict[str, Any]:
         tap = self._tap
-        if kind not in {"reset", "step"}:
+        tool = data["params"] if kind == "mcp" and data["method"] == McpMethod.TOOLS_CALL else None
+        if kind not in {"reset", "step"} and tool is None:
             source = _taps.get(data["source"]) if kind == "restore" else None
             place = None if source is None else source.place
             payload = await self._session.call(kind, data, timeout_s)
             if place is not None:
                 tap.went_on_from(place)
             return payload
-        _ask(tap, kind, data)
+        if tool is None:
+            _ask(tap, kind, data)
+        else:
+            tap.do(action_of(tool["name"], tool["arguments"]), DIRECT_CALL)
         asked, tap.asked = tap.asked, None  # others may ask meanwhile
         assert asked is not None
         try:
@@ -107,7 +112,7 @@ class RecordedSession:
             tap.failed(asked, Cancelled("the call was cancelled by its client") if cancelled else error)
             raise
         self._describe()
-        tap.answered(asked, payload)
+        tap.answered(asked, payload if tool is None else {"observation": observation_of(tool["name"], payload)})
         return payload
 
     async def aclose(self) -> None:

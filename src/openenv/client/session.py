@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Kind", "Session"]
 
-Kind = Literal["reset", "step", "state", "fork", "restore", "tasks"]
+Kind = Literal["reset", "step", "state", "fork", "restore", "tasks", "mcp"]
 
 
 class Session(Protocol):
@@ -35,13 +35,13 @@ class Session(Protocol):
         """Sends a request and waits for its reply; calls made meanwhile are executed in their order.
 
         Args:
-            kind: What to do; all but reset, step and state takes protocol v2.
+            kind: What to do; fork, restore and tasks take protocol v2.
             data: Arguments of a reset, the action of a step, or the fields of another request; None for state.
             timeout_s: Seconds to wait; None waits for as long as the connection lasts.
 
         Returns:
-            An observation with what goes beside it (`observation`, `reward`, `done`, ...), the state's fields, or the
-            reply to another request.
+            An observation with what goes beside it (`observation`, `reward`, `done`, ...), the state's fields, the
+            `result` or `error` of mcp, or the reply to another request.
 
         Raises:
             MessageTooLarge: The request is over the limit, and was not sent.

@@ -136,7 +136,9 @@ class MCPEnvironment(Environment[Any, Any, Any]):
         """
         tools = self._tools()
         if tools.closed:
-            raise RuntimeError(f"MCP client is not available: this {type(self).__name__} was closed; make another one")
+            raise RuntimeError(
+                f"MCP client is not available: this {type(self).__name__} was closed; make another one"
+            )
         async with tools.sessions.connect() as client:
             yield client
 

@@ -7,7 +7,6 @@ context, for 10 us. Whether that is so is looked at for each call, since servers
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
@@ -15,9 +14,10 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from .fastmcp_context import in_fastmcp_request, late_context
 from .library import Listed, Shortcut, declared_names, is_plainly_synchronous, listed
 from .result import ToolFault, ToolResult, failed, invalid, not_found
-from .session import McpSessions, in_request
+from .session import McpSessions
 
 __all__ = ["FastMcpLibrary"]
 
@@ -45,7 +45,9 @@ class FastMcpLibrary:
         return declared_names(self._own().values())
 
     async def tools(self) -> list[Listed]:
-        found = await (self._in_session(self.server.list_tools) if self.sessions.open_here else self.server.list_tools())
+        found = await (
+            self._in_session(self.server.list_tools) if self.sessions.open_here else self.server.list_tools()
+        )
         return [
             listed(tool, tool.to_mcp_tool().model_dump(mode="json", by_alias=True, exclude_none=True))
             for tool in found
@@ -78,7 +80,7 @@ class FastMcpLibrary:
     async def _in_session(self, make: Callable[[], Awaitable[Any]]) -> Any:
         """Awaits what is made in the context of a request of the session."""
         opened = await self.sessions.open()
-        with _in_request(opened.request(self.sessions.number())):
+        with in_fastmcp_request(opened.request(self.sessions.number())):
             return await make()
 
     async def _call(self, name: str, arguments: dict[str, Any]) -> Any:
@@ -148,7 +150,7 @@ def _never_waits(server: Any) -> bool:
 def _runner(
     server: Any, tool: Any, asynchronous: bool, sessions: McpSessions
 ) -> Callable[[dict[str, Any]], Coroutine[Any, Any, ToolResult]]:
-    context = _context_class()
+    context = late_context()
     called: Any = _told_apart(tool.fn, asynchronous)
     validate = TypeAdapter(called).validate_python
     convert, name = tool.convert_result, tool.name
@@ -226,19 +228,6 @@ def _texts(content: Any) -> Iterator[str]:
             yield text
 
 
-@contextlib.contextmanager
-def _in_request(context: Any) -> Iterator[Any]:
-    """The context of a request as the current one; gives it as FastMCP's own `Context` has it."""
-    try:
-        from fastmcp.server.dependencies import bind_request_context
-    except ImportError:  # before version 4
-        with in_request(context):
-            yield context
-    else:
-        with bind_request_context(context) as bound:
-            yield bound
-
-
 async def _has_rules(server: Any) -> bool:
     """Whether a tool has changed what its session shows (`Context.enable_components` and the like)."""
     from fastmcp.server.context import Context
@@ -252,65 +241,6 @@ def _begins_sessions(middleware: Any) -> bool:
     from fastmcp.server.middleware import Middleware
 
     return getattr(type(middleware), "on_initialize", None) is not getattr(Middleware, "on_initialize", None)
-
-
-@functools.cache
-def _context_class() -> type[Any]:
-    """The class of contexts of tools that take none.
-
-    Code that such a tool calls may ask for one (`get_context`). Most tools do not, so their session is opened when a
-    coroutine of the context needs it.
-    """
-    from fastmcp.server.context import Context
-
-    class LateContext(Context):
-        def __init__(self, server: Any, sessions: McpSessions):
-            super().__init__(fastmcp=server)
-            self._sessions = sessions
-            self._number: int | None = None
-            self._late_request: Any = None
-
-        @property
-        def request_context(self) -> Any:
-            return self._late_request or super().request_context
-
-        @property
-        def request_id(self) -> str:
-            if self._number is None:
-                self._number = self._sessions.number()
-            return str(self._number)
-
-        @property
-        def session_id(self) -> str:
-            return self._sessions.id
-
-        @property
-        def session(self) -> Any:
-            if self.request_context is None:
-                what = "the MCP session of this tool is not open yet"
-                raise RuntimeError(f"{what}: give the tool a parameter of the type Context, and use that")
-            return super().session
-
-        async def enter_session(self) -> None:
-            """Has the context be that of a request of the session."""
-            if self._late_request is None:
-                opened = await self._sessions.open()
-                with _in_request(opened.request(int(self.request_id))) as request:
-                    self._late_request = request
-
-    for name, method in vars(Context).items():
-        if inspect.iscoroutinefunction(method) and not name.startswith("_"):
-            setattr(LateContext, name, _in_late_session(method))
-    return LateContext
-
-
-def _in_late_session(method: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(method)
-    async def called(self: Any, *args: Any, **kwargs: Any) -> Any:
-        await self.enter_session()
-        return await method(self, *args, **kwargs)
-
-    return called
 
 
 def _intercepts(middleware: Any) -> bool:

@@ -10,7 +10,7 @@ from .environment import MCPEnvironment, is_asynchronous, mode_of, toolbox_of
 from .library import Listed, dump_block
 from .result import NOT_OURS, ToolFault, ToolResult, failed, wire_of
 from .toolbox import Toolbox
-from .types import McpMethod
+from .types import DIRECT_CALL, McpMethod, action_of, observation_of
 
 __all__ = ["NO_TOOLS", "Ask", "answer", "outcome_of", "read_call"]
 
@@ -31,16 +31,18 @@ class Ask(NamedTuple):
     arguments: dict[str, Any]
     standard: bool
 
+    @property
+    def step_arguments(self) -> dict[str, str]:
+        """What tells such a call from a step in a record."""
+        return DIRECT_CALL
+
     def as_action(self) -> dict[str, Any] | None:
-        """The action that does the same, for a record of the session; None for what is no action."""
-        return (
-            None if self.name is None else {"type": "call_tool", "tool_name": self.name, "arguments": self.arguments}
-        )
+        """The action that calls the same tool, for a record of the session; None for a list of tools."""
+        return None if self.name is None else action_of(self.name, self.arguments)
 
     def as_observation(self, answered: dict[str, Any]) -> dict[str, Any]:
-        """What that would have given."""
-        told = {"result": answered.get("result"), "error": answered.get("error")}
-        return {"tool_name": self.name, **told, "reward": None, "done": False}
+        """What the session answered, for a record of it."""
+        return {**observation_of(str(self.name), answered), "reward": None, "done": False}
 
 
 def read_call(method: str, params: dict[str, Any], standard: bool) -> Ask:

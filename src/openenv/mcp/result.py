@@ -11,7 +11,17 @@ from pydantic import ValidationError
 
 from .types import ToolError, ToolErrorType
 
-__all__ = ["NOT_OURS", "ToolFault", "ToolResult", "failed", "invalid", "message_of", "not_found", "timed_out", "wire_of"]
+__all__ = [
+    "NOT_OURS",
+    "ToolFault",
+    "ToolResult",
+    "failed",
+    "invalid",
+    "message_of",
+    "not_found",
+    "timed_out",
+    "wire_of",
+]
 
 MOST_NAMES = 50
 NOT_OURS = (KeyboardInterrupt, GeneratorExit, asyncio.CancelledError)

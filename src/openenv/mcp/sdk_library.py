@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from pydantic import ValidationError
@@ -54,10 +55,9 @@ class SdkLibrary:
         tool = next((tool for tool in self._own() if tool.name == name), None)
         if tool is None or not _takes_context(tool):
             return await self._call(name, arguments)
-        from mcp.server.mcpserver import Context
-
         opened = await self.sessions.open()
-        context = Context(request_context=opened.request(self.sessions.number()), mcp_server=self.server)
+        make_context = import_module("mcp.server.mcpserver").Context
+        context = make_context(request_context=opened.request(self.sessions.number()), mcp_server=self.server)
         return await self._call(name, arguments, context=context)
 
     async def _call(self, name: str, arguments: dict[str, Any], **context: Any) -> ToolResult:

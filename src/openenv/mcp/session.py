@@ -14,6 +14,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from contextvars import Context, ContextVar
+from importlib import import_module
 from itertools import count
 from typing import Any
 from uuid import uuid4
@@ -144,7 +145,7 @@ class McpSessions:
         """
         try:
             return await self._session().opened()
-        except Exception as error:  # noqa: BLE001 - the edge to foreign code: a server's lifespan may raise anything
+        except Exception as error:  # the edge to foreign code: a server's lifespan may raise anything
             what = f"the MCP session of the tools could not be opened: {type(error).__name__}: {error}"
             raise RuntimeError(what) from error
 
@@ -274,9 +275,7 @@ def _client_by_sdk(server: Any, low_level: Any) -> AbstractAsyncContextManager[A
 
         connected = create_connected_server_and_client_session(low_level)
     else:
-        from mcp.client.client import Client
-
-        connected = Client(server, **_handshake(low_level))
+        connected = import_module("mcp.client.client").Client(server, **_handshake(low_level))
     return connected
 
 
@@ -305,7 +304,8 @@ _turns: WeakKeyDictionary[Any, asyncio.AbstractEventLoop] = WeakKeyDictionary()
 @contextlib.asynccontextmanager
 async def _turn(server: Any) -> AsyncIterator[None]:
     loop = asyncio.get_running_loop()
-    while not _takes_turn(server, loop):
+    # Polled: what would wake this loop is an event of another one, which may have stopped.
+    while not _takes_turn(server, loop):  # noqa: ASYNC110
         await asyncio.sleep(TURN_POLL_S)
     try:
         yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Literal, Self
 
@@ -11,6 +12,7 @@ from ..protocol.jsonrpc import JsonRpcErrorCode
 from ..types import Action, BaseMessage, Observation
 
 __all__ = [
+    "DIRECT_CALL",
     "MCP_TOOL_CALL_TIMEOUT",
     "RESERVED_TOOL_NAMES",
     "CallToolAction",
@@ -27,6 +29,8 @@ __all__ = [
     "ToolErrorType",
     "WSMCPMessage",
     "WSMCPResponse",
+    "action_of",
+    "observation_of",
 ]
 
 RESERVED_TOOL_NAMES = frozenset({"reset", "step", "state", "close"})
@@ -110,6 +114,23 @@ class McpMethod(StrEnum):
 
     TOOLS_LIST = "tools/list"
     TOOLS_CALL = "tools/call"
+
+
+# Calls that are no steps, in records of sessions.
+
+
+DIRECT_CALL = {"mcp": McpMethod.TOOLS_CALL.value}
+"""What a record has in `step_arguments` of a tool that was called, and is no step."""
+
+
+def action_of(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """A call of a tool as an action."""
+    return {"type": "call_tool", "tool_name": name, "arguments": arguments}
+
+
+def observation_of(name: str, reply: Mapping[str, Any]) -> dict[str, Any]:
+    """The `result` or `error` of a call as an observation."""
+    return {"tool_name": name, "result": reply.get("result"), "error": reply.get("error")}
 
 
 class JsonRpcError(BaseModel):

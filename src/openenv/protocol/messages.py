@@ -24,6 +24,7 @@ __all__ = [
     "Close",
     "Fork",
     "Heartbeat",
+    "Mcp",
     "Message",
     "Open",
     "Refused",
@@ -163,7 +164,17 @@ class CallTool(Request, tag="call"):
     deadline_s: Deadline | None = None
 
 
-Call = Open | Reset | Step | State | Close | Fork | Restore | CallTool
+class Mcp(Request, tag="mcp"):
+    """Lists the tools, or calls one as `/mcp` does: no step, and no reward."""
+
+    session: Session
+    seq: Seq
+    method: Annotated[Literal["tools/list", "tools/call"], Meta(description="Method of the MCP specification")]
+    params: Annotated[dict[str, Any], Meta(description="For `tools/call`: `name` of the tool, and `arguments`")] = {}
+    deadline_s: Deadline | None = None
+
+
+Call = Open | Reset | Step | State | Close | Fork | Restore | CallTool | Mcp
 
 
 class Cancel(Request, tag="cancel"):
@@ -202,6 +213,7 @@ Message = (
     | Step
     | State
     | CallTool
+    | Mcp
     | Fork
     | Restore
     | Tasks
@@ -219,6 +231,7 @@ OPS: dict[str, type[Request]] = {
     "step": Step,
     "state": State,
     "call": CallTool,
+    "mcp": Mcp,
     "fork": Fork,
     "restore": Restore,
     "tasks": Tasks,
@@ -234,6 +247,7 @@ CALLS: dict[str, type[Request]] = {
     "step": Step,
     "state": State,
     "call": CallTool,
+    "mcp": Mcp,
     "fork": Fork,
     "restore": Restore,
     "close": Close,

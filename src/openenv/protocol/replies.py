@@ -129,6 +129,15 @@ class Results(Reply):
     more: Annotated[bool, Meta(description="Whether calls are left for a later frame")]
 
 
+class McpAnswered(Reply):
+    """The reply to mcp."""
+
+    reply: Annotated[
+        dict[str, Any],
+        Meta(description="As JSON-RPC has it: `result`, or `error` with `code`, `message` and `data`"),
+    ]
+
+
 class CancelDone(Reply):
     """The reply to cancel."""
 
@@ -206,6 +215,7 @@ REPLIES: dict[str, type[Reply]] = {
     "step": Outcome,
     "state": StateTold,
     "call": Outcome,
+    "mcp": McpAnswered,
     "fork": Opened,
     "restore": Nothing,
     "tasks": TasksTold,

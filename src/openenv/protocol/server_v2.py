@@ -100,6 +100,15 @@ class ServerProtocolV2:
                 raise
             raise unsendable(state, error) from error
 
+    def mcp(self, reply: Mapping[str, Any]) -> Body:
+        """The reply to mcp: a result or an error of JSON-RPC. Raises `StepFailed` for what cannot be sent."""
+        try:
+            return self.ok({"reply": reply})
+        except (StepFailed, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # as above
+            raise unsendable(reply, error) from error
+
     def error(self, error: OpenEnvError) -> Body:
         """The reply that reports an error, whatever its message and data hold."""
         return self.codec.body({"error": error_facts(error)})

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..client import GenericEnvClient
+from ..client.mcp_client import ask_session
 from ..errors import (
     InvalidAction,
     OpenEnvError,
@@ -18,6 +19,7 @@ from ..errors import (
     ToolFailed,
     UnreadableRecord,
 )
+from ..mcp.types import DIRECT_CALL, McpMethod, observation_of
 from ..recording.reader import Episode, Transition
 from ..testing.difference import Difference, close, first_difference
 from ..types import StepResult
@@ -149,7 +151,7 @@ class Player:
             if recorded.error_class and recorded.error_class not in _OWN:
                 self._end(None, f"compared up to step {number - 1}: then {recorded.error_class} was recorded")
                 return
-            if recorded.step_arguments:
+            if recorded.step_arguments and not _is_direct(recorded):
                 self._end(None, f"compared up to step {number - 1}: the next had arguments beside its action (HTTP)")
                 return
             result, error = await self._called(client, recorded)
@@ -166,11 +168,21 @@ class Player:
         self, client: GenericEnvClient, recorded: Transition
     ) -> tuple[StepResult[dict[str, Any]] | None, OpenEnvError | None]:
         try:
+            if _is_direct(recorded):
+                return await self._called_directly(client, recorded), None
             if recorded.step:
                 return await client.step(recorded.action), None
             return await client.reset(**self._arguments(recorded)), None
         except OpenEnvError as error:
             return None, error
+
+    async def _called_directly(self, client: GenericEnvClient, recorded: Transition) -> StepResult[dict[str, Any]]:
+        """Calls a tool that was called, and is no step."""
+        name, arguments = recorded.action["tool_name"], recorded.action["arguments"]
+        call = ask_session(
+            client, McpMethod.TOOLS_CALL, {"name": name, "arguments": arguments}, self._rules.timeout_s
+        )
+        return StepResult(observation=observation_of(name, await call))
 
     def _arguments(self, reset: Transition) -> dict[str, Any]:
         arguments = dict(reset.arguments or {})
@@ -223,6 +235,10 @@ class Player:
 
     def _end(self, outcome: Outcome | None, note: str) -> None:
         self._outcome, self._note = outcome, note
+
+
+def _is_direct(recorded: Transition) -> bool:
+    return recorded.step_arguments == DIRECT_CALL
 
 
 def _apart(step: int, part: str, one: Any, other: Any) -> Divergence:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Protocol
 
 from ..protocol.codec import Body
-from ..protocol.messages import Fork, Reset, Restore, State, Step, Tasks
+from ..protocol.messages import Fork, Mcp, Reset, Restore, State, Step, Tasks
 from .loan import Loan
 
 __all__ = ["NOBODY", "Asker", "Call", "Request", "request_of"]
 
-Request = Reset | Step | State | Fork | Restore | Tasks
+Request = Reset | Step | State | Fork | Restore | Tasks | Mcp
 """What is asked of one session."""
 
 

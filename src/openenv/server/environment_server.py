@@ -46,7 +46,7 @@ __all__ = ["HTTPEnvServer"]
 
 # For an environment whose instances share nothing: enough for any trainer on one machine.
 DEFAULT_MAX_SESSIONS = 20_000
-CAPABILITIES = ("attach", "batch", "call", "cancel", "deadline", "fork", "resume", "tasks")
+CAPABILITIES = ("attach", "batch", "call", "cancel", "deadline", "fork", "mcp", "resume", "tasks")
 
 
 class HTTPEnvServer:

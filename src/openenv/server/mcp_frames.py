@@ -1,4 +1,4 @@
-"""JSON-RPC in the `mcp` frames of `/ws`: tools of the session that the connection has."""
+"""Tools of the session that a connection has: JSON-RPC in v1's `mcp` frames, and v2's `mcp` requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..protocol.jsonrpc import (
 from ..sessions import Session
 from .mcp_methods import fault_of
 
-__all__ = ["ask"]
+__all__ = ["ask", "ask_tools"]
 
 _TOOLS = (McpMethod.TOOLS_LIST, McpMethod.TOOLS_CALL)
 
@@ -43,6 +43,17 @@ def ask(session: Session, data: dict[str, Any], done: Done) -> None:
         done(_reply(request_id, result, error), None)
 
     session.call(answer, call, answered)
+
+
+def ask_tools(session: Session, method: str, params: Fields, done: Done) -> None:
+    """Lists the tools or calls one; `done` gets `{"result": ...}` or `{"error": ...}`, or why there is neither."""
+    try:
+        call = read_call(method, params, standard=False)
+    except Fault as fault:
+        error = {"code": fault.code, "message": fault.message, "data": fault.data}
+        done({"error": error}, None)
+    else:
+        session.call(answer, call, done)
 
 
 def _reply(request_id: Any, result: Any, error: BaseException | None) -> Fields:

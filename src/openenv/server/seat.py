@@ -23,7 +23,7 @@ from ..errors import (
 from ..execution import Done, Seed
 from ..metrics import METER, Phase
 from ..protocol.codec import Body
-from ..protocol.messages import Fork, Reset, Restore, State, Step, Tasks
+from ..protocol.messages import Fork, Mcp, Reset, Restore, State, Step, Tasks
 from ..protocol.report import UNSEEDED
 from ..protocol.server_v2 import ServerProtocolV2
 from ..sessions import Session
@@ -32,6 +32,7 @@ from .call import NOBODY, Asker, Call, Request, request_of
 from .connection import oversized_reply
 from .landlord import Landlord
 from .loan import Loan
+from .mcp_frames import ask_tools
 
 __all__ = ["Seat"]
 
@@ -132,7 +133,7 @@ class Seat:
     def take(self, message: Request, asker: Asker, key: int) -> None:
         """Executes a call, now or when those before it have ended."""
         seq, due = 0, None
-        if type(message) is Step or type(message) is Reset or type(message) is Restore:
+        if type(message) is Step or type(message) is Reset or type(message) is Restore or type(message) is Mcp:
             seq = message.seq
             if seq != self.accepted + 1:
                 self._take_another(message, asker, key)
@@ -241,7 +242,7 @@ class Seat:
         """The fields of the stored reply."""
         return None if self.last is None else _fields(self._protocol, self.last)
 
-    def _take_another(self, message: Reset | Step | Restore, asker: Asker, key: int) -> None:
+    def _take_another(self, message: Reset | Step | Restore | Mcp, asker: Asker, key: int) -> None:
         """Answers what is not simply the next call."""
         seq = message.seq
         if seq == self.completed and self.last is not None:
@@ -277,11 +278,13 @@ class Seat:
         elif type(message) is State:
             self.session.read_state(done)
         else:
-            self._run_rarely(call)
+            self._run_rarely(call, done)
 
-    def _run_rarely(self, call: Call) -> None:
+    def _run_rarely(self, call: Call, done: Done) -> None:
         message = call.message
-        if type(message) is Fork:
+        if type(message) is Mcp:
+            ask_tools(self.session, message.method, message.params, done)
+        elif type(message) is Fork:
             asker, call.asker = call.asker, NOBODY  # whom the new session answers
             self.landlord.fork(self, message, asker, call.key, partial(self._ended, call))
         elif type(message) is Restore:
@@ -374,6 +377,8 @@ class Seat:
         try:
             if not call.seq:
                 body = self._protocol.state(result)
+            elif type(call.message) is Mcp:
+                body = self._protocol.mcp(result)
             elif type(call.message) is Reset and not self.session.takes_seed_of(call.message.kwargs):
                 body = self._protocol.observation(result, UNSEEDED)
             elif METER.on and not call.seq & METER.SAMPLE:

@@ -303,7 +303,9 @@ class Seating:
     def _forbidden(self, message: Request) -> OpenEnvError | None:
         """What the client's key does not allow; such a call is not taken, and uses no number."""
         right, what = Right.DRIVE, type(message).__name__.lower()
-        if type(message) is messages.Step:
+        if type(message) is messages.Mcp:
+            right = Right.TOOLS
+        elif type(message) is messages.Step:
             what = "a step that is no tool call"
             # One whose action is not valid is no tool call either.
             with contextlib.suppress(InvalidAction):
@@ -411,6 +413,7 @@ SESSION_REQUESTS: dict[type[Any], Callable[[Seating, Any, Asker, int], None]] = 
     messages.Step: Seating.call,
     messages.State: Seating.call,
     messages.CallTool: Seating.call_tool,
+    messages.Mcp: Seating.call,
     messages.Fork: Seating.call,
     messages.Restore: Seating.call,
     messages.Tasks: Seating.call,

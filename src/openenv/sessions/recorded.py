@@ -117,7 +117,7 @@ class RecordedSession(Session):
             self.tap.ended(None if error is not None else argument.as_observation(result), error)
             done(result, error)
 
-        self.tap.do(action)
+        self.tap.do(action, argument.step_arguments)
         super().call(operation, argument, told)
 
     def load(self, seed: Seed, source: Session, done: Done) -> None:

@@ -64,7 +64,7 @@ def test_anything_else_in_the_basket_is_worth_nothing(env: SyncMCPToolClient) ->
     result = env.step(CallToolAction(tool_name="pay"))
     assert (result.reward, result.terminated) == (0.0, True)
     with pytest.raises(ResetRequired):
-        env.call_tool("prices")
+        env.step(CallToolAction(tool_name="prices"))
 
 
 def test_what_a_tool_refuses_is_an_answer_and_the_errand_goes_on(env: SyncMCPToolClient) -> None:
