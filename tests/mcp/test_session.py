@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import weakref
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from fastmcp.server.middleware import Middleware
 from openenv.mcp import CallToolObservation, ListToolsAction, MCPEnvironment
 from openenv.types import Observation, State
 
+from ..asynchronous import forgotten
 from .environments import SERVERS, call
 
 try:
@@ -286,7 +288,7 @@ class TestContext:
 class Lifespan:
     """A server that sets something up for its sessions, and counts that."""
 
-    def __init__(self, error: Exception | None = None) -> None:
+    def __init__(self, error: BaseException | None = None) -> None:
         self.begun = self.ended = 0
         self.error = error
 
@@ -322,6 +324,21 @@ class TestLifespan:
         step.close()
         assert (lifespan.begun, lifespan.ended) == (1, 1)
 
+    def test_one_that_fails_at_the_end_is_logged_and_ends_nothing_else(self, stepping, caplog):
+        class Failing(Lifespan):
+            @contextlib.asynccontextmanager
+            async def __call__(self, server: Any):
+                yield {}
+                raise OSError("the database is gone")
+
+        server = FastMCP("x", lifespan=Failing())
+        server.tool(name="add")(lambda a: a)
+        step = stepping(server)
+        assert step(call("add", a=1)).error is None
+        step.close()
+        assert "did not end as it should" in caplog.text
+        assert step(call("add", a=1)).error is None
+
     def test_tools_have_what_it_gave(self, stepping):
         server = FastMCP("x", lifespan=Lifespan())
 
@@ -335,6 +352,17 @@ class TestLifespan:
 
         step = stepping(server)
         assert [data_of(step(call(name))) for name in ("pool_at_once", "pool")] == ["ready", "ready"]
+
+    @pytest.mark.parametrize("failure", [SystemExit, KeyboardInterrupt])
+    def test_one_that_wants_to_end_the_process_ends_nothing(self, failure):
+        lifespan = Lifespan(failure("no database"))
+        server = FastMCP("x", lifespan=lifespan)
+        server.tool(name="add")(lambda a: a)
+        environment = Bare(server)
+        assert "could not be opened" in message_of(environment.step(call("add", a=1)))
+        lifespan.error = None
+        assert environment.step(call("add", a=1)).error is None
+        environment.close()
 
     def test_one_that_fails_fails_each_call_and_says_why(self, stepping):
         lifespan = Lifespan(OSError("no database"))
@@ -420,6 +448,36 @@ class TestLoops:
         environment.close()
         loop.run_until_complete(asyncio.gather(*asyncio.all_tasks(loop), return_exceptions=True))
         loop.close()
+
+
+class TestEnd:
+    def test_a_session_whose_connection_has_ended_is_opened_again(self):
+        async def play() -> None:
+            environment = Bare(talking_server())
+            assert data_of(await environment.step_async(call("count"))) == 1
+            async with environment.mcp_session() as client:
+                await client.close()
+            assert data_of(await environment.step_async(call("count"))) == 2
+            await asyncio.to_thread(environment.close)
+
+        asyncio.run(play())
+
+    def test_a_closed_environment_is_forgotten(self):
+        class Own(Bare):
+            def __init__(self) -> None:
+                super().__init__(FastMCP("x"))
+
+                @self.tool()
+                async def mine(ctx: Context) -> str:
+                    await ctx.info("i")
+                    return type(self).__name__
+
+        environment = Own()
+        assert data_of(environment.step(call("mine"))) == "Own"
+        environment.close()
+        memory = weakref.ref(environment)
+        del environment
+        assert forgotten(memory)
 
 
 class TestClient:

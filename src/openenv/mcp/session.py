@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
@@ -20,7 +21,11 @@ from typing import Any
 from uuid import uuid4
 from weakref import WeakKeyDictionary, WeakSet
 
+from .result import message_of
+
 __all__ = ["McpSessions", "OpenSession", "client_of", "in_request"]
+
+logger = logging.getLogger("openenv.mcp")
 
 # How long `close` waits for sessions on other threads, whose servers may have something to clean up.
 CLOSE_S = 2.0
@@ -70,6 +75,7 @@ class McpSession:
         try:
             async with _connected(server) as client:
                 ping = self._loop.create_task(getattr(client, "session", client).send_ping())
+                ping.add_done_callback(self._cut)
                 try:
                     context = await request.context_or_failure_of(ping)
                     _name(context.session, self._id)
@@ -77,13 +83,23 @@ class McpSession:
                     await self._ending.wait()
                 finally:
                     ping.cancel()
-        except BaseException as error:
-            if self._opened.done():
-                raise
+        except BaseException as error:  # noqa: BLE001 - the edge to foreign code, whose SystemExit must not end the loop
+            self._fail(error)
+
+    def _cut(self, ping: asyncio.Task[Any]) -> None:
+        """The request has ended before the session: nothing can run in its context any more."""
+        if not ping.cancelled():
+            ping.exception()
+        self._ending.set()
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._opened.done():
+            if not isinstance(error, Exception):  # of which a coroutine that waits would die
+                error = RuntimeError(f"{type(error).__name__}: {message_of(error)}")
             self._opened.set_exception(error)
             self._opened.exception()  # the call that waits for it may have been given up
-            if not isinstance(error, Exception):
-                raise
+        elif not isinstance(error, asyncio.CancelledError):
+            logger.error("the MCP session of the tools did not end as it should", exc_info=error)
 
 
 class OpenSession:
