@@ -25,6 +25,7 @@ _ENDLESS = (
 _LATEST = (
     ("fastmcp.utilities.types", "get_cached_typeadapter"),
     ("fastmcp.server.dependencies", "without_injected_parameters"),
+    ("fastmcp.server.sessions", "session_id_parameter_names"),
     ("fastmcp.tools.function_tool", "_wrap_body_errors"),
     ("uncalled_for.resolution", "without_dependencies"),
 )

@@ -245,6 +245,8 @@ class SessionManager:
 
     async def aclose(self) -> None:
         """Closes every session and waits until their environments are closed, but not for one that hangs."""
+        if self._loop is not None and self._loop.is_closed():
+            self.bind()
         self._entrance.shut += 1
         try:
             ending = Draining("the server is stopping")
@@ -393,26 +395,30 @@ class SessionManager:
             raise UsageError("this app has sessions on another event loop: use one loop, or make one app for each")
         self._loop = loop
         self._sweeper = self._emptied = self._watch = None
-        self._ending.clear()
+        if self._ending:
+            self._watch_ending(self.limits.abandon_after_s)
         if self._nursery is not None:
             self._nursery.abandon()
         if self._mailbox is None:
             self._mailbox = Mailbox(loop)
         else:
             self._mailbox.move(loop)
-        # Of what a loop that ended left behind, the next one goes on with environments that did not run on it.
         for session in [*self._entrance.queue, *self._sessions.values()]:
-            if not session.roams:
-                session.close()
-            elif session.state in _STARTED and isinstance(session.executor, ThreadExecutor | InlineExecutor):
-                session.gone = None
-            else:
-                ended = f"session {session.id}: the event loop that its environment ran on has ended"
-                session.end(SessionLost(f"{ended}: keep one for all requests (`with TestClient(app)`, in tests)"))
+            self._take_over(session)
         if self._sessions:
             self.census.begin(loop)
             if self.limits.idle_timeout_s is not None:
                 self._sweep(self.limits.idle_timeout_s)
+
+    def _take_over(self, session: Session) -> None:
+        """Goes on with a session of an event loop that has ended, if its environment did not run there."""
+        if not session.roams:
+            session.close()
+        elif session.state in _STARTED and isinstance(session.executor, ThreadExecutor | InlineExecutor):
+            session.gone = None
+        else:
+            ended = f"session {session.id}: the event loop that its environment ran on has ended"
+            session.end(SessionLost(f"{ended}: keep one for all requests (`with TestClient(app)`, in tests)"))
 
     def _admit(self, session: Session) -> None:
         """Starts a session whose slot was taken."""
