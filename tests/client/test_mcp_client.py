@@ -280,6 +280,11 @@ class TestCallsThatAreNoSteps:
                 await env.step(CallToolAction(tool_name="increase"))
             assert (await env.state()).step_count == 5
             assert await env.call_tool("increase") == {"count": 15}
+            env.use_production_mode = False
+            assert await env.call_tool("increase") == {"count": 16}
+            with pytest.raises(ToolFailed, match="Tool 'fail' failed: "):
+                await env.call_tool("fail")
+            assert (await env.state()).step_count == 7
 
     async def test_what_a_cut_connection_leaves_in_doubt_is_called_once(self):
         with at(app_of(Counting, resume_window_s=20.0)) as address, Proxy(urlsplit(address).port) as proxy:

@@ -8,7 +8,7 @@ from typing import Any, Self, cast
 from pydantic import ConfigDict, ValidationError
 
 from ..errors import ProtocolViolation, SessionLost, ToolFailed, UsageError
-from ..mcp.types import CallToolObservation, ListToolsObservation, Tool
+from ..mcp.types import CallToolAction, CallToolObservation, ListToolsObservation, Tool
 from ..types import Observation, State, StepResult
 from .endpoints import Endpoint
 from .env_client import EnvClient
@@ -52,7 +52,12 @@ class MCPClientBase(EnvClient[Any, Any, State]):
 
     Args:
         options: As `EnvClient`; those that may be given by position have another order here, which existing code has.
+
+    Attributes:
+        use_production_mode: False has `call_tool` call tools as steps, without their rewards.
     """
+
+    use_production_mode: bool = True
 
     def __init__(
         self,
@@ -228,7 +233,15 @@ class MCPToolClient(MCPClientBase):
         return SyncMCPToolClient(self)
 
     async def _call_tool(self, name: str, arguments: dict[str, Any]) -> Any:
-        return _value_of(name, await self._ask("tools/call", {"name": name, "arguments": arguments}))
+        if self.use_production_mode:
+            return _value_of(name, await self._ask("tools/call", {"name": name, "arguments": arguments}))
+        observation = (await self._step_async(CallToolAction(tool_name=name, arguments=arguments))).observation
+        if not isinstance(observation, CallToolObservation):
+            raise ProtocolViolation(f"the server does not call tools: {observation!r:.200}")
+        if observation.error is not None:
+            error = observation.error
+            raise ToolFailed(name, error.error_type.value, f"Tool {name!r} failed: {error.message}")
+        return _value_of(name, observation.result)
 
     async def _get_tool(self, name: str) -> Tool | None:
         return next((tool for tool in await self._list_tools(use_cache=True) if tool.name == name), None)

@@ -118,11 +118,12 @@ def rpc_error(tool: str, error: Any) -> OpenEnvError:
     if not isinstance(error, Mapping):
         return ProtocolViolation(f"the server sent an error that is none: {error!r:.200}")
     message, data = str(error.get("message", "")), error.get("data")
+    failure = f"Tool {tool!r} failed: {message}"
     facts: Mapping[str, Any] = data if isinstance(data, Mapping) else {}
     if "error_type" in facts:
-        return ToolFailed(tool, str(facts["error_type"]), message)
+        return ToolFailed(tool, str(facts["error_type"]), failure)
     if "error" in facts:
         return from_wire({**facts, "message": message})
     if error.get("code") == CAPACITY and "max_sessions" in facts:
         return ServerFull(int(facts.get("active_sessions") or 0), int(facts["max_sessions"] or 0), message)
-    return ToolFailed(tool, "execution_error", message) if tool else StepFailed(message)
+    return ToolFailed(tool, "execution_error", failure) if tool else StepFailed(message)

@@ -78,6 +78,7 @@ class MCPEnvironment(Environment[Any, Any, Any]):
 
     # Set by the server for its sessions, before any call; None is simulation.
     _mode: str | None = None
+    _mcp_client: Any = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -118,10 +119,17 @@ class MCPEnvironment(Environment[Any, Any, Any]):
             return declared
         return lambda function: self._tools().declare(function, mode, name)
 
-    @functools.cached_property
+    @property
     def mcp_client(self) -> Any:
         """A client of the server for code that connects it itself (`async with`); None after `close`."""
-        return client_of(self._tools().server)
+        tools = self._tools()
+        if self._mcp_client is None and not tools.closed:
+            self._mcp_client = client_of(tools.server)
+        return self._mcp_client
+
+    @mcp_client.setter
+    def mcp_client(self, client: Any) -> None:
+        self._mcp_client = client
 
     @contextlib.asynccontextmanager
     async def mcp_session(self) -> AsyncIterator[Any]:
@@ -256,7 +264,7 @@ def _close_tools(environment: Any) -> None:
     toolbox = toolbox_of(environment)
     if toolbox is not None:
         toolbox.close()
-        environment.mcp_client = None
+        environment._mcp_client = None
 
 
 def _closing(close: Callable[[Any], Any]) -> Callable[[Any], Any]:
