@@ -63,7 +63,7 @@ def test_the_secret_is_printed_when_asked_for(run: Any, monkeypatch: Any) -> Non
     monkeypatch.setenv("OPENENV_API_KEYS", "control:a-key-that-is-long-enough")
     _, out, _ = run("my-env:1", "--dry-run", "--show-secrets", "--env", "OPENENV_API_KEYS")
     (secret,) = (each for each in manifests_of(out) if each["kind"] == "Secret")
-    assert secret["stringData"] == {"OPENENV_API_KEYS": "control:a-key-that-is-long-enough"}
+    assert base64.b64decode(secret["data"]["OPENENV_API_KEYS"]) == b"control:a-key-that-is-long-enough"
 
 
 def test_a_file_says_what_the_command_line_does_not(run: Any, tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_file_says_what_the_command_line_does_not(run: Any, tmp_path: Path) ->
     assert pod["containers"][0]["command"] == ["serve", "it"]
     assert pod["containers"][0]["resources"]["limits"] == {"cpu": "2"}
     assert "runAsUser" not in pod["securityContext"]
-    assert found["Secret"]["stringData"]["LEVEL"] == "3"
+    assert base64.b64decode(found["Secret"]["data"]["LEVEL"]) == b"3"
     assert all(each["metadata"]["name"].startswith("mine") for each in found.values())
 
 
@@ -229,6 +229,34 @@ def test_servers_are_put_on_a_cluster_and_changed_there(run: Any, cluster: Clust
     assert len(cluster.names("Pod")) == 3
     assert keys_of(cluster) == keys
     assert sorted({kind for kind, _, _ in cluster.store.things}) == sorted({"Namespace", "Secret", "Pod", *KINDS})
+
+
+def test_a_deployment_that_gets_an_autoscaler_keeps_its_servers(run: Any, cluster: Cluster, file: Path) -> None:
+    where = ["--kubeconfig", cluster.kubeconfig]
+    assert run(file, *where, "--replicas", 3)[0] == 0
+    assert run(file, *where, "--replicas", 2, "--max-replicas", 5)[0] == 0
+    deployment = cluster.store.get("Deployment", NAMESPACE, "my-env")
+    assert deployment is not None
+    assert deployment["spec"]["replicas"] == 3
+    # What the autoscaler made of it stays, within the bounds.
+    cluster.on_loop(lambda: deployment["spec"].update(replicas=5))
+    assert run(file, *where, "--replicas", 2, "--max-replicas", 4, "--no-wait")[0] == 0
+    deployment = cluster.store.get("Deployment", NAMESPACE, "my-env")
+    assert deployment is not None
+    assert deployment["spec"]["replicas"] == 4
+
+
+def test_what_is_no_longer_wanted_is_removed(run: Any, cluster: Cluster, file: Path) -> None:
+    where = ["--kubeconfig", cluster.kubeconfig, "--no-wait"]
+    assert run(file, *where, "--max-replicas", 3, "--prepull", "--env", "A=1", "--env", "B=2")[0] == 0
+    assert {"HorizontalPodAutoscaler", "DaemonSet", "NetworkPolicy"} <= {kind for kind, _, _ in cluster.store.things}
+    assert run(file, *where, "--env", "A=1", "--option", "policy=false")[0] == 0
+    kinds = {kind for kind, _, _ in cluster.store.things}
+    assert not kinds & {"HorizontalPodAutoscaler", "DaemonSet", "NetworkPolicy"}
+    secret = cluster.store.get("Secret", NAMESPACE, "my-env")
+    assert secret is not None
+    assert secret["data"].keys() >= {"A", "OPENENV_API_KEYS"}
+    assert "B" not in secret["data"]
 
 
 def test_servers_that_fail_are_told_of(run: Any, cluster: Cluster) -> None:

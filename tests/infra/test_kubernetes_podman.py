@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import io
 import json
 import shutil
@@ -131,10 +130,7 @@ def play(podman: Podman, tmp_path: Path) -> Iterator[Any]:
 
     def play(of: Workload, name: str) -> tuple[str, str]:
         # Podman before 4.4 reads Secrets of manifests for volumes alone, and this form of them for variables.
-        values = manifests.secret(of)["stringData"]
-        file.write_text(
-            json.dumps({name: base64.b64encode(value.encode()).decode() for name, value in values.items()})
-        )
+        file.write_text(json.dumps(manifests.secret(of)["data"]))
         podman("secret", "create", of.name, str(file))
         file.write_text(json.dumps(manifests.pod(of, name)))
         podman("play", "kube", str(file))

@@ -21,7 +21,7 @@ from .tail import TAIL_LINES
 from .work import Work
 
 if TYPE_CHECKING:
-    from .provider import Provider
+    from .provider import Provider, Refusal
 
 __all__ = ["TAIL_LINES", "Deployment", "Server"]
 
@@ -253,9 +253,23 @@ class Deployment:
 
     async def _wait_for(self, server: Server, timeout_s: float) -> None:
         assert server.url is not None
+        earlier = self.provider._refusal(server)
+
+        def refusal() -> Refusal | None:
+            found = self.provider._refusal(server)
+            return None if found is earlier else found
 
         async def gone() -> str | None:
-            return "was stopped" if self._work.over else await self.provider._gone(server)
+            if self._work.over:
+                return "was stopped"
+            end, refused = await self.provider._gone(server), refusal()
+            if end is None and refused is not None and refused.lasting:
+                return f"cannot be reached: {refused.reason}"
+            return end
+
+        def trouble() -> str | None:
+            refused = refusal()
+            return None if refused is None else refused.reason
 
         async def log() -> str:
             try:
@@ -264,7 +278,7 @@ class Deployment:
             except (OpenEnvError, TimeoutError) as error:
                 return f"(it could not be read: {error if isinstance(error, OpenEnvError) else 'no answer'})"
 
-        await until_ready(server.url, timeout_s, gone=gone, log=log, api_key=self.api_key)
+        await until_ready(server.url, timeout_s, gone=gone, log=log, api_key=self.api_key, trouble=trouble)
 
     async def _refresh(self) -> None:
         self._check()

@@ -14,7 +14,7 @@ from .owner import Owner
 from .pace import Pace
 from .spec import LaunchSpec
 
-__all__ = ["FOR_ITS_OWNER", "ContainerProvider", "Leftover", "Provider", "RuntimeProvider"]
+__all__ = ["FOR_ITS_OWNER", "ContainerProvider", "Leftover", "Provider", "Refusal", "RuntimeProvider"]
 
 FOR_ITS_OWNER: Mapping[str, str] = {"OPENENV_GRACE_S": "0"}
 """Variables of a server that one program has for itself: when that stops it, nobody's episode is waited for."""
@@ -37,6 +37,19 @@ class Leftover:
     deployment: str
     owner: Owner | None
     handle: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a connection to a server that is there failed.
+
+    Attributes:
+        reason: What the place said.
+        lasting: Whether it will refuse the next one too.
+    """
+
+    reason: str
+    lasting: bool
 
 
 class Provider(ABC):
@@ -95,6 +108,10 @@ class Provider(ABC):
     @abstractmethod
     async def _gone(self, server: Server) -> str | None:
         """Why a server is gone, to go on with after "the server"; None while it is there or on its way."""
+
+    def _refusal(self, server: Server) -> Refusal | None:
+        """Why the last connection to a server failed, where the place knows more than the connection shows."""
+        return None
 
     @abstractmethod
     async def _log(self, server: Server, lines: int) -> str:

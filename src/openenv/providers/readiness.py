@@ -55,6 +55,7 @@ async def until_ready(
     gone: Ask = _still_there,
     log: Callable[[], Awaitable[str]] = _nothing,
     api_key: str | None = None,
+    trouble: Callable[[], str | None] = lambda: None,
 ) -> None:
     """Waits until a session can be opened, reset and closed; where the server offers none, until it is healthy.
 
@@ -64,6 +65,7 @@ async def until_ready(
         gone: Asked now and then why the server is gone, to go on with after "the server"; None while it is there.
         log: The end of its log, without secrets, for the error.
         api_key: The key it asks for.
+        trouble: Why connections to it fail, as far as its provider knows more than the connections show.
 
     Raises:
         NotReady: Not in time; with what it said last, and the end of its log.
@@ -82,7 +84,7 @@ async def until_ready(
             return
         if watch.done():
             raise LaunchFailed(with_tail(f"the server {watch.result()} before it was ready", await log()))
-        limit, reason = f"{round(timeout_s, 2):g} s (timeout_s)", probe.reason
+        limit, reason = f"{round(timeout_s, 2):g} s (timeout_s)", trouble() or probe.reason
         raise NotReady(with_tail(f"{base_url} was not ready within {limit}: {reason}", await log()))
     finally:
         for task in (attempts, watch):

@@ -82,6 +82,8 @@ class Cluster:
         self.limit = 10_000
         self.kubeconfig = Path()
         self.keep_alive_s = 5
+        # Status and message with which forwarded ports are refused.
+        self.no_forwards: tuple[int, str] | None = None
         self.loop: asyncio.AbstractEventLoop
         self.server: uvicorn.Server
         self.store: Store
@@ -323,6 +325,9 @@ class Cluster:
         pod = self.store.get("Pod", parts[4], parts[6])
         if not authorized or pod is None or "running" not in str(pod["status"].get("containerStatuses")):
             await socket_.send_denial_response(refusal(401 if not authorized else 500, "pod is not running"))
+            return
+        if self.no_forwards is not None:
+            await socket_.send_denial_response(refusal(*self.no_forwards))
             return
         port = int(socket_.query_params["ports"])
         await socket_.accept("v4.channel.k8s.io" if "v4.channel.k8s.io" in socket_.scope["subprotocols"] else None)

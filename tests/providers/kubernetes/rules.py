@@ -77,7 +77,7 @@ def _of_labels(labels: dict[str, str]) -> Iterator[str]:
 def _of_kind(thing: dict[str, Any]) -> Iterator[str]:
     spec = thing.get("spec", {})
     if thing["kind"] == "Secret":
-        yield from (f"data: bad key {key!r}" for key in thing.get("stringData", {}) if not _SECRET_KEY.fullmatch(key))
+        yield from (f"data: bad key {key!r}" for key in thing.get("data", {}) if not _SECRET_KEY.fullmatch(key))
     elif thing["kind"] == "Pod":
         yield from _of_pod(spec)
     elif thing["kind"] in {"Deployment", "DaemonSet"}:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import copy
 import datetime
 import uuid
@@ -67,11 +66,6 @@ class Store:
             metadata |= {"uid": str(uuid.uuid4()), "creationTimestamp": now()}
             if thing["kind"] != "Namespace":
                 metadata["namespace"] = namespace
-        if "stringData" in thing:
-            coded = {
-                name: base64.b64encode(value.encode()).decode() for name, value in thing.pop("stringData").items()
-            }
-            thing["data"] = {**thing.get("data", {}), **coded}
         self.things[key] = thing
         self._happened("ADDED" if there is None else "MODIFIED", thing)
         return thing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import sys
 import tempfile
 import time
@@ -18,7 +19,7 @@ from openenv.providers.kubernetes.api import Api, Place, Refused
 
 from ...cli.certificates import certificate
 from . import kubelet
-from .api import NAMESPACE, Cluster, standing_in, write_kubeconfig
+from .api import NAMESPACE, Asked, Cluster, standing_in, write_kubeconfig
 from .conftest import Make
 
 IDLE = ["sleep", "1000"]
@@ -225,6 +226,44 @@ async def test_a_pod_that_does_not_go_is_forgotten(
     assert [body.get("gracePeriodSeconds") for body in bodies] == [None, 0]
 
 
+# Ports that are not forwarded.
+
+
+async def test_a_role_without_forwarded_ports_ends_the_wait_with_what_the_cluster_says(
+    provider: Make, cluster: Cluster
+) -> None:
+    said = 'pods "a" is forbidden: User "trainer" cannot create resource "pods/portforward"'
+    cluster.no_forwards = (403, said)
+    async with await provider(reach="forward").launch(serving()) as deployment:
+        told = await fails(deployment)
+    assert f"answers 403 to a port-forward: {said}" in told
+    assert "the role of this account needs create and get of pods/portforward" in told
+
+
+async def test_a_server_that_is_there_is_not_gone_when_a_forwarded_port_is_refused(
+    provider: Make, cluster: Cluster
+) -> None:
+    async with await provider(reach="forward").launch(serving()) as deployment:
+        await deployment.ready(60.0)
+        cluster.no_forwards = (403, "the role has changed")
+        await fails(deployment)
+        await deployment.refresh()
+        assert deployment.servers[0].gone is None
+        cluster.no_forwards = None
+        await deployment.ready(60.0)
+
+
+async def test_a_backend_that_cannot_be_dialled_is_the_reason_of_a_server_that_is_not_ready(
+    provider: Make, cluster: Cluster
+) -> None:
+    cluster.no_forwards = (500, "error dialing backend: dial tcp 192.0.2.2:10250: i/o timeout")
+    async with await provider(reach="forward").launch(serving()) as deployment:
+        with pytest.raises(NotReady, match="answers 500 to a port-forward: error dialing backend: dial tcp"):
+            await deployment.ready(3.0)
+        cluster.no_forwards = None
+        await deployment.ready(60.0)
+
+
 # Credentials.
 
 
@@ -347,5 +386,11 @@ async def test_secrets_go_to_the_secret_and_nowhere_else(provider: Make, cluster
         await deployment.ready(15.0)
         assert deployment.api_key is not None
         for value in (SECRET, "what-nobody-would-guess", deployment.api_key):
-            told = [each.path for each in cluster.asked if value in str(each.body) + str(each.parameters)]
+            told = [each.path for each in cluster.asked if value in _in_clear(each)]
             assert {path.rpartition("/")[2] for path in told} == {"secrets"}
+
+
+def _in_clear(asked: Asked) -> str:
+    """Everything that a request says, the values of a Secret decoded."""
+    coded = (asked.body or {}).get("data", {})
+    return f"{asked.body} {asked.parameters} {[base64.b64decode(value).decode() for value in coded.values()]}"

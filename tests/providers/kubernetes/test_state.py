@@ -53,6 +53,31 @@ def test_one_that_ended() -> None:
     assert end_of(pod(phase="Failed")) == "was ended by the cluster (Failed)"
 
 
+@pytest.mark.parametrize(
+    ("reason", "message"),
+    [("Evicted", "The node was low on resource: memory."), ("DeadlineExceeded", "Pod was active longer than 60 s")],
+)
+@pytest.mark.parametrize("code", [0, 137])
+def test_one_that_the_cluster_ended_says_why_whatever_its_exit_code(reason: str, message: str, code: int) -> None:
+    found = pod(
+        {"terminated": {"exitCode": code, "reason": "Completed"}}, phase="Failed", reason=reason, message=message
+    )
+    assert end_of(found) == f"was ended by the cluster ({reason}: {message})"
+
+
+def test_one_whose_program_could_not_be_started_says_why() -> None:
+    message = 'exec: "no-such-program": executable file not found in $PATH'
+    found = pod({"terminated": {"exitCode": 128, "reason": "StartError", "message": message}})
+    assert end_of(found) == f"ended with exit code 128 (StartError: {message})"
+
+
+def test_one_that_is_started_again_is_not_at_its_end_between_two_lives() -> None:
+    found = pod({"terminated": {"exitCode": 1, "reason": "Error"}})
+    assert end_of(found) == "ended with exit code 1"
+    found["spec"] = {"restartPolicy": "Always"}
+    assert end_of(found) is None
+
+
 def test_a_container_that_prepared_the_others_and_is_done_is_no_end() -> None:
     prepared = [{"state": {"terminated": {"exitCode": 0}}, "ready": True}]
     assert end_of(pod({"running": {}}, initContainerStatuses=prepared)) is None

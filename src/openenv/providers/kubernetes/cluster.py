@@ -39,6 +39,13 @@ class Expired(Exception):
     """What is watched has to be listed again: the cluster remembers no more what has happened since."""
 
 
+def _age(event: Manifest) -> tuple[str, bool, int]:
+    """Sorts events, the most telling last: times are in seconds, and "BackOff" says less than what went before."""
+    when = event.get("lastTimestamp") or event.get("eventTime") or ""
+    version = event.get("metadata", {}).get("resourceVersion", "")
+    return when, event.get("reason") != "BackOff", int(version) if version.isdigit() else 0
+
+
 class Cluster:
     """The objects of one namespace.
 
@@ -143,7 +150,7 @@ class Cluster:
             events, _ = await self.find("Event", fieldSelector=f"involvedObject.name={name},type=Warning")
         except ProviderFailed:
             return []
-        events.sort(key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or "")
+        events.sort(key=_age)
         return [f"{event.get('reason')}: {event.get('message')}" for event in events]
 
     async def watch(self, kind: str, since: str, **selectors: str) -> AsyncGenerator[tuple[str, Manifest]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from websockets.exceptions import InvalidStatus, WebSocketException
 from websockets.typing import Subprotocol
 
 from ...errors import LaunchFailed, ProviderFailed
+from ..provider import Refusal
 from .api import UNAUTHORIZED
 from .cluster import Cluster
 
@@ -23,6 +25,9 @@ _PROTOCOL = Subprotocol("v4.channel.k8s.io")
 _DATA, _ERROR = 0, 1
 PIECE = 256 * 1024
 CONNECT_S = 10.0
+FORBIDDEN = 403
+# Bytes of a refusal that an error repeats.
+MOST_SAID = 1000
 
 
 class Forward:
@@ -34,12 +39,16 @@ class Forward:
         cluster: Where the Pod is.
         pod: Its name. It need not run yet: connections are closed until it does.
         port: Its port.
+
+    Attributes:
+        refusal: Why the cluster refused the last connection; None where it made one.
     """
 
     def __init__(self, cluster: Cluster, pod: str, port: int):
         self._cluster = cluster
         self._pod = pod
         self._port = port
+        self.refusal: Refusal | None = None
         self._listener: asyncio.Server | None = None
         self._roads: set[asyncio.Task[None]] = set()
 
@@ -74,6 +83,7 @@ class Forward:
         try:
             with contextlib.suppress(OSError, WebSocketException, ProviderFailed, TimeoutError):
                 async with await self._reach() as there:
+                    self.refusal = None
                     await _first_to_end(_outward(reader, there), _inward(there, writer))
         except asyncio.CancelledError:
             writer.transport.abort()  # by `stop`: what a client does not read would hold it up for ever
@@ -89,8 +99,24 @@ class Forward:
             return await _dial(url, needed)
         except InvalidStatus as refusal:
             if refusal.response.status_code != UNAUTHORIZED:
+                self._note(refusal)
                 raise
-        return await _dial(*await self._cluster.road_to(self._pod, self._port, refused=needed))
+        try:
+            return await _dial(*await self._cluster.road_to(self._pod, self._port, refused=needed))
+        except InvalidStatus as refusal:
+            self._note(refusal)
+            raise
+
+    def _note(self, refusal: InvalidStatus) -> None:
+        status, body = refusal.response.status_code, bytes(refusal.response.body or b"")
+        try:
+            said = json.loads(body)["message"]
+        except (ValueError, TypeError, KeyError):
+            said = body[:MOST_SAID].decode("utf-8", "replace").strip() or "no reason given"
+        reason = f"the cluster's API answers {status} to a port-forward: {said}"
+        if status == FORBIDDEN:
+            reason = f"{reason} (the role of this account needs create and get of pods/portforward)"
+        self.refusal = Refusal(reason, lasting=status in {UNAUTHORIZED, FORBIDDEN})
 
 
 async def _dial(url: str, needed: Mapping[str, Any]) -> ClientConnection:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -56,7 +57,9 @@ def namespace(name: str) -> Manifest:
 
 def secret(workload: Workload) -> Manifest:
     """The variables of the servers, all of them: which of them are secrets is for nobody to guess."""
-    return manifest("Secret", "v1", workload, type="Opaque", stringData=dict(workload.variables))
+    # Not as `stringData`: what is left out of that later stays in the cluster.
+    data = {name: base64.b64encode(value.encode()).decode() for name, value in workload.variables.items()}
+    return manifest("Secret", "v1", workload, type="Opaque", data=data)
 
 
 def pod(workload: Workload, name: str) -> Manifest:

@@ -16,7 +16,7 @@ from ..deployment import Deployment, Server
 from ..one_by_one import OneByOne
 from ..owner import DEPLOYMENT, OWNER, PROVIDER, Owner
 from ..pace import Pace
-from ..provider import FOR_ITS_OWNER, Leftover
+from ..provider import FOR_ITS_OWNER, Leftover, Refusal
 from ..secrecy import masked
 from ..spec import LaunchSpec, Resources
 from . import manifests
@@ -194,6 +194,10 @@ class KubernetesProvider(BlockingContainers, OneByOne):
             told = await self._accessed().cluster.warnings(server.name)
             end = "; ".join([end, *dict.fromkeys(told[-EVENTS:])])
         return end if end is None else masked(end, pod.deployment.secrets)
+
+    def _refusal(self, server: Server) -> Refusal | None:
+        pod: _Pod | None = server.handle
+        return None if pod is None or pod.forward is None else pod.forward.refusal
 
     async def _log(self, server: Server, lines: int) -> str:
         if server.handle is None or not server.handle.begun:

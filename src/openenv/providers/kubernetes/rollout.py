@@ -6,7 +6,7 @@ import asyncio
 import base64
 from dataclasses import dataclass, replace
 
-from ...errors import LaunchFailed, NotReady, UsageError
+from ...errors import LaunchFailed, NotReady, ProviderFailed, UsageError
 from ..secrecy import KEYS, masked, secrets_of
 from ..tail import TAIL_LINES, with_tail
 from . import manifests
@@ -98,7 +98,16 @@ class Rollout:
         """
         older = {pod["metadata"]["name"] for pod in await self._pods(cluster)}
         await self._check_names(cluster)
-        for each in self.manifests:
+        wanted = self.manifests
+        if self.most is not None:
+            replicas = await self._live_replicas(cluster, self.most)
+            wanted = [
+                manifests.deployment(self.workload, replicas) if each["kind"] == "Deployment" else each
+                for each in wanted
+            ]
+        # Before the rest: an autoscaler that is left would change the number of servers again.
+        await self._remove_unwanted(cluster, {(each["kind"], each["metadata"]["name"]) for each in wanted})
+        for each in wanted:
             await cluster.apply(each)
         if timeout_s is None:
             return
@@ -112,6 +121,31 @@ class Rollout:
                 f"{self.workload.name} was not there within {timeout_s:g} s (--timeout); the cluster goes on: "
                 f"see kubectl rollout status deployment/{self.workload.name}"
             ) from None
+
+    async def _live_replicas(self, cluster: Cluster, most: int) -> int:
+        """As many servers as there are, within the bounds: a Deployment without a number would drop to one server."""
+        there = await cluster.get("Deployment", self.workload.name)
+        live: int = (there or {}).get("spec", {}).get("replicas", self.replicas)
+        return min(max(live, self.replicas), most)
+
+    async def _remove_unwanted(self, cluster: Cluster, wanted: set[tuple[str, str]]) -> None:
+        """Deletes what an earlier rollout of this name had and this one has not."""
+        for each in (
+            manifests.autoscaler(self.workload, 1, 1, 1),
+            manifests.prepull(self.workload),
+            manifests.network_policy(self.workload),
+        ):
+            kind, name = each["kind"], each["metadata"]["name"]
+            if (kind, name) in wanted:
+                continue
+            try:
+                there = await cluster.get(kind, name)
+            except ProviderFailed as error:
+                if error.retryable:
+                    raise
+                continue  # an account that may not look at such objects has not made one
+            if there is not None and _label_of(there) == _label_of(each):
+                await cluster.delete(kind, name, uid=there["metadata"]["uid"])
 
     async def _check_names(self, cluster: Cluster) -> None:
         """Raises `LaunchFailed` where somebody else's object has one of the names: it would be changed."""

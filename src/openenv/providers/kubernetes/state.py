@@ -26,11 +26,15 @@ def end_of(pod: Manifest) -> str | None:
 
     That there is no node for it is not among the reasons: see `unplaced`.
     """
+    status = pod.get("status", {})
+    if status.get("phase") == "Failed" and status.get("reason"):
+        # An eviction, or a time that is over: containers are stopped for it, and may end with exit code 0.
+        return f"was ended by the cluster ({_because(status)})"
+    restarts = pod.get("spec", {}).get("restartPolicy") == "Always"
     for container in _containers(pod):
-        end = _end_of_container(container)
+        end = _end_of_container(container, restarts)
         if end is not None:
             return end
-    status = pod.get("status", {})
     if status.get("phase") in {"Failed", "Succeeded"}:
         return f"was ended by the cluster ({_because(status) or status['phase']})"
     if pod.get("metadata", {}).get("deletionTimestamp") is not None:
@@ -60,11 +64,11 @@ def never_ran(pod: Manifest) -> bool:
     return not any("running" in state or "terminated" in state for state in states)
 
 
-def _end_of_container(container: Manifest) -> str | None:
+def _end_of_container(container: Manifest, restarts: bool) -> str | None:
     state = container.get("state", {})
     if "terminated" in state:
-        # One of an init container that did its work is no end of anything.
-        return None if container.get("ready") else _ended(state["terminated"])
+        # One that is started again is between two lives. An init container that did its work is no end of anything.
+        return None if restarts or container.get("ready") else _ended(state["terminated"])
     waiting = state.get("waiting", {})
     reason = waiting.get("reason")
     if reason not in _HOPELESS:
@@ -76,7 +80,7 @@ def _end_of_container(container: Manifest) -> str | None:
 
 def _ended(terminated: Manifest) -> str:
     reason = terminated.get("reason")
-    told = f" ({reason})" if reason and reason not in {"Error", "Completed"} else ""
+    told = f" ({_because(terminated)})" if reason and reason not in {"Error", "Completed"} else ""
     return f"ended with exit code {terminated.get('exitCode', 'unknown')}{told}"
 
 
