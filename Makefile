@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --quiet --quiet --disable-pip-version-check
 
-.PHONY: help install infra demo web test test-web test-infra test-trainers check format docs cov bench bench-vector bench-scale bench-cartpole bench-peer bench-recording replay-bundled plots chaos soak clean
+.PHONY: help install infra demo web test test-web test-infra test-kubernetes test-trainers check format docs cov bench bench-vector bench-scale bench-cartpole bench-peer bench-recording replay-bundled plots chaos soak clean
 
 help: ## List the verbs
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -21,7 +21,7 @@ demo: install ## Serve, drive and measure on this machine; writes out/demo
 	@$(BIN)/openenv bench demo --output-dir out/demo
 
 test: install ## Run every test; ARGS="-n 2 --dist loadfile" takes half the time
-	@$(BIN)/python -m pytest --ignore tests/infra --ignore tests/web $(ARGS)
+	@$(BIN)/python -m pytest --ignore tests/infra --ignore tests/kubernetes --ignore tests/web $(ARGS)
 
 web: ## Build the page that servers show at /web; skipped where there is no npm
 	@if command -v npm >/dev/null; then \
@@ -41,6 +41,14 @@ $(VENV)/.infra: requirements-infra.txt scripts/install_infra $(VENV)/.installed
 test-infra: infra ## Tests with real Docker, Swarm, Slurm, Ray, Envoy, podman: started by hand, skipped where there are none
 	@$(BIN)/python -m pytest tests/infra $(ARGS)
 
+test-kubernetes: $(VENV)/.kubernetes ## Tests on a real Kubernetes, which the first run builds from Debian's sources (10 minutes on 2 cores)
+	@scripts/install_kubernetes
+	@$(BIN)/python -m pytest tests/kubernetes $(ARGS)
+
+$(VENV)/.kubernetes: requirements-infra.txt $(VENV)/.installed
+	@$(PIP) install -c requirements-infra.txt -c requirements-dev.txt kr8s
+	@touch $@
+
 test-trainers: install .venv-trainers/.installed ## The tests that need torch and trl, in a virtual environment of their own
 	@.venv-trainers/bin/python -m pytest tests/trainers
 
@@ -59,7 +67,7 @@ docs: install ## The site of the documents, in out/site
 
 cov: install ## Branch coverage, at least 95 %
 	@rm -f .coverage .coverage.*
-	@$(BIN)/python -m coverage run -m pytest --ignore tests/web
+	@$(BIN)/python -m coverage run -m pytest --ignore tests/kubernetes --ignore tests/web
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report
 

@@ -231,6 +231,13 @@ def test_servers_are_put_on_a_cluster_and_changed_there(run: Any, cluster: Clust
     assert sorted({kind for kind, _, _ in cluster.store.things}) == sorted({"Namespace", "Secret", "Pod", *KINDS})
 
 
+def test_a_cluster_that_is_too_old_is_not_changed(run: Any, cluster: Cluster, file: Path) -> None:
+    cluster.version = "1.29"
+    code, _, err = run(file, "--kubeconfig", cluster.kubeconfig)
+    assert (code, "needs 1.30 or newer" in err) == (1, True)
+    assert cluster.methods("PATCH|POST|DELETE") == []
+
+
 def test_a_deployment_that_gets_an_autoscaler_keeps_its_servers(run: Any, cluster: Cluster, file: Path) -> None:
     where = ["--kubeconfig", cluster.kubeconfig]
     assert run(file, *where, "--replicas", 3)[0] == 0

@@ -277,6 +277,28 @@ async def test_new_credentials_are_looked_for_when_the_old_ones_end(provider: Ma
         await deployment.ready(15.0)
 
 
+async def test_old_credentials_are_the_reason_of_a_server_that_is_not_ready(provider: Make, cluster: Cluster) -> None:
+    async with await provider(reach="forward").launch(serving()) as deployment:
+        await deployment.ready(60.0)
+        cluster.token = "another-token"
+        with pytest.raises(NotReady, match="Unauthorized"):
+            await deployment.ready(3.0)
+        write_kubeconfig(cluster, cluster.kubeconfig)
+        await deployment.ready(60.0)
+        assert deployment.servers[0].gone is None
+
+
+async def test_an_account_that_may_neither_make_nor_delete_anything_leaves_nothing_to_be_removed(
+    provider: Make, cluster: Cluster
+) -> None:
+    deployment = provider().deployment(serving())
+    cluster.misbehave("(POST|DELETE) .*/(secrets|networkpolicies)", 403, times=100)
+    with pytest.raises(LaunchFailed, match="creating Secret"):
+        await deployment.start()
+    await deployment.stop()
+    assert cluster.methods("DELETE .*/(secrets|networkpolicies)") == []
+
+
 async def test_over_tls_and_no_copy_of_a_key_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = certificate(tmp_path)
     copies = tmp_path / "copies"

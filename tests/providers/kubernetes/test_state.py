@@ -71,6 +71,15 @@ def test_one_whose_program_could_not_be_started_says_why() -> None:
     assert end_of(found) == f"ended with exit code 128 (StartError: {message})"
 
 
+@pytest.mark.parametrize(
+    "message", ["failed to sync secret cache: timed out waiting for the condition", "etcdserver: request timed out"]
+)
+def test_one_whose_kubelet_has_no_answer_yet_is_on_its_way(message: str) -> None:
+    assert end_of(pod({"waiting": {"reason": "CreateContainerConfigError", "message": message}})) is None
+    told = end_of(pod({"waiting": {"reason": "CreateContainerConfigError", "message": 'secret "a" not found'}}))
+    assert told == 'cannot start (CreateContainerConfigError: secret "a" not found)'
+
+
 def test_one_that_is_started_again_is_not_at_its_end_between_two_lives() -> None:
     found = pod({"terminated": {"exitCode": 1, "reason": "Error"}})
     assert end_of(found) == "ended with exit code 1"

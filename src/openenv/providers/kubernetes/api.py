@@ -105,6 +105,7 @@ class Api:
 
     Attributes:
         reached: Whether there ever was a connection to a cluster.
+        version: The version that it says it has; "" before there was one.
     """
 
     def __init__(self, namespace: str | None, kubeconfig: str | Path | None, context: str | None):
@@ -114,6 +115,7 @@ class Api:
         self._line: _Line | None = None
         self._connecting = asyncio.Lock()
         self.reached = False
+        self.version = ""
 
     async def namespace(self) -> str:
         """The namespace that is meant where none is said."""
@@ -248,6 +250,7 @@ class Api:
             answer = await _sent(line, "GET", "/version", {})
             await answer.aread()
             _check(answer)
+            self.version = str(decoded(answer.text).get("gitVersion", ""))
         except BaseException as error:
             await line.client.aclose()
             if isinstance(error, _failures()):

@@ -24,7 +24,8 @@ class Belongings:
 
     workload: Workload
     _making: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _begun: bool = False
+    # What may be on the cluster.
+    _there: list[Manifest] = field(default_factory=list)
     _made: bool = False
 
     async def make(self, access: Access) -> None:
@@ -39,13 +40,15 @@ class Belongings:
             own = await access.own_pod()
             if own is not None:
                 self.workload = replace(self.workload, owner=own["metadata"])
-            self._begun = True
-            try:
-                for each in self._manifests():
+            for each in self._manifests():
+                if each not in self._there:
+                    self._there.append(each)
+                try:
                     await access.cluster.create(each)
-            except OpenEnvError:
-                self._begun = access.cluster.api.reached  # where there is no cluster, there is nothing of it
-                raise
+                except OpenEnvError as error:
+                    if not (error.retryable and access.cluster.api.reached):
+                        self._there.remove(each)  # the cluster has refused it, or there is none
+                    raise
             self._made = True
 
     async def unmake(self, access: Access) -> None:
@@ -54,10 +57,11 @@ class Belongings:
         Raises:
             ProviderFailed: The cluster does not do it.
         """
-        if self._begun:
-            for each in reversed(self._manifests()):
-                await access.cluster.delete(each["kind"], each["metadata"]["name"])
-            self._begun = self._made = False
+        while self._there:
+            each = self._there[-1]
+            await access.cluster.delete(each["kind"], each["metadata"]["name"])
+            self._there.remove(each)
+        self._made = False
 
     def _manifests(self) -> list[Manifest]:
         options = self.workload.options

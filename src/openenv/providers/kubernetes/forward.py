@@ -94,29 +94,32 @@ class Forward:
                 await writer.wait_closed()
 
     async def _reach(self) -> ClientConnection:
-        url, needed = await self._cluster.road_to(self._pod, self._port)
         try:
-            return await _dial(url, needed)
-        except InvalidStatus as refusal:
-            if refusal.response.status_code != UNAUTHORIZED:
-                self._note(refusal)
-                raise
-        try:
+            url, needed = await self._cluster.road_to(self._pod, self._port)
+            try:
+                return await _dial(url, needed)
+            except InvalidStatus as refusal:
+                if refusal.response.status_code != UNAUTHORIZED:
+                    raise
             return await _dial(*await self._cluster.road_to(self._pod, self._port, refused=needed))
         except InvalidStatus as refusal:
-            self._note(refusal)
+            self.refusal = _refusal(refusal)
+            raise
+        except ProviderFailed as error:
+            self.refusal = Refusal(error.message, lasting=False)
             raise
 
-    def _note(self, refusal: InvalidStatus) -> None:
-        status, body = refusal.response.status_code, bytes(refusal.response.body or b"")
-        try:
-            said = json.loads(body)["message"]
-        except (ValueError, TypeError, KeyError):
-            said = body[:MOST_SAID].decode("utf-8", "replace").strip() or "no reason given"
-        reason = f"the cluster's API answers {status} to a port-forward: {said}"
-        if status == FORBIDDEN:
-            reason = f"{reason} (the role of this account needs create and get of pods/portforward)"
-        self.refusal = Refusal(reason, lasting=status in {UNAUTHORIZED, FORBIDDEN})
+
+def _refusal(answer: InvalidStatus) -> Refusal:
+    status, body = answer.response.status_code, bytes(answer.response.body or b"")
+    try:
+        said = json.loads(body)["message"]
+    except (ValueError, TypeError, KeyError):
+        said = body[:MOST_SAID].decode("utf-8", "replace").strip() or "no reason given"
+    reason = f"the cluster's API answers {status} to a port-forward: {said}"
+    if status != FORBIDDEN:
+        return Refusal(reason, lasting=False)  # credentials may be renewed, and a kubelet may come back
+    return Refusal(f"{reason} (the role of this account needs create and get of pods/portforward)", lasting=True)
 
 
 async def _dial(url: str, needed: Mapping[str, Any]) -> ClientConnection:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import re
 from dataclasses import dataclass, replace
 
 from ...errors import LaunchFailed, NotReady, ProviderFailed, UsageError
@@ -17,6 +18,8 @@ from .workload import Workload
 __all__ = ["Rollout", "labels_of", "selector_of"]
 
 GLANCE_S = 0.5
+OLDEST = (1, 30)
+"""The first version that has all fields of these manifests."""
 
 
 def selector_of(name: str) -> dict[str, str]:
@@ -78,9 +81,11 @@ class Rollout:
         """The same with the keys that the cluster has for it: clients know them already.
 
         Raises:
+            LaunchFailed: The cluster is too old for what would be applied.
             ProviderFailed: The cluster does not say.
         """
         there = await cluster.get("Secret", self.workload.name)
+        _check_version(cluster.api.version)
         coded = (there or {}).get("data", {})
         known = {name: base64.b64decode(coded[name]).decode() for name in self.made & coded.keys()}
         return replace(self, workload=replace(self.workload, variables={**self.workload.variables, **known}))
@@ -178,6 +183,16 @@ class Rollout:
                 told = await cluster.log(name, TAIL_LINES) or "\n".join(await cluster.warnings(name))
                 said = with_tail(f"the server {name} {end}", told)
                 raise LaunchFailed(masked(said, secrets_of(self.workload.variables)))
+
+
+def _check_version(version: str) -> None:
+    found = re.match(r"v?(\d+)\.(\d+)", version)
+    if found is not None and (int(found[1]), int(found[2])) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise LaunchFailed(
+            f"the cluster has Kubernetes {version}, and what is applied needs {oldest} or newer: nothing was "
+            "changed. KubernetesProvider starts servers on older ones"
+        )
 
 
 def _label_of(manifest: Manifest) -> str | None:

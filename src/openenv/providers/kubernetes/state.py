@@ -19,6 +19,8 @@ _HOPELESS = {
     "RunContainerError",
     "CrashLoopBackOff",
 }
+# What their messages say where the kubelet only waits for others, and will try again: after a stall, for one.
+_PASSING = ("failed to sync ", "timed out", "deadline exceeded")
 
 
 def end_of(pod: Manifest) -> str | None:
@@ -75,7 +77,8 @@ def _end_of_container(container: Manifest, restarts: bool) -> str | None:
         return None
     if reason == "CrashLoopBackOff":
         return f"{_ended(container.get('lastState', {}).get('terminated', {}))}, again and again ({reason})"
-    return f"cannot start ({reason}: {waiting.get('message', 'no reason given')})"
+    message = waiting.get("message", "no reason given")
+    return None if any(each in message for each in _PASSING) else f"cannot start ({reason}: {message})"
 
 
 def _ended(terminated: Manifest) -> str:
