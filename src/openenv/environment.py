@@ -146,8 +146,8 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         and what takes longer than 3 s or has more than 4 MiB, is noted on the page and fails nothing.
 
         Args:
-            obs: The fields of the observation as clients get them, with `reward` and `done`: `obs["board"]`, or
-                `obs.board`.
+            observation: Its fields as clients get them, with `reward` and `done`: `observation["board"]`, or
+                `observation.board`.
         """
         return None
 
