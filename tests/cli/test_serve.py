@@ -29,6 +29,8 @@ NO_OPTION = {
     "max_concurrent_envs",
     "readme_path",
     "record_file_mb",
+    "abandon_after_s",
+    "max_abandoned_threads",
     "max_batch",
     "max_constructing",
     "max_connection_in_flight",

@@ -28,6 +28,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 _SETTINGS: dict[str, Setting] = {setting.name: setting for setting in ServerSettings.table()}
 # Settings for the app's author, for rare cases, or for worker processes.
 _NO_OPTION = (
+    "max_abandoned_threads",
+    "abandon_after_s",
     "max_concurrent_envs",
     "readme_path",
     "record_file_mb",

@@ -67,12 +67,13 @@ def test_our_server_passes_every_check() -> None:
     assert [each.check for each in report.findings] == [probe.id for probe in PROBES]
 
 
-def test_our_server_in_production_passes_without_a_control_surface() -> None:
+def test_our_server_in_production_passes_with_a_warning_that_anyone_may_reset() -> None:
     with served(echo(mode="production")) as address:
         report = check_url(f"http://{address}/")
     assert report.passed
     assert "production" in finding(report, "url.mode").saw
-    assert finding(report, "url.production").outcome is Outcome.PASS
+    assert of(report, Outcome.WARNING) == {"url.production"}
+    assert "OPENENV_API_KEYS" in str(finding(report, "url.production").mend)
     assert finding(report, "url.reset").outcome is Outcome.SKIPPED
 
 
@@ -181,7 +182,6 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
         {"reset": None, "step": None, "state": None, "openapi": {**OPENAPI, "paths": {"/reset": {}}}},
         "url.mode",
     ),
-    "production resets over the socket": ({"reset": None, "step": None, "state": None}, "url.production"),
     "reset is refused": ({"frames": {"reset": {"type": "error", "data": {"code": "FACTORY_ERROR"}}}}, "url.reset"),
     "reset ends the connection": ({"frames": {"reset": 1011}}, "url.reset"),
     "reset gives a state": ({"frames": {"reset": {"type": "state", "data": {}}}}, "url.reset"),
@@ -263,6 +263,7 @@ def test_replies_out_of_order_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"frames": {"step": {"type": "error", "data": {"code": "EXECUTION_ERROR", "message": "no"}}}}, "url.step"),
         ({"frames": {"reset": observing(observation={})}}, "url.truth"),
         ({"openapi": OPENAPI}, "url.mode"),
+        ({"reset": None, "step": None, "state": None}, "url.production"),
     ],
 )
 def test_what_is_odd_and_no_fault_is_a_warning(knobs: dict[str, Any], check: str) -> None:

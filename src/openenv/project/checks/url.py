@@ -30,7 +30,7 @@ PROBES = (
     Probe("url.mode", "Is all of reset, step and state served, or nothing of it?", url_http.mode, _LET_IN),
     Probe(
         "url.production",
-        "In production, is nothing controlled over /ws either?",
+        "In production, does /ws refuse control without a key?",
         url_frames.production,
         ("url.mode",),
     ),

@@ -37,9 +37,9 @@ def production(site: Site) -> str:
         for frame in (_RESET, _STATE):
             answer = talk.ask(frame)
             if answer["type"] != "error":
-                raise Fault(
-                    f"/reset and /state are not served, and over /ws {frame['type']} is",
-                    "serve no control surface on any transport in production: openenv serve --mode production",
+                raise Doubt(
+                    f"/reset and /state are not served over HTTP, but anyone may {frame['type']} over /ws",
+                    "set OPENENV_API_KEYS, so that only control keys reset",
                 )
     except Closed as closed:
         return f"nobody resets an environment: {closed.saw}"
