@@ -335,7 +335,7 @@ async def test_a_reply_without_a_state(state):
     env, peer = await opened(ScriptedApp())
     call = asyncio.create_task(env.state())
     peer.reply(await peer.asked(2), {"ok": True, **state})
-    with pytest.raises(ProtocolViolation, match="without a state"):
+    with pytest.raises(ProtocolViolation, match="without 'state'"):
         await call
     await env.close()
 
