@@ -246,6 +246,19 @@ def test_the_attributes_are_there_when_the_server_says_nothing_of_them():
     assert from_wire({"error": "UnknownSession"}).session_id == ""
 
 
+@pytest.mark.parametrize("pause", ["soon", -1.0, float("nan"), float("inf"), True, [], {}])
+def test_a_pause_that_is_none(pause):
+    assert from_wire({"error": "ServerFull", "retry_after_s": pause}).retry_after_s is None
+
+
+def test_attributes_of_other_types_than_theirs_stay_in_the_data():
+    crash = from_wire({"error": "EnvironmentCrashed", "exit_code": {}, "signal": 9, "stderr": None})
+    assert (crash.exit_code, crash.signal) == (None, None)
+    assert crash.data["exit_code"] == {}
+    full = from_wire({"error": "ServerFull", "active_sessions": "1", "max_sessions": True})
+    assert (full.active_sessions, full.max_sessions) == (0, 0)
+
+
 @pytest.mark.parametrize(
     "name", ["Any", "Mapping", "from_wire", "__builtins__", "_BY_CODE", "Blame", "RuntimeError", ""]
 )

@@ -535,7 +535,8 @@ def from_wire(data: Mapping[str, Any]) -> OpenEnvError:
 
     Args:
         data: The `data` object of a v1 error frame: `message`, `code`, and perhaps `error` (a class name
-            of this module), `retry_after_s`, `active_sessions`, `max_sessions`, `factory_name`, `errors`.
+            of this module), `retry_after_s`, `active_sessions`, `max_sessions`, `factory_name`, `errors`. What is
+            no time in `retry_after_s`, or of another type in an attribute, is not taken for one.
 
     Returns:
         An instance of the named class, or of the class that its code stands for. Never raises: a frame of
@@ -547,12 +548,21 @@ def from_wire(data: Mapping[str, Any]) -> OpenEnvError:
     # The sender's message stands: a constructor that derives one of its own is not called.
     extras = {key: value for key, value in data.items() if key not in _FRAME_KEYS}
     error = _blank(cls)
-    OpenEnvError.__init__(error, str(data.get("message", "")), retry_after_s=data.get("retry_after_s"), data=extras)
-    error.__dict__.update({key: value for key, value in extras.items() if key in _ATTRIBUTES})
+    OpenEnvError.__init__(error, str(data.get("message", "")), retry_after_s=_pause(data), data=extras)
+    for name, kind in _ATTRIBUTES.items():
+        if name in extras and (extras[name] is None or type(extras[name]) is kind):
+            error.__dict__[name] = extras[name]
     blame = data.get("blame")
     if blame != error.blame and blame in get_args(Blame):  # of a class whose instances differ in it
         error.blame = cast("Blame", blame)
     return error
+
+
+def _pause(data: Mapping[str, Any]) -> float | None:
+    """`retry_after_s`, if the sender says a time there."""
+    pause = data.get("retry_after_s")
+    known = isinstance(pause, (int, float)) and not isinstance(pause, bool) and 0 <= pause < float("inf")
+    return pause if known else None
 
 
 def _blank(cls: type[OpenEnvError]) -> OpenEnvError:
@@ -568,20 +578,19 @@ def _rebuild(cls: type[OpenEnvError], attributes: dict[str, Any]) -> OpenEnvErro
 
 
 _FRAME_KEYS = frozenset({"message", "code", "error", "blame", "retryable", "retry_after_s"})
-_ATTRIBUTES = frozenset(
-    {
-        "active_sessions",
-        "environment_name",
-        "exit_code",
-        "factory_name",
-        "max_concurrent_envs",
-        "max_sessions",
-        "reason",
-        "session_id",
-        "signal",
-        "status",
-        "stderr",
-        "tool_name",
-        "error_type",
-    }
-)
+# What frames may say of an error's attributes; a value of another type stays in `data` alone.
+_ATTRIBUTES = {
+    "active_sessions": int,
+    "environment_name": str,
+    "error_type": str,
+    "exit_code": int,
+    "factory_name": str,
+    "max_concurrent_envs": int,
+    "max_sessions": int,
+    "reason": str,
+    "session_id": str,
+    "signal": str,
+    "status": int,
+    "stderr": str,
+    "tool_name": str,
+}

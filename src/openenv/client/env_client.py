@@ -14,6 +14,7 @@ from ..cleanup import kept
 from ..errors import InvalidArgument, ProtocolViolation, UsageError
 from ..generics import type_arguments
 from ..settings import ClientSettings
+from ..protocol.reward import check_outcome
 from ..types import ObsT, StateT, StepResult
 from . import websocket
 from .headers import headers_of
@@ -325,24 +326,19 @@ class EnvClient(SessionHolder, Launchable, Generic[ActT, ObsT, StateT]):
         session = await self._open(anew=True)
         payload = await session.call("reset", arguments, self._message_timeout_s)
         check_seed(self, arguments, payload)
-        return _read(self._parse_result, _with_observation(payload))
+        check_outcome(payload)
+        return _read(self._parse_result, payload)
 
     async def _step_async(self, action: ActT, timeout_s: float | None = None) -> StepResult[ObsT]:
         session = await self._open()
         limit_s = self._message_timeout_s if timeout_s is None else timeout_s
         payload = await session.call("step", self._step_payload(action), limit_s)
-        return _read(self._parse_result, _with_observation(payload))
+        check_outcome(payload)
+        return _read(self._parse_result, payload)
 
     async def _state_async(self) -> StateT:
         session = await self._open()
         return _read(self._parse_state, await session.call("state", None, self._message_timeout_s))
-
-
-def _with_observation(payload: dict[str, Any]) -> dict[str, Any]:
-    """A reply, if it has an observation. Raises `ProtocolViolation` where it has none."""
-    if "observation" not in payload:
-        raise ProtocolViolation(f"a reply without an observation: {payload!r:.200}")
-    return payload
 
 
 def _read(parse: Callable[[dict[str, Any]], T], payload: dict[str, Any]) -> T:

@@ -155,7 +155,8 @@ class SessionHolder(Homed):
         if session is None:
             raise UsageError(f"{capability} needs protocol v2, and this server speaks v1 only: upgrade it")
         hello = await session.link.greeting(self._options.connect_timeout_s)
-        if capability not in hello.get("capabilities", ()):
+        known = hello.get("capabilities")
+        if not isinstance(known, list) or capability not in known:
             version = hello.get("server", "unknown")
             raise UsageError(f"this server (openenv {version}) does not know {capability}: upgrade it")
         return session

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
 from ..errors import OpenEnvError
+from ..protocol.reward import check_outcome
 from ..types import ObsT, StepResult
 from .env_client import EnvClient
 from .models import dump_action, misread, parse_observation
@@ -46,7 +47,7 @@ class Hooks(Generic[ActT, ObsT]):
         """What came of a call; whatever went wrong with it is in `error`."""
         try:
             if type(outcome) is dict:
-                return self._parse(outcome)
+                return self._read(outcome)
             if isinstance(outcome, Finale):
                 return self._turn_of_episodes(outcome)
             error = cast("OpenEnvError", outcome)
@@ -57,7 +58,11 @@ class Hooks(Generic[ActT, ObsT]):
             error.__cause__ = fault
         return StepResult(observation=cast("ObsT", None), error=error)
 
+    def _read(self, payload: dict[str, Any]) -> StepResult[ObsT]:
+        check_outcome(payload)
+        return self._parse(payload)
+
     def _turn_of_episodes(self, finale: Finale) -> StepResult[ObsT]:
-        last, first = self._parse(finale.last), self._parse(finale.first)
+        last, first = self._read(finale.last), self._read(finale.first)
         final = {"final_observation": last.observation, "final_metadata": last.metadata}
         return replace(last, observation=first.observation, metadata={**(first.metadata or {}), **final})

@@ -16,8 +16,9 @@ from .way import ANY, Way
 __all__ = ["Call", "Link", "Waiter"]
 
 Payload = dict[str, Any]
-# No connection that needs heartbeats lasts a day without one.
+# No connection that needs heartbeats lasts a day without one, and none needs more than a hundred a second.
 LONGEST_PERIOD_S = 86_400
+SHORTEST_PERIOD_S = 0.01
 
 
 class Waiter(Protocol):
@@ -298,6 +299,7 @@ class Link:
         period = (self.hello or {}).get("heartbeat_s")
         if not isinstance(period, (int, float)) or not 0 < period <= LONGEST_PERIOD_S:
             return
+        period = max(period, SHORTEST_PERIOD_S)
         if self._beat is not None and not self._spoken:
             self.post("heartbeat", {})
         self._spoken = False

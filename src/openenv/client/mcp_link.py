@@ -99,7 +99,8 @@ class McpLink:
             if self._transport is not None:
                 self._transport.drop()
             return
-        waiter = self._waiting.get(reply.get("id") or 0)
+        number = reply.get("id")
+        waiter = self._waiting.get(number) if type(number) is int else None
         if waiter is not None and not waiter.done():
             waiter.set_result(reply)
 
@@ -125,5 +126,5 @@ def rpc_error(tool: str, error: Any) -> OpenEnvError:
     if "error" in facts:
         return from_wire({**facts, "message": message})
     if error.get("code") == CAPACITY and "max_sessions" in facts:
-        return ServerFull(int(facts.get("active_sessions") or 0), int(facts["max_sessions"] or 0), message)
+        return from_wire({**facts, "error": ServerFull.__name__, "message": message})
     return ToolFailed(tool, "execution_error", failure) if tool else StepFailed(message)

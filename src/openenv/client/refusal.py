@@ -78,11 +78,9 @@ def _told(url: str, error: WSHandshakeError) -> OpenEnvError | None:
         return None
     if not isinstance(facts, dict) or facts.get("blame") != "infrastructure":
         return None
-    wait = facts.pop("retry_after_s", None)
     told = from_wire(facts)
     if type(told) not in _KNOWN_ON_THE_ROAD:
         return None
-    told.retry_after_s = float(wait) if type(wait) in {int, float} else None
     told.message = f"{url}: {told.message}"
     told.args = (told.message,)
     return told

@@ -14,6 +14,7 @@ from ..errors import OpenEnvError, ProtocolViolation
 from ..interrupts import from_signal
 from ..protocol.outcome import encode_outcome
 from ..protocol.report import unsendable
+from ..protocol.reward import check_outcome
 from .blobs import Blob
 from .codec import RecordCodec
 
@@ -207,7 +208,10 @@ class Tap:
             "truncated": truncated,
         }
         try:
+            check_outcome(payload)
             self._add(asked, _monotonic(), self._codec.body(reply).fields, b"null")
+        except ProtocolViolation as violation:
+            self._add(asked, _monotonic(), _NO_OUTCOME, self._told(violation))
         except (TypeError, ValueError) as fault:  # a server may say anything
             unreadable = ProtocolViolation(f"the reply cannot be recorded: {fault}")
             self._add(asked, _monotonic(), _NO_OUTCOME, self._told(unreadable))

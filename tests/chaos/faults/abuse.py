@@ -7,10 +7,13 @@ import random
 import re
 import socket
 import struct
+import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...server.raw import TEXT, close_frame, frame, read_frame, read_until, shake_hands
@@ -22,6 +25,12 @@ EACH = 10
 SLOW_READERS = 5
 PATIENCE_S = 3.0
 FLAT_MB = 20
+# Of the deflate bomb: frames on each connection, connections on each path, and what the server may make of them.
+BOMBS = 40
+BOMBERS = 2
+BOMB_BYTES = 16 * 2**20
+BOMB_MB = 200
+HEALTH_S = 1.0
 SETTINGS = {
     "OPENENV_HANDSHAKE_TIMEOUT_S": 1,
     "OPENENV_MAX_HEADER_KB": 16,
@@ -204,6 +213,111 @@ def _rest(raw: socket.socket) -> _Told:
     except OSError:
         pass
     return _Told(words, True)
+
+
+@fault(
+    "deflate bomb: frames of 16 KiB that inflate to 16 MiB, and frames of 16 MiB behind a step that never returns",
+    "compression is not negotiated, compressed frames close their connection with code 1002; memory grows by at most "
+    f"{BOMB_MB} MB; /health answers within {HEALTH_S:g} s; nobody else concerned",
+)
+def deflate_bomb(trial: Trial) -> None:
+    server = trial.serve("async", sessions=1000)
+    crowd = trial.crowd(server.url)
+    crowd.say("phase before")
+    time.sleep(1)
+    crowd.say("phase during")
+    memory = server.resident_bytes()
+    bomb = _bomb()
+    acts = [lambda path=path: _bombed(server, path, bomb) for path in ("/ws", "/mcp")] * BOMBERS
+    with _watched(server) as seen, ThreadPoolExecutor(len(acts) + BOMBERS) as threads:
+        piles = [threads.submit(_pile, server) for _ in range(BOMBERS)]
+        told = [each.result() for each in [threads.submit(act) for act in acts]]
+        taken = sum(pile.result() for pile in piles)
+    agreed = sum(each.agreed for each in told)
+    trial.check(not agreed, "no compression negotiated", f"{agreed} of {len(told)} connections negotiate compression")
+    refused = sum(each.refused for each in told)
+    trial.check(refused == len(told), f"{refused} of {len(told)} closed with 1002")
+    trial.note(f"{taken / 2**20:.0f} MB taken of {BOMBERS * BOMBS * BOMB_BYTES / 2**20:.0f} behind the hung steps")
+    grown = (seen.bytes - memory) / 2**20
+    trial.check(grown <= BOMB_MB, f"memory {grown:+.0f} MB at most", f"memory {grown:+.0f} MB")
+    trial.in_time(seen.health_s <= HEALTH_S, f"/health within {seen.health_s:.2f} s")
+    crowd.say("phase after")
+    report = crowd.report()
+    trial.no_errors(report)
+    trial.counts(server, report)
+    trial.unmoved(report)
+
+
+class _Bombed(NamedTuple):
+    """What became of a connection that offered compression: whether it was agreed to, and its frames refused."""
+
+    agreed: bool
+    refused: bool
+
+
+@dataclass
+class _Seen:
+    """The most memory that a server had, and the longest that /health took."""
+
+    bytes: int = 0
+    health_s: float = 0.0
+
+
+def _bomb() -> bytes:
+    """A compressed frame: a JSON text of `BOMB_BYTES`."""
+    deflate = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    text = b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":"' + b"a" * (BOMB_BYTES - 100) + b'"}}'
+    data = deflate.compress(text) + deflate.flush(zlib.Z_SYNC_FLUSH)
+    return frame(TEXT, data[:-4], rsv1=True)
+
+
+def _bombed(server: Served, path: str, bomb: bytes) -> _Bombed:
+    more = "Sec-WebSocket-Extensions: permessage-deflate\r\n"
+    agreed = refused = False
+    with suppress(OSError), shake_hands(f"127.0.0.1:{server.port}", path=path, more=more) as raw:
+        agreed = b"permessage-deflate" in read_until(raw, b"\r\n\r\n")
+        with suppress(OSError):
+            raw.sendall(BOMBS * bomb)
+        refused = b"\x03\xea" in _read_to_the_end(raw).words
+    return _Bombed(agreed, refused)
+
+
+def _pile(server: Served) -> int:
+    """Bytes that a server takes of frames of the largest size while a step of the same session hangs."""
+    state = json.dumps({"type": "state", "padding": "x" * (BOMB_BYTES - 100)}).encode()
+    sent = 0
+    with suppress(OSError), _shaken(server) as raw:
+        raw.sendall(frame(TEXT, b'{"type":"reset","data":{"seed":990000002}}'))
+        read_frame(raw)
+        raw.sendall(frame(TEXT, json.dumps({"type": "step", "data": {"request": 0, "what": "hang"}}).encode()))
+        for _ in range(BOMBS):
+            large = memoryview(frame(TEXT, state))
+            while large:
+                count = raw.send(large)
+                sent += count
+                large = large[count:]
+    return sent
+
+
+@contextmanager
+def _watched(server: Served) -> Iterator[_Seen]:
+    seen, over = _Seen(), threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.02):
+            seen.bytes = max(seen.bytes, server.resident_bytes())
+            began = time.monotonic()
+            with suppress(OSError):
+                server.get("/health")
+            seen.health_s = max(seen.health_s, time.monotonic() - began)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        watcher.join()
 
 
 # By name: what is done, by how many at one time, and what the answer must say.

@@ -21,7 +21,7 @@ from ..trial import Trial, fault
 CONTROL, AGENT, VIEW = "control-key-0123456789", "agent-key-0123456789", "view-key-0123456789"
 WRONG = "control-key-0123456780"
 KEYS = f"control:{CONTROL},agent:{AGENT},view:{VIEW}"
-OPEN = {"/health"}
+OPEN = {"/health", "/ready"}
 # Beside those that the OpenAPI document names.
 MORE_ROUTES = (("GET", "/docs"), ("GET", "/redoc"), ("GET", "/openapi.json"), ("GET", "/nothing"), ("DELETE", "/ws"))
 BODIES: dict[str, Any] = {"/step": {"action": {}}, "/reset": {}, "/web/step": {"action": {}}, "/web/reset": {}}
