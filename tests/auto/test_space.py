@@ -109,6 +109,12 @@ def test_an_installed_package_of_its_name_is_used(site: Path, installer: Path) -
     assert not (installer / "called").exists()
 
 
+def test_a_package_of_its_name_from_another_repository_is_not_taken_for_it(site: Path, installer: Path) -> None:
+    install(site, origin={"url": "https://hub.example/spaces/mallory/maze_env.git"})
+    with pytest.raises(UsageError, match="user/maze_env is not installed"):
+        AutoEnv.get_env_class("user/maze_env")
+
+
 def test_a_package_from_that_space_is_used_before_one_of_its_name(site: Path, installer: Path) -> None:
     install(site)
     install(site, "openenv-fog", "fog", origin={"url": "https://hub.example/spaces/user/maze_env.git"})

@@ -34,19 +34,19 @@ def _once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], T])
 
 @pytest.fixture(scope="session")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Wheels:
-    """Our project and the three packages, built."""
+    """Our project and the packages, built."""
     return _once(tmp_path_factory, "wheels", build)
 
 
 @pytest.fixture(scope="session")
 def ours(tmp_path_factory: pytest.TempPathFactory, wheels: Wheels) -> Installation:
-    """Our wheel and the three packages in a fresh virtual environment."""
+    """Our wheel and the packages in a fresh virtual environment."""
     return _once(tmp_path_factory, "ours", lambda folder: install_ours(folder, wheels))
 
 
 @pytest.fixture(scope="session")
 def peer(tmp_path_factory: pytest.TempPathFactory, wheels: Wheels) -> Installation:
-    """The released peer and the three packages."""
+    """The released peer and the packages."""
     if not PEER_PYTHON.exists():
         pytest.skip("the released peer is not installed: make .venv-peer/.installed")
     return _once(tmp_path_factory, "peer", lambda folder: install_peer(folder, wheels))

@@ -1,4 +1,4 @@
-"""The three packages, installed as their users install them: next to our wheel, and next to the released peer."""
+"""The packages, installed as their users install them: next to our wheel, and next to the released peer."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tests.chaos.served import PEER_PYTHON
 __all__ = [
     "DRIVERS",
     "HERE",
+    "MORE",
     "NAMES",
     "PACKAGES",
     "PEER_PYTHON",
@@ -30,7 +31,9 @@ HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parents[1]
 PACKAGES = HERE / "packages"
 DRIVERS = HERE / "drivers"
+# Those with a driver of many checks, and those whose episodes alone are compared.
 NAMES = ("abacus_env", "parcel_env", "harbor_env")
+MORE = ("duel_env", "logbook_env", "snippet_env")
 # All dependencies come out of pip's cache or over the network.
 INSTALL_S = 400.0
 DRIVE_S = 180.0
@@ -105,7 +108,7 @@ class Wheels:
     Attributes:
         folder: The copy of the project folders: building writes into them.
         ours: Our distribution.
-        packages: The three.
+        packages: Those of `PACKAGES`.
     """
 
     folder: Path
@@ -119,13 +122,13 @@ def build(folder: Path) -> Wheels:
     projects = Path(shutil.copytree(PACKAGES, folder / "projects", ignore=ignored))
     for name, options, sources in (
         ("ours", ["--no-build-isolation"], [PROJECT]),
-        ("packages", [], [projects / name for name in NAMES]),
+        ("packages", [], [projects / name for name in NAMES + MORE]),
     ):
         words = ["wheel", "--no-deps", *options, "--wheel-dir", str(folder / name), *map(str, sources)]
         _pip(sys.executable, *words)
     (ours,) = (folder / "ours").glob("openenv-*.whl")
     packages = sorted((folder / "packages").glob("*.whl"))
-    assert len(packages) == len(NAMES)
+    assert len(packages) == len(NAMES + MORE)
     return Wheels(projects, ours, packages)
 
 

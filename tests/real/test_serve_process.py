@@ -16,7 +16,7 @@ from websockets.sync.client import connect
 
 import openenv
 from openenv.client import GenericEnvClient
-from openenv.errors import ConnectionFailed, ServerFull, SessionLost
+from openenv.errors import ConnectionFailed, ConnectionLost, ServerFull, SessionLost
 
 from ..cli.process import LIMIT_S, serving
 from ..cli.projects import write_module, write_project
@@ -86,6 +86,61 @@ def test_it_stops_with_sessions_open_and_a_step_running(tmp_path, workers):
         assert server.group() == []
         with pytest.raises(SessionLost):
             idle.step({})
+
+
+def test_a_process_that_an_environment_keeps_from_ending_says_so_by_its_exit_code(tmp_path):
+    """A step that blocks the event loop for ever, begun while the server is ending."""
+    write_module(
+        tmp_path / "blocking.py",
+        """
+        import time
+
+        from openenv import Action, Environment, Observation, State
+
+
+        class Blocking(Environment[Action, Observation, State]):
+            def reset(self, seed=None, episode_id=None, **kwargs):
+                return Observation()
+
+            def step(self, action, timeout_s=None, **kwargs):
+                return Observation()
+
+            async def reset_async(self, seed=None, episode_id=None, **kwargs):
+                return Observation()
+
+            async def step_async(self, action, timeout_s=None, **kwargs):
+                while True:
+                    time.sleep(1.0)
+
+            @property
+            def state(self):
+                return State()
+        """,
+    )
+    with (
+        serving("blocking:Blocking", "--grace", "0.5", "--resume-window", "0", cwd=tmp_path) as server,
+        ThreadPoolExecutor() as threads,
+        GenericEnvClient(server.url) as env,
+    ):
+        env.reset()
+        os.kill(server.pid, signal.SIGTERM)
+        eventually(lambda: refuses(server.url))
+        step = threads.submit(env.step, {})
+        code, complaints = server.end(signal.SIGCONT)
+        assert code == 1
+        assert "does not return from its call: the process ends without it" in complaints
+        with pytest.raises(ConnectionLost):
+            step.result()
+
+
+def refuses(url):
+    """Whether nobody listens there any more."""
+    host, port = url.removeprefix("http://").split(":")
+    try:
+        socket.create_connection((host, int(port))).close()
+    except ConnectionRefusedError:
+        return True
+    return False
 
 
 def test_the_console_script_and_the_module_are_the_same():

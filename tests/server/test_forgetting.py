@@ -10,7 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from openenv.execution import InlineExecutor, LoopExecutor, ThreadExecutor
 from openenv.server import HTTPEnvServer, create_app
+from openenv.sessions.session import Session
 from openenv.settings import ServerSettings
 from openenv.types import Action, Observation
 
@@ -62,13 +64,21 @@ async def converse(server: HTTPEnvServer, subprotocol: str | None) -> weakref.re
     return weakref.ref(channel)
 
 
+def parts() -> int:
+    """Sessions there are, and what runs their environments."""
+    kinds = (Session, InlineExecutor, LoopExecutor, ThreadExecutor)
+    return sum(type(item) in kinds for item in gc.get_objects())
+
+
 @pytest.mark.usefixtures("no_collection")
 @pytest.mark.parametrize("subprotocol", [None, "openenv.v2.json"])
 @pytest.mark.parametrize("environment", [InlinePlain, AsyncPlain, Plain])
 async def test_a_connection_that_has_ended_leaves_nothing(environment, subprotocol):
     app = create_app(environment, Action, Observation, settings=ServerSettings.read({}, resume_window_s=0))
     server = app.state.openenv
+    before = parts()
     seen = await converse(server, subprotocol)
     await asyncio.sleep(0)
     assert seen() is None
+    assert parts() == before
     await server.aclose()

@@ -55,10 +55,14 @@ class Space(NamedTuple):
         return SpaceName(self.owner, self.name).url
 
     def installed(self) -> catalog.Entry | None:
-        """Its package, if that is installed here."""
+        """Its package, if that is installed here: from there, or by its name from an index or a folder.
+
+        One that was installed from another repository is another owner's, whatever its name.
+        """
         there = [entry for entry in catalog.entries() if entry.distribution is not None]
         of_it = [entry for entry in there if entry.origin.removesuffix(".git").endswith(f"/{self.owner}/{self.name}")]
-        named = [entry for entry in there if canonical(self.name) in entry.names]
+        local = [entry for entry in there if not entry.origin or entry.origin.startswith("file:")]
+        named = [entry for entry in local if canonical(self.name) in entry.names]
         return next(iter(of_it or named), None)
 
     def ensure(self, trust_remote_code: bool) -> catalog.Entry:

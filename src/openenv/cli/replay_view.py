@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 from collections import Counter
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -95,16 +96,18 @@ def _say_noted(tally: Tally) -> None:
 
 
 def shown(value: Any) -> str:
-    """A value in one line."""
+    """A value in one line; of lists, dicts and texts no more than the widest line can hold."""
     return msgspec.json.encode(_plain(value), enc_hook=repr).decode()
 
 
 def _plain(value: Any) -> Any:
     """Arrays by type and shape: their elements fill the screen."""
     if isinstance(value, dict):
-        return {str(name): _plain(each) for name, each in value.items()}
+        return {str(name)[:_WIDEST]: _plain(value[name]) for name in islice(value, _WIDEST)}
     if isinstance(value, list):
-        return [_plain(each) for each in value]
+        return [_plain(each) for each in value[:_WIDEST]]
+    if isinstance(value, str):
+        return value[:_WIDEST]
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     return worded(value) if dtype is None else f"<{dtype} {'x'.join(map(str, shape or ()))}>"
 
@@ -124,6 +127,5 @@ def tame(text: str) -> str:
 
 
 def _cut(text: str) -> str:
-    text = tame(text)
     width = max(_NARROWEST, min(_WIDEST, shutil.get_terminal_size((_WIDEST, 24)).columns))
-    return text if len(text) <= width else f"{text[: width - 3]}..."
+    return tame(text) if len(text) <= width else f"{tame(text[: width - 3])}..."

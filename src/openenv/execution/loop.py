@@ -35,7 +35,7 @@ class LoopExecutor:
         self._helpers = helpers
         self._environment = environment
         self._host = Host()
-        # What a helper was asked for last, and who hears of it.
+        # What a helper does now, and who hears of it.
         self._helped: tuple[Future[None], Done] | None = None
 
     def start(self, factory: Callable[[], Any], done: Done) -> None:
@@ -90,6 +90,10 @@ class LoopExecutor:
             ended(None, None)
 
     def _have_helped(self, operation: Operation, environment: Any, argument: Any, done: Done) -> None:
+        def heard(result: Any, error: BaseException | None) -> None:
+            self._helped = None  # a circle, which would wait for the garbage collector
+            done(result, error)
+
         self._mailbox.pace.begin()
         try:
             helpers = self._helpers()
@@ -98,8 +102,8 @@ class LoopExecutor:
             return
         # The machine has no further thread to give: it waits for one of those there are.
         with contextlib.suppress(RuntimeError):
-            future = helpers.submit(self._help, operation, environment, argument, done)
-            self._helped = (future, done)
+            future = helpers.submit(self._help, operation, environment, argument, heard)
+            self._helped = (future, heard)
 
     def _help(self, operation: Operation, environment: Any, argument: Any, done: Done) -> None:
         self._mailbox.post(done, *attempt(operation, environment, argument))

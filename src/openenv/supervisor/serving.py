@@ -24,6 +24,8 @@ __all__ = ["DrainingServer"]
 logger = logging.getLogger("openenv.supervisor")
 
 _BUSY = (SessionState.STARTING, SessionState.EXECUTING)
+# What a process ends with that an environment kept from ending.
+FORCED = 1
 _OVER = "the server was stopped, and its time for sessions to end (grace_s) is over"
 
 
@@ -124,4 +126,4 @@ class DrainingServer(uvicorn.Server):
 
 def _end_by_force() -> None:
     logger.warning("an environment does not return from its call: the process ends without it")
-    os._exit(0)
+    os._exit(FORCED)

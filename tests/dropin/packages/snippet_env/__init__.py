@@ -1,0 +1,6 @@
+"""Code mode: Python that calls tools."""
+
+from .client import SnippetEnv
+from .models import SnippetAction
+
+__all__ = ["SnippetAction", "SnippetEnv"]
