@@ -77,7 +77,7 @@ class TestCalls:
     def test_every_failure_is_data(self, environment):
         assert error_of(environment.step(call("fail"))) == (
             "execution_error",
-            "Error calling tool 'fail': ValueError: bad luck",
+            "Error calling tool 'fail': bad luck",
         )
         kind, message = error_of(environment.step(call("jump")))
         assert kind == "tool_not_found"
@@ -102,7 +102,7 @@ class TestCalls:
                 observation = asyncio.run(environment.step_async(call(name)))
             else:
                 observation = environment.step(call(name))
-            assert error_of(observation) == ("execution_error", f"Error calling tool '{name}': SystemExit: 3")
+            assert error_of(observation) == ("execution_error", f"Error calling tool '{name}': 3")
         environment.close()
 
     @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ class TestServersThatChange:
         environment = Small(server)
         kind, message = error_of(environment.step(call("strict")))
         assert kind == "execution_error"
-        assert "ValidationError" in message
+        assert "validation error for State" in message
         environment.close()
 
 

@@ -11,10 +11,10 @@ from typing import Any, Generic, Self, TypeVar, get_origin
 from pydantic import TypeAdapter
 
 from ..cleanup import kept
-from ..errors import InvalidArgument, ProtocolViolation, UsageError
+from ..errors import InvalidArgument, UsageError
 from ..generics import type_arguments
-from ..settings import ClientSettings
 from ..protocol.reward import check_outcome
+from ..settings import ClientSettings
 from ..types import ObsT, StateT, StepResult
 from . import websocket
 from .headers import headers_of

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+from traceback import format_exception_only
 from typing import Any
 
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
+from ..logs import warn_once
 from .normal import OPAQUE, Schema
 
 __all__ = ["schema_of"]
+
+logger = logging.getLogger("openenv.contract")
 
 
 class _Lenient(GenerateJsonSchema):
@@ -35,5 +40,8 @@ def schema_of(kind: Any) -> Schema | None:
     try:
         adapter: TypeAdapter[Any] = kind if isinstance(kind, TypeAdapter) else TypeAdapter(kind)
         return adapter.json_schema(schema_generator=_Lenient)
-    except Exception:  # noqa: BLE001 - the edge to foreign code: types bring their own schema functions
+    except Exception as error:  # noqa: BLE001 - the edge to foreign code: types bring their own schema functions
+        name = getattr(kind, "__qualname__", repr(kind))
+        (fault,) = format_exception_only(error)[-1:]
+        warn_once(logger, "%s has no JSON Schema, so that nothing is checked against it: %s", name, fault.strip())
         return None

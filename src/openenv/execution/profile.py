@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,10 +13,13 @@ from weakref import WeakKeyDictionary
 
 from ..environment import Environment, reseed
 from ..errors import UsageError
+from ..logs import warn_once
 from ..signatures import accepted
-from .executor import Operation
+from .executor import Operation, describe
 
 __all__ = ["EnvironmentProfile", "Execution", "class_of", "is_asynchronous", "profile_of"]
+
+logger = logging.getLogger("openenv.execution")
 
 
 class Execution(StrEnum):
@@ -108,7 +112,14 @@ def _meant(factory: Callable[[], Any]) -> Any:
     """What an annotation stands for that is text, as all are under `from __future__ import annotations`."""
     try:
         return get_type_hints(factory).get("return")
-    except Exception:  # noqa: BLE001 - any text may stand there, and names that only a type checker has
+    except Exception as error:  # noqa: BLE001 - any text may stand there, and names that only a type checker has
+        warn_once(
+            logger,
+            "the return annotation of the factory %s cannot be read (%s): the first environment that it makes "
+            "decides where they run; import what it names at run time",
+            getattr(factory, "__qualname__", repr(factory)),
+            describe(error),
+        )
         return None
 
 

@@ -170,7 +170,7 @@ class MCPEnvironment(Environment[Any, Any, Any]):
         names: dict[str, Any] = dict(self.get_callables())
         tool = names.get("result")
         try:
-            exec(compile(code, "<code>", "exec"), names)  # noqa: S102 - that is what it is for
+            exec(compile(code, "<string>", "exec"), names)  # noqa: S102 - that is what it is for
         except NOT_OURS:
             raise
         except SyntaxError as error:

@@ -80,9 +80,9 @@ def invalid(name: str, error: BaseException, schema: Any = None) -> ToolFault:
 
 
 def failed(name: str, error: BaseException) -> ToolFault:
-    """The tool raised."""
-    what, said = type(error).__name__, message_of(error)
-    fault = ToolFault(ToolErrorType.EXECUTION_ERROR, f"Error calling tool {name!r}: {what}{said and f': {said}'}")
+    """The tool raised. The text is FastMCP's, which models have been trained with; an error without one is named."""
+    said = message_of(error) or type(error).__name__
+    fault = ToolFault(ToolErrorType.EXECUTION_ERROR, f"Error calling tool {name!r}: {said}")
     fault.__cause__ = error
     return fault
 

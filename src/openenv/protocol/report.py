@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Set
 from math import isfinite
 from traceback import format_exception_only
@@ -10,9 +11,11 @@ from typing import Any
 from pydantic_core import to_jsonable_python
 
 from ..errors import OpenEnvError, StepFailed
+from ..logs import warn_once
 
 __all__ = ["KINDS", "MOST_FAULTS", "UNSEEDED", "error_facts", "place_of", "too_many_faults", "unsendable"]
 
+logger = logging.getLogger("openenv.protocol")
 KINDS = ("(list_tools)", "(call_tool)", "(action)")
 """How a server that takes tool actions beside others calls the kinds; no field has such a name."""
 # Joins the metadata of the reply to a reset whose seed its environment does not take.
@@ -31,7 +34,11 @@ def error_facts(error: OpenEnvError) -> dict[str, Any]:
     if error.data:
         try:
             told["data"] = _told(error.data, _MAX_DEPTH)
-        except Exception:  # noqa: BLE001 - the edge to foreign code: an object that cannot even describe itself
+        except Exception as fault:  # noqa: BLE001 - the edge to foreign code: an object that cannot describe itself
+            name = type(error).__qualname__
+            warn_once(
+                logger, "the data of a %s cannot be written and are left out: %s", name, type(fault).__qualname__
+            )
             told["data"] = {}
     return told
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
@@ -12,6 +13,7 @@ from pydantic_core import to_json
 from .. import __version__
 from ..errors import OpenEnvError, ProtocolViolation
 from ..interrupts import from_signal
+from ..logs import warn_once
 from ..protocol.outcome import encode_outcome
 from ..protocol.report import unsendable
 from ..protocol.reward import check_outcome
@@ -20,6 +22,7 @@ from .codec import RecordCodec
 
 __all__ = ["Asked", "Source", "Subject", "Tap", "Tapping", "Track"]
 
+logger = logging.getLogger("openenv.recording")
 _INT64 = range(-(2**63), 2**63)
 _NO_OUTCOME = b'"observation":null,"reward":null,"done":false,"terminated":null,"truncated":null'
 _APART = ("seed", "episode_id")
@@ -271,7 +274,9 @@ class Tap:
         """What cannot be written is told in words: the call is done, whatever can be told of it."""
         try:
             return self._codec.encode(value)
-        except Exception:  # noqa: BLE001 - the edge to foreign code, whose values may raise anything
+        except Exception as error:  # noqa: BLE001 - the edge to foreign code, whose values may raise anything
+            name, fault = type(value).__qualname__, type(error).__qualname__
+            warn_once(logger, "a %s cannot be recorded: records have its repr in its place: %s", name, fault)
             return to_json(_clean(_in_words(value)))
 
     def _told(self, error: BaseException) -> bytes:

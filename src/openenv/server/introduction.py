@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import logging
 from types import SimpleNamespace
 from typing import Any, get_type_hints
 
@@ -13,12 +14,15 @@ from pydantic_core import to_json
 
 from ..contract import schema_of
 from ..environment import metadata_of
-from ..execution import profile_of
+from ..execution import describe, profile_of
 from ..execution.profile import is_asynchronous
+from ..logs import warn_once
 from ..types import EnvironmentMetadata
 from .metadata import places_of
 
 __all__ = ["ANY_RESET", "Introduction", "introduce", "introduction_of"]
+
+logger = logging.getLogger("openenv.server")
 
 PANEL = "panel.html"
 PANEL_BYTES = 4 * 1024 * 1024
@@ -79,7 +83,13 @@ def _reset_schema(cls: type[Any]) -> dict[str, Any]:
         hints = _hints(reset)
         fields = {f"p{number}": _field(each, hints) for number, each in enumerate(parameters) if each.kind in _NAMED}
         model: Any = create_model("Reset", __config__=ConfigDict(arbitrary_types_allowed=True), **fields)
-    except Exception:  # noqa: BLE001 - the edge to foreign code: signatures and types bring their own functions
+    except Exception as error:  # noqa: BLE001 - the edge to foreign code: signatures and types bring their own functions
+        warn_once(
+            logger,
+            "the parameters of the reset of %s cannot be read, so that its form takes anything: %s",
+            cls.__qualname__,
+            describe(error),
+        )
         return ANY_RESET
     further = any(each.kind is each.VAR_KEYWORD for each in parameters)
     return {**(schema_of(model) or ANY_RESET), "additionalProperties": further}

@@ -17,7 +17,7 @@ from pydantic_core import to_json
 
 from ..errors import OpenEnvError
 from ..execution import Done, describe
-from ..logs import about
+from ..logs import about, warn_once
 from ..protocol import encode_observation, encode_state
 from ..protocol.report import UNSEEDED
 from ..sessions import Session
@@ -210,7 +210,9 @@ def _plain(action: Any) -> tuple[dict[str, Any], int]:
     try:
         text = to_json(action, fallback=repr, inf_nan_mode="constants")
         fields = json.loads(text)
-    except Exception:  # noqa: BLE001 - foreign types; the step is done, whatever can be told of it
+    except Exception as error:  # noqa: BLE001 - foreign types; the step is done, whatever can be told of it
+        name = type(action).__qualname__
+        warn_once(logger, "a %s cannot be written as JSON: the page's log shows none: %s", name, describe(error))
         return {}, 0
     return fields if isinstance(fields, dict) else {"action": fields}, len(text)
 

@@ -12,8 +12,8 @@ SESSIONS = 2000
 WARM_S = 60.0
 LOOK_S = 2.0
 MB = 2**20
-# What an allocator may keep, or a moment's connections take. Between the quarters that are compared, a circle of objects
-# for each session that waits for the garbage collector takes 5 MB in two minutes.
+# What an allocator may keep, or a moment's connections take. A circle of objects for each session, which waits for
+# the garbage collector, takes 5 MB between the quarters that are compared.
 ROOM = {"memory MB": 3.0, "descriptors": 100.0, "threads": 8.0}
 
 

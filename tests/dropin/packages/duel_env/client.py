@@ -15,9 +15,8 @@ class DuelEnv(EnvClient[DuelAction, DuelObservation, State]):
 
     def _parse_result(self, payload: Dict[str, Any]) -> StepResult[DuelObservation]:
         done, reward = payload["done"], payload["reward"]
-        return StepResult(
-            DuelObservation(**payload["observation"], done=done, reward=reward), reward=reward, done=done
-        )
+        seen = DuelObservation(**payload["observation"], done=done, reward=reward)
+        return StepResult(observation=seen, reward=reward, done=done)
 
     def _parse_state(self, payload: Dict[str, Any]) -> State:
         return State(**payload)

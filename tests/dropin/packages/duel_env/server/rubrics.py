@@ -1,6 +1,7 @@
 """How a duel is scored: each move by judges that take their time, the whole by its end."""
 
 import asyncio
+import inspect
 from typing import Any, List, Tuple
 
 from openenv.core.rubrics import Gate, Rubric, RubricDict, Sequential, WeightedSum
@@ -54,9 +55,9 @@ class DuelRubric(Rubric):
         self.won = Won(gamma=0.5, intermediate_reward=0.0)
 
     async def forward(self, action: Any, observation: Any) -> float:
-        manners = await self.manners(action, observation)
-        style = await self.style(action, observation)
-        bold = await self.judges["bold"](action, observation)
+        manners = await _value(self.manners(action, observation))
+        style = await _value(self.style(action, observation))
+        bold = await _value(self.judges["bold"](action, observation))
         won = self.won(action, observation)
         return won if observation.done else (manners + style + bold) / 8
 
@@ -64,3 +65,8 @@ class DuelRubric(Rubric):
         self.won.reset()
         for _, each in self.named_rubrics():
             each.reset()
+
+
+async def _value(score: Any) -> float:
+    """Containers give a number at once where their first child does."""
+    return await score if inspect.isawaitable(score) else score
