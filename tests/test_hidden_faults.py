@@ -10,7 +10,7 @@ from pydantic_core import core_schema
 
 from openenv.contract import schema_of
 from openenv.execution import class_of
-from openenv.logs import _said
+from openenv.log_once import _said
 from openenv.protocol.report import error_facts
 from openenv.server.introduction import _reset_schema
 from openenv.server.web_episode import _plain

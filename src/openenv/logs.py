@@ -8,14 +8,11 @@ import re
 import time
 from typing import Any, Literal
 
-__all__ = ["Console", "JsonLines", "about", "config", "notice", "set_up", "warn_once"]
+__all__ = ["Console", "JsonLines", "about", "config", "notice", "set_up"]
 
 # What a record may be about, beside its text: attributes that `about` gives it.
 _SUBJECTS = ("session", "episode", "request", "job", "stage")
 _NO_ID = ("-", "(")
-# Of one process. Their arguments are names of types and the like, of which there are few.
-MOST_SAID = 1000
-_said: set[tuple[str, ...]] = set()
 # C0, DEL and C1; what Python and terminals take for the end of a line; and what turns the direction of writing.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 # uvicorn's own loggers, as it names them.
@@ -32,14 +29,6 @@ def about(session: str | None = None, episode: str | None = None, request: str |
     """
     named = session if session is None or not session.startswith(_NO_ID) else None
     return {"session": named, "episode": episode, "request": request}
-
-
-def warn_once(logger: logging.Logger, message: str, *arguments: str) -> None:
-    """Logs a warning the first time that this process says it of these arguments."""
-    said = (message, *arguments)
-    if said not in _said and len(_said) < MOST_SAID:
-        _said.add(said)
-        logger.warning(message, *arguments)
 
 
 def config(log_format: Literal["console", "json"], log_level: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
-from ..logs import warn_once
+from ..log_once import warn_once
 from .normal import OPAQUE, Schema
 
 __all__ = ["schema_of"]

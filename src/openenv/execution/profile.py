@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 from ..environment import Environment, reseed
 from ..errors import UsageError
-from ..logs import warn_once
+from ..log_once import warn_once
 from ..signatures import accepted
 from .executor import Operation, describe
 

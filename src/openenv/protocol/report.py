@@ -11,7 +11,7 @@ from typing import Any
 from pydantic_core import to_jsonable_python
 
 from ..errors import OpenEnvError, StepFailed
-from ..logs import warn_once
+from ..log_once import warn_once
 
 __all__ = ["KINDS", "MOST_FAULTS", "UNSEEDED", "error_facts", "place_of", "too_many_faults", "unsendable"]
 

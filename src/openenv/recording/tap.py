@@ -13,7 +13,7 @@ from pydantic_core import to_json
 from .. import __version__
 from ..errors import OpenEnvError, ProtocolViolation
 from ..interrupts import from_signal
-from ..logs import warn_once
+from ..log_once import warn_once
 from ..protocol.outcome import encode_outcome
 from ..protocol.report import unsendable
 from ..protocol.reward import check_outcome

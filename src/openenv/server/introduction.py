@@ -16,7 +16,7 @@ from ..contract import schema_of
 from ..environment import metadata_of
 from ..execution import describe, profile_of
 from ..execution.profile import is_asynchronous
-from ..logs import warn_once
+from ..log_once import warn_once
 from ..types import EnvironmentMetadata
 from .metadata import places_of
 

@@ -17,7 +17,8 @@ from pydantic_core import to_json
 
 from ..errors import OpenEnvError
 from ..execution import Done, describe
-from ..logs import about, warn_once
+from ..log_once import warn_once
+from ..logs import about
 from ..protocol import encode_observation, encode_state
 from ..protocol.report import UNSEEDED
 from ..sessions import Session
