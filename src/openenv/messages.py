@@ -66,7 +66,7 @@ class StepResponse(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     observation: dict[str, Any]
-    reward: bool | int | float | None = None
+    reward: float | None = None
     done: bool = False
     metadata: dict[str, Any] | None = None
     truncated: bool = False

@@ -62,6 +62,12 @@ def at(app: Any):
         yield f"http://{address}" if "://" not in str(address) else address
 
 
+@pytest.mark.parametrize("mode", ["simulation", "SIMULATION"])
+def test_there_is_no_simulation_mode(mode):
+    with pytest.raises(UsageError, match="leave mode out"):
+        MCPToolClient("127.0.0.1:9", mode=mode)
+
+
 class TestBothModes:
     @pytest.fixture(params=[None, "production"], ids=["steps", "requests"])
     def mode(self, request):

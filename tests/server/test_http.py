@@ -47,6 +47,21 @@ def test_reset_step_and_state_stand_alone(client):
     eventually(lambda: client.app.state.openenv.active_sessions == 0)
 
 
+def test_replies_have_every_key_of_the_released_package_and_rewards_are_floats():
+    class Plain(ProbeEnvironment):
+        def reset(self, seed=None):
+            return ProbeObservation()
+
+        def step(self, action):
+            return ProbeObservation(reward=bool(action.number), metadata={"a": 1} if action.number else {})
+
+    with client_of(Plain) as client:
+        assert client.post("/reset").text.endswith('"reward":null,"done":false,"metadata":null}')
+        zero, one = (client.post("/step", json={"action": {"number": n}}).text for n in (0, 1))
+        assert zero.endswith('"reward":0.0,"done":false,"metadata":null}')
+        assert one.endswith('"reward":1.0,"done":false,"metadata":{"a":1}}')
+
+
 def test_a_step_gets_the_arguments_it_takes():
     class Patient(ProbeEnvironment):
         def step(self, action, timeout_s=None, *, urgency=None):
@@ -198,7 +213,8 @@ def test_environments_may_leave_out_nearly_everything():
     with client_of(Bare) as client:
         assert client.post("/reset", json={"seed": 1}).json()["observation"]["value"] == "bare"
         step = client.post("/step", json={"action": {"number": 3}}).json()
-        assert step == {"observation": {"value": 3}, "reward": 2, "done": True}
+        assert step == {"observation": {"value": 3}, "reward": 2, "done": True, "metadata": None}
+        assert isinstance(step["reward"], float)
         assert client.get("/state").json() == {"anything": [1, 2]}
 
 

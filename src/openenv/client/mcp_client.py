@@ -72,6 +72,11 @@ class MCPClientBase(EnvClient[Any, Any, State]):
         headers: Mapping[str, str] | None = None,
         **options: Any,
     ):
+        if mode is not None and mode.lower() == "simulation":
+            raise UsageError(
+                "MCPToolClient has no mode 'simulation': leave mode out for reset, step and tools in one session, "
+                "or use GenericEnvClient"
+            )
         super().__init__(
             base_url,
             connect_timeout_s,
@@ -161,7 +166,7 @@ class MCPClientBase(EnvClient[Any, Any, State]):
         if self._by_requests:
             raise UsageError(
                 f"{what} is not for clients in production mode (mode, OPENENV_CLIENT_MODE), where servers offer "
-                "tools and nothing that drives an episode: use list_tools and call_tool, or pass mode='simulation'"
+                "tools and nothing that drives an episode: use list_tools and call_tool, or leave mode out"
             )
 
     async def _link(self, anew: bool = False) -> McpLink:

@@ -49,7 +49,11 @@ def _make_plan(cls: type[object]) -> _Plan | None:
 
 
 def encode_observation(
-    observation: Any, before: bytes = b"", after: bytes = b"", notes: dict[str, Any] | None = None
+    observation: Any,
+    before: bytes = b"",
+    after: bytes = b"",
+    notes: dict[str, Any] | None = None,
+    complete: bool = False,
 ) -> bytes:
     """Encodes what `reset` or `step` returned.
 
@@ -57,6 +61,8 @@ def encode_observation(
         observation: An `Observation`; a mapping or another object with the same fields is taken too.
         before, after: What to put around it, in the same pass.
         notes: Joins the metadata beside the observation, and not inside it.
+        complete: Write `metadata` also when there is none, as null, and the reward as a float: the HTTP responses of
+            the released package are so.
 
     Raises:
         StepFailed: The reward is NaN or infinite, or a field cannot be written as JSON (the message names it).
@@ -65,14 +71,14 @@ def encode_observation(
         cls = type(observation)
         plan = _plans[cls] if cls in _plans else _make_plan(cls)
         if plan is None:
-            return before + _encode_mapping(observation, _mapping, notes or {}) + after
+            return before + _encode_mapping(observation, _mapping, notes or {}, complete) + after
         to_json, has_metadata, has_truncated = plan
         try:
             fields = to_json(observation, exclude=_BESIDE, warnings=False)
         except _UNWRITABLE:  # arrays, or bytes that are no text; or what cannot be written at all
-            return before + _encode_mapping(observation, _portable_fields, notes or {}) + after
+            return before + _encode_mapping(observation, _portable_fields, notes or {}, complete) + after
         reward = observation.reward
-        number = b"null" if reward is None else _number(reward)
+        number = b"null" if reward is None else _number(reward, complete)
         closing = b',"done":true' if observation.done else b',"done":false'
         if notes is not None:
             own = from_json(to_json(observation, include=_METADATA, warnings=False)).get("metadata")
@@ -80,6 +86,8 @@ def encode_observation(
         elif has_metadata and observation.metadata:
             # Out of the model's own hands, since it may write it its own way: `{"metadata":...}` without the braces.
             closing += b"," + to_json(observation, include=_METADATA, warnings=False)[1:-1]
+        elif complete:
+            closing += b',"metadata":null'
         if has_truncated and observation.truncated is True:
             closing += b',"truncated":true'
         return b"".join((before, b'{"observation":', fields, b',"reward":', number, closing, b"}", after))
@@ -91,7 +99,9 @@ def encode_observation(
         raise unsendable(observation, error) from error
 
 
-def _encode_mapping(observation: Any, mapping: Callable[[Any], Mapping[str, Any]], notes: dict[str, Any]) -> bytes:
+def _encode_mapping(
+    observation: Any, mapping: Callable[[Any], Mapping[str, Any]], notes: dict[str, Any], complete: bool
+) -> bytes:
     try:
         values = mapping(observation)
         fields = _json({key: value for key, value in values.items() if key not in _BESIDE})
@@ -101,9 +111,9 @@ def _encode_mapping(observation: Any, mapping: Callable[[Any], Mapping[str, Any]
     metadata = {**(values.get("metadata") or {}), **notes} if notes else values.get("metadata")
     return b'{"observation":%b,"reward":%b,"done":%b%b%b}' % (
         fields,
-        b"null" if reward is None else _number(reward),
+        b"null" if reward is None else _number(reward, complete),
         b"true" if values.get("done") else b"false",
-        b',"metadata":' + _json(metadata) if metadata else b"",
+        b',"metadata":' + (_json(metadata) if metadata else b"null") if metadata or complete else b"",
         b',"truncated":true' if values.get("truncated") is True else b"",
     )
 
@@ -152,10 +162,11 @@ def _portable_fields(model: BaseModel) -> Mapping[str, Any]:
     return {**fields, **own}
 
 
-def _number(reward: Any) -> bytes:
+def _number(reward: Any, as_float: bool) -> bytes:
     if type(reward) is float and isfinite(reward):
         return repr(reward).encode()
-    return _json(finite_reward(reward))
+    number = finite_reward(reward)
+    return _json(float(number) if as_float else number)
 
 
 def _mapping(value: Any) -> dict[str, Any]:

@@ -67,7 +67,8 @@ async def reset(request: Request, body: ResetRequest | None = None) -> Response:
     arguments = body.model_dump(exclude_unset=True) if body else {}
 
     def encode(session: Session, observation: Any) -> bytes:
-        return encode_observation(observation, notes=None if session.takes_seed_of(arguments) else UNSEEDED)
+        notes = None if session.takes_seed_of(arguments) else UNSEEDED
+        return encode_observation(observation, notes=notes, complete=True)
 
     def start(session: Session, done: Done) -> None:
         session.reset(arguments, done)
@@ -88,7 +89,7 @@ async def step(request: Request, body: StepRequest) -> Response:
     def start(session: Session, done: Done) -> None:
         session.step_with(action, arguments, done)
 
-    call = Call(start, lambda _, observation: encode_observation(observation), body.timeout_s)
+    call = Call(start, lambda _, observation: encode_observation(observation, complete=True), body.timeout_s)
     answer = await in_session(request, server, call)
     if answer is None:
         async with _deadline(body.timeout_s):
