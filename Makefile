@@ -116,4 +116,4 @@ soak: install ## 2,000 sessions that come and go for 15 minutes
 	@touch $@
 
 clean: ## Remove what the verbs above made
-	rm -rf $(VENV) .venv-peer .venv-trainers web/node_modules src/openenv/server/web_static out .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-peer .venv-trainers web/node_modules src/openenv/server/page/static out .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis

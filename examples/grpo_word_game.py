@@ -31,8 +31,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from openenv import StepResult, VectorEnvClient
 from openenv.client import SyncVectorEnvClient
-from openenv.launch import deploy
-from openenv.providers import LaunchSpec, LocalProvider
+from openenv.providers import LaunchSpec, LocalProvider, deploy
 
 ENVS = Path(__file__).resolve().parent.parent / "envs"
 sys.path.insert(0, str(ENVS))

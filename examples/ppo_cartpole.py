@@ -27,8 +27,7 @@ from stable_baselines3.common.vec_env import VecMonitor
 
 from openenv.adapters.gymnasium import RemoteVectorEnv
 from openenv.adapters.stable_baselines3 import SB3VecEnv
-from openenv.launch import deploy
-from openenv.providers import LaunchSpec, LocalProvider
+from openenv.providers import LaunchSpec, LocalProvider, deploy
 
 ENV_ID = "CartPole-v1"
 ENVS = 32

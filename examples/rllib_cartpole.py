@@ -21,8 +21,7 @@ from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.tune.registry import register_env
 
 from openenv.adapters.gymnasium import RemoteEnv
-from openenv.launch import deploy
-from openenv.providers import LaunchSpec, LocalProvider
+from openenv.providers import LaunchSpec, LocalProvider, deploy
 
 ENV_ID = "CartPole-v1"
 

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from openenv import GenericEnvClient
-from openenv.bench.crew import run_loop
+from openenv.bench.load import run_loop
 from openenv.bench.machine import machine
 from openenv.bench.served import ServedTarget
 from openenv.client.vector import VectorEnvClient

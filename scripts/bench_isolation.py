@@ -17,8 +17,9 @@ import uvloop
 
 from openenv.envs.benchmark.models import BenchmarkAction
 from openenv.envs.benchmark.server.benchmark_environment import InlineBenchmarkEnvironment
-from openenv.execution import InlineExecutor, profile_of
-from openenv.execution.process import Nursery, ProcessExecutor
+from openenv.runtime.loop import InlineExecutor
+from openenv.runtime.process import Nursery, ProcessExecutor
+from openenv.runtime.profile import profile_of
 from openenv.settings import ServerSettings
 
 STEPS = 20_000

@@ -27,13 +27,10 @@ from rich.console import Console
 from rich.table import Table
 
 from openenv import GenericEnvClient
-from openenv.bench.closed_loop import Loop, measure_steps
-from openenv.bench.episode import Batch
+from openenv.bench.batch import Mode, RequestBatch, run_batch, summarize
 from openenv.bench.machine import machine
-from openenv.bench.row import Mode
 from openenv.bench.served import ServedProcess, ServedTarget
-from openenv.bench.storm import storm
-from openenv.bench.summary import summarize
+from openenv.bench.steps import ClosedLoop, measure_steps
 
 SCRIPTS = Path(__file__).resolve().parent
 FORMS = ("sync", "async", "inline")
@@ -150,7 +147,7 @@ def _alternate(
 def _step_cost(process: ServedProcess, options: argparse.Namespace) -> float:
     """CPU microseconds of the server a step."""
     with process as server:
-        loop = Loop(server.url, options.sessions, options.duration, {"wait_seconds": 0.0})
+        loop = ClosedLoop(server.url, options.sessions, options.duration, {"wait_seconds": 0.0})
         cost = measure_steps(loop, server=server)
     if cost.failed:
         raise SystemExit(f"{cost.failed} sessions failed: {cost.errors}")
@@ -162,7 +159,7 @@ def _both_sides(process: ServedProcess, ours: bool, options: argparse.Namespace)
     """CPU microseconds of server and client a step."""
     with process as server:
         if ours:
-            loop = Loop(server.url, VECTOR_SESSIONS, options.duration, {"wait_seconds": 0.0}, vector=True)
+            loop = ClosedLoop(server.url, VECTOR_SESSIONS, options.duration, {"wait_seconds": 0.0}, vector=True)
             cost = measure_steps(loop, server=server)
             assert cost.us_per_step is not None
             return cost.us_per_step
@@ -201,8 +198,8 @@ def _storm(
     process: ServedProcess, sessions: int, options: argparse.Namespace, label: str, log: Console
 ) -> dict[str, Any]:
     with process as server:
-        batch = Batch(server.url, Mode.WS, sessions, WAIT_S, TIMEOUT_S)
-        done = storm(batch, options.processes)
+        batch = RequestBatch(server.url, Mode.WS, sessions, WAIT_S, TIMEOUT_S)
+        done = run_batch(batch, options.processes)
     summary = summarize(done.rows, done.wall_s, 1)
     success = summary.successful / sessions
     log.print(f"{label} sessions: {100 * success:.1f} %, P99 {_seconds(summary.total_p99)}")

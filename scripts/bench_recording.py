@@ -36,8 +36,9 @@ from picows import WSFrame, WSListener, WSMsgType, WSTransport, ws_connect
 
 from openenv.environment import Environment
 from openenv.recording import Subject, Tap, Tapping
-from openenv.recording.blobs import Blob
-from openenv.sessions import Limits, Session, SessionManager
+from openenv.recording.storage import Blob
+from openenv.runtime import Session, SessionManager
+from openenv.runtime.admission import Limits
 from openenv.types import Action, Observation, State
 
 LOST_S = 1.0

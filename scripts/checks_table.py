@@ -1,7 +1,7 @@
 """Prints the table of `docs/validate.md`: all checks of `openenv validate`."""
 
 from openenv.project.checks import Level
-from openenv.project.checks.table import OF_CODE, OF_FILES, level_of
+from openenv.project.checks.examination import CODE_PROBES, FILE_PROBES, level_of
 from openenv.project.checks.url import PROBES
 
 HEAD = "| check | asks | needs |\n|---|---|---|"
@@ -14,7 +14,7 @@ WORDS = {
 
 
 def page() -> str:
-    probes = [*OF_FILES, *OF_CODE, *PROBES]
+    probes = [*FILE_PROBES, *CODE_PROBES, *PROBES]
     parts = []
     for level, words in WORDS.items():
         rows = [

@@ -15,9 +15,19 @@ from typing import Any
 import msgspec
 
 from openenv import errors
-from openenv.protocol.binary import ELEMENT_SIZES
-from openenv.protocol.messages import CALLS, OPS, Request
-from openenv.protocol.replies import EVENTS, REPLIES, Failure, Fault, Hashes, Limits, Slot
+from openenv.protocol.arrays import ELEMENT_SIZES
+from openenv.protocol.messages import (
+    CALLS,
+    EVENTS,
+    OPS,
+    REPLIES,
+    ErrorFacts,
+    FailureReply,
+    Op,
+    SchemaHashes,
+    ServerLimits,
+    SlotUsage,
+)
 
 DOCS = Path(__file__).parent.parent / "docs"
 _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -28,7 +38,7 @@ Schema = dict[str, Any]
 def definitions() -> dict[str, Schema]:
     """A JSON Schema for each message type."""
     replies = list(dict.fromkeys(REPLIES.values()))
-    types = [*OPS.values(), *replies, Failure, *EVENTS.values()]
+    types = [*OPS.values(), *replies, FailureReply, *EVENTS.values()]
     _, found = msgspec.json.schema_components(types, ref_template="#/$defs/{name}")
     for cls in OPS.values():
         _make_request(found[cls.__name__])
@@ -42,7 +52,7 @@ def definitions() -> dict[str, Schema]:
         call["required"].remove("id")
         found[call["title"]] = call
         calls.append({"$ref": f"#/$defs/{call['title']}"})
-    found["Batch"]["properties"]["calls"]["items"] = {"oneOf": calls}
+    found["BatchOp"]["properties"]["calls"]["items"] = {"oneOf": calls}
     return found
 
 
@@ -58,7 +68,7 @@ def _make_request(schema: Schema) -> None:
 def schema() -> str:
     """The whole schema, as the file holds it."""
     found = definitions()
-    server = [*dict.fromkeys(cls.__name__ for cls in REPLIES.values()), "Failure"]
+    server = [*dict.fromkeys(cls.__name__ for cls in REPLIES.values()), "FailureReply"]
     server += [cls.__name__ for cls in EVENTS.values()]
     document = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -82,10 +92,10 @@ def page(text: str) -> str:
         "requests": _sections(OPS, found, skip={"op", "id"}),
         "replies": _sections(REPLIES, found, skip={"id", "ok"}),
         "events": _sections(EVENTS, found, skip={"event"}),
-        "limits": _fields(found[Limits.__name__], skip=set()),
-        "hashes": _fields(found[Hashes.__name__], skip=set()),
-        "slot": _fields(found[Slot.__name__], skip=set()),
-        "fault": _fields(found[Fault.__name__], skip=set()),
+        "limits": _fields(found[ServerLimits.__name__], skip=set()),
+        "hashes": _fields(found[SchemaHashes.__name__], skip=set()),
+        "slot": _fields(found[SlotUsage.__name__], skip=set()),
+        "fault": _fields(found[ErrorFacts.__name__], skip=set()),
         "errors": _errors(),
         "elements": _elements(),
     }
@@ -111,7 +121,7 @@ def _names(cls: type[msgspec.Struct]) -> str:
 
 
 def _sections(
-    types: Mapping[str, type[Request] | type[msgspec.Struct]], found: Mapping[str, Schema], skip: set[str]
+    types: Mapping[str, type[Op] | type[msgspec.Struct]], found: Mapping[str, Schema], skip: set[str]
 ) -> str:
     parts: list[str] = []
     for name, cls in types.items():

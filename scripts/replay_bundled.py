@@ -26,7 +26,7 @@ from openenv.bench.served import ServedProcess
 from openenv.client import GenericEnvClient
 from openenv.errors import StepFailed
 from openenv.project.target import load
-from openenv.testing.stage import Stage
+from openenv.testing.harness import ConformanceHarness
 
 ROOT = Path(__file__).parent.parent
 BUNDLED = ("echo", "benchmark", "gymnasium:CartPole-v1")
@@ -111,7 +111,7 @@ async def _record(target: str, folder: Path, episodes: int, steps: int) -> None:
 
 
 async def _actions(target: str) -> list[dict[str, Any]]:
-    stage = Stage(load(target))
+    stage = ConformanceHarness(load(target))
     try:
         return await stage.actions()
     finally:

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from openenv.errors import OpenEnvError
-from openenv.sessions import Session, SessionManager
+from openenv.runtime.manager import SessionManager
+from openenv.runtime.session import Session
 
 __all__ = ["PATIENCE_S", "Gate", "Witness", "forgotten", "open_session", "outcome", "until"]
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from pydantic_core import core_schema
 
-from openenv.contract import schema_of
-from openenv.execution import class_of
-from openenv.log_once import _said
-from openenv.protocol.report import error_facts
-from openenv.server.introduction import _reset_schema
-from openenv.server.web_episode import _plain
+from openenv.protocol.errors import error_facts
+from openenv.protocol.json_schema import schema_of
+from openenv.runtime.profile import class_of
+from openenv.server.metadata import _reset_schema
+from openenv.server.page.episode import _plain
+from openenv.telemetry.logs import _said
 
 from .environments import Plain
 

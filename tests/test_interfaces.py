@@ -5,7 +5,7 @@ from typing import Any, get_type_hints
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from openenv.interfaces import Message, ModelTokenizer, TaskProvider
+from openenv.environment import Message, ModelTokenizer, TaskProvider
 
 
 class Tasks:

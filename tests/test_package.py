@@ -136,7 +136,7 @@ def tops(modules: set[str]) -> set[str]:
 
 def test_importing_the_package_imports_nothing_else():
     modules = modules_after("import openenv")
-    assert {name for name in modules if name.startswith("openenv")} == {"openenv", "openenv.lazy"}
+    assert {name for name in modules if name.startswith("openenv")} == {"openenv", "openenv._imports"}
     assert tops(modules) == {"openenv"}
     assert modules.isdisjoint({"asyncio", "ssl", "socket", "logging", "dataclasses"})
 

@@ -7,8 +7,7 @@ import sys
 
 import openenv
 from openenv.errors import SessionLost, StepFailed
-from openenv.rewards import reward_mask
-from openenv.types import StepResult
+from openenv.types import StepResult, reward_mask
 
 
 def test_a_reward_of_nothing_is_one_and_none_is_not():
@@ -31,4 +30,4 @@ def test_it_is_a_name_of_the_package():
     assert openenv.reward_mask is reward_mask
     assert reward_mask([]) == []
     assert all(type(usable) is bool for usable in reward_mask([StepResult({}, 1)]))
-    assert "numpy" not in vars(sys.modules["openenv.rewards"])
+    assert "numpy" not in vars(sys.modules["openenv.types"])

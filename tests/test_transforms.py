@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from openenv.environment import Transform
-from openenv.transforms import CompositeTransform, NullTransform
+from openenv.environment import CompositeTransform, NullTransform, Transform
 from openenv.types import Observation
 
 from .environments import Plain

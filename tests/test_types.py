@@ -7,22 +7,17 @@ import pytest
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from openenv import types
+from openenv.messages import HealthResponse, ResetRequest, ResetResponse, SchemaResponse, StepRequest, StepResponse
 from openenv.types import (
     Action,
     CodeExecResult,
     ConcurrencyConfig,
     EnvironmentMetadata,
-    HealthResponse,
     Observation,
-    ResetRequest,
-    ResetResponse,
-    SchemaResponse,
     ServerCapacityStatus,
     ServerMode,
     SessionInfo,
     State,
-    StepRequest,
-    StepResponse,
     StepResult,
 )
 

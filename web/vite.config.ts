@@ -2,7 +2,7 @@ import { fileURLToPath } from 'node:url';
 import { defineConfig } from 'vitest/config';
 import { weighed } from './build/weighed.ts';
 
-const outDir = fileURLToPath(new URL('../src/openenv/server/web_static', import.meta.url));
+const outDir = fileURLToPath(new URL('../src/openenv/server/page/static', import.meta.url));
 
 export default defineConfig({
   resolve: {

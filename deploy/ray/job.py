@@ -13,8 +13,7 @@ import asyncio
 from collections import Counter
 
 from openenv import GenericEnvClient
-from openenv.launch import deploy
-from openenv.providers import LaunchSpec, RayProvider, Resources
+from openenv.providers import LaunchSpec, RayProvider, Resources, deploy
 
 
 async def episode(urls: list[str], api_key: str | None, steps: int) -> str:

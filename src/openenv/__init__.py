@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .lazy import lazy as _lazy
+from ._imports import lazy as _lazy
 
 if TYPE_CHECKING:
     from . import cli as cli
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from .client import EnvClient, GenericAction, GenericEnvClient, SyncEnvClient, VectorEnvClient
     from .environment import Environment, Transform
     from .errors import OpenEnvError
-    from .rewards import reward_mask
-    from .types import Action, Observation, State, StepResult
+    from .types import Action, Observation, State, StepResult, reward_mask
 
 __version__ = "1.0.0"
 
@@ -59,7 +58,7 @@ _HOMES = {
     "VectorEnvClient": "openenv.client",
     "cli": "openenv.cli",
     "core": "openenv.core",
-    "reward_mask": "openenv.rewards",
+    "reward_mask": "openenv.types",
 }
 
 __getattr__, __dir__ = _lazy(__name__, _HOMES)

@@ -1,20 +1,33 @@
-"""What a user writes: an `Environment`, and perhaps a `Transform` of its observations."""
+"""What a user writes: an `Environment`, transforms of its observations, and the protocols it may implement."""
 
 from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from random import Random
-from typing import Any, ClassVar, Generic
+from typing import Any, ClassVar, Generic, Protocol
 
-from . import scoring
-from .copies import copied, take_over
-from .signatures import accepted
+from typing_extensions import TypedDict  # pydantic does not take typing's own before Python 3.12
+
+from . import _scoring
+from ._copies import become_copy_of, deep_copy_of
+from ._introspection import accepted_arguments
 from .types import ActT, EnvironmentMetadata, ObsT, StateT
 
-__all__ = ["Environment", "SessionRandom", "Transform", "metadata_of", "reseed"]
+__all__ = [
+    "CompositeTransform",
+    "Environment",
+    "Message",
+    "ModelTokenizer",
+    "NullTransform",
+    "SessionRandom",
+    "TaskProvider",
+    "Transform",
+    "metadata_of",
+    "reseed",
+]
 
 
 class Transform(ABC, Generic[ObsT]):
@@ -94,11 +107,11 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
 
     async def reset_async(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> ObsT:
         """Asynchronous `reset`; override it to run on the event loop."""
-        return self.reset(**accepted(self.reset).of({"seed": seed, "episode_id": episode_id, **kwargs}))
+        return self.reset(**accepted_arguments(self.reset).of({"seed": seed, "episode_id": episode_id, **kwargs}))
 
     async def step_async(self, action: ActT, timeout_s: float | None = None, **kwargs: Any) -> ObsT:
         """Asynchronous `step`; override it to run on the event loop."""
-        return self.step(action, **accepted(self.step, positional=1).of({"timeout_s": timeout_s, **kwargs}))
+        return self.step(action, **accepted_arguments(self.step, positional=1).of({"timeout_s": timeout_s, **kwargs}))
 
     def close(self) -> None:
         """Gives back what the environment holds. Called once, after the last call."""
@@ -119,7 +132,7 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         Raises:
             NotForkable: It cannot be copied; the message names what is in the way.
         """
-        return copied(self)
+        return deep_copy_of(self)
 
     def load_state(self, state: Any) -> None:
         """Goes on from where `save_state` of an instance of the same class was called. Optional, as that is.
@@ -132,7 +145,7 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         Raises:
             NotForkable: It is the state of another class.
         """
-        take_over(self, state)
+        become_copy_of(self, state)
 
     def get_metadata(self) -> EnvironmentMetadata:
         """What `GET /metadata` answers."""
@@ -167,20 +180,20 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         Raises:
             RubricFailed: The score is no finite number.
         """
-        return 0.0 if self.rubric is None else scoring.score(self.rubric, action, observation, self.REPORT_RUBRIC)
+        return 0.0 if self.rubric is None else _scoring.score(self.rubric, action, observation, self.REPORT_RUBRIC)
 
     async def _apply_rubric_async(self, action: Any, observation: Any) -> float:
         """The same in asynchronous code, where waiting for a rubric holds up nobody else."""
         if self.rubric is None:
             return 0.0
-        return await scoring.score_async(self.rubric, action, observation, self.REPORT_RUBRIC)
+        return await _scoring.score_async(self.rubric, action, observation, self.REPORT_RUBRIC)
 
     def _reset_rubric(self) -> None:
         """Has the rubric forget the last episode; to be called in `reset`."""
-        scoring.waited(scoring.reset_of(self.rubric))
+        _scoring.resolve_awaitable(_scoring.reset_rubric(self.rubric))
 
     async def _reset_rubric_async(self) -> None:
-        outcome = scoring.reset_of(self.rubric)
+        outcome = _scoring.reset_rubric(self.rubric)
         if inspect.isawaitable(outcome):
             await outcome
 
@@ -198,3 +211,71 @@ def metadata_of(cls: type[Any]) -> EnvironmentMetadata:
     """What a class says about itself: its name and its own docstring."""
     text = inspect.cleandoc(cls.__doc__) if cls.__doc__ else f"{cls.__name__} environment"
     return EnvironmentMetadata(name=cls.__name__, description=text, version="1.0.0")
+
+
+class CompositeTransform(Transform[ObsT]):
+    """Applies transforms one after the other, each to what the one before it returned.
+
+    Args:
+        transforms: In the order of their application; none of them changes nothing.
+    """
+
+    def __init__(self, transforms: Iterable[Transform[ObsT]]):
+        self.transforms: list[Transform[ObsT]] = list(transforms)
+
+    def __call__(self, observation: ObsT) -> ObsT:
+        for transform in self.transforms:
+            observation = transform(observation)
+        return observation
+
+
+class NullTransform(Transform[Any]):
+    """Changes nothing."""
+
+    def __call__(self, observation: Any) -> Any:
+        return observation
+
+
+class Message(TypedDict):
+    """One turn of a conversation with a model."""
+
+    role: str
+    content: str
+
+
+class ModelTokenizer(Protocol):
+    """A tokenizer as the `transformers` library has it."""
+
+    def apply_chat_template(
+        self, conversation: list[Message], tokenize: bool = True, return_tensors: str | None = None, **kwargs: Any
+    ) -> Any:
+        """The conversation as the text, or as the token ids, that a model expects."""
+        ...
+
+    def decode(self, token_ids: Any, skip_special_tokens: bool = False, **kwargs: Any) -> str:
+        """The text of token ids."""
+        ...
+
+
+class TaskProvider(Protocol):
+    """An environment that has tasks in splits, as `train` and `test`. Served at `/{environment}/...`."""
+
+    def list_splits(self) -> list[Any]:
+        """The splits there are."""
+        ...
+
+    def list_tasks(self, split: str) -> list[Any]:
+        """Every task of a split."""
+        ...
+
+    def num_tasks(self, split: str) -> int:
+        """How many tasks a split has."""
+        ...
+
+    def get_task(self, split: str, index: int) -> Any:
+        """One task of a split, counted from 0."""
+        ...
+
+    def get_task_range(self, split: str, start: int | None = None, stop: int | None = None) -> list[Any]:
+        """The tasks from `start` up to `stop`, in the sense of a slice."""
+        ...

@@ -1,7 +1,8 @@
-"""The words everyone uses: what goes into an environment and what comes out."""
+"""The words everyone uses: what goes into an environment, what comes out, and which rewards count."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Self, TypeVar
@@ -17,30 +18,9 @@ from pydantic import (
 )
 
 from .errors import OpenEnvError
-from .lazy import lazy
 
 if TYPE_CHECKING:
-    from .messages import (
-        GetTaskRangeRequest,
-        GetTaskRequest,
-        HealthResponse,
-        ListTasksRequest,
-        NumTasksRequest,
-        ResetRequest,
-        ResetResponse,
-        SchemaResponse,
-        StepRequest,
-        StepResponse,
-        WSCloseMessage,
-        WSErrorCode,
-        WSErrorResponse,
-        WSIncomingMessage,
-        WSObservationResponse,
-        WSResetMessage,
-        WSStateMessage,
-        WSStateResponse,
-        WSStepMessage,
-    )
+    pass
 
 __all__ = [
     "ActT",
@@ -49,66 +29,19 @@ __all__ = [
     "CodeExecResult",
     "ConcurrencyConfig",
     "EnvironmentMetadata",
-    "GetTaskRangeRequest",
-    "GetTaskRequest",
-    "HealthResponse",
     "HealthStatus",
-    "ListTasksRequest",
-    "NumTasksRequest",
     "ObsT",
     "Observation",
-    "ResetRequest",
-    "ResetResponse",
     "Scalar",
-    "SchemaResponse",
     "ServerCapacityStatus",
     "ServerMode",
     "SessionInfo",
     "State",
     "StateT",
-    "StepRequest",
-    "StepResponse",
     "StepResult",
-    "WSCloseMessage",
-    "WSErrorCode",
-    "WSErrorResponse",
-    "WSIncomingMessage",
-    "WSObservationResponse",
-    "WSResetMessage",
-    "WSStateMessage",
-    "WSStateResponse",
-    "WSStepMessage",
+    "reward_mask",
 ]
 
-# Read and written by few programs: they cost nothing to all others. A type checker sees the imports above.
-if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazy(
-        __name__,
-        dict.fromkeys(
-            [
-                "GetTaskRangeRequest",
-                "GetTaskRequest",
-                "HealthResponse",
-                "ListTasksRequest",
-                "NumTasksRequest",
-                "ResetRequest",
-                "ResetResponse",
-                "SchemaResponse",
-                "StepRequest",
-                "StepResponse",
-                "WSCloseMessage",
-                "WSErrorCode",
-                "WSErrorResponse",
-                "WSIncomingMessage",
-                "WSObservationResponse",
-                "WSResetMessage",
-                "WSStateMessage",
-                "WSStateResponse",
-                "WSStepMessage",
-            ],
-            "openenv.messages",
-        ),
-    )
 
 Scalar = int | float | bool
 """A single number."""
@@ -321,3 +254,26 @@ class SessionInfo(BaseMessage):
     last_activity_at: float
     step_count: int = Field(default=0, ge=0)
     environment_type: str
+
+
+def reward_mask(results: Iterable[StepResult[Any]]) -> list[bool]:
+    """Says of each result whether it has a reward: no error, and a reward that is not None.
+
+    A call that failed, and a step for which no reward was given, are not rewarded with 0: they say nothing about the
+    policy, and a loss must leave them out. Multiply by the mask, and divide by what is left::
+
+        results = await envs.step(actions)
+        mask = torch.tensor(reward_mask(results))
+        rewards = torch.tensor([float(result.reward or 0) for result in results])  # what stands for None is masked
+        loss = -(log_probs * advantages(rewards, mask) * mask).sum() / mask.sum().clamp(min=1)
+
+    For a group's mean or a baseline, take the rewards under the mask alone: a failure counted as 0 would raise the
+    advantage of all others.
+
+    Args:
+        results: Of `VectorEnvClient.step`, or gathered otherwise.
+
+    Returns:
+        One bool for each, in their order.
+    """
+    return [result.error is None and result.reward is not None for result in results]

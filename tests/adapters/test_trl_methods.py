@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 from pydantic import BaseModel, Field
 
-from openenv.adapters.trl.docstring import Doc, read_doc, write_doc
-from openenv.adapters.trl.method import method_of
-from openenv.adapters.trl.schema import annotation_of
-from openenv.adapters.trl.tool import ActionTool, FunctionTool, ServerTool
+from openenv.adapters.trl.methods import annotation_of, method_of
+from openenv.adapters.trl.tools import ActionTool, Doc, FunctionTool, ServerTool, read_doc, write_doc
 from openenv.errors import InvalidAction, UsageError
 from openenv.types import Action
 

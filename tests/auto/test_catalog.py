@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from openenv.auto import catalog
-from openenv.auto.name import canonical
 from openenv.errors import UnknownEnvironment, UsageError
+from openenv.project import catalog
+from openenv.project.catalog import canonical
 
 from .distributions import files_of, install
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from openenv.auto import AutoAction, AutoEnv
-from openenv.auto.catalog import find
 from openenv.auto.classes import Kind, class_of
 from openenv.errors import ImportFailed, UsageError
+from openenv.project.catalog import find
 
 from .distributions import CLIENT, MODELS, files_of, install
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from openenv.auto import AutoAction, AutoEnv, space
-from openenv.auto.space import Space
+from openenv.auto import AutoAction, AutoEnv, auto_env
+from openenv.auto.auto_env import Space
 from openenv.client import GenericEnvClient
 from openenv.errors import LaunchFailed, UnknownEnvironment, UsageError
 
@@ -132,7 +132,7 @@ def test_an_installer_that_fails_has_its_last_words_told(site: Path, installer: 
 
 
 def test_an_installer_that_hangs_is_given_up(site: Path, installer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(space, "INSTALL_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(auto_env, "INSTALL_TIMEOUT_S", 0.3)
     (installer / "does.py").write_text("import signal\nsignal.pause()\n")
     with pytest.raises(LaunchFailed, match=r"took more than 0\.3 s"):
         AutoEnv.from_env("user/maze_env", trust_remote_code=True)

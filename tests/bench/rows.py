@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from openenv.bench.games import Play
-from openenv.bench.row import Mode, Row
-from openenv.bench.step_cost import StepCost
-from openenv.bench.summary import summarize
-from openenv.bench.workload import Workload
+from openenv.bench.batch import Mode, RequestRow, summarize
+from openenv.bench.games import DemoWorkload, EpisodeRow
+from openenv.bench.steps import StepCost
 
 __all__ = ["cost", "failed", "good", "play", "summary", "workload"]
 
 
 def good(number=0, total=0.6, wait=0.5, size=10):
     """A request that took `total` seconds: a sixth to connect, a sixth for the reset, the rest for the step."""
-    return Row(
+    return RequestRow(
         request_id=number,
         mode=Mode.WS,
         timestamp=1_700_000_000.0 + number,
@@ -33,7 +31,7 @@ def good(number=0, total=0.6, wait=0.5, size=10):
 
 def failed(number=0, error=None, wait=0.5, size=10):
     """A request that connected and then failed."""
-    row = Row(number, Mode.WS, 1_700_000_000.0, wait, size, connect_latency=9.0)
+    row = RequestRow(number, Mode.WS, 1_700_000_000.0, wait, size, connect_latency=9.0)
     row.fail(error or ConnectionError("the line went dead"))
     return row
 
@@ -48,7 +46,7 @@ def summary(size, successful=None, wait=1.0, repetition=1, total=1.5):
 
 def play(number=0, rewards=(1.0, 1.0, 1.0), workload="CartPole-v1"):
     """An episode that went well."""
-    row = Play(
+    row = EpisodeRow(
         number,
         Mode.WS,
         1_700_000_000.0,
@@ -68,7 +66,7 @@ def play(number=0, rewards=(1.0, 1.0, 1.0), workload="CartPole-v1"):
 
 def workload(name="CartPole-v1", rows=None):
     rows = [play(number, (1.0,) * (1 + number % 9), name) for number in range(20)] if rows is None else rows
-    return Workload(name, 4, 0.5, 48 * 1024.0, rows, spans=[(float(n) / 10, 1.0 + n / 5) for n in range(4)])
+    return DemoWorkload(name, 4, 0.5, 48 * 1024.0, rows, spans=[(float(n) / 10, 1.0 + n / 5) for n in range(4)])
 
 
 def cost(**figures):

@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
+from openenv.bench.batch import BatchSummary
 from openenv.bench.compare import compare
 from openenv.bench.result import Result
-from openenv.bench.summary import Summary
 from openenv.cli import bench_display
 from openenv.cli.bench import app
 from openenv.cli.bench_display import Display, compare_table, demo_table, milliseconds, scale_table, step_table
@@ -108,7 +108,7 @@ def test_batches_are_a_line_each():
     assert re.search(r"2,048 .* 100\.00 .* 1,500 .* 2\.00", text)
     assert re.search(r"4,096 .* 2 .* 50\.00", text)
     assert "…" not in text
-    assert len(Summary.columns()) > 20  # the table shows a part of them
+    assert len(BatchSummary.columns()) > 20  # the table shows a part of them
 
 
 def test_a_step_is_priced_on_both_sides():

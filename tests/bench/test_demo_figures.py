@@ -2,8 +2,8 @@
 
 import pytest
 
-from openenv.bench import demo_figures
-from openenv.bench.demo_figures import open_sessions, outcome_histograms, phase_curves
+from openenv.bench import demo_report
+from openenv.bench.demo_report import open_sessions, outcome_histograms, phase_curves
 
 from .pictures import is_png
 
@@ -12,7 +12,7 @@ from .pictures import is_png
 def panels(monkeypatch):
     """Draws, and gives the panels instead of the picture."""
     kept = []
-    monkeypatch.setattr(demo_figures, "png_of", lambda figure: kept.append(figure.axes) or b"")
+    monkeypatch.setattr(demo_report, "png_of", lambda figure: kept.append(figure.axes) or b"")
 
     def draw(picture, *arguments):
         picture(*arguments)

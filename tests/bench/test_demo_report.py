@@ -6,10 +6,9 @@ import re
 
 import pytest
 
+from openenv.bench.batch import Mode
 from openenv.bench.demo_report import demo_report, write_demo
-from openenv.bench.games import Play
-from openenv.bench.row import Mode
-from openenv.bench.workload import Workload
+from openenv.bench.games import DemoWorkload, EpisodeRow
 
 from .pictures import EXTERNAL
 from .rows import play, workload
@@ -17,7 +16,7 @@ from .rows import play, workload
 
 @pytest.fixture
 def workloads():
-    broken = Play(3, Mode.WS, 0.0, None, 4, workload="Blackjack-v1", connect_latency=0.5)
+    broken = EpisodeRow(3, Mode.WS, 0.0, None, 4, workload="Blackjack-v1", connect_latency=0.5)
     broken.fail(ConnectionError("the line went dead"))
     cards = [play(number, (1.0 if number % 2 else -1.0,), "Blackjack-v1") for number in range(3)]
     return [workload("benchmark"), workload("CartPole-v1"), workload("Blackjack-v1", [*cards, broken])]
@@ -68,7 +67,7 @@ class TestWorkload:
         assert (cards.successful, cards.failed, cards.steps) == (3, 1, 3)
 
     def test_steps_are_measured_one_by_one_and_connects_once_a_session(self):
-        found = Workload("game", 2, 1.0, 0.0, [play(0, (1.0, 1.0)), play(9, (1.0,))])
+        found = DemoWorkload("game", 2, 1.0, 0.0, [play(0, (1.0, 1.0)), play(9, (1.0,))])
         assert found.latencies("step") == [0.003, 0.003, 0.003]
         assert found.latencies("connect") == [0.01]
         assert found.latencies("total") == pytest.approx([0.008, 0.005])

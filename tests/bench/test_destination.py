@@ -2,8 +2,8 @@
 
 import pytest
 
-from openenv.bench import destination
-from openenv.bench.destination import SESSIONS_PER_SOURCE, destination_of
+from openenv.bench import thin_client
+from openenv.bench.thin_client import SESSIONS_PER_SOURCE, destination_of
 from openenv.errors import UsageError
 
 
@@ -50,7 +50,7 @@ def test_elsewhere_the_system_chooses(url):
 
 
 def test_other_systems_have_one_loopback_address(monkeypatch):
-    monkeypatch.setattr(destination.sys, "platform", "darwin")
+    monkeypatch.setattr(thin_client.sys, "platform", "darwin")
     destination_of.cache_clear()
     assert destination_of("127.0.0.1:8000").source(0) is None
     destination_of.cache_clear()

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from openenv.bench import figures
-from openenv.bench.figures import batch_bars, heat_map, latency_lines, scale_figures, success_lines
+from openenv.bench import report
+from openenv.bench.report import batch_bars, heat_map, latency_lines, scale_figures, success_lines
 
 from .pictures import is_png, size_of
 from .rows import summary
@@ -72,9 +72,9 @@ def test_the_heat_map_is_number_by_wait_and_says_where_nothing_succeeded(monkeyp
 
 def test_nothing_is_drawn_on_a_screen_and_nothing_imported_before_it_is_needed():
     code = (
-        "import sys, openenv.bench.figures, openenv.bench.demo_figures, openenv.bench.scale, openenv.bench.demo;"
+        "import sys, openenv.bench.report, openenv.bench.demo_report, openenv.bench.scale, openenv.bench.demo;"
         "assert not {'matplotlib', 'httpx', 'gymnasium'} & set(sys.modules);"
-        "openenv.bench.figures.require_matplotlib();"
+        "openenv.bench.report.require_matplotlib();"
         "assert 'matplotlib.pyplot' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -83,6 +83,6 @@ def test_nothing_is_drawn_on_a_screen_and_nothing_imported_before_it_is_needed()
 def axes_of(monkeypatch, draw, summaries):
     """The panels of a picture, before it becomes one."""
     kept = []
-    monkeypatch.setattr(figures, "png_of", lambda figure: kept.append(figure.axes) or b"")
+    monkeypatch.setattr(report, "png_of", lambda figure: kept.append(figure.axes) or b"")
     draw(summaries)
     return kept[0]

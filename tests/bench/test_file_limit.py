@@ -4,8 +4,9 @@ import resource
 
 import pytest
 
-from openenv.bench import file_limit
-from openenv.bench.file_limit import check_share, enough_processes, raise_file_limit
+from openenv._tuning import raise_file_limit
+from openenv.bench import load
+from openenv.bench.load import check_share, enough_processes
 from openenv.errors import UsageError
 
 
@@ -55,5 +56,5 @@ def test_nothing_cannot_be_shared_out(sessions, processes):
     [(1, 8, 1), (1024, 8, 1), (1025, 8, 2), (16_384, 2, 2), (16_384, 64, 16), (40_000, 2, 3), (10_000_000, 2, 16)],
 )
 def test_processes_are_chosen_by_sessions_cores_and_files(monkeypatch, sessions, cores, processes):
-    monkeypatch.setattr(file_limit.os, "cpu_count", lambda: cores)
+    monkeypatch.setattr(load.os, "cpu_count", lambda: cores)
     assert enough_processes(sessions, 20_000) == processes

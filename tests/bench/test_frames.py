@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openenv.bench.frames import FrameReader, Opcode, client_frame
+from openenv.bench.thin_client import FrameReader, Opcode, client_frame
 from openenv.errors import ProtocolViolation
 
 

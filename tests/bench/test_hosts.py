@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from openenv.bench.hosts import host_sentences, hosts_tables, too_few_hosts
+from openenv.bench.batch import BatchSummary, summarize
 from openenv.bench.result import scale_document
-from openenv.bench.summary import Summary, summarize
+from openenv.bench.scale import host_sentences, hosts_tables, too_few_hosts
 
 from .rows import failed, good
 from .rows import summary as batch
 
 
-def summary(size: int, **hosts: int) -> Summary:
+def summary(size: int, **hosts: int) -> BatchSummary:
     """A batch of `size` requests, of which so many were on each host."""
     return replace(batch(size, successful=sum(hosts.values())), hosts=hosts)
 
@@ -44,7 +44,7 @@ def test_the_result_has_the_hosts_of_each_batch_and_the_table_has_not() -> None:
     (told,) = scale_document([summary(20, a=9, b=11)], "", None, "")["batches"]
     assert told["hosts"] == {"a": 9, "b": 11}
     assert told["host_spread"] == pytest.approx(0.2)
-    assert "hosts" not in Summary.columns()
+    assert "hosts" not in BatchSummary.columns()
 
 
 def test_the_report_has_a_column_for_each_host() -> None:

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from openenv.bench.launched import _is_busy
+from openenv.bench.scale import _is_busy
 
 
 @pytest.mark.parametrize(

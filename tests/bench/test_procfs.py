@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from openenv.bench import procfs
-from openenv.bench.procfs import Processes, cpu_seconds, process_tree, resident_bytes
+from openenv.bench import machine
+from openenv.bench.machine import Processes, cpu_seconds, process_tree, resident_bytes
 from openenv.errors import UsageError
 
 
@@ -22,7 +22,7 @@ def processes(tmp_path, monkeypatch):
         (folder / "statm").write_text(f"9999 {pages} 1 1 0 1 0\n")
 
     (tmp_path / "meminfo").write_text("not a process\n")
-    monkeypatch.setattr(procfs, "PROC", tmp_path)
+    monkeypatch.setattr(machine, "PROC", tmp_path)
     return make
 
 

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from openenv.bench.report import Report, Table
+from openenv.bench.report import HtmlReport, ReportTable
 
 from .pictures import EXTERNAL
 
@@ -29,13 +29,13 @@ class Balance(HTMLParser):
 
 @pytest.fixture
 def report():
-    return Report(
+    return HtmlReport(
         title="A <report>",
         lead="5 > 4 & all is well.",
         facts={"cores": "2", "by": 'a "name"'},
         tables=[
-            Table("Numbers", ["name", "value"], [["<b>one</b>", "1.5"], ["two", "-"]], "in seconds"),
-            Table("Nothing", ["never seen"], []),
+            ReportTable("Numbers", ["name", "value"], [["<b>one</b>", "1.5"], ["two", "-"]], "in seconds"),
+            ReportTable("Nothing", ["never seen"], []),
         ],
         pictures={"A picture": b"\x89PNG rest"},
     )
@@ -79,4 +79,4 @@ def test_an_empty_table_is_left_out(report):
 
 
 def test_little_is_enough():
-    assert "How it was measured" not in Report("Title", "Lead").html()
+    assert "How it was measured" not in HtmlReport("Title", "Lead").html()

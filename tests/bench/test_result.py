@@ -5,12 +5,12 @@ import json
 import pytest
 
 from openenv.bench.result import read_result, scale_document, steps_document
-from openenv.bench.stepper import Loop
+from openenv.bench.steps import ClosedLoop
 from openenv.errors import UsageError
 
 from .rows import cost, summary
 
-LOOP = Loop("http://localhost:1", 64, 5.0, {"by": 1})
+LOOP = ClosedLoop("http://localhost:1", 64, 5.0, {"by": 1})
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import io
 import json
 
-from openenv.bench.row import Row, write_rows
+from openenv.bench.batch import RequestRow, write_rows
 from openenv.errors import ServerFull
 
 from .rows import failed, good, play
@@ -35,7 +35,7 @@ def lines(*rows):
 
 
 def test_a_line_has_these_keys_in_this_order():
-    assert Row.columns() == KEYS
+    assert RequestRow.columns() == KEYS
     assert [list(line) for line in lines(good(), failed())] == [KEYS, KEYS]
 
 

@@ -10,21 +10,31 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from openenv.bench.sandbox import WORKLOADS, Batch, Job, Summary, document, summarize, write_jobs, write_summaries
-from openenv.bench.sandbox_run import Plan, spec_for
+from openenv.bench.sandbox import (
+    WORKLOADS,
+    JobBatch,
+    JobSummary,
+    SandboxJob,
+    SandboxPlan,
+    document,
+    spec_for,
+    summarize,
+    write_jobs,
+    write_summaries,
+)
 from openenv.cli.bench import app
 from openenv.cli.bench_display import stdout
-from openenv.cli.bench_sandbox_tables import job_table, stage_table
+from openenv.cli.bench_tables import job_table, stage_table
 from openenv.errors import UsageError
 from openenv.providers import LocalDockerProvider, LocalProvider, UVProvider
 
 
-def done(number: int, scheduling: float, running: float, peak: int = 100 * 2**20) -> Job:
-    return Job("short", 2, number, 1.0, 1.0 + scheduling, 1.0 + scheduling + running, 20.0, 0.5, peak)
+def done(number: int, scheduling: float, running: float, peak: int = 100 * 2**20) -> SandboxJob:
+    return SandboxJob("short", 2, number, 1.0, 1.0 + scheduling, 1.0 + scheduling + running, 20.0, 0.5, peak)
 
 
-def failed(number: int) -> Job:
-    return Job("short", 2, number, 1.0, 3.0, error_type="LaunchFailed", error_message="no room")
+def failed(number: int) -> SandboxJob:
+    return SandboxJob("short", 2, number, 1.0, 3.0, error_type="LaunchFailed", error_message="no room")
 
 
 def test_the_published_workloads() -> None:
@@ -61,7 +71,7 @@ def test_files_have_a_line_a_job_and_a_line_a_batch() -> None:
     assert (second["success"], second["total_s"], second["error_message"]) == (False, None, "no room")
     write_summaries(table, [summarize([failed(2)], 5.0)])
     (line,) = csv.DictReader(io.StringIO(table.getvalue()))
-    assert list(line) == Summary.columns()
+    assert list(line) == JobSummary.columns()
     assert line["total_p50"] == ""
 
 
@@ -87,19 +97,19 @@ def test_the_tables_have_the_published_columns() -> None:
 
 def test_a_plan_has_every_workload_at_every_concurrency() -> None:
     short, long = WORKLOADS["short"], WORKLOADS["long"]
-    assert Plan([short, long], [1, 4]).batches == [
-        Batch(short, 1, 1),
-        Batch(short, 4, 4),
-        Batch(long, 1, 1),
-        Batch(long, 4, 4),
+    assert SandboxPlan([short, long], [1, 4]).batches == [
+        JobBatch(short, 1, 1),
+        JobBatch(short, 4, 4),
+        JobBatch(long, 1, 1),
+        JobBatch(long, 4, 4),
     ]
-    assert [batch.jobs for batch in Plan([short], [1, 8], jobs=6).batches] == [6, 8]
+    assert [batch.jobs for batch in SandboxPlan([short], [1, 8], jobs=6).batches] == [6, 8]
 
 
 @pytest.mark.parametrize(("workloads", "concurrencies"), [([], [1]), (["short"], []), (["short"], [0])])
 def test_a_plan_without_anything_to_do_is_refused(workloads: list[str], concurrencies: list[int]) -> None:
     with pytest.raises(UsageError):
-        Plan([WORKLOADS[name] for name in workloads], concurrencies)
+        SandboxPlan([WORKLOADS[name] for name in workloads], concurrencies)
 
 
 def test_every_place_is_told_what_it_can_start() -> None:

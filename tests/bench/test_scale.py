@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from openenv.bench.row import Mode
+from openenv.bench.batch import Mode
 from openenv.bench.scale import Grid, ScaleResult, check_grid
 from openenv.errors import MissingExtra, UsageError
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from openenv.bench.step_cost import mean_cost
+from openenv.bench.steps import mean_cost
 
 from .rows import cost
 

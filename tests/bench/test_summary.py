@@ -5,7 +5,7 @@ import io
 
 import pytest
 
-from openenv.bench.summary import Summary, error_counts, max_batch, summarize, write_summaries
+from openenv.bench.batch import BatchSummary, error_counts, max_batch, summarize, write_summaries
 
 from .rows import failed, good, summary
 
@@ -40,7 +40,7 @@ COLUMNS = [
 
 
 def test_the_columns_are_these():
-    assert Summary.columns() == COLUMNS
+    assert BatchSummary.columns() == COLUMNS
 
 
 def test_a_batch_that_went_well():

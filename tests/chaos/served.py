@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
-from openenv.bench.procfs import process_tree, resident_bytes
+from openenv.bench.machine import process_tree, resident_bytes
 
 __all__ = ["HERE", "MARK", "PEER_PYTHON", "Served", "end_marked", "holds", "marked", "own_environ"]
 

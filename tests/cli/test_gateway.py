@@ -10,9 +10,9 @@ import yaml
 from click.testing import CliRunner, Result
 
 from openenv.cli.gateway import gateway, read_backends
-from openenv.cli.gateway_run import Run
+from openenv.cli.gateway_run import GatewayRun
 from openenv.errors import UsageError
-from openenv.gateway import Backend, Topology
+from openenv.providers.gateway import Backend, Topology
 
 TWO = "first=10.0.0.1:8000,10.0.0.2:8000"
 
@@ -128,5 +128,5 @@ async def test_a_file_that_changes_before_it_is_watched_is_read_again(tmp_path: 
     file.touch()  # as the command found it
     file.write_text("a=127.0.0.1:1\n", encoding="utf-8")
     following: Any = Following()
-    await Run(Topology(), {"backends_file": file})._reread(following)
+    await GatewayRun(Topology(), {"backends_file": file})._reread(following)
     assert [backend.name for backend in following.topology.backends] == ["a"]

@@ -13,13 +13,13 @@ from click.testing import CliRunner, Result
 from openenv.cli.main import app
 from openenv.errors import ProviderFailed
 from openenv.providers import Leftover, catalog
-from openenv.providers import collection as collection_module
-from openenv.providers.catalog import Entry
-from openenv.providers.owner import Owner
+from openenv.providers import catalog as collection_module
+from openenv.providers.catalog import ProviderEntry
+from openenv.providers.owner import OwnerProcess
 
 from ..providers.shelf import Shelf
 
-LIVING = Owner.this()
+LIVING = OwnerProcess.this()
 DEAD = replace(LIVING, born="1")
 ELSEWHERE = replace(LIVING, host="elsewhere-00000000")
 
@@ -36,12 +36,12 @@ class Store(Shelf):
         self.breeds: list[Leftover] = []
         self.speechless = False
 
-    async def _leftovers(self) -> list[Leftover]:
+    async def find_leftovers(self) -> list[Leftover]:
         if self.speechless:
             await asyncio.Event().wait()
         return list(self.things)
 
-    async def _discard(self, leftover: Leftover) -> None:
+    async def remove_leftover(self, leftover: Leftover) -> None:
         if leftover.name in self.clings:
             raise ProviderFailed("it clings")
         self.gone.append(leftover.name)
@@ -53,7 +53,7 @@ class Store(Shelf):
         self.closed += 1
 
 
-def thing(name: str, owner: Owner | None = DEAD, kind: str = "box", deployment: str = "openenv-a") -> Leftover:
+def thing(name: str, owner: OwnerProcess | None = DEAD, kind: str = "box", deployment: str = "openenv-a") -> Leftover:
     return Leftover(kind, name, deployment, owner)
 
 
@@ -62,15 +62,15 @@ def stores(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     """The kinds of places there are, by name; what is no store cannot be made."""
     there: dict[str, Any] = {}
 
-    class Made(Entry):
+    class Made(ProviderEntry):
         def make(self, **options: Any) -> Any:
             store = there[self.name]
             if isinstance(store, Exception):
                 raise store
             return store
 
-    class Entries(dict[str, Entry]):
-        def __missing__(self, name: str) -> Entry:
+    class Entries(dict[str, ProviderEntry]):
+        def __missing__(self, name: str) -> ProviderEntry:
             if name not in there:
                 raise KeyError(name)
             return Made(name, "Store", None, "")

@@ -11,9 +11,8 @@ from click.testing import CliRunner
 
 from openenv.cli.announcement import announce, facts_of
 from openenv.cli.main import app
-from openenv.cli.serve import serve
-from openenv.cli.worker import command as command_of_worker
-from openenv.cli.worker import worker_app
+from openenv.cli.serve import serve, worker_app
+from openenv.cli.serve import worker_command as command_of_worker
 from openenv.envs.echo.models import EchoAction, EchoObservation
 from openenv.envs.echo.server.echo_environment import EchoEnvironment
 from openenv.errors import UsageError

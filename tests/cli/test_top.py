@@ -18,10 +18,10 @@ from fastapi import FastAPI, Response
 
 import openenv.cli
 from openenv.cli import main
-from openenv.cli.scrape import Interval, Scrape
+from openenv.cli.top import Interval, Scrape
 from openenv.errors import StepFailed
-from openenv.metrics import METER, Count, Gauge, Meter, Phase
-from openenv.server.exposition import Slots, exposition
+from openenv.server.prometheus import Slots, exposition
+from openenv.telemetry.metrics import METER, Count, Gauge, Meter, Phase
 
 from ..server.probe import InlineProbe, app_of
 from ..server.wires import WIRES, served

@@ -11,7 +11,7 @@ import pytest
 from openenv.cli import main
 from openenv.cli import validate as command
 from openenv.project.checks import Finding, Level, Outcome, Report
-from openenv.project.checks.run import InternalFault
+from openenv.project.checks.findings import InternalFault
 from openenv.server import create_app
 from openenv.testing.misbehaving import Mortal, Said, Say
 

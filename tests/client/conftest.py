@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from openenv.client import redial, resumption
+from openenv import _backoff
+from openenv.client import session
 
 from ..unhurried import Unhurried
 
@@ -19,5 +20,5 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 @pytest.fixture
 def hurry(monkeypatch):
     """Has clients connect again at once."""
-    for module in (redial, resumption):
+    for module in (_backoff, session):
         monkeypatch.setattr(module, "FIRST_PAUSE_S", 0.002)

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from openenv.client import EnvClient
-from openenv.client.way import ANY
+from openenv.client.endpoints import ANY_SERVER
 from openenv.environment import Environment
 from openenv.server import create_app
 from openenv.settings import ServerSettings
@@ -122,7 +122,7 @@ class HesitantEnv(CounterEnv):
         self.ready = asyncio.Event()
         self.connecting = 0
 
-    async def _dial(self, way: Any = ANY) -> Any:
+    async def _dial(self, way: Any = ANY_SERVER) -> Any:
         end = await super()._dial(way)
         self.connecting += 1
         try:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from openenv.errors import OpenEnvError
-from openenv.protocol.codec import codec_of
+from openenv.protocol.codecs import codec_of
 
 from ..asynchronous import until
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from openenv.client import EnvClient, MCPToolClient, SyncEnvClient, memory
-from openenv.client.link import Link
+from openenv.client.connection import ClientConnectionV2
 from openenv.envs.benchmark.client import BenchmarkEnv
 from openenv.envs.benchmark.models import BenchmarkAction
 from openenv.envs.benchmark.server.benchmark_environment import (
@@ -166,7 +166,7 @@ async def test_a_fork_that_is_given_up_leaves_no_session():
 
 
 async def test_a_fork_that_takes_too_long_is_given_up_on_the_server_too(monkeypatch):
-    monkeypatch.setattr("openenv.client.linked_session.LATE_S", 0.01)
+    monkeypatch.setattr("openenv.client.session.LATE_S", 0.01)
     app = server_of(Walk, 1, queue_timeout_s=60)
     async with WalkEnv(app=app) as env:
         await env.reset(seed=3)
@@ -216,7 +216,7 @@ async def test_a_server_that_speaks_v1_alone_is_named_as_such(monkeypatch):
 
 
 async def test_an_older_server_is_named_as_such(monkeypatch):
-    monkeypatch.setattr("openenv.server.environment_server.CAPABILITIES", ("attach",))
+    monkeypatch.setattr("openenv.server.server.CAPABILITIES", ("attach",))
     async with CounterEnv(app=app_of()) as env:
         await env.reset()
         for call in (env.fork, env.tasks):
@@ -327,15 +327,15 @@ async def test_a_fork_is_made_once_though_its_reply_was_lost(url, hurry):
 async def test_a_fork_whose_connection_is_given_up_leaves_no_session(url, monkeypatch):
     async with WalkEnv(base_url=url) as env, WalkEnv(base_url=url) as other:
         await env.reset(seed=3)
-        requested = Link.request
+        requested = ClientConnectionV2.request
 
-        async def late(link: Link, op: str, fields: Any) -> Any:
+        async def late(link: ClientConnectionV2, op: str, fields: Any) -> Any:
             reply = await requested(link, op, fields)
             if op == "attach":
                 raise TimeoutError
             return reply
 
-        monkeypatch.setattr(Link, "request", late)
+        monkeypatch.setattr(ClientConnectionV2, "request", late)
         with pytest.raises(ConnectTimeout, match="connect_timeout_s"):
             await env.fork()
         monkeypatch.undo()

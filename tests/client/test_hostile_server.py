@@ -9,8 +9,7 @@ import pytest
 from pydantic_core import to_json
 
 from openenv import GenericEnvClient, VectorEnvClient
-from openenv.client.mcp_client import MCPToolClient
-from openenv.client.mcp_link import rpc_error
+from openenv.client.mcp_client import MCPToolClient, rpc_error
 from openenv.client.recorded import recorder_at
 from openenv.errors import ProtocolViolation, ServerFull, UsageError
 

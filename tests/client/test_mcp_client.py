@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from openenv.client import MCPToolClient, memory
+from openenv.client.endpoints import mcp_url, websocket_url
 from openenv.client.mcp_client import GenericMCPObservation, SyncMCPToolClient
-from openenv.client.url import mcp_url, websocket_url
 from openenv.errors import (
     ConnectionFailed,
     InvalidAction,
@@ -24,11 +24,11 @@ from openenv.errors import (
     UsageError,
 )
 from openenv.mcp import CallToolAction, CallToolObservation, ListToolsAction, ListToolsObservation
+from openenv.recording.difference import within
 from openenv.recording.reader import Recording
-from openenv.replay import Outcome, Player, Rules, app_venue
+from openenv.replay import ReplayOutcome, ReplayPlayer, ReplayRules, app_target
 from openenv.server import create_app
 from openenv.settings import ServerSettings
-from openenv.testing.difference import within
 from openenv.types import State
 
 from ..chaos.proxy import Proxy
@@ -323,10 +323,10 @@ class TestCallsThatAreNoSteps:
         (episode,) = Recording(tmp_path).episodes()
         actions = [(line.action or {}).get("tool_name") for line in episode.transitions()]
         assert actions == [None, "increase", "fail", "increase"]
-        venue = app_venue("counter", app_of(Counting))
-        verdict = await Player(episode, venue, Rules(within(0.0), unseeded=True)).verdict()
+        venue = app_target("counter", app_of(Counting))
+        verdict = await ReplayPlayer(episode, venue, ReplayRules(within(0.0), unseeded=True)).verdict()
         await venue.aclose()
-        assert (verdict.outcome, verdict.steps, verdict.note) == (Outcome.SAME, 3, ""), verdict.sentence()
+        assert (verdict.outcome, verdict.steps, verdict.note) == (ReplayOutcome.SAME, 3, ""), verdict.sentence()
 
 
 class TestToolsThatAreClients:

@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 
-from openenv.client import GenericEnvClient, VectorEnvClient, memory, seeds
+from openenv.client import GenericEnvClient, VectorEnvClient, memory, payloads
 from openenv.errors import SeedIgnored
 from openenv.types import Observation
 
@@ -25,7 +25,7 @@ def version(request, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def nobody_was_told(monkeypatch):
-    monkeypatch.setattr(seeds, "_told", set())
+    monkeypatch.setattr(payloads, "_told", set())
 
 
 class Seedless(Plain):

@@ -181,7 +181,7 @@ async def test_a_question_without_its_arguments_is_refused():
 
 
 async def test_a_server_of_v1_that_is_gone_is_named(url, monkeypatch):
-    monkeypatch.setattr("openenv.client.task_routes.http_url", lambda endpoint: "http://127.0.0.1:1")
+    monkeypatch.setattr("openenv.client.tasks.http_url", lambda endpoint: "http://127.0.0.1:1")
     monkeypatch.setattr("openenv.client.websocket.SUBPROTOCOLS", ())
     async with GenericEnvClient(base_url=url) as env:
         with pytest.raises(ConnectionFailed, match="did not answer"):
@@ -198,7 +198,7 @@ async def test_a_server_of_v1_that_breaks_off_is_named(url, monkeypatch, answer)
 
     async with await asyncio.start_server(break_off, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        monkeypatch.setattr("openenv.client.task_routes.http_url", lambda endpoint: f"http://127.0.0.1:{port}")
+        monkeypatch.setattr("openenv.client.tasks.http_url", lambda endpoint: f"http://127.0.0.1:{port}")
         monkeypatch.setattr("openenv.client.websocket.SUBPROTOCOLS", ())
         async with GenericEnvClient(base_url=url) as env:
             with pytest.raises(ConnectionFailed, match="did not answer"):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from openenv.client.url import convert_to_ws_url, is_loopback, towards, websocket_url
+from openenv.client.endpoints import convert_to_ws_url, is_loopback, url_with_affinity, websocket_url
 from openenv.errors import UsageError
 
 
@@ -82,7 +82,7 @@ def test_other_machines(host):
     ],
 )
 def test_the_way_back_to_a_server_stands_in_the_query_and_breaks_nothing(url, worker, route, expected):
-    assert towards(url, worker, route) == expected
+    assert url_with_affinity(url, worker, route) == expected
 
 
 @pytest.mark.parametrize(

@@ -24,14 +24,13 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model, fi
 from pydantic_core import from_json
 from typing_extensions import TypedDict
 
-from openenv.client.models import dump_action, parse_observation, parse_state
+from openenv.client.payloads import dump_action, parse_observation, parse_state
 from openenv.errors import InvalidAction, OpenEnvError, ProtocolViolation, StepFailed
 from openenv.protocol import encode_observation, encode_state
-from openenv.protocol.action import ActionReader
 from openenv.protocol.client import ClientProtocol
-from openenv.protocol.codec import codec_of
-from openenv.protocol.outcome import encode_outcome, encode_state_fields
-from openenv.protocol.server import ServerProtocol
+from openenv.protocol.codecs import codec_of
+from openenv.protocol.encoding import encode_outcome, encode_state_fields
+from openenv.protocol.server import ActionReader, ServerProtocol
 from openenv.types import Action, Observation, State
 
 V1, JSON, MSGPACK = None, "openenv.v2.json", "openenv.v2.msgpack"
@@ -431,11 +430,11 @@ def test_arrays_beside_what_is_written_in_its_own_way(wire: str) -> None:
 
 
 def test_nothing_is_copied_where_there_is_nothing_to_lift() -> None:
-    from openenv.protocol.lifting import lifter_of
+    from openenv.protocol.coercion import coercer_of
 
-    lift: Callable[[Any], Any] | None = lifter_of(list[Frame] | None)
+    lift: Callable[[Any], Any] | None = coercer_of(list[Frame] | None)
     assert lift is not None
     values = [{"pixels": np.zeros(2), "next": None}]
     assert lift(values) is values
-    assert lifter_of(dict[str, list[int | str]]) is None
-    assert lifter_of(Dog) is None
+    assert coercer_of(dict[str, list[int | str]]) is None
+    assert coercer_of(Dog) is None

@@ -27,7 +27,9 @@ from openenv.errors import (
     TooManyCalls,
     UsageError,
 )
-from openenv.server import batch, deadlines, seat
+from openenv.server import timers
+from openenv.server import v2 as batch
+from openenv.server import v2_session as seat
 from openenv.types import Observation, State, StepResult
 
 from ..asynchronous import until
@@ -408,7 +410,7 @@ async def test_with_autoreset_a_lost_session_is_refilled_by_the_next_step(versio
 
 
 async def test_a_step_that_is_late_is_stopped_and_the_next_one_gets_its_own_reply(version, monkeypatch):
-    for module in (batch, deadlines, seat):  # by the clock of the loop, which no stall of the machine puts forward
+    for module in (batch, timers, seat):  # by the clock of the loop, which no stall of the machine puts forward
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=asyncio.get_running_loop().time))
     bell = Bell()
     async with vector(app_of(partial(RingingCounter, bell)), message_timeout_s=SHORT_S) as envs:

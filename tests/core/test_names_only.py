@@ -14,7 +14,7 @@ import openenv.core
 ROOT = Path(openenv.core.__file__).parent
 ADAPTERS = ROOT / "_adapters.py"
 LAZY = "__getattr__, __dir__"
-NEEDS_GRADIO = "openenv.server.gradio_theme"
+NEEDS_GRADIO = "openenv.server.page.gradio_theme"
 
 
 def name_of(path: Path) -> str:

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from openenv.metrics import layout
 from openenv.project import Manifest
+from openenv.telemetry import metrics as layout
 
 from . import commands, names
 from .page import NEEDS, PAGES, PLAYED_ELSEWHERE, READ, ROOT, RUN, WRITTEN, Block, Page
@@ -78,7 +78,7 @@ def metrics(queries: str) -> Iterator[str]:
     """Each metric is one that a server tells."""
     told = (
         Path(layout.__file__).with_name("layout.py").read_text()
-        + (ROOT / "src/openenv/server/exposition.py").read_text()
+        + (ROOT / "src/openenv/server/prometheus.py").read_text()
     )
     for name in re.findall(r"openenv_\w+", queries):
         if re.sub(r"^openenv_|_(bucket|count|sum|total)$", "", name) not in told:

@@ -13,11 +13,10 @@ from openenv.client import GenericEnvClient
 from openenv.errors import InvalidArgument, PolicyFailed, UsageError
 from openenv.evals.cases import Case, cases_of_tasks
 from openenv.evals.evaluation import Evaluation, evaluate
-from openenv.evals.policy import UserPolicy, load_policy
-from openenv.evals.random_policy import RandomPolicy
-from openenv.evals.report import About
-from openenv.evals.runner import Options
-from openenv.launch.in_process import app_in_process
+from openenv.evals.policy import RandomPolicy, UserPolicy, load_policy
+from openenv.evals.report import RunInfo
+from openenv.evals.runner import EvalOptions
+from openenv.providers.in_process import app_in_process
 from openenv.server import create_app
 
 from . import environments, policies
@@ -251,10 +250,10 @@ async def test_a_run_that_is_cancelled_says_what_it_has(no_threads_left: None) -
             await go.wait()
         return {"stop": True}
 
-    about = About(target="x", policy="x", concurrency=1, max_steps=9, retries=0, openenv="1", began=0)
+    about = RunInfo(target="x", policy="x", concurrency=1, max_steps=9, retries=0, openenv="1", began=0)
     connect = partial(GenericEnvClient, app=app_in_process(Dice))
     policy = UserPolicy("act", act)
-    run = Evaluation(connect, policy, [Case(seed) for seed in range(9)], Options(1, 9, 0), about)
+    run = Evaluation(connect, policy, [Case(seed) for seed in range(9)], EvalOptions(1, 9, 0), about)
     task = asyncio.create_task(run.run())
     await ended.wait()
     task.cancel()

@@ -19,8 +19,8 @@ from openenv.errors import ConnectionFailed, ProviderFailed, UsageError  # noqa:
 from openenv.evals import InspectAIHarness  # noqa: E402
 from openenv.evals.evaluation import evaluate  # noqa: E402
 from openenv.evals.inspect_bridge import environment_task  # noqa: E402
-from openenv.evals.random_policy import RandomPolicy  # noqa: E402
-from openenv.evals.served import Served  # noqa: E402
+from openenv.evals.policy import RandomPolicy  # noqa: E402
+from openenv.evals.server import EvalServer  # noqa: E402
 
 # Inspect's own use of other libraries.
 pytestmark = [
@@ -167,7 +167,7 @@ def test_what_is_not_there_is_said_at_once(guess: str) -> None:
 
 
 async def test_the_random_policy_calls_tools_too(counter: str) -> None:
-    served = Served(counter)
+    served = EvalServer(counter)
     policy = RandomPolicy(served.action_schema(), served.tools())
     report = await evaluate(policy, range(4), counter, max_steps=20)
     assert report.summary.scored == 4, report.summary.examples

@@ -9,7 +9,7 @@ import sys
 
 from openenv.errors import InvalidAction, OpenEnvError, ProtocolViolation
 from openenv.protocol import SUBPROTOCOLS, ClientProtocolV2, Event, ServerProtocolV2, codec_of
-from openenv.protocol.messages import MAX_ID, Batch, Refused, Request, Step
+from openenv.protocol.messages import MAX_ID, BatchOp, Op, RefusedOp, StepOp
 
 from .fuzz_v1 import Turn
 
@@ -31,22 +31,22 @@ def one_input(data: bytes) -> None:
 
 def _to_server(server: ServerProtocolV2, data: bytes) -> None:
     message = server.receive(data)
-    if isinstance(message, Refused):
+    if isinstance(message, RefusedOp):
         assert message.id is None or 1 <= message.id <= MAX_ID
         _refused(server, message.id, message.error)
         return
     assert 1 <= message.id <= MAX_ID
-    calls = message.calls if isinstance(message, Batch) else [message]
+    calls = message.calls if isinstance(message, BatchOp) else [message]
     assert 1 <= len(calls) <= MAX_BATCH
     for call in calls:
         _call(server, call)
 
 
-def _call(server: ServerProtocolV2, call: Request | Refused) -> None:
-    if isinstance(call, Refused):
+def _call(server: ServerProtocolV2, call: Op | RefusedOp) -> None:
+    if isinstance(call, RefusedOp):
         assert call.id == 0
         _refused(server, 1, call.error)
-    elif isinstance(call, Step):
+    elif isinstance(call, StepOp):
         try:
             assert isinstance(server.action(call.action), Turn)
         except InvalidAction as error:

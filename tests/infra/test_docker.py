@@ -18,10 +18,11 @@ import pytest
 
 from openenv.client import GenericEnvClient
 from openenv.errors import LaunchFailed, NotReady, OpenEnvError, ProviderBusy, ProviderFailed, StepTimeout, UsageError
-from openenv.providers import Deployment, LaunchSpec, LocalDockerProvider, Pace, Provider, Resources, farewell
-from openenv.providers.docker_request import KEPT_CAPABILITIES
-from openenv.providers.owner import PROVIDER, Owner
-from openenv.providers.pulling import PullProgress
+from openenv.providers import Deployment, LaunchSpec, LocalDockerProvider, Provider, Resources, StartRate
+from openenv.providers import deployment as farewell
+from openenv.providers.docker import KEPT_CAPABILITIES
+from openenv.providers.docker_engine import PullProgress
+from openenv.providers.owner import PROVIDER, OwnerProcess
 from openenv.testing import ProviderConformance
 from tests.docs.page import Page
 from tests.docs.playing import play_page
@@ -370,7 +371,7 @@ def _heavy() -> bytes:
     ],
 )
 async def test_a_registry_that_refuses(engine: Any, status: int, code: str, busy: bool) -> None:
-    with refusing(status, code) as place, docker(pace=Pace(attempts=1)) as provider:
+    with refusing(status, code) as place, docker(pace=StartRate(attempts=1)) as provider:
         with pytest.raises(LaunchFailed, match=place) as caught:
             await provider.launch(LaunchSpec(image=f"{place}/team/echo:1"))
     assert isinstance(caught.value, ProviderBusy) is busy, str(caught.value)
@@ -519,7 +520,7 @@ def test_a_pool_of_what_cannot_be_started_says_why(engine: Any, caplog: pytest.L
 
 def test_an_engine_that_dies_in_the_midst(engine: Any) -> None:
     async def test(own: Dockerd) -> None:
-        provider = docker(pace=Pace(attempts=1))
+        provider = docker(pace=StartRate(attempts=1))
         deployment = await provider.launch(SPEC)
         await deployment.ready()
         many = [asyncio.ensure_future(provider.launch(SPEC)) for _ in range(16)]
@@ -541,7 +542,7 @@ def test_an_engine_that_dies_in_the_midst(engine: Any) -> None:
         quick(client)
         client.close()
         asyncio.run(test(own))
-        farewell.living.clear()  # what cannot be removed any more is not tried again when the tests end
+        farewell.live_deployments.clear()  # what cannot be removed any more is not tried again when the tests end
 
 
 def test_what_a_killed_program_left_is_found_and_removed_and_nothing_else(
@@ -555,7 +556,7 @@ def test_what_a_killed_program_left_is_found_and_removed_and_nothing_else(
             assert {each.deployment for each in theirs} == {name}
             assert sorted(each.kind for each in theirs) == ["container", "container", "network"]
             assert [each.deployment for each in found if each not in theirs] == [mine.name]
-            assert all(each.owner == Owner.this() for each in found if each not in theirs)
+            assert all(each.owner == OwnerProcess.this() for each in found if each not in theirs)
             for each in sorted(theirs, key=lambda each: each.kind):
                 await provider.discard(each)
                 await provider.discard(each)

@@ -36,10 +36,10 @@ from openenv.errors import (
     Unauthorized,
     UsageError,
 )
-from openenv.gateway import Backend
-from openenv.launch import Gateway
-from openenv.launch import envoy as launch_envoy
-from openenv.launch.gateway import backends_of
+from openenv.providers import Gateway
+from openenv.providers.gateway import Backend
+from openenv.providers.gateway import programs as launch_envoy
+from openenv.providers.gateway.gateway import backends_of
 
 from ..chaos.proxy import Proxy
 from ..cli.certificates import certificate
@@ -634,7 +634,7 @@ def test_files_that_cannot_be_written_are_told(tmp_path: Path, monkeypatch: pyte
 def test_it_ends_with_the_program_that_has_it() -> None:
     program = (
         "import asyncio, os, signal\n"
-        "from openenv.launch import Gateway\n"
+        "from openenv.providers import Gateway\n"
         "async def main():\n"
         "    async with Gateway(['127.0.0.1:1']) as gateway:\n"
         "        print(gateway._envoy._process.pid, flush=True)\n"

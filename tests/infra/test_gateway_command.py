@@ -16,8 +16,7 @@ import pytest
 
 from openenv.client import GenericEnvClient
 from openenv.errors import MissingExtra
-from openenv.launch.balancers import BALANCERS
-from openenv.launch.envoy import envoy_program
+from openenv.providers.gateway.programs import BALANCERS, envoy_program
 
 from ..cli.process import LIMIT_S, serving
 from ..providers.test_process import lives

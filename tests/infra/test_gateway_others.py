@@ -17,11 +17,10 @@ from websockets.asyncio.client import connect
 
 from openenv.client import GenericEnvClient
 from openenv.errors import ConnectionFailed, SessionLost, Unauthorized, UsageError
-from openenv.gateway import Backend, Topology
-from openenv.launch.balancers import BALANCERS
-from openenv.launch.gateway import backends_of
-from openenv.providers.ports import free_port
-from openenv.providers.process import Process
+from openenv.providers.gateway import Backend, Topology
+from openenv.providers.gateway.gateway import backends_of
+from openenv.providers.gateway.programs import BALANCERS
+from openenv.providers.process import Process, free_port
 
 from ..chaos.proxy import Proxy
 from ..cli.certificates import certificate

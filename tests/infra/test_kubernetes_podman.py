@@ -20,7 +20,7 @@ import openenv
 from openenv.client import GenericEnvClient
 from openenv.errors import OpenEnvError
 from openenv.providers.kubernetes import manifests
-from openenv.providers.kubernetes.workload import PodOptions, Workload
+from openenv.providers.kubernetes.manifests import PodOptions, PodWorkload
 from openenv.providers.readiness import until_ready
 from openenv.providers.spec import Resources
 
@@ -101,12 +101,12 @@ def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
     podman("pod", "rm", "--all", "--force", "--time", "0", check=False)
 
 
-def workload(command: list[str], **variables: str) -> Workload:
+def workload(command: list[str], **variables: str) -> PodWorkload:
     mounts = [
         {"name": f"place-{number}", "mountPath": place, "readOnly": True} for number, place in enumerate(PLACES)
     ]
     volumes = [{"name": f"place-{number}", "hostPath": {"path": place}} for number, place in enumerate(PLACES)]
-    return Workload(
+    return PodWorkload(
         name="openenv-echo",
         image=IMAGE,
         command=command,
@@ -128,7 +128,7 @@ def play(podman: Podman, tmp_path: Path) -> Iterator[Any]:
     """Runs a workload's Pod; its container's name and its address."""
     file = tmp_path / "pod.yaml"
 
-    def play(of: Workload, name: str) -> tuple[str, str]:
+    def play(of: PodWorkload, name: str) -> tuple[str, str]:
         # Podman before 4.4 reads Secrets of manifests for volumes alone, and this form of them for variables.
         file.write_text(json.dumps(manifests.secret(of)["data"]))
         podman("secret", "create", of.name, str(file))

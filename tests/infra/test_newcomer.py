@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from openenv.providers.ports import free_port
+from openenv.providers.process import free_port
 from tests.infra.parts.dockerd import dockerd
 from tests.infra.parts.image import CHECKOUT, base_of, own_wheel, wheels
 

@@ -18,7 +18,7 @@ import yaml
 
 from openenv.client import GenericEnvClient
 from openenv.providers import LocalProvider
-from openenv.providers.ports import free_port
+from openenv.providers.process import free_port
 
 pytestmark = pytest.mark.real
 DEPLOY = Path(__file__).parents[2] / "deploy"

@@ -17,7 +17,7 @@ import pytest
 from openenv.client import GenericEnvClient
 from openenv.errors import LaunchFailed, UsageError
 from openenv.providers import Deployment, LaunchSpec, RayProvider, Resources
-from openenv.providers.provider import Provider
+from openenv.providers.base import Provider
 from openenv.testing import ProviderConformance
 
 from ..docs.page import Page

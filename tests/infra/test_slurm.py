@@ -17,7 +17,7 @@ import pytest
 
 from openenv import GenericEnvClient
 from openenv.errors import CapacityError, ConnectionFailed, LaunchFailed, NotReady, ProviderBusy
-from openenv.providers import Deployment, LaunchSpec, Pace, Provider, Resources, SlurmProvider
+from openenv.providers import Deployment, LaunchSpec, Provider, Resources, SlurmProvider, StartRate
 from openenv.providers.readiness import until_ready
 from openenv.providers.slurm.commands import run
 from openenv.testing import ProviderConformance
@@ -332,7 +332,7 @@ async def test_a_controller_that_does_not_answer_is_busy(
     conf = (slurm.folder / "slurm.conf").read_text()
     (tmp_path / "slurm.conf").write_text(re.sub(r"SlurmctldPort=\d+", "SlurmctldPort=9\nMessageTimeout=1", conf))
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
-    provider = SlurmProvider(shared_folder=tmp_path / "shared", pace=Pace(attempts=1))
+    provider = SlurmProvider(shared_folder=tmp_path / "shared", pace=StartRate(attempts=1))
     with pytest.raises(ProviderBusy, match="(?i)unable to contact"):
         await provider.launch(LaunchSpec(target="echo"))
 

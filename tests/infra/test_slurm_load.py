@@ -10,9 +10,8 @@ from typing import ClassVar
 import pytest
 
 from openenv.errors import MissingExtra
-from openenv.launch import Gateway
-from openenv.launch.envoy import envoy_program
-from openenv.providers import Deployment, LaunchSpec, SlurmProvider
+from openenv.providers import Deployment, Gateway, LaunchSpec, SlurmProvider
+from openenv.providers.gateway.programs import envoy_program
 
 from .parts.load import LoadChecks
 from .parts.slurm import Slurm, Unavailable

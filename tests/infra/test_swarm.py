@@ -21,7 +21,7 @@ from openenv.client import GenericEnvClient
 from openenv.errors import LaunchFailed, NotReady, ProviderFailed
 from openenv.providers import Deployment, DockerSwarmProvider, LaunchSpec, Provider, Resources
 from openenv.providers.owner import DEPLOYMENT, PROVIDER
-from openenv.providers.swarm_request import mesh_works
+from openenv.providers.swarm_api import mesh_works
 from openenv.testing import ProviderConformance
 
 from ..server.wires import eventually

@@ -9,8 +9,7 @@ from typing import ClassVar
 
 import pytest
 
-from openenv.launch import Gateway
-from openenv.providers import Deployment, DockerSwarmProvider, LaunchSpec
+from openenv.providers import Deployment, DockerSwarmProvider, Gateway, LaunchSpec
 from openenv.providers.owner import DEPLOYMENT
 
 from .parts.crowd import Crowd

@@ -18,10 +18,9 @@ import yaml
 
 from openenv.client import GenericEnvClient
 from openenv.errors import LaunchFailed
-from openenv.providers.kubernetes.api import Api
-from openenv.providers.kubernetes.cluster import KINDS, Cluster
+from openenv.providers.kubernetes.api import KINDS, KubernetesApi, KubernetesCluster
+from openenv.providers.kubernetes.manifests import PodWorkload
 from openenv.providers.kubernetes.rollout import Rollout, labels_of, selector_of
-from openenv.providers.kubernetes.workload import Workload
 
 from .conftest import Space
 from .parts.servers import READY_S, at_length, serving
@@ -49,9 +48,9 @@ def openenv(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @asynccontextmanager
-async def as_admin(space: Space) -> AsyncIterator[Cluster]:
+async def as_admin(space: Space) -> AsyncIterator[KubernetesCluster]:
     """Our client of the cluster; at the end, all that was applied is deleted."""
-    cluster = Cluster(Api(space.name, space.cluster.admin, None))
+    cluster = KubernetesCluster(KubernetesApi(space.name, space.cluster.admin, None))
     try:
         yield cluster
     finally:
@@ -125,10 +124,10 @@ def rollout(variables: dict[str, str] | None = None, behaviour: str = "serve", *
     options = {"policy": False, **changes.pop("options", {})}
     spec = serving(behaviour, options=options)
     given = {"OPENENV_API_KEYS": f"control:{KEY}", "OPENENV_GRACE_S": "0", **spec.env_vars, **(variables or {})}
-    return Known(workload=Workload.of(spec, "mine", selector_of("mine"), labels_of("mine"), given), **changes)
+    return Known(workload=PodWorkload.of(spec, "mine", selector_of("mine"), labels_of("mine"), given), **changes)
 
 
-async def pods(cluster: Cluster) -> dict[str, str]:
+async def pods(cluster: KubernetesCluster) -> dict[str, str]:
     """Addresses of the servers that there are."""
     found, _ = await cluster.find("Pod", labelSelector="app.kubernetes.io/instance=mine")
     return {

@@ -340,7 +340,7 @@ async def test_a_late_answer_is_an_error_in_time(server, client, cls):
 
 
 async def test_an_answer_without_an_end_is_refused(server, monkeypatch):
-    monkeypatch.setattr("openenv.llm.sender._MAX_ANSWER_BYTES", 1000)
+    monkeypatch.setattr("openenv.llm.service._MAX_ANSWER_BYTES", 1000)
     server.will_answer(chat("x" * 2000))
     async with OpenAIClient(server.url, None, "small", sdk=False) as client:
         with pytest.raises(ModelFailed, match="more than 1000 bytes"):

@@ -12,9 +12,9 @@ from fastmcp.server.dependencies import get_context
 from fastmcp.server.middleware import Middleware
 
 from openenv.errors import UsageError
-from openenv.execution import Execution, profile_of
 from openenv.mcp import CallToolObservation, ListToolsAction, ListToolsObservation, MCPEnvironment, ToolErrorType
 from openenv.mcp.result import ToolResult
+from openenv.runtime.profile import Execution, profile_of
 from openenv.types import Observation, State
 
 from ..asynchronous import forgotten

@@ -10,7 +10,6 @@ from openenv.mcp import types
 from openenv.mcp.types import (
     CallToolAction,
     CallToolObservation,
-    JsonRpcErrorCode,
     JsonRpcRequest,
     JsonRpcResponse,
     ListToolsAction,
@@ -20,6 +19,7 @@ from openenv.mcp.types import (
     WSMCPMessage,
     WSMCPResponse,
 )
+from openenv.protocol.jsonrpc import JsonRpcErrorCode
 
 
 def test_actions_say_what_they_are():
@@ -73,7 +73,7 @@ def test_messages_and_numbers_are_those_that_others_know():
 
 def test_neither_words_nor_client_nor_environment_class_load_a_tool_library():
     program = (
-        "import sys, openenv.mcp.types, openenv.mcp.environment, openenv.mcp.methods, openenv.client.mcp_client;"
+        "import sys, openenv.mcp.types, openenv.mcp.environment, openenv.mcp.environment, openenv.client.mcp_client;"
         "print([name for name in ('fastmcp', 'mcp', 'httpx', 'fastapi', 'docker') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

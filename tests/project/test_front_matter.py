@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from openenv.errors import UsageError
-from openenv.project.front_matter import FrontMatter
+from openenv.project.manifest import FrontMatter
 
 WANTED = {"title": "My env", "sdk": "docker", "tags": ["openenv"]}
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from openenv.errors import UsageError
-from openenv.project.names import MOST_CHARACTERS, ProjectName
+from openenv.project.scaffold import MOST_CHARACTERS, ProjectName
 
 
 @pytest.mark.parametrize(

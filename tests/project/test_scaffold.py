@@ -23,7 +23,7 @@ from openenv.cli.main import app
 from openenv.errors import UsageError
 from openenv.project import Manifest, Project
 from openenv.project import scaffold as scaffold_module
-from openenv.project.ignore import DOCKER, GIT, Globs
+from openenv.project.hub.files import DOCKER, GIT, Globs
 from openenv.project.scaffold import Scaffold, Template
 
 SOURCE = Path(openenv.__file__).parent

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from openenv import errors
 from openenv.errors import ProtocolViolation
 from openenv.protocol import SUBPROTOCOLS, Answer, ClientProtocolV2, Event, ServerProtocolV2, codec_of
-from openenv.protocol.messages import Refused, Reset, Step
+from openenv.protocol.messages import RefusedOp, ResetOp, StepOp
 from openenv.types import State
 
 from .examples import Board, Move, finite_objects, observations
@@ -43,12 +43,12 @@ class TestRequests:
         client, server = ClientProtocolV2(codec), server_of(codec)
         action = Move(column=2, metadata={"a": np.arange(2), "raw": b"\xff", "nan": math.nan})
         step = server.receive(client.request("step", {"session": "a", "seq": 1, "action": action})[0])
-        assert isinstance(step, Step)
+        assert isinstance(step, StepOp)
         metadata = server.action(step.action).metadata
         assert (metadata["a"].tolist(), metadata["raw"]) == ([0, 1], b"\xff")
         assert math.isnan(metadata["nan"])
         reset = server.receive(client.request("reset", {"session": "a", "seq": 1, "kwargs": {"x": np.int64(3)}})[0])
-        assert isinstance(reset, Reset)
+        assert isinstance(reset, ResetOp)
         assert reset.kwargs == {"x": 3}
 
     def test_what_cannot_be_written_leaves_no_request_behind(self, codec):
@@ -111,7 +111,7 @@ class TestReplies:
         client, server = ClientProtocolV2(codec), server_of(codec)
         _, request = client.request("batch", {"calls": []})
         refusal = server.receive(codec.encode({"id": request.id, "op": "batch", "calls": []}))
-        assert isinstance(refusal, Refused)
+        assert isinstance(refusal, RefusedOp)
         answer = client.receive(server.reply(refusal.id, server.error(refusal.error)))
         assert (answer.request, type(answer.error), answer.more) == (request, errors.InvalidAction, False)
         assert client.outstanding == 0

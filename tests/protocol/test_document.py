@@ -13,8 +13,17 @@ import pytest
 
 from openenv import errors
 from openenv.protocol import SUBPROTOCOLS, ServerProtocolV2, codec_of
-from openenv.protocol.messages import OPS, Refused
-from openenv.protocol.replies import EVENTS, REPLIES, Failure, Hello, Outcome, Results, StateTold
+from openenv.protocol.messages import (
+    EVENTS,
+    OPS,
+    REPLIES,
+    BatchReply,
+    FailureReply,
+    HelloEvent,
+    OutcomeReply,
+    RefusedOp,
+    StateReply,
+)
 from openenv.types import Observation, State
 
 ROOT = Path(__file__).parent.parent.parent
@@ -74,12 +83,12 @@ def test_the_examples_are_valid():
     for side, frame in conversation():
         message = json.loads(frame)
         if side == ">":
-            assert not isinstance(server.receive(frame), Refused)
+            assert not isinstance(server.receive(frame), RefusedOp)
             ops[message["id"]] = message["op"]
         elif "event" in message:
             msgspec.convert(message, EVENTS[message["event"]])
         elif "error" in message:
-            msgspec.convert(message, Failure)
+            msgspec.convert(message, FailureReply)
         else:
             reply = msgspec.convert(message, REPLIES[ops[message["id"]]])
             assert {"ok", *message} == {"ok", *msgspec.to_builtins(reply)}
@@ -113,21 +122,21 @@ class TestWhatIsSentIsWhatIsSaid:
         [Observation(), Timed(done=True, reward=1.5, metadata={"a": 1}), Observation(reward=True), {"x": 1}],
     )
     def test_an_outcome(self, server, observation):
-        self.read(server, server.reply(1, server.observation(observation)), Outcome)
+        self.read(server, server.reply(1, server.observation(observation)), OutcomeReply)
 
     def test_a_state(self, server):
-        assert self.read(server, server.reply(1, server.state(State())), StateTold).state["step_count"] == 0
+        assert self.read(server, server.reply(1, server.state(State())), StateReply).state["step_count"] == 0
 
     def test_results(self, server):
         frame = server.results(1, [(0, "a", server.ok({})), (1, None, server.error(errors.StepFailed("no")))], True)
-        assert len(self.read(server, frame, Results).results) == 2
+        assert len(self.read(server, frame, BatchReply).results) == 2
 
     @pytest.mark.parametrize(
         "error", [errors.StepFailed("it broke"), errors.ServerFull(1, 1, retry_after_s=2.0)], ids=["plain", "full"]
     )
     def test_a_failure(self, server, error):
         for number in (1, None):
-            fault = self.read(server, server.reply(number, server.error(error)), Failure).error
+            fault = self.read(server, server.reply(number, server.error(error)), FailureReply).error
             assert fault.error == type(error).__name__
 
     def test_an_event(self, server):
@@ -136,4 +145,4 @@ class TestWhatIsSentIsWhatIsSaid:
         fields = {"protocol": 2, "server": "1", "environment": "e", "limits": limits, "heartbeat_s": None}
         fields |= {"resume_window_s": 0, "capabilities": [], "worker": None}
         fields["schema"] = {"action": "a1", "observation": None, "state": None}
-        assert self.read(server, server.event("hello", fields), Hello).protocol == 2
+        assert self.read(server, server.event("hello", fields), HelloEvent).protocol == 2

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openenv.protocol.jsonrpc import (
-    Fault,
     JsonRpcErrorCode,
-    Request,
+    RpcError,
+    RpcRequest,
     encode,
     error_reply,
     read,
@@ -32,14 +32,14 @@ json_values = st.recursive(
 
 def test_a_request():
     request = read_one(read(b'{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"a":1}}'))
-    assert request == Request(1, "tools/list", {"a": 1}, True)
-    assert read_one({"jsonrpc": "2.0", "method": "x", "params": None}) == Request(None, "x", {}, False)
+    assert request == RpcRequest(1, "tools/list", {"a": 1}, True)
+    assert read_one({"jsonrpc": "2.0", "method": "x", "params": None}) == RpcRequest(None, "x", {}, False)
     assert read_one({"jsonrpc": "2.0", "method": "x", "id": None}).expects
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"nope", b"3", b'"a"', b"null", b"\xff", b"[" * 100_000])
 def test_what_is_no_json_object_is_a_parse_error(text):
-    with pytest.raises(Fault, match="Parse error") as caught:
+    with pytest.raises(RpcError, match="Parse error") as caught:
         read(text)
     assert caught.value.code == JsonRpcErrorCode.PARSE_ERROR
 
@@ -59,15 +59,15 @@ def test_what_is_no_json_object_is_a_parse_error(text):
     ],
 )
 def test_what_is_no_request_says_why(value, why):
-    with pytest.raises(Fault, match=why) as caught:
+    with pytest.raises(RpcError, match=why) as caught:
         read_one(value)
     assert caught.value.code == JsonRpcErrorCode.INVALID_REQUEST
 
 
 @given(json_values)
 def test_any_json_is_a_request_or_a_fault(value):
-    with contextlib.suppress(Fault):
-        assert isinstance(read_one(value), Request)
+    with contextlib.suppress(RpcError):
+        assert isinstance(read_one(value), RpcRequest)
 
 
 @given(json_values)
@@ -76,7 +76,7 @@ def test_results_arrive_as_they_are(value):
 
 
 def test_errors():
-    reply = error_reply("a", Fault(JsonRpcErrorCode.INTERNAL_ERROR, "no", {"why": 1}))
+    reply = error_reply("a", RpcError(JsonRpcErrorCode.INTERNAL_ERROR, "no", {"why": 1}))
     told = {"code": -32603, "message": "no", "data": {"why": 1}}
     assert json.loads(encode(reply)) == {"jsonrpc": "2.0", "id": "a", "error": told}
 

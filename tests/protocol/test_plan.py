@@ -26,8 +26,7 @@ from pydantic import (
 )
 from pydantic_core import from_json
 
-from openenv.protocol.plain import MAX_DEPTH, encode_plain, is_plain
-from openenv.protocol.plan import plan_of
+from openenv.protocol.values import MAX_DEPTH, encode_plain, is_plain, plan_of
 from openenv.types import Observation
 
 from .examples import Board, json_values, observations

@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 from openenv import errors
 from openenv.errors import InvalidAction, InvalidMessage, OpenEnvError, StepFailed, UnknownMessage
 from openenv.protocol import ClientProtocol, ServerProtocol
-from openenv.protocol.report import MOST_FAULTS
+from openenv.protocol.errors import MOST_FAULTS
 from openenv.types import Action, Observation, State
 
 from .examples import Move, json_objects

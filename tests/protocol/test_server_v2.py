@@ -14,26 +14,26 @@ from pydantic import ConfigDict, Field, field_validator
 from openenv import errors
 from openenv.errors import InvalidAction, InvalidMessage, OpenEnvError, UnknownMessage, UsageError
 from openenv.protocol import SUBPROTOCOLS, ServerProtocolV2, codec_of
-from openenv.protocol.client_v2 import error_of
+from openenv.protocol.client import error_of
 from openenv.protocol.messages import (
     MAX_ID,
     OPS,
-    Attach,
-    Batch,
-    CallTool,
-    Cancel,
-    Close,
-    Fork,
-    Heartbeat,
-    Mcp,
-    Open,
-    Refused,
-    Reset,
-    Restore,
-    Schema,
-    State,
-    Step,
-    Tasks,
+    AttachOp,
+    BatchOp,
+    CallToolOp,
+    CancelOp,
+    CloseOp,
+    ForkOp,
+    HeartbeatOp,
+    McpOp,
+    OpenOp,
+    RefusedOp,
+    ResetOp,
+    RestoreOp,
+    SchemaOp,
+    StateOp,
+    StepOp,
+    TasksOp,
 )
 from openenv.types import Action
 
@@ -57,7 +57,7 @@ def sent(server, message):
 
 def refused(server, message, error=InvalidAction):
     answer = sent(server, message)
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, RefusedOp)
     assert type(answer.error) is error
     server.reply(answer.id, server.error(answer.error))
     return answer
@@ -68,46 +68,46 @@ def places(refusal):
 
 
 GOOD = [
-    ({"id": 1, "op": "open"}, Open(id=1)),
+    ({"id": 1, "op": "open"}, OpenOp(id=1)),
     (
         {"id": 2, "op": "open", "session": "A-z_0.9", "wait_s": 1, "options": {}},
-        Open(id=2, session="A-z_0.9", wait_s=1.0),
+        OpenOp(id=2, session="A-z_0.9", wait_s=1.0),
     ),
-    ({"id": 3, "op": "attach", "session": "a", "token": "t"}, Attach(id=3, session="a", token="t")),
-    ({"id": 4, "op": "reset", "session": "a", "seq": 1}, Reset(id=4, session="a", seq=1)),
+    ({"id": 3, "op": "attach", "session": "a", "token": "t"}, AttachOp(id=3, session="a", token="t")),
+    ({"id": 4, "op": "reset", "session": "a", "seq": 1}, ResetOp(id=4, session="a", seq=1)),
     (
         {"id": 5, "op": "reset", "session": "a", "seq": 2, "kwargs": {"seed": 3}, "deadline_s": 0.5},
-        Reset(id=5, session="a", seq=2, kwargs={"seed": 3}, deadline_s=0.5),
+        ResetOp(id=5, session="a", seq=2, kwargs={"seed": 3}, deadline_s=0.5),
     ),
-    ({"id": 6, "op": "state", "session": "a"}, State(id=6, session="a")),
-    ({"id": 6, "op": "fork", "session": "a"}, Fork(id=6, session="a")),
+    ({"id": 6, "op": "state", "session": "a"}, StateOp(id=6, session="a")),
+    ({"id": 6, "op": "fork", "session": "a"}, ForkOp(id=6, session="a")),
     (
         {"id": 6, "op": "fork", "session": "a", "new": "b", "token": "t" * 16, "wait_s": 2},
-        Fork(id=6, session="a", new="b", token="t" * 16, wait_s=2.0),
+        ForkOp(id=6, session="a", new="b", token="t" * 16, wait_s=2.0),
     ),
     (
         {"id": 6, "op": "restore", "session": "a", "seq": 3, "source": "b"},
-        Restore(id=6, session="a", seq=3, source="b"),
+        RestoreOp(id=6, session="a", seq=3, source="b"),
     ),
     (
         {"id": 6, "op": "tasks", "session": "a", "method": "get_task", "split": "train", "index": 0},
-        Tasks(id=6, session="a", method="get_task", split="train", index=0),
+        TasksOp(id=6, session="a", method="get_task", split="train", index=0),
     ),
     (
         {"id": 6, "op": "call", "session": "a", "seq": 4, "tool": "add", "arguments": {"a": 1}},
-        CallTool(id=6, session="a", seq=4, tool="add", arguments={"a": 1}),
+        CallToolOp(id=6, session="a", seq=4, tool="add", arguments={"a": 1}),
     ),
     (
         {"id": 6, "op": "mcp", "session": "a", "seq": 5, "method": "tools/call", "params": {"name": "add"}},
-        Mcp(id=6, session="a", seq=5, method="tools/call", params={"name": "add"}),
+        McpOp(id=6, session="a", seq=5, method="tools/call", params={"name": "add"}),
     ),
-    ({"id": 7, "op": "cancel", "target": 6}, Cancel(id=7, target=6)),
-    ({"id": 8, "op": "close", "session": "a"}, Close(id=8, session="a")),
-    ({"id": MAX_ID, "op": "heartbeat"}, Heartbeat(id=MAX_ID)),
-    ({"id": 10, "op": "schema"}, Schema(id=10)),
+    ({"id": 7, "op": "cancel", "target": 6}, CancelOp(id=7, target=6)),
+    ({"id": 8, "op": "close", "session": "a"}, CloseOp(id=8, session="a")),
+    ({"id": MAX_ID, "op": "heartbeat"}, HeartbeatOp(id=MAX_ID)),
+    ({"id": 10, "op": "schema"}, SchemaOp(id=10)),
     (
         {"id": 9, "op": "batch", "calls": [{"op": "close", "session": "a"}], "min_ready": 1, "wait_s": 0},
-        Batch(id=9, calls=[Close(session="a")], min_ready=1, wait_s=0.0),
+        BatchOp(id=9, calls=[CloseOp(session="a")], min_ready=1, wait_s=0.0),
     ),
 ]
 
@@ -235,7 +235,7 @@ class TestBadRequests:
     @given(data=st.binary())
     def test_noise(self, server, data):
         answer = server.receive(data)
-        if isinstance(answer, Refused):
+        if isinstance(answer, RefusedOp):
             server.reply(answer.id, server.error(answer.error))
 
 
@@ -272,7 +272,7 @@ class TestDepthBombs:
         frame = whole[:-1] + tree if server.codec.binary else whole[:-2] + tree + b"}"
         for written in (frame, frame.replace(b"step", b"flap"), frame.replace(b"session", b"passion")):
             answer = server.receive(written)
-            if isinstance(answer, Refused):
+            if isinstance(answer, RefusedOp):
                 server.reply(answer.id, server.error(answer.error))
             else:
                 with pytest.raises(InvalidAction):
@@ -287,8 +287,8 @@ class TestBatches:
     def test_calls_without_ids(self, server):
         batch = sent(server, {"id": 1, "op": "batch", "calls": [GOOD_CALL, {"op": "open"}]})
         step, opening = batch.calls
-        assert (type(step), step.id, server.action(step.action)) == (Step, 0, Move(column=1))
-        assert opening == Open()
+        assert (type(step), step.id, server.action(step.action)) == (StepOp, 0, Move(column=1))
+        assert opening == OpenOp()
 
     @pytest.mark.parametrize(
         ("call", "error", "session"),
@@ -312,13 +312,13 @@ class TestBatches:
         batch = sent(server, {"id": 7, "op": "batch", "calls": [GOOD_CALL, call, GOOD_CALL], "min_ready": 2})
         first, bad, last = batch.calls
         assert (batch.id, batch.min_ready) == (7, 2)
-        assert isinstance(bad, Refused)
+        assert isinstance(bad, RefusedOp)
         assert (type(bad.error), bad.session) == (error, session)
         assert [server.action(step.action) for step in (first, last)] == [Move(column=1)] * 2
 
     def test_all_calls_may_be_bad(self, server):
         batch = sent(server, {"id": 7, "op": "batch", "calls": [1, 2]})
-        assert all(isinstance(call, Refused) for call in batch.calls)
+        assert all(isinstance(call, RefusedOp) for call in batch.calls)
 
     def test_the_limit(self, server):
         assert len(sent(server, {"id": 7, "op": "batch", "calls": [GOOD_CALL] * MAX_BATCH}).calls) == MAX_BATCH

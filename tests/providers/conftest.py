@@ -14,7 +14,7 @@ from .engine import Engine, standing_in
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
     """Where a server listens that the containers are said to run."""
-    with served(app_of(ThreadCounter), ws="openenv.server.fastpath:FastPath") as address:
+    with served(app_of(ThreadCounter), ws="openenv.server.transports.uvicorn:FastPath") as address:
         yield int(address.rpartition(":")[2])
 
 

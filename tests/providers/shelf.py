@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import ClassVar
 
-from openenv.providers import Capabilities, Deployment, LaunchSpec, Leftover, OneByOne, Pace, Server
+from openenv.providers import Capabilities, Deployment, LaunchSpec, Leftover, Server, SingleServerProvider, StartRate
 
 __all__ = ["SPEC", "Shelf", "Stop"]
 
@@ -30,7 +30,7 @@ class Stop:
             raise
 
 
-class Shelf(OneByOne):
+class Shelf(SingleServerProvider):
     """Its servers are names in a set. Nothing is asked of the machine.
 
     Attributes:
@@ -44,7 +44,7 @@ class Shelf(OneByOne):
     capabilities: ClassVar = Capabilities(forms=frozenset({"command"}))
 
     def __init__(self, url: str | Callable[[Server], str] = "http://127.0.0.1:1"):
-        self.pace = Pace(rate=10_000, at_once=100, pause_s=0.001)
+        self.pace = StartRate(rate=10_000, at_once=100, pause_s=0.001)
         self.standing: set[str] = set()
         self.calls: list[str] = []
         self.start_stop: Stop | None = None
@@ -55,7 +55,7 @@ class Shelf(OneByOne):
         self.log = ""
         self._url = url
 
-    async def _start_one(self, deployment: Deployment, server: Server) -> None:
+    async def start_server(self, deployment: Deployment, server: Server) -> None:
         self.calls.append("start")
         self.standing.add(server.name)
         if self.start_stop is not None:
@@ -64,7 +64,7 @@ class Shelf(OneByOne):
             raise self.refusing.pop(0)
         server.url = self._url if isinstance(self._url, str) else self._url(server)
 
-    async def _stop_one(self, server: Server) -> None:
+    async def stop_server(self, server: Server) -> None:
         self.calls.append("end")
         if self.end_stop is not None:
             await self.end_stop.wait()
@@ -78,8 +78,8 @@ class Shelf(OneByOne):
     async def _log(self, server: Server, lines: int) -> str:
         return "\n".join(self.log.splitlines()[-lines:])
 
-    async def _leftovers(self) -> list[Leftover]:
+    async def find_leftovers(self) -> list[Leftover]:
         return []
 
-    async def _discard(self, leftover: Leftover) -> None:
+    async def remove_leftover(self, leftover: Leftover) -> None:
         raise AssertionError("nothing to discard")

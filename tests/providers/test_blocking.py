@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 
 import pytest
 
-from openenv.background import on_shared, shared_loop
+from openenv._asyncio import on_shared, shared_loop
 from openenv.errors import LaunchFailed, ProviderFailed, UsageError
 from openenv.providers import Capabilities, ContainerProvider, LaunchSpec, RuntimeProvider
-from openenv.providers.blocking import BlockingContainers, BlockingRuntime
+from openenv.providers.base import BlockingContainers, BlockingRuntime
 
 from ..client.peers import serving
 from .shelf import Shelf, Stop

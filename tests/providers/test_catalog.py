@@ -9,8 +9,8 @@ import pytest
 
 from openenv import providers
 from openenv.errors import UsageError
-from openenv.providers.catalog import CATALOG, entry
-from openenv.providers.provider import Provider
+from openenv.providers.base import Provider
+from openenv.providers.catalog import CATALOG, catalog_entry
 
 
 def test_every_entry_is_a_provider_that_is_public() -> None:
@@ -29,18 +29,18 @@ def test_every_provider_of_the_package_is_in_it() -> None:
 
 def test_a_name_that_there_is_not_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(UsageError, match=r"no provider 'clouds': there are local, .*ray"):
-        entry("clouds")
+        catalog_entry("clouds")
 
 
 def test_one_is_made_with_the_arguments_of_its_class() -> None:
-    provider = entry("local").make(start_timeout_s=7.0)
+    provider = catalog_entry("local").make(start_timeout_s=7.0)
     assert provider.ready_timeout_s == 7.0
 
 
 @pytest.mark.parametrize("name", ["swarm", "uv"])
 def test_an_argument_that_there_is_not_is_refused_before_the_place_is_asked(name: str) -> None:
     with pytest.raises(UsageError, match=r"Provider has no argument colour: there are .*pace"):
-        entry(name).make(colour="red")
+        catalog_entry(name).make(colour="red")
 
 
 def test_looking_loads_nothing_of_the_extras() -> None:

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from openenv.background import on_shared, shared_loop
+from openenv._asyncio import on_shared, shared_loop
 from openenv.errors import LaunchFailed, NotReady, ProviderBusy, ProviderFailed, UsageError
-from openenv.providers import Deployment, LaunchSpec, deployment, farewell
-from openenv.providers.owner import DEPLOYMENT, OWNER, PROVIDER, Owner
+from openenv.providers import Deployment, LaunchSpec, deployment
+from openenv.providers import deployment as farewell
+from openenv.providers.owner import DEPLOYMENT, OWNER, PROVIDER, OwnerProcess
 
 from ..asynchronous import until
 from ..client.peers import Peer, observation, serving
@@ -32,7 +33,7 @@ def on_the_shared_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callabl
                 await test()
 
         shared_loop().run(bounded())
-        assert not farewell.living, "a deployment was left"
+        assert not farewell.live_deployments, "a deployment was left"
 
     run.__name__, run.__doc__ = test.__name__, test.__doc__
     return run
@@ -202,7 +203,7 @@ async def test_cancelling_a_second_time_while_it_cleans_up() -> None:
     shelf.end_stop.open.set()
     with pytest.raises(asyncio.CancelledError):
         await starting
-    await until(lambda: not farewell.living)
+    await until(lambda: not farewell.live_deployments)
     assert shelf.standing == set()
 
 
@@ -222,7 +223,7 @@ async def test_cancelling_in_the_moment_of_its_end_leaves_nothing() -> None:
     shelf.start_stop = await on_shared(_stop())
     launching = asyncio.ensure_future(shelf.launch(SPEC))
     await on_shared(shelf.start_stop.reached.wait())
-    (made,) = farewell.living
+    (made,) = farewell.live_deployments
 
     async def ended() -> None:
         assert shelf.start_stop is not None
@@ -505,7 +506,7 @@ def test_no_secret_is_in_what_is_printed() -> None:
 
 def test_its_labels_say_whose_it_is() -> None:
     made = Shelf().deployment(SPEC)
-    assert made.labels == {PROVIDER: "Shelf", DEPLOYMENT: made.name, OWNER: str(Owner.this())}
+    assert made.labels == {PROVIDER: "Shelf", DEPLOYMENT: made.name, OWNER: str(OwnerProcess.this())}
     assert all(len(value) <= 63 for value in made.labels.values())
 
 

@@ -14,7 +14,7 @@ from openenv import providers
 from openenv.client import GenericEnvClient
 from openenv.errors import LaunchFailed, MissingExtra, NotReady, ProviderFailed, UsageError
 from openenv.providers import DockerSwarmProvider, LaunchSpec, LocalDockerProvider
-from openenv.providers.owner import Owner
+from openenv.providers.owner import OwnerProcess
 
 from .engine import Engine
 
@@ -44,7 +44,7 @@ def test_an_episode_from_beginning_to_end(engine: Engine) -> None:
     assert variables == {"A": "b", "OPENENV_GRACE_S": "0"}
     assert asked["Labels"]["openenv.provider"] == "LocalDockerProvider"
     assert asked["Name"].startswith(asked["Labels"]["openenv.deployment"])
-    assert asked["Labels"]["openenv.owner"] == str(Owner.this())
+    assert asked["Labels"]["openenv.owner"] == str(OwnerProcess.this())
     assert engine.asked[-2:] == ["POST /containers/c1/stop", "DELETE /containers/c1"]
 
 

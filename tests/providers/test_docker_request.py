@@ -7,28 +7,27 @@ from typing import Any
 import pytest
 
 from openenv.errors import UsageError
-from openenv.providers import Capabilities, Deployment, LaunchSpec, OneByOne, Pace, Resources, Server
-from openenv.providers.docker_request import KEPT_CAPABILITIES, container_port, request
-from openenv.providers.gpus import gpus_for
+from openenv.providers import Capabilities, Deployment, LaunchSpec, Resources, Server, SingleServerProvider, StartRate
+from openenv.providers.docker import KEPT_CAPABILITIES, container_port, gpus_for, request
 
 pytest.importorskip("docker")
 
 
-class Place(OneByOne):
+class Place(SingleServerProvider):
     capabilities = Capabilities(forms=frozenset({"image"}), gpus=True, options=None)
-    pace = Pace()
+    pace = StartRate()
 
-    async def _start_one(self, deployment: Deployment, server: Server) -> None: ...
+    async def start_server(self, deployment: Deployment, server: Server) -> None: ...
 
-    async def _stop_one(self, server: Server) -> None: ...
+    async def stop_server(self, server: Server) -> None: ...
 
     async def _gone(self, server: Server) -> str | None: ...
 
     async def _log(self, server: Server, lines: int) -> str: ...
 
-    async def _leftovers(self) -> list[Any]: ...
+    async def find_leftovers(self) -> list[Any]: ...
 
-    async def _discard(self, leftover: Any) -> None: ...
+    async def remove_leftover(self, leftover: Any) -> None: ...
 
 
 def asked(network: str | None = None, **facts: Any) -> dict[str, Any]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from openenv.errors import LaunchFailed
-from openenv.providers import local_gpus
-from openenv.providers.local_gpus import Gpus
+from openenv.providers import local
+from openenv.providers.local import GpuAllocator
 
 
 def test_each_is_given_once_until_it_is_given_back() -> None:
-    gpus = Gpus()
+    gpus = GpuAllocator()
     first, second = gpus.take(2, "0,1,2,3"), gpus.take(1, "0,1,2,3")
     assert (first, second) == (("0", "1"), ("2",))
     with pytest.raises(LaunchFailed, match="2 GPUs are asked for, and of the 4 here 1 are free"):
@@ -22,26 +22,26 @@ def test_each_is_given_once_until_it_is_given_back() -> None:
 
 @pytest.mark.parametrize(("visible", "names"), [("GPU-aa, GPU-bb", ("GPU-aa", "GPU-bb")), ("3,-1,4", ("3",))])
 def test_those_that_this_process_was_given(visible: str, names: tuple[str, ...]) -> None:
-    assert Gpus().take(len(names), visible) == names
+    assert GpuAllocator().take(len(names), visible) == names
 
 
 @pytest.mark.parametrize("visible", ["", "-1"])
 def test_a_process_that_was_given_none(visible: str) -> None:
     with pytest.raises(LaunchFailed, match="of the 0 here"):
-        Gpus().take(1, visible)
+        GpuAllocator().take(1, visible)
 
 
 def test_a_machine_that_tells_how_many_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_gpus, "_found", lambda: ["0", "1"])
-    gpus = Gpus()
+    monkeypatch.setattr(local, "_found", lambda: ["0", "1"])
+    gpus = GpuAllocator()
     assert gpus.take(2, None) == ("0", "1")
     with pytest.raises(LaunchFailed, match="of the 2 here 0 are free"):
         gpus.take(1, None)
 
 
 def test_one_that_does_not_is_believed_to_have_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_gpus, "_found", lambda: None)
-    gpus = Gpus()
+    monkeypatch.setattr(local, "_found", lambda: None)
+    gpus = GpuAllocator()
     assert (gpus.take(2, None), gpus.take(3, None)) == (("0", "1"), ("2", "3", "4"))
     gpus.give_back(("1",))
     assert gpus.take(2, None) == ("1", "5")

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from openenv.providers.ports import free_port, is_free
+from openenv.providers.process import free_port, is_free
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])

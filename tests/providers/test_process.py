@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from openenv.errors import LaunchFailed
-from openenv.providers.process import TAIL_LINES, Process
+from openenv.providers.process import Process
+from openenv.providers.redaction import TAIL_LINES
 
 from ..server.wires import eventually
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from openenv.errors import LaunchFailed, ProviderBusy
-from openenv.providers.pulling import PullProgress, pull
+from openenv.providers.docker_engine import PullProgress, pull
 
 docker = pytest.importorskip("docker")
 
@@ -132,7 +132,7 @@ def test_an_engine_that_goes_away_in_the_midst(end: bytes) -> None:
 STALLED = """
 import asyncio, threading
 from types import SimpleNamespace
-from openenv.providers.pulling import pull
+from openenv.providers.docker_engine import pull
 
 begun = asyncio.Event()
 

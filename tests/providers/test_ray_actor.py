@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from openenv.providers.ray_actor import Plan, ServerActor
+from openenv.providers.ray_actor import ActorPlan, ServerActor
 from openenv.providers.spec import LaunchSpec
 from openenv.testing.misbehaving import LAST_WORDS
 
@@ -27,8 +27,10 @@ def misbehaving(behaviour: str) -> list[str]:
     return [sys.executable, "-m", "openenv.testing.misbehaving", behaviour]
 
 
-def plan(restarts: int = 0, variables: dict[str, str] | None = None, timeout_s: float = SOON_S, **spec: Any) -> Plan:
-    return Plan(LaunchSpec(**spec), None, {"OPENENV_API_KEYS": "none", **(variables or {})}, timeout_s, restarts)
+def plan(
+    restarts: int = 0, variables: dict[str, str] | None = None, timeout_s: float = SOON_S, **spec: Any
+) -> ActorPlan:
+    return ActorPlan(LaunchSpec(**spec), None, {"OPENENV_API_KEYS": "none", **(variables or {})}, timeout_s, restarts)
 
 
 @pytest.fixture
@@ -36,7 +38,7 @@ def start() -> Iterator[Start]:
     """Makes actors, and ends them."""
     made: list[ServerActor] = []
 
-    def start(plan: Plan) -> ServerActor:
+    def start(plan: ActorPlan) -> ServerActor:
         made.append(ServerActor(plan, "127.0.0.1"))
         return made[-1]
 

@@ -100,7 +100,7 @@ async def test_a_session_that_is_opened_reset_and_closed() -> None:
 
 async def test_a_server_of_ours() -> None:
     app = app_of(ThreadCounter, sessions=1)
-    with served(app, ws="openenv.server.fastpath:FastPath") as address:
+    with served(app, ws="openenv.server.transports.uvicorn:FastPath") as address:
         for _ in range(3):
             await until_ready(f"http://{address}/", 5.0)
         await until(lambda: app.state.openenv.active_sessions == 0)

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import pytest
 
-from openenv.providers import HFSandboxProvider, Pace, Provider
+from openenv.providers import HFSandboxProvider, Provider, StartRate
 from openenv.testing import ProviderConformance
 
 from .hub import TOKEN, Hub, running_hub
@@ -32,4 +32,4 @@ class TestHFSandboxProvider(ProviderConformance):
         assert hub.alive == []
 
     def provider(self) -> Provider:
-        return HFSandboxProvider(endpoint=self.hub.url, token=TOKEN, glance_s=0.05, pace=Pace(pause_s=0.05))
+        return HFSandboxProvider(endpoint=self.hub.url, token=TOKEN, glance_s=0.05, pace=StartRate(pause_s=0.05))

@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
-from openenv.background import on_shared, shared_loop
+from openenv._asyncio import on_shared, shared_loop
 from openenv.client import GenericEnvClient
 from openenv.errors import (
     LaunchFailed,
@@ -28,10 +28,10 @@ from openenv.errors import (
     ProviderFailed,
     UsageError,
 )
-from openenv.logs import JsonLines
-from openenv.providers import Deployment, HFSandboxProvider, LaunchSpec, Pace, Resources
-from openenv.providers.owner import OWNER, Owner
+from openenv.providers import Deployment, HFSandboxProvider, LaunchSpec, Resources, StartRate
+from openenv.providers.owner import OWNER, OwnerProcess
 from openenv.providers.sandbox import proxy as proxies
+from openenv.telemetry.logs import JsonLines
 
 from .hub import TOKEN, Fault, Hub, running_hub
 
@@ -50,13 +50,13 @@ def hub() -> Iterator[Hub]:
 
 
 def provider_at(hub: Hub, **options: Any) -> HFSandboxProvider:
-    pace = Pace(pause_s=0.01, longest_pause_s=0.02)
+    pace = StartRate(pause_s=0.01, longest_pause_s=0.02)
     return HFSandboxProvider(**{"endpoint": hub.url, "token": TOKEN, "glance_s": 0.02, "pace": pace, **options})
 
 
 def hasty(hub: Hub) -> HFSandboxProvider:
     """One that waits for a job to be started for 0.2 s, once, and for all else as long as it takes."""
-    provider = provider_at(hub, namespace="tester", pace=Pace(attempts=1))
+    provider = provider_at(hub, namespace="tester", pace=StartRate(attempts=1))
     start = provider._hub.run
 
     async def run(*arguments: Any, **job: Any) -> Any:
@@ -155,8 +155,8 @@ async def test_a_hub_that_is_not_there_is_said_so(hub: Hub) -> None:
 def test_a_hub_that_never_answers_keeps_no_program_from_ending() -> None:
     program = (
         "import asyncio, sys\n"
-        "from openenv.providers import HFSandboxProvider, Pace\n"
-        "hf = HFSandboxProvider(endpoint=sys.argv[1], token='t', request_timeout_s=0.2, pace=Pace(attempts=1))\n"
+        "from openenv.providers import HFSandboxProvider, StartRate\n"
+        "hf = HFSandboxProvider(endpoint=sys.argv[1], token='t', request_timeout_s=0.2, pace=StartRate(attempts=1))\n"
         "try: asyncio.run(hf.leftovers())\n"
         "except RuntimeError as error: print(error)\n"
     )
@@ -244,8 +244,8 @@ async def test_what_a_dead_process_left_is_found_by_its_labels(hub: Hub) -> None
     provider = provider_at(hub)
     async with await provider.launch(serving("hang")) as deployment:
         (found,) = await provider.leftovers()
-        assert (found.kind, found.deployment, found.owner) == ("job", deployment.name, Owner.this())
-        dead = replace(Owner.this(), pid=2**22 + 1)
+        assert (found.kind, found.deployment, found.owner) == ("job", deployment.name, OwnerProcess.this())
+        dead = replace(OwnerProcess.this(), pid=2**22 + 1)
         (run,) = hub.jobs.values()
         run.body["labels"][OWNER.replace(".", "-")] = str(dead)
         (found,) = await provider.leftovers()

@@ -14,7 +14,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from openenv.errors import NotReady, ProviderFailed
 from openenv.providers.sandbox.proxy import close_route
-from openenv.providers.sandbox.route import Patience
+from openenv.providers.sandbox.relay import ProxyTimeouts
 
 from ..cli.certificates import certificate
 from .upstream import KEY, behind_the_proxy, server_of
@@ -123,7 +123,7 @@ async def test_when_the_sandbox_died_whatever_stands_in_its_place_is_answered_50
 
 async def test_an_answer_that_stops_in_the_middle_is_not_taken_for_a_whole_one() -> None:
     for read_s in (0.05, 1.0, 10.0):  # which is also how long its beginning may take
-        async with behind_the_proxy(Patience(read_s=read_s)) as (url, _, _, _):
+        async with behind_the_proxy(ProxyTimeouts(read_s=read_s)) as (url, _, _, _):
             async with httpx.AsyncClient(headers=HEADERS, timeout=30) as client:
                 try:
                     answer = await client.get(f"{url}/stream")
@@ -136,7 +136,7 @@ async def test_an_answer_that_stops_in_the_middle_is_not_taken_for_a_whole_one()
 async def test_a_sandbox_that_does_not_answer_is_answered_504_in_time() -> None:
     taken: list[asyncio.StreamWriter] = []
     hanging = await asyncio.start_server(lambda _, writer: taken.append(writer), "127.0.0.1", 0)
-    async with behind_the_proxy(Patience(read_s=0.05, connect_s=0.05)) as (url, _, place, _):
+    async with behind_the_proxy(ProxyTimeouts(read_s=0.05, connect_s=0.05)) as (url, _, place, _):
         place.url = f"http://127.0.0.1:{hanging.sockets[0].getsockname()[1]}"
         async with httpx.AsyncClient(headers=HEADERS) as client:
             answer = await client.get(f"{url}/echo")
@@ -164,7 +164,7 @@ async def test_one_that_refuses_connections_is_answered_502() -> None:
 async def test_one_that_dies_without_a_word_while_an_answer_is_due_is_answered_502() -> None:
     taken: list[asyncio.StreamWriter] = []
     hanging = await asyncio.start_server(lambda _, writer: taken.append(writer), "127.0.0.1", 0)
-    async with behind_the_proxy(Patience(ping_s=0.05)) as (url, _, place, _):
+    async with behind_the_proxy(ProxyTimeouts(ping_s=0.05)) as (url, _, place, _):
         place.url = f"http://127.0.0.1:{hanging.sockets[0].getsockname()[1]}"
         place.check = lambda: None if place.looks < 2 else _raise(DEAD)
         async with httpx.AsyncClient(headers=HEADERS) as client:

@@ -18,27 +18,30 @@ from typing import Any
 
 import pytest
 
-from openenv.background import on_shared
+from openenv._asyncio import on_shared
 from openenv.errors import LaunchFailed, ProviderBusy, ProviderFailed, UsageError
-from openenv.providers import LaunchSpec, Pace, Resources, SlurmProvider
-from openenv.providers.owner import Owner
+from openenv.providers import LaunchSpec, Resources, SlurmProvider, StartRate
+from openenv.providers.owner import OwnerProcess
 from openenv.providers.slurm import task
-from openenv.providers.slurm.board import Folder, Listener
-from openenv.providers.slurm.commands import environ_of_jobs, run
+from openenv.providers.slurm.channel import FolderChannel, ListenerChannel
+from openenv.providers.slurm.commands import JobStates, environ_of_jobs, run
 from openenv.providers.slurm.job import (
-    Job,
+    AS_ASKED,
+    SlurmJob,
+    TaskNotice,
+    address_of,
     arrays_of,
     comment,
+    end_of,
     indices,
     jobs_in,
     jobs_in_history,
     leftovers_in,
+    newest,
     options_of,
     script,
     seconds_of,
 )
-from openenv.providers.slurm.notices import AS_ASKED, Notice, address_of, end_of, newest
-from openenv.providers.slurm.queue import Queue
 from openenv.providers.slurm.task import TOKEN, VARIABLES, proof
 
 ECHO = LaunchSpec(target="echo")
@@ -149,8 +152,8 @@ def test_states_are_read_of_single_tasks_and_of_many() -> None:
     widths = (24, 24, 24, 12, 64, 256)
     rows = [("7", "0", "RUNNING", "2", "None", "n0"), ("7", "1-3%2", "PENDING", "0", "ReqNodeNotAvail, down:n1", "")]
     listing = "\n".join(_line(*zip(row, widths, strict=True)) for row in [*rows, ("8", "N/A", "RUNNING", "", "", "")])
-    waits = Job("PENDING", 0, "ReqNodeNotAvail, down:n1", "")
-    assert jobs_in(listing) == {"7_0": Job("RUNNING", 2, "", "n0"), "7_1": waits, "7_2": waits, "7_3": waits}
+    waits = SlurmJob("PENDING", 0, "ReqNodeNotAvail, down:n1", "")
+    assert jobs_in(listing) == {"7_0": SlurmJob("RUNNING", 2, "", "n0"), "7_1": waits, "7_2": waits, "7_3": waits}
     assert jobs_in("") == {}
 
 
@@ -164,8 +167,8 @@ def test_indices_are_read(text: str, numbers: list[int]) -> None:
 
 def test_the_history_tells_how_tasks_ended() -> None:
     assert jobs_in_history("7_0|CANCELLED by 0\n7_1|TIMEOUT\n7_2|\n") == {
-        "7_0": Job("CANCELLED"),
-        "7_1": Job("TIMEOUT"),
+        "7_0": SlurmJob("CANCELLED"),
+        "7_1": SlurmJob("TIMEOUT"),
     }
 
 
@@ -174,7 +177,7 @@ def test_tasks_are_cancelled_by_array() -> None:
 
 
 def test_our_jobs_are_told_from_others() -> None:
-    owner = Owner.this()
+    owner = OwnerProcess.this()
     labels = {"openenv.deployment": "openenv-echo-1", "openenv.owner": str(owner)}
     rows = [
         ("7", "openenv-echo-1", comment(labels, Path("/shared/ü"))),
@@ -189,35 +192,38 @@ def test_our_jobs_are_told_from_others() -> None:
 
 def test_every_state_says_whether_the_server_is_gone() -> None:
     for state in ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "REQUEUED"):
-        assert Job(state).over is None
+        assert SlurmJob(state).over is None
     for state in ("COMPLETED", "TIMEOUT", "NODE_FAIL", "CANCELLED", "PREEMPTED", "OUT_OF_MEMORY"):
-        assert state in (Job(state).over or "")
-    assert Job("FAILED", reason="NonZeroExitCode").over == "failed as a job (FAILED, NonZeroExitCode)"
+        assert state in (SlurmJob(state).over or "")
+    assert SlurmJob("FAILED", reason="NonZeroExitCode").over == "failed as a job (FAILED, NonZeroExitCode)"
 
 
 # What tasks tell.
 
 
 def test_what_an_earlier_start_told_counts_no_more() -> None:
-    first = Notice("7_0", 0, "http://n0:1")
-    assert address_of(Job("RUNNING"), first) == "http://n0:1"
-    assert address_of(Job("PENDING", restarts=1), first) is None
-    assert end_of(Job("PENDING", restarts=1), Notice("7_0", 0, None, ended="ended with exit code 3")) is None
-    assert newest([Notice("7_0", 1, "http://n1:1"), first]) == {"7_0": Notice("7_0", 1, "http://n1:1")}
+    first = TaskNotice("7_0", 0, "http://n0:1")
+    assert address_of(SlurmJob("RUNNING"), first) == "http://n0:1"
+    assert address_of(SlurmJob("PENDING", restarts=1), first) is None
+    assert end_of(SlurmJob("PENDING", restarts=1), TaskNotice("7_0", 0, None, ended="ended with exit code 3")) is None
+    assert newest([TaskNotice("7_0", 1, "http://n1:1"), first]) == {"7_0": TaskNotice("7_0", 1, "http://n1:1")}
 
 
 def test_how_a_server_ended_is_told_before_slurm_knows() -> None:
-    assert end_of(Job("RUNNING"), Notice("7_0", 0, None, ended="ended with exit code 3")) == "ended with exit code 3"
-    assert end_of(Job("RUNNING"), Notice("7_0", 0, None, ended=AS_ASKED)) is None
-    assert end_of(Job("RUNNING"), None) is None
-    assert "TIMEOUT" in (end_of(Job("TIMEOUT"), Notice("7_0", 0, None, ended=AS_ASKED)) or "")
+    assert (
+        end_of(SlurmJob("RUNNING"), TaskNotice("7_0", 0, None, ended="ended with exit code 3"))
+        == "ended with exit code 3"
+    )
+    assert end_of(SlurmJob("RUNNING"), TaskNotice("7_0", 0, None, ended=AS_ASKED)) is None
+    assert end_of(SlurmJob("RUNNING"), None) is None
+    assert "TIMEOUT" in (end_of(SlurmJob("TIMEOUT"), TaskNotice("7_0", 0, None, ended=AS_ASKED)) or "")
 
 
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", "null", "{}", '{"task": "1", "restart": "x"}', '{"task": 1, "log": 3}']
 )
 def test_what_is_no_notice_is_none(text: str) -> None:
-    assert Notice.read(text) is None
+    assert TaskNotice.read(text) is None
 
 
 # The task itself, without Slurm.
@@ -226,7 +232,9 @@ def test_what_is_no_notice_is_none(text: str) -> None:
 class Started:
     """A batch script that runs on this machine, with what Slurm would have told it."""
 
-    def __init__(self, board: Folder | Listener, command: list[str], port: int | None = None, **variables: str):
+    def __init__(
+        self, board: FolderChannel | ListenerChannel, command: list[str], port: int | None = None, **variables: str
+    ):
         plan = {"command": command, "port": port, "announced": "address", "trainers": ["127.0.0.1"], **board.plan}
         self.text = script(sys.executable, ["export SET_UP=yes"], Path(task.__file__).read_text(), plan)
         told = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "0", "SLURM_SUBMIT_HOST": "127.0.0.1"}
@@ -245,11 +253,11 @@ class Started:
 
 async def _over(pid: int) -> None:
     async with asyncio.timeout(LIMIT_S):
-        while Owner.of(pid).born != "0":  # noqa: ASYNC110 - nobody tells of a process that is not ours
+        while OwnerProcess.of(pid).born != "0":  # noqa: ASYNC110 - nobody tells of a process that is not ours
             await asyncio.sleep(0.02)
 
 
-async def _noticed(board: Folder | Listener, holds: Callable[[Notice], object]) -> Notice:
+async def _noticed(board: FolderChannel | ListenerChannel, holds: Callable[[TaskNotice], object]) -> TaskNotice:
     async with asyncio.timeout(LIMIT_S):
         while True:
             notice = (await board.notices()).get("7_0")
@@ -259,8 +267,8 @@ async def _noticed(board: Folder | Listener, holds: Callable[[Notice], object]) 
 
 
 @pytest.fixture(params=["folder", "connect"])
-def board(request: pytest.FixtureRequest, tmp_path: Path) -> Folder | Listener:
-    return Folder(tmp_path, "deployment") if request.param == "folder" else Listener(0)
+def board(request: pytest.FixtureRequest, tmp_path: Path) -> FolderChannel | ListenerChannel:
+    return FolderChannel(tmp_path, "deployment") if request.param == "folder" else ListenerChannel(0)
 
 
 def _python(code: str) -> list[str]:
@@ -278,7 +286,9 @@ time.sleep(60)
 
 
 @pytest.mark.parametrize("port", [0, None])
-async def test_a_task_announces_its_server_and_hands_sigterm_on(board: Folder | Listener, port: int | None) -> None:
+async def test_a_task_announces_its_server_and_hands_sigterm_on(
+    board: FolderChannel | ListenerChannel, port: int | None
+) -> None:
     await board.open({"GIVEN": "secret-of-the-server"}, {})
     task = Started(board, _python(_SERVE), port)
     assert "secret-of-the-server" not in task.text
@@ -299,7 +309,7 @@ async def test_a_task_announces_its_server_and_hands_sigterm_on(board: Folder | 
     await board.close()
 
 
-async def test_a_task_ends_as_its_server_and_says_so(board: Folder | Listener) -> None:
+async def test_a_task_ends_as_its_server_and_says_so(board: FolderChannel | ListenerChannel) -> None:
     await board.open({}, {})
     code, log = await Started(
         board, _python("import sys; print('last words', end='', flush=True); sys.exit(3)")
@@ -307,12 +317,12 @@ async def test_a_task_ends_as_its_server_and_says_so(board: Folder | Listener) -
     assert (code, "last words" in log) == (3, True)
     notice = await _noticed(board, lambda notice: notice.ended)
     assert (notice.ended, notice.url) == ("ended with exit code 3", None)
-    if isinstance(board, Listener):
+    if isinstance(board, ListenerChannel):
         assert await board.log("7_0", 1) == "last words"
     await board.close()
 
 
-async def test_a_command_that_there_is_not_is_told(board: Folder | Listener) -> None:
+async def test_a_command_that_there_is_not_is_told(board: FolderChannel | ListenerChannel) -> None:
     await board.open({}, {})
     code, log = await Started(board, ["/no/such/command"]).ended()
     assert (code, "/no/such/command could not be started: No such file" in log) == (127, True)
@@ -321,7 +331,7 @@ async def test_a_command_that_there_is_not_is_told(board: Folder | Listener) -> 
 
 
 async def test_a_task_that_is_to_end_at_once_takes_along_what_its_server_has_started(
-    board: Folder | Listener,
+    board: FolderChannel | ListenerChannel,
 ) -> None:
     code = "import signal, subprocess, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
     code += "print('child', subprocess.Popen(['sleep', '60']).pid, flush=True); time.sleep(60)"
@@ -336,7 +346,7 @@ async def test_a_task_that_is_to_end_at_once_takes_along_what_its_server_has_sta
 
 
 async def test_a_server_ends_with_its_task(tmp_path: Path) -> None:
-    board = Folder(tmp_path, "deployment")
+    board = FolderChannel(tmp_path, "deployment")
     await board.open({}, {})
     task = Started(board, _python("import os, time; print(os.getpid(), flush=True); time.sleep(60)"))
     assert task.process.stdout is not None
@@ -347,7 +357,7 @@ async def test_a_server_ends_with_its_task(tmp_path: Path) -> None:
 
 
 async def test_a_task_whose_trainer_is_gone_goes_on(tmp_path: Path) -> None:
-    listener = Listener(0)
+    listener = ListenerChannel(0)
     await listener.open({"GIVEN": ""}, {})
     task = Started(listener, _python(_SERVE), 0)
     await _noticed(listener, lambda notice: notice.url)
@@ -357,7 +367,7 @@ async def test_a_task_whose_trainer_is_gone_goes_on(tmp_path: Path) -> None:
 
 
 async def test_a_trainer_that_does_not_answer_holds_up_neither_the_log_nor_the_end(tmp_path: Path) -> None:
-    listener, done = Listener(0), tmp_path / "done"
+    listener, done = ListenerChannel(0), tmp_path / "done"
     await listener.open({}, {})
     code = "import os, pathlib, time; print(('x' * 99 + chr(10)) * 20000, flush=True)\n"
     code += f"pathlib.Path({str(done)!r}).write_text(str(os.getpid())); time.sleep(60)"
@@ -377,7 +387,7 @@ async def test_a_trainer_that_does_not_answer_holds_up_neither_the_log_nor_the_e
 
 
 async def test_secrets_in_a_log_are_not_sent_to_the_trainer() -> None:
-    listener = Listener(0)
+    listener = ListenerChannel(0)
     given = {"MODEL_TOKEN": "sesame-open-up", "OPENENV_API_KEYS": "control:the-key-of-it", "WORD": "plain-word"}
     await listener.open(given, {})
     code = "import os; print(os.environ['MODEL_TOKEN'], os.environ['OPENENV_API_KEYS'], os.environ['WORD'])"
@@ -390,7 +400,7 @@ async def test_secrets_in_a_log_are_not_sent_to_the_trainer() -> None:
 
 
 async def test_a_log_of_many_long_lines_keeps_no_address_from_being_heard() -> None:
-    listener = Listener(0)
+    listener = ListenerChannel(0)
     await listener.open({}, {})
     lines = "for _ in range(50): print(chr(0x1F600) * 2000)"
     task = Started(listener, _python(f"import sys\nsys.stdout.reconfigure(encoding='utf-8')\n{lines}"))
@@ -403,7 +413,7 @@ async def test_a_folder_whose_making_was_cancelled_is_not_made_after_its_removal
     """Of a file server that takes its time."""
     begun, go_on = threading.Event(), threading.Event()
 
-    class Slow(Folder):
+    class Slow(FolderChannel):
         def _make(self, variables: Any, labels: Any) -> None:
             begun.set()
             go_on.wait(LIMIT_S)
@@ -424,7 +434,7 @@ async def test_a_folder_whose_making_was_cancelled_is_not_made_after_its_removal
 
 
 async def test_a_listener_believes_nobody_who_does_not_know_its_token() -> None:
-    listener = Listener(0)
+    listener = ListenerChannel(0)
     await listener.open({"GIVEN": "secret-of-the-server"}, {})
     assert "secret-of-the-server" in listener.environ[VARIABLES]
     said = json.dumps({"task": "7_0", "restart": 0, "url": "http://evil:1"})
@@ -522,12 +532,12 @@ async def test_an_array_whose_number_was_not_heard_is_cancelled_before_the_next_
     stand_in: Callable[..., Path], tmp_path: Path
 ) -> None:
     """Slurm may have taken it all the same."""
-    owner = json.dumps(["openenv", "some", str(Owner.this()), None])
+    owner = json.dumps(["openenv", "some", str(OwnerProcess.this()), None])
     calls = stand_in(
         sbatch="[ -e late ] && echo invalid partition >&2 || echo Socket timed out >&2; touch late; exit 1",
         squeue=f"case \"$*\" in *ArrayJobID*Comment*) printf '%-24s%-160s%s\\n' 41 some '{owner}';; esac",
     )
-    provider = SlurmProvider(shared_folder=tmp_path / "shared", pace=Pace(pause_s=0.01))
+    provider = SlurmProvider(shared_folder=tmp_path / "shared", pace=StartRate(pause_s=0.01))
     with pytest.raises(LaunchFailed, match="invalid partition"):
         await provider.launch(ECHO)
     assert len(_calls(calls, "sbatch")) == 2
@@ -537,10 +547,10 @@ async def test_an_array_whose_number_was_not_heard_is_cancelled_before_the_next_
 async def test_states_of_all_servers_are_one_question(
     stand_in: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("openenv.providers.slurm.queue.EVERY_S", 60.0)
+    monkeypatch.setattr("openenv.providers.slurm.commands.EVERY_S", 60.0)
     row = _line(("7", 24), ("0-49", 24), ("RUNNING", 24), ("0", 12), ("None", 64), ("n0", 256))
     calls = stand_in(squeue=f'echo "{row}"')
-    queue = Queue()
+    queue = JobStates()
     names = [f"7_{index}" for index in range(50)]
 
     async def test() -> None:
@@ -556,7 +566,7 @@ async def test_states_of_all_servers_are_one_question(
 async def test_while_the_controller_is_busy_what_is_known_stands(stand_in: Callable[..., Path]) -> None:
     row = _line(("7", 24), ("0", 24), ("RUNNING", 24), ("1", 12), ("None", 64), ("n0", 256))
     stand_in(squeue=f'if [ -e once ]; then echo "Socket timed out" >&2; exit 1; fi; touch once; echo "{row}"')
-    queue = Queue()
+    queue = JobStates()
     queue.watch(["7_0"])
     assert (await queue.job("7_0")).state == "RUNNING"
     assert await queue.under_way(["7_0"]) == ["7_0"]
@@ -566,9 +576,9 @@ async def test_while_the_controller_is_busy_what_is_known_stands(stand_in: Calla
 async def test_what_the_controller_has_forgotten_the_accounting_may_know(
     stand_in: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("openenv.providers.slurm.queue.SETTLED_S", -1.0)
+    monkeypatch.setattr("openenv.providers.slurm.commands.SETTLED_S", -1.0)
     stand_in(squeue='echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1', sacct="echo '7_0|TIMEOUT'")
-    queue = Queue()
+    queue = JobStates()
     queue.watch(["7_0", "7_1"])
     assert await queue.under_way(["7_0", "7_1"]) == []
     assert (await queue.job("7_0")).state == "TIMEOUT"

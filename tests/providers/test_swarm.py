@@ -10,9 +10,9 @@ import pytest
 
 from openenv.client import GenericEnvClient
 from openenv.errors import LaunchFailed, NotReady, ProviderBusy, ProviderFailed, UsageError
-from openenv.providers import DockerSwarmProvider, LaunchSpec, Pace, Resources, swarm_request
-from openenv.providers.owner import Owner
-from openenv.providers.swarm_tasks import logged_by, slots_of
+from openenv.providers import DockerSwarmProvider, LaunchSpec, Resources, StartRate, swarm_api
+from openenv.providers.owner import OwnerProcess
+from openenv.providers.swarm_api import logged_by, slots_of
 
 from ..asynchronous import until
 from .engine import Engine
@@ -31,13 +31,13 @@ def without_nulls(value: Any) -> Any:
 
 @pytest.fixture(params=["ingress", "host"])
 def swarm(engine: Engine, request: pytest.FixtureRequest) -> Iterator[DockerSwarmProvider]:
-    with DockerSwarmProvider(publish=request.param, pace=Pace(pause_s=0.01)) as provider:
+    with DockerSwarmProvider(publish=request.param, pace=StartRate(pause_s=0.01)) as provider:
         yield provider
 
 
 @pytest.fixture
 def hosts(engine: Engine) -> Iterator[DockerSwarmProvider]:
-    with DockerSwarmProvider(publish="host", pace=Pace(pause_s=0.01), start_timeout_s=0.3) as provider:
+    with DockerSwarmProvider(publish="host", pace=StartRate(pause_s=0.01), start_timeout_s=0.3) as provider:
         yield provider
 
 
@@ -82,7 +82,7 @@ def test_what_a_service_is_asked_for(engine: Engine) -> None:
         "Mode": "vip",
         "Ports": [{"Protocol": "tcp", "TargetPort": 8000, "PublishMode": "ingress", "PublishedPort": 4711}],
     }
-    labels = {"openenv.provider": "DockerSwarmProvider", "openenv.owner": str(Owner.this())}
+    labels = {"openenv.provider": "DockerSwarmProvider", "openenv.owner": str(OwnerProcess.this())}
     labels["openenv.deployment"] = asked["Name"]
     assert asked["Labels"] == {"team": "a", **labels}
     assert task["ContainerSpec"]["Labels"] == labels
@@ -155,7 +155,7 @@ def test_scaling_repeats_what_the_service_is(hosts: DockerSwarmProvider, engine:
 
 
 def test_many_are_started_in_waves(engine: Engine) -> None:
-    with DockerSwarmProvider(publish="host", pace=Pace(at_once=4)) as swarm:
+    with DockerSwarmProvider(publish="host", pace=StartRate(at_once=4)) as swarm:
         deployment = asyncio.run(swarm.launch(SPEC.changed(replicas=10)))
         assert engine.asked.count("POST /services/s1/update") == 2
         assert len(deployment.urls) == 10
@@ -196,7 +196,7 @@ def test_leftovers_are_told_by_their_labels_and_discarded(engine: Engine) -> Non
         deployment = asyncio.run(swarm.launch(SPEC))
         found = asyncio.run(swarm.leftovers())
         assert [(each.kind, each.name) for each in found] == [("service", deployment.name), ("network", "net")]
-        assert {(each.deployment, each.owner) for each in found} == {(deployment.name, Owner.this())}
+        assert {(each.deployment, each.owner) for each in found} == {(deployment.name, OwnerProcess.this())}
         for each in found:
             asyncio.run(swarm.discard(each))
             asyncio.run(swarm.discard(each))
@@ -326,7 +326,7 @@ def test_how_it_is_published_is_up_to_the_kernel(
     monkeypatch.setattr("openenv.providers.swarm.mesh_works", lambda: works)
     with DockerSwarmProvider() as swarm:
         swarm.start_container("img:1")
-    assert isinstance(swarm_request.mesh_works(), bool)
+    assert isinstance(swarm_api.mesh_works(), bool)
     del swarm
 
 

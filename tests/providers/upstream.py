@@ -16,9 +16,9 @@ from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from openenv.errors import OpenEnvError
-from openenv.providers.sandbox.job import Job
+from openenv.providers.sandbox.jobs import HubJob
 from openenv.providers.sandbox.proxy import close_route, open_route
-from openenv.providers.sandbox.route import Patience, Route
+from openenv.providers.sandbox.relay import ProxyTimeouts, SandboxRoute
 
 from ..cli.certificates import Certificate
 
@@ -147,8 +147,8 @@ class Upstream:
 
 @asynccontextmanager
 async def behind_the_proxy(
-    patience: Patience | None = None, tls: Certificate | None = None
-) -> AsyncIterator[tuple[str, Upstream, Place, Route]]:
+    patience: ProxyTimeouts | None = None, tls: Certificate | None = None
+) -> AsyncIterator[tuple[str, Upstream, Place, SandboxRoute]]:
     """An application behind the proxy: the address to take, the application, its job, and the route."""
     upstream = Upstream()
     config = uvicorn.Config(
@@ -164,7 +164,7 @@ async def behind_the_proxy(
     serving = asyncio.ensure_future(server.serve())
     await server.listens.wait()
     place = Place(f"{'http' if tls is None else 'https'}://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}")
-    route = Route("there", [KEY], cast(Job, place), patience or Patience(), shows_key=True)
+    route = SandboxRoute("there", [KEY], cast(HubJob, place), patience or ProxyTimeouts(), shows_key=True)
     try:
         yield await open_route(route), upstream, place, route
     finally:

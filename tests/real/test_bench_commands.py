@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from openenv.bench.row import Row
+from openenv.bench.batch import BatchSummary, RequestRow
 from openenv.bench.served import ServedTarget
-from openenv.bench.summary import Summary
 from openenv.cli.bench import app
 
 from ..bench.pictures import is_png
@@ -53,9 +52,9 @@ def test_scale_serves_measures_and_writes(tmp_path):
     assert result.exit_code == 0, result.output
     rows, batches = lines_of(tmp_path / "out"), table_of(tmp_path / "out")
     assert len(rows) == 2 * (2 + 4)
-    assert all(list(row) == Row.columns() for row in rows)
+    assert all(list(row) == RequestRow.columns() for row in rows)
     assert all(row["success"] and row["mode"] == "ws" for row in rows)
-    assert all(list(batch) == Summary.columns() for batch in batches)
+    assert all(list(batch) == BatchSummary.columns() for batch in batches)
     assert [(batch["num_requests"], batch["wait_seconds"], batch["repetition"]) for batch in batches] == [
         (size, wait, "1") for wait in ("0.0", "0.05") for size in "24"
     ]

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from openenv.bench.floor import Floor
+from openenv.bench.served import Floor
 from openenv.client import GenericEnvClient
 
 from .bench_processes import left_of

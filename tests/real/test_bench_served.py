@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from openenv.bench import served
-from openenv.bench.procfs import process_tree
+from openenv.bench.machine import process_tree
 from openenv.bench.served import ServedProcess, ServedTarget, probe
 from openenv.errors import ConnectionFailed, LaunchFailed, NotReady, UsageError
 

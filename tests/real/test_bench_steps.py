@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from openenv.bench.closed_loop import Loop, measure_steps
 from openenv.bench.games import Games, play_games
 from openenv.bench.served import ServedTarget
-from openenv.bench.trials import measure_trials
+from openenv.bench.steps import ClosedLoop, measure_steps, measure_trials
 from openenv.errors import LaunchFailed
 
 from .bench_environments import CRASH, RAISE
@@ -30,7 +29,7 @@ def cards():
 
 def test_a_closed_loop_counts_steps_and_cpu_of_both_sides(moody):
     seen = []
-    cost = measure_steps(Loop(moody.url, 6, 0.5, {"wait_seconds": 0.0}), 2, server=moody, progress=seen.append)
+    cost = measure_steps(ClosedLoop(moody.url, 6, 0.5, {"wait_seconds": 0.0}), 2, server=moody, progress=seen.append)
     assert (cost.sessions, cost.failed, cost.errors, cost.resets) == (6, 0, {}, 0)
     assert 0.5 <= cost.seconds < 20
     assert cost.steps_per_second == pytest.approx(cost.steps / cost.seconds)
@@ -43,7 +42,7 @@ def test_a_closed_loop_counts_steps_and_cpu_of_both_sides(moody):
 
 def test_a_vector_client_steps_all_sessions_at_once(moody):
     seen = []
-    loop = Loop(moody.url, 6, 0.5, {"wait_seconds": 0.0}, vector=True)
+    loop = ClosedLoop(moody.url, 6, 0.5, {"wait_seconds": 0.0}, vector=True)
     cost = measure_steps(loop, server=moody, progress=seen.append)
     assert (cost.sessions, cost.failed, cost.errors, cost.resets) == (6, 0, {}, 0)
     assert cost.steps % 6 == 0
@@ -53,7 +52,7 @@ def test_a_vector_client_steps_all_sessions_at_once(moody):
 
 
 def test_a_reset_of_a_vector_client_is_no_step(moody):
-    cost = measure_steps(Loop(moody.url, 3, 0.3, {"end": True}, vector=True))
+    cost = measure_steps(ClosedLoop(moody.url, 3, 0.3, {"end": True}, vector=True))
     assert (cost.failed, cost.errors) == (0, {})
     assert cost.steps >= 3
     assert cost.resets == pytest.approx(cost.steps, abs=3)
@@ -61,7 +60,7 @@ def test_a_reset_of_a_vector_client_is_no_step(moody):
 
 def test_sessions_of_a_vector_client_fail_one_by_one():
     with ServedTarget("bench_environments:Moody", max_sessions=2, cwd=HERE) as server:
-        cost = measure_steps(Loop(server.url, 5, 0.2, {}, vector=True))
+        cost = measure_steps(ClosedLoop(server.url, 5, 0.2, {}, vector=True))
     assert (cost.sessions, cost.failed) == (2, 3)
     assert sum(cost.errors.values()) == 3
     assert all(error.startswith("ServerFull: ") for error in cost.errors)
@@ -70,36 +69,36 @@ def test_sessions_of_a_vector_client_fail_one_by_one():
 
 def test_a_vector_client_that_gets_nowhere_says_why(moody):
     with pytest.raises(LaunchFailed, match=r"no step was answered: StepFailed: .*not in the mood"):
-        measure_steps(Loop(moody.url, 2, 0.2, {"wait_seconds": RAISE}, vector=True))
+        measure_steps(ClosedLoop(moody.url, 2, 0.2, {"wait_seconds": RAISE}, vector=True))
     with ServedTarget("bench_environments:Moody", cwd=HERE) as server:
         url = server.url
     with pytest.raises(LaunchFailed, match="no step was answered: ConnectionFailed"):
-        measure_steps(Loop(url, 2, 0.2, {}, vector=True))
+        measure_steps(ClosedLoop(url, 2, 0.2, {}, vector=True))
 
 
 def test_memory_is_told_for_many_sessions(monkeypatch):
-    monkeypatch.setattr("openenv.bench.closed_loop.MEMORY_SESSIONS", 100)
+    monkeypatch.setattr("openenv.bench.steps.MEMORY_SESSIONS", 100)
     with ServedTarget("benchmark", max_sessions=200) as server:
-        many = measure_steps(Loop(server.url, 100, 0.1, {}), server=server)
-        few = measure_steps(Loop(server.url, 99, 0.1, {}), server=server)
+        many = measure_steps(ClosedLoop(server.url, 100, 0.1, {}), server=server)
+        few = measure_steps(ClosedLoop(server.url, 99, 0.1, {}), server=server)
     assert 1 < many.kib_per_session < 1000
     assert few.kib_per_session is None
 
 
 def test_trials_and_floor_take_turns(moody):
     stages = []
-    found = measure_trials(Loop(moody.url, 2, 0.1, {}), 2, 1, moody, floor=True, stage=stages.append)
+    found = measure_trials(ClosedLoop(moody.url, 2, 0.1, {}), 2, 1, moody, floor=True, stage=stages.append)
     assert [stage.partition(":")[0] == "the floor" for stage in stages] == [False, True] * 2
     assert stages[2].endswith("trial 2 of 2")
     for cost in (*found.server, *found.floor):
         assert (cost.sessions, cost.failed) == (2, 0)
         assert cost.steps >= 2
         assert cost.server_us_per_step >= 0
-    assert measure_trials(Loop(moody.url, 2, 0.1, {}), 1, 1, None).floor == []
+    assert measure_trials(ClosedLoop(moody.url, 2, 0.1, {}), 1, 1, None).floor == []
 
 
 def test_an_episode_that_ends_is_followed_by_another(moody):
-    cost = measure_steps(Loop(moody.url, 2, 0.2, {"end": True}))
+    cost = measure_steps(ClosedLoop(moody.url, 2, 0.2, {"end": True}))
     assert cost.failed == 0
     assert cost.resets == pytest.approx(cost.steps, abs=2)
     assert cost.server_us_per_step is None
@@ -107,12 +106,12 @@ def test_an_episode_that_ends_is_followed_by_another(moody):
 
 def test_a_loop_that_gets_nowhere_says_why(moody):
     with pytest.raises(LaunchFailed, match=r"no step was answered: StepFailed: .*not in the mood"):
-        measure_steps(Loop(moody.url, 2, 0.2, {"wait_seconds": RAISE}))
+        measure_steps(ClosedLoop(moody.url, 2, 0.2, {"wait_seconds": RAISE}))
 
 
 def test_sessions_that_cannot_be_opened_are_counted():
     with ServedTarget("bench_environments:Moody", max_sessions=2, cwd=HERE) as server:
-        cost = measure_steps(Loop(server.url, 5, 0.2, {}))
+        cost = measure_steps(ClosedLoop(server.url, 5, 0.2, {}))
     assert (cost.sessions, cost.failed) == (2, 3)
     assert sum(cost.errors.values()) == 3
     assert all(error.startswith("ServerFull: ") for error in cost.errors)
@@ -124,7 +123,7 @@ def test_a_server_that_dies_ends_the_loop(monkeypatch):
         ServedTarget("bench_environments:Moody", cwd=HERE) as server,
         pytest.raises(LaunchFailed, match="no step was answered"),
     ):
-        measure_steps(Loop(server.url, 1, 0.2, {"wait_seconds": CRASH}))
+        measure_steps(ClosedLoop(server.url, 1, 0.2, {"wait_seconds": CRASH}))
 
 
 def test_episodes_are_played_to_their_end_over_sessions_that_stay(cards):

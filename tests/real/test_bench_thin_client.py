@@ -7,8 +7,7 @@ import socket
 import pytest
 
 from openenv.bench import thin_client
-from openenv.bench.destination import SESSIONS_PER_SOURCE, destination_of
-from openenv.bench.thin_client import ThinClient
+from openenv.bench.thin_client import SESSIONS_PER_SOURCE, ThinClient, destination_of
 from openenv.errors import (
     ConnectionFailed,
     ConnectionLost,

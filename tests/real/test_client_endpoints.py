@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from openenv.client import GenericEnvClient, VectorEnvClient, redial, resumption
+from openenv import _backoff
+from openenv.client import GenericEnvClient, VectorEnvClient, session
 from openenv.errors import ConnectionFailed, ProviderFailed, SessionLost
 from openenv.providers import LocalProvider
 
@@ -22,13 +23,13 @@ from ..server.wires import served
 
 pytestmark = pytest.mark.real
 
-FAST = "openenv.server.fastpath:FastPath"
+FAST = "openenv.server.transports.uvicorn:FastPath"
 ONE = CounterAction(by=1)
 
 
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (redial, resumption):
+    for module in (_backoff, session):
         monkeypatch.setattr(module, "FIRST_PAUSE_S", 0.005)
 
 

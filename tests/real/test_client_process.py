@@ -22,7 +22,7 @@ LIMIT_S = 30
 
 @pytest.fixture
 def address():
-    with served(app_of(ThreadCounter, sessions=8), ws="openenv.server.fastpath:FastPath") as address:
+    with served(app_of(ThreadCounter, sessions=8), ws="openenv.server.transports.uvicorn:FastPath") as address:
         yield address
 
 

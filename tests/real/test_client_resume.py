@@ -9,10 +9,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from openenv.client import VectorEnvClient, linked_session, redial, resumption, websocket
+from openenv import _backoff
+from openenv.client import VectorEnvClient, session, websocket
 from openenv.errors import SessionLost, StepTimeout
-from openenv.protocol.negotiation import SUBPROTOCOLS
-from openenv.server.fastpath import FastPath
+from openenv.protocol.codecs import SUBPROTOCOLS
+from openenv.server.transports.uvicorn import FastPath
 
 from ..asynchronous import until
 from ..chaos.proxy import Proxy
@@ -31,7 +32,7 @@ SERVERS = {
 
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch):
-    for module in (redial, resumption):
+    for module in (_backoff, session):
         monkeypatch.setattr(module, "FIRST_PAUSE_S", 0.005)
 
 
@@ -169,7 +170,7 @@ async def test_replies_that_are_later_than_the_client_waits(behind):
 
 
 async def test_a_step_that_does_not_end_is_stopped_by_the_server(behind, monkeypatch):
-    monkeypatch.setattr(linked_session, "LATE_S", 30.0)  # the client leaves it to the server
+    monkeypatch.setattr(session, "LATE_S", 30.0)  # the client leaves it to the server
     bell = Bell()
     proxy = behind(app_of(partial(RingingCounter, bell)))
     async with CounterEnv(proxy.url) as env:

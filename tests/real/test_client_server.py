@@ -23,8 +23,8 @@ from openenv.errors import (
     StepFailed,
     StepTimeout,
 )
-from openenv.protocol.negotiation import SUBPROTOCOLS
-from openenv.server.fastpath import FastPath
+from openenv.protocol.codecs import SUBPROTOCOLS
+from openenv.server.transports.uvicorn import FastPath
 
 from ..asynchronous import PATIENCE_S, Gate, until
 from ..client.environments import CounterAction, CounterEnv, CounterState, ThreadCounter, app_of, plain_app

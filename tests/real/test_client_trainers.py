@@ -22,7 +22,7 @@ pytestmark = pytest.mark.real
 
 ONE = CounterAction(by=1)
 THREADS = 32
-FAST = "openenv.server.fastpath:FastPath"
+FAST = "openenv.server.transports.uvicorn:FastPath"
 
 
 @pytest.fixture

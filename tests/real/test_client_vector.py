@@ -16,15 +16,15 @@ from websockets.asyncio.server import serve
 from openenv.client import GenericEnvClient, VectorEnvClient, websocket
 from openenv.client import vector as vector_module
 from openenv.errors import ConnectionFailed, ResetRequired, SessionLost, StepTimeout
-from openenv.protocol.negotiation import SUBPROTOCOLS
-from openenv.server.fastpath import FastPath
+from openenv.protocol.codecs import SUBPROTOCOLS
+from openenv.server.transports.uvicorn import FastPath
 
 from ..asynchronous import Gate, until
 from ..cli.process import serving
 from ..client.environments import CounterAction, CounterEnv, ThreadCounter, app_of, plain_app
 from ..environments import Gated
 from ..server.wires import served
-from ..supervisor.whereabouts import whereabouts
+from ..server.workers.whereabouts import whereabouts
 
 pytestmark = pytest.mark.real
 

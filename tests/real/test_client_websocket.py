@@ -12,7 +12,7 @@ import pytest
 from websockets.asyncio.server import serve
 from websockets.exceptions import NegotiationError
 
-from openenv.client import GenericEnvClient, refusal, websocket
+from openenv.client import GenericEnvClient, handshake_errors, websocket
 from openenv.errors import (
     ConnectionFailed,
     ConnectionLost,
@@ -27,7 +27,7 @@ from openenv.errors import (
     TooManyFailures,
     Unauthorized,
 )
-from openenv.protocol.codec import codec_of
+from openenv.protocol.codecs import codec_of
 
 from ..asynchronous import PATIENCE_S, until
 from ..client.peers import BINARY, CLOSE, CONTINUATION, PING, PONG, TEXT, Peer, observation, serving
@@ -229,7 +229,7 @@ def test_a_redirect_never_gives_up_encryption():
     response = SimpleNamespace(status=302, headers={"Location": "ws://elsewhere/ws"})
     error = SimpleNamespace(response=response)
     with pytest.raises(ConnectionFailed, match="not encrypted"):
-        refusal.elsewhere("wss://here/ws", (), error)
+        handshake_errors.redirect_target("wss://here/ws", (), error)
 
 
 async def test_a_server_of_another_protocol():
@@ -646,7 +646,7 @@ async def test_a_frame_that_cannot_be_handled_is_the_end_and_nobody_waits_foreve
 
     async with serving(behave) as place:
         clumsy = Clumsy()
-        options = websocket.Options(PATIENCE_S, MIB, None, None)
+        options = websocket.WebSocketOptions(PATIENCE_S, MIB, None, None)
         transport = await websocket.connect(place.url.replace("http", "ws") + "/ws", lambda _: clumsy, options)
         error = await asyncio.wait_for(clumsy.end, PATIENCE_S)
         assert isinstance(error, ProtocolViolation)

@@ -19,7 +19,7 @@ from openenv.errors import SessionLost, UsageError
 
 from ..chaos.proxy import Proxy
 from ..cli.process import serving
-from ..supervisor.whereabouts import whereabouts
+from ..server.workers.whereabouts import whereabouts
 
 pytestmark = [pytest.mark.real, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
 

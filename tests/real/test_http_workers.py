@@ -25,7 +25,7 @@ from websockets.sync.client import connect
 from ..cli.certificates import certificate
 from ..cli.process import Serving, serving
 from ..cli.projects import write_module
-from ..supervisor.whereabouts import eventually, whereabouts, workers_of
+from ..server.workers.whereabouts import eventually, whereabouts, workers_of
 
 pytestmark = [pytest.mark.real, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
 

@@ -20,7 +20,7 @@ from openenv.errors import EnvironmentFailed, OpenEnvError
 
 from ..cli.process import LIMIT_S, Serving, serving
 from ..cli.projects import write_module
-from ..supervisor.whereabouts import eventually
+from ..server.workers.whereabouts import eventually
 
 pytestmark = [pytest.mark.real, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
 

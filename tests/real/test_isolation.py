@@ -15,16 +15,16 @@ import pytest
 
 from openenv.client import GenericEnvClient, websocket
 from openenv.errors import EnvironmentCrashed, OpenEnvError, ResetRequired, StepTimeout, UsageError
-from openenv.execution.process import sandbox
-from openenv.protocol.negotiation import SUBPROTOCOLS
+from openenv.protocol.codecs import SUBPROTOCOLS
+from openenv.runtime.process import sandbox
 
 from ..cli.process import LIMIT_S, Serving, serving
-from ..execution.process.wild import alive, descendants
+from ..runtime.process.wild import alive, descendants
 
 pytestmark = pytest.mark.real
 
 ROOT = Path(__file__).parents[2]
-WILD = "tests.execution.process.wild:Wild"
+WILD = "tests.runtime.process.wild:Wild"
 
 
 @contextmanager

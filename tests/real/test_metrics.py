@@ -12,8 +12,8 @@ import urllib.request
 import pytest
 
 from ..cli.process import LIMIT_S, serving
-from ..server.test_exposition import parsed
-from ..supervisor.whereabouts import Caller, eventually, whereabouts, workers_of
+from ..server.test_prometheus import parsed
+from ..server.workers.whereabouts import Caller, eventually, whereabouts, workers_of
 
 pytestmark = [pytest.mark.real, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
 

@@ -20,7 +20,7 @@ import pytest
 from openenv.client import GenericEnvClient
 from openenv.errors import LaunchFailed, NotReady, ProviderFailed, UsageError
 from openenv.providers import Deployment, LaunchSpec, LocalProvider, Resources, Server, UVProvider
-from openenv.providers.owner import Owner
+from openenv.providers.owner import OwnerProcess
 from openenv.providers.process import Process
 
 from ..asynchronous import Gate
@@ -305,7 +305,7 @@ async def test_a_cancel_at_any_moment_of_the_start_leaves_no_process(monkeypatch
         made.append(Process(*arguments))
         return made[0]
 
-    monkeypatch.setattr("openenv.providers.server_process.Process", make)
+    monkeypatch.setattr("openenv.providers.local.Process", make)
     provider = LocalProvider()
     launching = asyncio.ensure_future(provider.launch(LaunchSpec(command=SAYS)))
     await gate.reached()
@@ -316,7 +316,7 @@ async def test_a_cancel_at_any_moment_of_the_start_leaves_no_process(monkeypatch
     with pytest.raises(asyncio.CancelledError):
         await launching
     assert made[0].end is not None
-    assert [left for left in await provider.leftovers() if left.owner == Owner.this()] == []
+    assert [left for left in await provider.leftovers() if left.owner == OwnerProcess.this()] == []
 
 
 # uv.

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from openenv.cli.main import app
-from openenv.providers.owner import Owner
+from openenv.providers.owner import OwnerProcess
 
 from ..providers.test_process import lives
 from ..server.wires import eventually
@@ -42,7 +42,7 @@ asyncio.run(train())
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What does not end when it is asked to is not waited for long."""
-    monkeypatch.setattr("openenv.providers.server_process.GRACE_S", 0.2)
+    monkeypatch.setattr("openenv.providers.local.GRACE_S", 0.2)
 
 
 def run(*arguments: str) -> Result:
@@ -144,12 +144,12 @@ print(place.closed)
 
 
 def test_a_process_that_has_got_the_number_of_another_is_left_alone() -> None:
-    from openenv.providers.server_process import _end
+    from openenv.providers.local import _end_process
 
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as another:
-        this = Owner.of(another.pid)
-        _end(Owner(this.host, this.space, this.pid, "1"))
+        this = OwnerProcess.of(another.pid)
+        _end_process(OwnerProcess(this.host, this.space, this.pid, "1"))
         assert another.poll() is None
-        _end(this)
+        _end_process(this)
         assert another.wait(10) == -signal.SIGTERM
-        _end(this)
+        _end_process(this)

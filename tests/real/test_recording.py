@@ -18,11 +18,11 @@ import pytest
 from openenv.client import GenericEnvClient
 from openenv.errors import OpenEnvError, UnreadableRecord
 from openenv.recording import Recording
-from openenv.recording.damage import Damage
+from openenv.recording.sources import Damage
 
 from ..cli.process import LIMIT_S, serving
 from ..recording.lines import lines_in
-from ..supervisor.whereabouts import eventually, whereabouts
+from ..server.workers.whereabouts import eventually, whereabouts
 
 pytestmark = [pytest.mark.real, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, mounts")]
 

@@ -9,14 +9,14 @@ from random import Random
 
 import pytest
 
-from openenv.sampler import TaskSampler
+from openenv.evals.sampler import TaskSampler
 
 pytestmark = pytest.mark.real
 
 SIZE, SHARDS, ROUNDS = 30_000, 2, 6
 TRAINER = """
 import os, sys, threading
-from openenv.sampler import TaskSampler
+from openenv.evals.sampler import TaskSampler
 
 journal, size, shard, shards = sys.argv[1], *map(int, sys.argv[2:])
 sampler = TaskSampler(size, seed=1, shard=shard, shards=shards, journal=journal)

@@ -20,7 +20,7 @@ from openenv.errors import ConnectionFailed, ConnectionLost, ServerFull, Session
 
 from ..cli.process import LIMIT_S, serving
 from ..cli.projects import write_module, write_project
-from ..supervisor.whereabouts import eventually, whereabouts
+from ..server.workers.whereabouts import eventually, whereabouts
 
 pytestmark = [pytest.mark.real, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
 

@@ -19,7 +19,7 @@ import pytest
 from ..cli.process import LIMIT_S, serving
 from ..mini_client import Failed, MiniClient, Msgpack
 from ..ports import held_port
-from ..supervisor.whereabouts import Caller, eventually, whereabouts, workers_of
+from ..server.workers.whereabouts import Caller, eventually, whereabouts, workers_of
 
 pytestmark = [pytest.mark.real, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ..cli.process import serving
-from ..supervisor.whereabouts import Caller, eventually, whereabouts, workers_of
+from ..server.workers.whereabouts import Caller, eventually, whereabouts, workers_of
 
 pytestmark = [pytest.mark.real, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
 

@@ -14,7 +14,7 @@ import pytest
 
 from ..cli.process import LIMIT_S, serving
 from ..cli.projects import write_module
-from ..supervisor.whereabouts import Caller, eventually, whereabouts, workers_of
+from ..server.workers.whereabouts import Caller, eventually, whereabouts, workers_of
 
 pytestmark = [pytest.mark.real, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
 
@@ -331,7 +331,7 @@ def test_plain_uvicorn_workers_have_limits_of_their_own(tmp_path):
         """,
     )
     whereabouts(tmp_path)
-    fast = ["--ws", "openenv.server.fastpath:FastPath"]
+    fast = ["--ws", "openenv.server.transports.uvicorn:FastPath"]
     process = subprocess.Popen(
         [sys.executable, "-m", "uvicorn", "served:app", "--workers", "2", "--port", "0", *fast],
         cwd=tmp_path,

@@ -16,7 +16,7 @@ from websockets.sync.client import connect
 
 from ..cli.process import Serving, serving
 from ..cli.projects import write_module
-from ..supervisor.whereabouts import eventually, workers_of
+from ..server.workers.whereabouts import eventually, workers_of
 
 pytestmark = [pytest.mark.real, pytest.mark.skipif(sys.platform != "linux", reason="ends processes by their id")]
 

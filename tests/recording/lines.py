@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from openenv.recording.blobs import Blob
+from openenv.recording.storage import Blob
 
 __all__ = ["Page", "lines_in"]
 

@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 
 from openenv.errors import InvalidArgument
-from openenv.metrics import Count, Gauge, Meter
-from openenv.recording import Limits, Recorder, Subject
-from openenv.recording.files import array_path
-from openenv.recording.tidy import SMALL_BYTES
+from openenv.recording import Recorder, RecordingLimits, Subject
+from openenv.recording.compactor import SMALL_BYTES
+from openenv.recording.storage import array_path
+from openenv.telemetry.metrics import Count, Gauge, Meter
 
 from .lines import lines_in
 
@@ -113,7 +113,7 @@ def test_lines_of_many_threads_are_all_there(folder: Path) -> None:
 
 def test_a_file_that_is_large_enough_becomes_parquet(folder: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
-    recorder = Recorder(folder, Limits(file_bytes=SMALL_BYTES))
+    recorder = Recorder(folder, RecordingLimits(file_bytes=SMALL_BYTES))
     text = line(0, SMALL_BYTES // 4)
     for _ in range(5):
         recorder.append(text)
@@ -128,8 +128,8 @@ def test_a_file_that_is_large_enough_becomes_parquet(folder: Path) -> None:
 def test_without_pyarrow_files_stay_lines_and_that_is_said_once(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("openenv.recording.janitor.can_convert", lambda: False)
-    recorder = Recorder(folder, Limits(file_bytes=SMALL_BYTES))
+    monkeypatch.setattr("openenv.recording.compactor.can_convert", lambda: False)
+    recorder = Recorder(folder, RecordingLimits(file_bytes=SMALL_BYTES))
     text = line(0, SMALL_BYTES)
     for _ in range(3):
         recorder.append(text)
@@ -142,7 +142,7 @@ def test_without_pyarrow_files_stay_lines_and_that_is_said_once(
 
 def test_a_rotation_that_fails_leaves_the_lines_and_says_so(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     pytest.importorskip("pyarrow")
-    recorder = Recorder(folder, Limits(file_bytes=SMALL_BYTES))
+    recorder = Recorder(folder, RecordingLimits(file_bytes=SMALL_BYTES))
     recorder.append(b'{"step":"%b"}\n' % (b"x" * SMALL_BYTES))
     recorder.close(patience_s=60.0)
     (path,) = folder.iterdir()
@@ -225,11 +225,11 @@ def test_a_share_of_the_sessions_is_always_the_same_one(folder: Path) -> None:
     names = [f"session-{number}" for number in range(2000)]
     chosen = []
     for _ in range(2):
-        tap = Recorder(folder, Limits(share=0.25)).tapping(SUBJECT)
+        tap = Recorder(folder, RecordingLimits(share=0.25)).tapping(SUBJECT)
         chosen.append([name for name in names if tap(name) is not None])
     assert chosen[0] == chosen[1]
     assert 400 < len(chosen[0]) < 600
-    assert not any(map(Recorder(folder, Limits(share=0)).tapping(SUBJECT), names))
+    assert not any(map(Recorder(folder, RecordingLimits(share=0)).tapping(SUBJECT), names))
     assert all(map(Recorder(folder).tapping(SUBJECT), names))
 
 
@@ -280,21 +280,21 @@ def test_an_array_that_cannot_be_stored_stops_it_too(folder: Path, small_files: 
 
 
 def test_a_folder_that_holds_the_most_it_may_takes_no_more(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    recorder = Recorder(folder, Limits(folder_bytes=3000))
+    recorder = Recorder(folder, RecordingLimits(folder_bytes=3000))
     for number in range(30):
         recorder.append(line(number, 300))
         recorder.flush()
     recorder.close()
     assert "OPENENV_RECORD_MAX_MB" in caplog.text
     assert 2500 < sum(path.stat().st_size for path in folder.iterdir()) < 3500
-    again = Recorder(folder, Limits(folder_bytes=3000))
+    again = Recorder(folder, RecordingLimits(folder_bytes=3000))
     again.append(line(99))
     again.close()
     assert (again.written, again.dropped) == (0, 1)
 
 
 def test_large_arrays_that_wait_together_are_kept_within_the_bound_too(folder: Path) -> None:
-    recorder = Recorder(folder, Limits(folder_bytes=100_000))
+    recorder = Recorder(folder, RecordingLimits(folder_bytes=100_000))
     tap = recorder.tapping(SUBJECT)("a")
     assert tap is not None
     with recorder._writing:

@@ -183,7 +183,7 @@ def test_large_arrays_are_beside_it_as_files_of_numpy() -> None:
 
 @pytest.mark.parametrize("shape", [(5000,), (0,), (2, 0, 3), (71, 71)])
 def test_arrays_of_every_shape_are_files_of_numpy(shape: tuple[int, ...]) -> None:
-    from openenv.recording.blobs import npy_of
+    from openenv.recording.storage import npy_of
 
     array = np.ones(shape, dtype="|u1")
     found = np.load(io.BytesIO(b"".join(npy_of("|u1", shape, array.tobytes()))))

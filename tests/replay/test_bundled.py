@@ -14,9 +14,9 @@ import pytest
 from openenv.client import GenericEnvClient
 from openenv.project.target import load
 from openenv.recording import Recording
-from openenv.replay import Rules, Tally, app_venue, replay
-from openenv.testing.difference import within
-from openenv.testing.stage import Stage
+from openenv.recording.difference import within
+from openenv.replay import ReplayRules, ReplaySummary, app_target, replay
+from openenv.testing.harness import ConformanceHarness
 
 pytestmark = pytest.mark.anyio
 
@@ -28,16 +28,16 @@ EPISODES, STEPS = 12, 20
 async def test_episodes_are_the_same_again_to_the_last_digit(target: str, tmp_path: Path) -> None:
     app = load(target.replace("envs/", f"{ENVS}/"))
     await _record(app, tmp_path)
-    tally = Tally()
-    venue = app_venue(target, app)
-    await replay(Recording(tmp_path).episodes(), lambda _: venue, Rules(within(0.0)), 4, tally.add)
+    tally = ReplaySummary()
+    venue = app_target(target, app)
+    await replay(Recording(tmp_path).episodes(), lambda _: venue, ReplayRules(within(0.0)), 4, tally.add)
     await venue.aclose()
     assert tally.sentence() == f"{EPISODES} the same"
     assert tally.steps > EPISODES
 
 
 async def _record(app: Any, folder: Path) -> None:
-    actions = await Stage(app).actions()
+    actions = await ConformanceHarness(app).actions()
     async with GenericEnvClient(app=app, record=str(folder)) as client:
         for seed in range(EPISODES):
             policy = random.Random(seed)

@@ -9,7 +9,16 @@ import pytest
 
 from openenv.errors import ConnectionLost, UsageError
 from openenv.recording.reader import Episode, Recording
-from openenv.replay import Outcome, Rules, Tally, Venue, Verdict, app_venue, replay, server_venue
+from openenv.replay import (
+    ReplayOutcome,
+    ReplayResult,
+    ReplayRules,
+    ReplaySummary,
+    ReplayTarget,
+    app_target,
+    replay,
+    server_target,
+)
 
 from ..server.wires import served
 from .environments import Dice
@@ -18,16 +27,16 @@ from .records import changed, dice_app, recorded
 pytestmark = pytest.mark.anyio
 
 
-async def tallied(file: Path, venue: Venue, sessions: int = 8) -> Tally:
-    tally = Tally()
-    await replay(Recording(file).episodes(), lambda _: venue, Rules(), sessions, tally.add)
+async def tallied(file: Path, venue: ReplayTarget, sessions: int = 8) -> ReplaySummary:
+    tally = ReplaySummary()
+    await replay(Recording(file).episodes(), lambda _: venue, ReplayRules(), sessions, tally.add)
     return tally
 
 
 async def test_many_episodes_are_played_at_once_and_each_has_a_verdict(tmp_path: Path) -> None:
     file = await recorded(tmp_path / "a.jsonl", range(40))
     app = dice_app()
-    tally = await tallied(file, app_venue("dice", app))
+    tally = await tallied(file, app_target("dice", app))
     assert (tally.episodes, tally.compared, tally.wrong, tally.steps) == (40, 40, 0, 120)
     assert tally.sentence() == "40 the same"
     assert app.state.openenv.active_sessions == 0
@@ -36,7 +45,7 @@ async def test_many_episodes_are_played_at_once_and_each_has_a_verdict(tmp_path:
 async def test_episodes_are_played_at_a_server_that_runs(tmp_path: Path) -> None:
     file = await recorded(tmp_path / "a.jsonl", range(4))
     with served(dice_app()) as address:
-        venue = await asyncio.to_thread(server_venue, address, None)
+        venue = await asyncio.to_thread(server_target, address, None)
         assert (await tallied(file, venue)).sentence() == "4 the same"
 
         def change(lines: list[dict[str, Any]]) -> None:
@@ -49,13 +58,13 @@ async def test_episodes_are_played_at_a_server_that_runs(tmp_path: Path) -> None
 
 async def test_a_server_that_is_not_there_is_told() -> None:
     with pytest.raises(ConnectionLost, match="no answer from http://127"):
-        await asyncio.to_thread(server_venue, "127.0.0.1:1", None)
+        await asyncio.to_thread(server_target, "127.0.0.1:1", None)
 
 
 async def test_a_server_that_goes_away_fails_the_episodes_and_says_so(tmp_path: Path) -> None:
     file = await recorded(tmp_path / "a.jsonl", range(3))
     with served(dice_app()) as address:
-        venue = await asyncio.to_thread(server_venue, address, None)
+        venue = await asyncio.to_thread(server_target, address, None)
     tally = await tallied(file, venue)
     assert tally.sentence() == "3 failed"
     assert "step 0 could not be played: Connect" in tally.kept[0].note
@@ -70,7 +79,7 @@ async def test_what_is_counted_is_kept_apart(tmp_path: Path) -> None:
             line["schema"] = "beef"
         del lines[8]
 
-    tally = await tallied(changed(file, change), app_venue("dice", dice_app()))
+    tally = await tallied(changed(file, change), app_target("dice", dice_app()))
     assert tally.sentence() == (
         "1 different, 1 not compared, without a seed, 1 not compared, without a beginning, 1 not compared, of other "
         "schemas"
@@ -85,23 +94,23 @@ async def test_what_is_counted_is_kept_apart(tmp_path: Path) -> None:
 async def test_a_place_that_cannot_be_had_ends_it(tmp_path: Path) -> None:
     file = await recorded(tmp_path / "a.jsonl", range(3))
 
-    def nowhere(episode: Episode) -> Venue:
+    def nowhere(episode: Episode) -> ReplayTarget:
         raise UsageError(f"nothing is called {episode.environment}")
 
     with pytest.raises(UsageError, match="nothing is called dice"):
-        await replay(Recording(file).episodes(), nowhere, Rules(), 2, lambda _: None)
+        await replay(Recording(file).episodes(), nowhere, ReplayRules(), 2, lambda _: None)
 
 
 async def test_an_app_of_somebody_else_is_no_place() -> None:
     with pytest.raises(UsageError, match="create_app did not make"):
-        app_venue("odd", object())
+        app_target("odd", object())
 
 
 async def test_it_is_cancelled_and_no_session_is_left(tmp_path: Path) -> None:
     file = await recorded(tmp_path / "a.jsonl", range(3))
     Waiting.begun = asyncio.Semaphore(0)
     app = dice_app(Waiting)
-    playing = asyncio.ensure_future(tallied(file, app_venue("dice", app), 3))
+    playing = asyncio.ensure_future(tallied(file, app_target("dice", app), 3))
     for _ in range(3):
         await Waiting.begun.acquire()
     playing.cancel()
@@ -116,7 +125,7 @@ async def test_an_environment_with_one_session_is_played_one_episode_after_the_o
         SUPPORTS_CONCURRENT_SESSIONS = False
 
     file = await recorded(tmp_path / "a.jsonl", range(5))
-    venue = app_venue("dice", dice_app(Single))
+    venue = app_target("dice", dice_app(Single))
     assert venue.sessions == 1
     assert (await tallied(file, venue, 4)).sentence() == "5 the same"
 
@@ -132,20 +141,20 @@ async def test_records_are_read_no_further_than_they_are_played(tmp_path: Path) 
             most = max(most, read - heard)
             yield episode
 
-    def hear(_: Verdict) -> None:
+    def hear(_: ReplayResult) -> None:
         nonlocal heard
         heard += 1
 
-    venue = app_venue("dice", dice_app())
-    await replay(counted(), lambda _: venue, Rules(), 3, hear)
+    venue = app_target("dice", dice_app())
+    await replay(counted(), lambda _: venue, ReplayRules(), 3, hear)
     assert (read, heard) == (20, 20)
     assert most <= 4
 
 
 async def test_of_many_differences_the_first_are_kept() -> None:
-    tally = Tally()
+    tally = ReplaySummary()
     for number in range(3000):
-        tally.add(Verdict(str(number), "s", "dice", 1, Outcome.FAILED, note="no"))
+        tally.add(ReplayResult(str(number), "s", "dice", 1, ReplayOutcome.FAILED, note="no"))
     assert (tally.episodes, tally.wrong, len(tally.kept)) == (3000, 3000, 1000)
 
 

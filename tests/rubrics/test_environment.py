@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from openenv.background import on_thread
+from openenv._asyncio import on_thread
 from openenv.client import EnvClient, VectorEnvClient, memory
 from openenv.environment import Environment
 from openenv.errors import EnvironmentFailed, JudgeFailed, RubricFailed, StepFailed

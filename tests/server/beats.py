@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from openenv.server.heartbeat import Heartbeat, Pulse
-from openenv.server.picows_channel import _HEARD
+from openenv.server.timers import Keepalive, KeepaliveTarget
+from openenv.server.transports.picows import _HEARD
 
 from .wires import PATIENCE_S, eventually
 
@@ -18,7 +18,7 @@ __all__ = ["ByHand", "beats_by_hand"]
 NEVER_S = 3600.0
 
 
-class ByHand(Heartbeat):
+class ByHand(Keepalive):
     """The clock does not get to it.
 
     Attributes:
@@ -30,7 +30,7 @@ class ByHand(Heartbeat):
         self.pulses: list[Any] = []
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def watch(self, pulse: Pulse) -> None:
+    def watch(self, pulse: KeepaliveTarget) -> None:
         super().watch(pulse)
         self._loop = asyncio.get_running_loop()
         self.pulses.append(pulse)
@@ -77,6 +77,6 @@ def beats_by_hand(monkeypatch: pytest.MonkeyPatch) -> Callable[[], ByHand]:
         eventually(lambda: bool(made))
         return made[0]
 
-    monkeypatch.setattr("openenv.server.environment_server.Heartbeat", ByHand)
-    monkeypatch.setattr("openenv.server.site.Heartbeat", for_pings)
+    monkeypatch.setattr("openenv.server.server.Keepalive", ByHand)
+    monkeypatch.setattr("openenv.server.transports.context.Keepalive", for_pings)
     return pings

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from openenv.server.visitor import ANYBODY, Visitor
+from openenv.server.auth import ANONYMOUS, Principal
 
 __all__ = ["TOKEN", "End"]
 
@@ -22,7 +22,7 @@ class End:
         events: What came unasked.
     """
 
-    def __init__(self, server: Any, subprotocol: str = "openenv.v2.json", visitor: Visitor = ANYBODY):
+    def __init__(self, server: Any, subprotocol: str = "openenv.v2.json", visitor: Principal = ANONYMOUS):
         self.replies: dict[int, list[Any]] = {}
         self.events: list[Any] = []
         self.closed: int | None = None

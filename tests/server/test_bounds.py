@@ -12,8 +12,7 @@ from websockets.sync.client import connect
 
 from openenv.mcp import CallToolAction, CallToolObservation
 from openenv.server import create_app
-from openenv.server.fastpath import FastPath
-from openenv.server.reception import Reception
+from openenv.server.transports.uvicorn import FastPath, HTTPProtocol
 from openenv.settings import ServerSettings
 
 from ..mcp.environments import ToolEnvironment
@@ -35,11 +34,11 @@ def tools(**settings):
 
 
 def fast(app):
-    return served(app, loop="uvloop", http=Reception, ws=FastPath)
+    return served(app, loop="uvloop", http=HTTPProtocol, ws=FastPath)
 
 
 def stock(app):
-    return served(app, http=Reception)
+    return served(app, http=HTTPProtocol)
 
 
 def taken(raw: socket.socket, message: bytes, most: int = 64) -> int:

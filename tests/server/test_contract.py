@@ -9,8 +9,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from openenv.client import EnvClient
-from openenv.contract import Contract
 from openenv.environment import Environment
+from openenv.protocol.contract import Contract
 from openenv.server import create_app
 from openenv.settings import ServerSettings
 from openenv.types import Action, Observation, State
@@ -64,7 +64,7 @@ def test_schema_takes_no_fields(talk: Any) -> None:
 def test_the_contract_is_what_get_schema_says() -> None:
     app = app_of()
     with TestClient(app) as client:
-        assert Contract(client.get("/schema").json()).hashes == app.state.openenv.contract.hashes
+        assert Contract(client.get("/schema").json()).hashes == app.state.openenv.protocol.contract.hashes
 
 
 def test_it_is_found_out_once() -> None:

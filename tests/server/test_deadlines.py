@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from openenv.server.deadlines import SLOT_S, Deadlines
+from openenv.server.timers import SLOT_S, Deadlines
 
 from ..asynchronous import until
 

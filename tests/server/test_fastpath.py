@@ -20,9 +20,9 @@ from starlette.middleware.cors import CORSMiddleware
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
+from openenv.runtime.session import Session
 from openenv.server import create_app
-from openenv.server.fastpath import FastPath
-from openenv.sessions import Session
+from openenv.server.transports.uvicorn import FastPath
 from openenv.settings import ServerSettings
 
 from ..cli.certificates import certificate
@@ -356,7 +356,7 @@ def test_a_connection_that_cannot_be_handed_on_is_closed(loop, monkeypatch, capl
     elsewhere = Elsewhere(app.state.openenv)
     with fast(app, loop=loop) as address:
         with monkeypatch.context() as patch:
-            patch.setattr("openenv.server.fastpath.os.dup", no_room)
+            patch.setattr("openenv.server.transports.uvicorn.os.dup", no_room)
             with shake_hands(address, path="/ws?worker=there") as raw:
                 assert read_until(raw, b"never") == b""
         assert takes_the_fast_path(address)
@@ -485,7 +485,7 @@ def test_binary_messages_in_fragments():
 
 
 def test_a_client_that_never_reads_is_left_when_too_much_waits_for_it(caplog, monkeypatch):
-    monkeypatch.setattr("openenv.server.linger.LINGER_S", PATIENCE_S)  # to read 64 MiB takes its time
+    monkeypatch.setattr("openenv.server.transports.picows.LINGER_S", PATIENCE_S)  # to read 64 MiB takes its time
     caplog.set_level(logging.WARNING, "openenv.server")
     app = app_of(InlineProbe, max_message_mb=1, max_unsent_mb=64, resume_window_s=0)
     with fast(app) as address, slow_reader(address, kind="large", number=1_000_000) as raw:
@@ -499,7 +499,7 @@ def test_a_client_that_never_reads_is_left_when_too_much_waits_for_it(caplog, mo
 
 
 def test_a_client_that_stops_reading_is_left_after_a_while(pings, caplog, monkeypatch):
-    monkeypatch.setattr("openenv.server.linger.LINGER_S", PATIENCE_S)
+    monkeypatch.setattr("openenv.server.transports.picows.LINGER_S", PATIENCE_S)
     caplog.set_level(logging.WARNING, "openenv.server")
     app = app_of(InlineProbe)
 

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from openenv.execution import InlineExecutor, LoopExecutor, ThreadExecutor
+from openenv.runtime.loop import InlineExecutor, LoopExecutor
+from openenv.runtime.session import Session
+from openenv.runtime.thread import ThreadExecutor
 from openenv.server import HTTPEnvServer, create_app
-from openenv.sessions.session import Session
 from openenv.settings import ServerSettings
 from openenv.types import Action, Observation
 

@@ -112,7 +112,7 @@ def test_in_production_and_where_it_is_turned_off_there_is_no_page(gradio, optio
 
 def test_without_gradio_the_page_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "gradio", None)
-    monkeypatch.setattr("openenv.server.gradio.find_spec", lambda name: None)
+    monkeypatch.setattr("openenv.server.page.gradio.find_spec", lambda name: None)
     with TestClient(app_of(Blocks)) as client:
         answer = client.get("/web/custom")
         assert answer.status_code == 501

@@ -12,7 +12,12 @@ import pytest
 from pydantic import BaseModel
 
 from openenv.errors import MissingExtra
-from openenv.server.gradio_ui import build_gradio_app, get_gradio_display_title, get_quick_start_markdown, load_gradio
+from openenv.server.page.gradio import (
+    build_gradio_app,
+    get_gradio_display_title,
+    get_quick_start_markdown,
+    load_gradio,
+)
 from openenv.types import EnvironmentMetadata
 
 from ..chaos.served import PEER_PYTHON
@@ -114,15 +119,15 @@ def test_its_buttons_play_an_episode(page):
 
 def test_without_gradio_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "gradio", None)
-    monkeypatch.delitem(sys.modules, "openenv.server.gradio_theme", raising=False)
+    monkeypatch.delitem(sys.modules, "openenv.server.page.gradio_theme", raising=False)
     with pytest.raises(MissingExtra, match="pip install gradio"):
         load_gradio()
     with pytest.raises(MissingExtra, match="pip install gradio"):
         build_gradio_app(None, [], CHESS, False)
     with pytest.raises(ImportError, match="pip install gradio"):
-        from openenv.core.env_server.gradio_theme import OPENENV_GRADIO_THEME  # noqa: F401
+        from openenv.server.page.gradio_theme import OPENENV_GRADIO_THEME  # noqa: F401
     with pytest.raises(ImportError, match="pip install gradio"):
-        from openenv.core.env_server.web_interface import OPENENV_GRADIO_CSS  # noqa: F401
+        from openenv.server.page.gradio_theme import OPENENV_GRADIO_CSS  # noqa: F401
 
 
 def test_titles():

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from starlette.testclient import TestClient
 
-from openenv.server.fastpath import FastPath
+from openenv.server.transports.uvicorn import FastPath
 
 from .probe import AsyncProbe, BrokenProbe, InlineProbe, ProbeEnvironment, app_of
 from .wires import PATIENCE_S, Closed, SocketWire, Wire, _Asgi, eventually, served

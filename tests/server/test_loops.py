@@ -14,9 +14,9 @@ from starlette.testclient import TestClient
 from openenv.errors import UsageError
 from openenv.mcp import CallToolAction, CallToolObservation
 from openenv.server import create_app
+from openenv.server.auth import ANONYMOUS
 from openenv.server.metadata import load_environment_metadata
-from openenv.server.visitor import ANYBODY
-from openenv.server.web_manager import WebInterfaceManager
+from openenv.server.page.gradio import WebInterfaceManager
 from openenv.types import Action
 
 from ..mcp.environments import AsyncToolEnvironment, ToolEnvironment
@@ -99,7 +99,7 @@ class TestServer:
     def test_a_loop_that_only_stands_still_keeps_its_sessions(self):
         server = app_of().state.openenv
         with asyncio.Runner() as first, asyncio.Runner() as second:
-            stay = first.run(server.stays.open(ANYBODY))
+            stay = first.run(server.stays.open(ANONYMOUS))
             for _ in range(2):
                 with pytest.raises(UsageError, match="another event loop"):
                     second.run(stay.call(lambda session, done: session.step(Action(), done)))
@@ -112,7 +112,7 @@ class TestServer:
         action = server.action_cls(kind="wait")
 
         async def leave() -> Any:
-            stay = await server.stays.open(ANYBODY)
+            stay = await server.stays.open(ANONYMOUS)
             stay.ask(lambda session, done: session.step(action, done), lambda *_: None)
             return stay
 

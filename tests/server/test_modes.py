@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -12,9 +13,8 @@ from starlette.testclient import TestClient
 
 from openenv.errors import OpenEnvError, UsageError
 from openenv.server import HTTPEnvServer, create_app
-from openenv.server.fastpath import FastPath
-from openenv.server.porter import HANDSHAKE, Head, Porter
-from openenv.server.visitor import Scope
+from openenv.server.auth import HANDSHAKE, Authenticator, RequestHead, Scope
+from openenv.server.transports.uvicorn import FastPath
 from openenv.settings import ServerSettings
 from openenv.types import Action, ServerMode
 
@@ -188,7 +188,7 @@ def test_over_websocket_only_tools_are_served_for_keys_of_agents(ws):
 async def test_over_the_second_protocol_too(subprotocol):
     app = app_of(keys=KEYS)
     server = app.state.openenv
-    visitor = server.porter.admit(Head(HANDSHAKE, "/ws", {b"authorization": f"Bearer {AGENT}".encode()}))
+    visitor = server.porter.admit(RequestHead(HANDSHAKE, "/ws", {b"authorization": f"Bearer {AGENT}".encode()}))
     assert visitor.scope is Scope.AGENT
     end = End(server, subprotocol, visitor)
     end.now("open", session="one", token="token-of-the-first-session")
@@ -217,8 +217,8 @@ def test_simulation_is_what_there_is_otherwise(transport):
 
 def test_the_setting_and_the_argument_which_wins():
     settings = ServerSettings.read({"OPENENV_MODE": "production"})
-    assert Porter(settings).production
-    assert not Porter(ServerSettings.read({})).production
+    assert Authenticator(settings, time.monotonic).production
+    assert not Authenticator(ServerSettings.read({}), time.monotonic).production
     for mode, production in ((None, True), ("simulation", False), (ServerMode.PRODUCTION, True)):
         app = FastAPI()
         server = HTTPEnvServer(ToolEnvironment, ToolAction, ProbeObservation, settings=settings)
@@ -259,6 +259,6 @@ def test_routes_of_the_apps_owner_are_the_owners_matter():
 
 
 def test_a_page_elsewhere_is_kept_out_in_every_mode():
-    porter = Porter(ServerSettings.read({}, mode="production"))
+    porter = Authenticator(ServerSettings.read({}, mode="production"), time.monotonic)
     with pytest.raises(OpenEnvError):
-        porter.admit(Head("POST", "/mcp", {b"origin": b"http://evil.example", b"host": b"here"}))
+        porter.admit(RequestHead("POST", "/mcp", {b"origin": b"http://evil.example", b"host": b"here"}))

@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from openenv.logs import JsonLines
+from openenv.telemetry.logs import JsonLines
 
 from .probe import AsyncProbe, InlineProbe, ProbeEnvironment, app_of
 from .talk import Talk
@@ -158,7 +158,7 @@ def test_v1_spans(exporter, environment):
 
 @pytest.mark.parametrize("fast", [True, False])
 def test_spans_are_children_of_the_clients_handshake(exporter, fast):
-    from openenv.server.fastpath import FastPath
+    from openenv.server.transports.uvicorn import FastPath
 
     app = app_of(InlineProbe, tracing=True)
     with served(app, http="httptools", **({"ws": FastPath} if fast else {"ws": "websockets-sansio"})) as address:

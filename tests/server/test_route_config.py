@@ -6,8 +6,8 @@ import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
-from openenv.server.route_config import GetEndpointConfig, register_get_endpoints
-from openenv.types import HealthResponse
+from openenv.messages import HealthResponse
+from openenv.server.app import GetEndpointConfig, register_get_endpoints
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ def app() -> Any:
     return create_app(ToolEnvironment, ToolAction, ProbeObservation, max_concurrent_envs=4, settings=settings)
 
 
-@pytest.fixture(params=["websockets-sansio", "openenv.server.fastpath:FastPath"])
+@pytest.fixture(params=["websockets-sansio", "openenv.server.transports.uvicorn:FastPath"])
 def connect(request):
     with served(app(), ws=request.param) as address:
         wires: list[SocketWire] = []

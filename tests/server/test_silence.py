@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from openenv.server.fastpath import FastPath
-from openenv.server.heartbeat import LOOKS, PATIENCE
-from openenv.sessions import Session
+from openenv.runtime.session import Session
+from openenv.server.timers import LOOKS, PATIENCE
+from openenv.server.transports.uvicorn import FastPath
 
 from .beats import ByHand, beats_by_hand
 from .probe import InlineProbe, app_of

@@ -7,7 +7,7 @@ import sys
 
 PROGRAM = """
 import gc
-from openenv.server.tuning import tune_process
+from openenv.server.workers.serving import tune_process
 before = len(gc.get_objects())
 tune_process()
 print(gc.get_freeze_count() > before / 2, gc.get_threshold()[0] > 700, gc.isenabled())

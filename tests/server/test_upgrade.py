@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from openenv.server.upgrade import Upgrade
+from openenv.server.transports.picows import Upgrade
 
 KEY = "dGhlIHNhbXBsZSBub25jZQ=="
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from openenv.sessions import SessionState
+from openenv.runtime.session import SessionState
 
 from .forkable import (
     AsyncSaving,

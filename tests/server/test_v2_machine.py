@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from openenv.environment import Environment
+from openenv.runtime.session import SessionState
 from openenv.server import create_app
-from openenv.sessions import SessionState
 from openenv.settings import ServerSettings
 from openenv.types import Action, Observation, State
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ..asynchronous import until
 from .probe import AsyncProbe, InlineProbe, ProbeEnvironment
-from .test_multi_connection import Client, server_of
+from .test_v2_connection import Client, server_of
 
 names = st.sampled_from(["a", "b", "c"])
 kinds = st.sampled_from(["ok", "ok", "hang", "raise", "invalid", "object"])

@@ -12,10 +12,12 @@ from pydantic import ValidationError
 from starlette.testclient import TestClient
 
 from openenv.errors import FactoryFailed, ResetRequired, ServerFull, StepFailed
-from openenv.server import HTTPEnvServer, web_episode, web_manager
+from openenv.server import HTTPEnvServer
+from openenv.server.auth import ANONYMOUS
 from openenv.server.metadata import load_environment_metadata
-from openenv.server.visitor import ANYBODY
-from openenv.server.web_manager import WebInterfaceManager
+from openenv.server.page import episode as web_episode
+from openenv.server.page import gradio
+from openenv.server.page.gradio import WebInterfaceManager
 from openenv.settings import ServerSettings
 
 from .probe import AsyncProbe, BrokenProbe, ProbeAction, ProbeEnvironment, ProbeObservation
@@ -124,7 +126,7 @@ async def test_a_session_that_has_ended_is_replaced_by_a_reset():
 
 async def test_without_room_there_is_no_session():
     async with managed(max_sessions=1) as manager:
-        other = await manager._server.stays.open(ANYBODY)
+        other = await manager._server.stays.open(ANONYMOUS)
         with pytest.raises(ServerFull):
             await manager.reset_environment()
         await other.close()
@@ -197,7 +199,7 @@ def test_a_connected_socket_is_sent_the_episode_as_it_goes():
 
 
 async def test_a_socket_that_nobody_reads_delays_no_more_than_one_call(monkeypatch):
-    monkeypatch.setattr(web_manager, "SEND_S", 0.01)
+    monkeypatch.setattr(gradio, "SEND_S", 0.01)
     sent: list[Any] = []
 
     async def receive() -> dict[str, Any]:

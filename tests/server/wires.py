@@ -18,7 +18,7 @@ from starlette.testclient import TestClient
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from openenv.server.fastpath import FastPath
+from openenv.server.transports.uvicorn import FastPath
 
 PATIENCE_S = 20
 

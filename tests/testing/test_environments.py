@@ -14,14 +14,15 @@ from pydantic import ConfigDict
 
 from openenv.environment import Environment
 from openenv.errors import ResetRequired
-from openenv.project.checks.table import OF_CODE
+from openenv.project.checks.examination import CODE_PROBES
 from openenv.server import create_app
 from openenv.testing import EnvironmentConformance
-from openenv.testing.environments import LOAD, RUNTIME
-from openenv.testing.probe import CannotTell, Doubt, Fault
+from openenv.testing.check import CheckFailure, CheckSkip, CheckWarning
+from openenv.testing.environments import RUNTIME
+from openenv.testing.load_checks import PROBES as LOAD_PROBES
 from openenv.types import Action, Observation, State
 
-pytestmark = pytest.mark.filterwarnings("default::openenv.testing.probe.Doubt")
+pytestmark = pytest.mark.filterwarnings("default::openenv.testing.check.CheckWarning")
 
 
 class Up(Action):
@@ -84,9 +85,9 @@ def outcome(test: Callable[[], None]) -> str:
     """What pytest would say, and with which words."""
     try:
         with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", Doubt)
+            warnings.simplefilter("always", CheckWarning)
             test()
-    except Fault as fault:
+    except CheckFailure as fault:
         return f"failed: {fault}"
     except unittest.SkipTest as reason:
         return f"skipped: {reason}"
@@ -216,7 +217,7 @@ def test_what_cannot_be_asked_is_skipped_and_says_why() -> None:
 
 
 def test_an_app_of_somebody_else_cannot_be_asked() -> None:
-    with pytest.raises(CannotTell, match="not made by create_app"):
+    with pytest.raises(CheckSkip, match="not made by create_app"):
         suite(Stairs, app=lambda self: object()).test_a_session_opens()
 
 
@@ -251,5 +252,5 @@ def test_every_question_is_one_test_and_one_check() -> None:
     spy = suite(Stairs, _ask=lambda self, name: asked.append(name))
     for _, test in each_test(spy):
         test()
-    assert sorted(asked) == sorted(probe.id for probe in (*RUNTIME, *LOAD))
-    assert {probe.id for probe in OF_CODE} >= set(asked)
+    assert sorted(asked) == sorted(probe.id for probe in (*RUNTIME, *LOAD_PROBES))
+    assert {probe.id for probe in CODE_PROBES} >= set(asked)

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from openenv.testing.patterns import found_in, text_of
+from openenv.testing.schemas import found_in, text_of
 
 
 @pytest.mark.parametrize(

@@ -73,8 +73,8 @@ raise SystemExit("crashing on purpose")
 class Forgetful(LocalProvider):
     """Leaves one process of each deployment."""
 
-    async def _start_one(self, deployment: Deployment, server: Server) -> None:
-        await super()._start_one(deployment, server)
+    async def start_server(self, deployment: Deployment, server: Server) -> None:
+        await super().start_server(deployment, server)
         variables = {**deployment.variables, "OPENENV_PROVIDER": "Forgetful", "OPENENV_DEPLOYMENT": deployment.name}
         variables["OPENENV_OWNER"] = str(deployment.labels["openenv.owner"])
         left.append(Process([sys.executable, "-c", "import time; time.sleep(60)"], variables))
@@ -83,7 +83,7 @@ class Forgetful(LocalProvider):
 class Idle(LocalProvider):
     """Does not stop what it has started."""
 
-    async def _stop_one(self, server: Server) -> None:
+    async def stop_server(self, server: Server) -> None:
         left.append(server.handle.process)
 
 

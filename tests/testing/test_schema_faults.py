@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from openenv.testing.schema_faults import first_fault, undeclared
+from openenv.testing.schemas import first_fault, undeclared
 
 
 class Part(BaseModel):

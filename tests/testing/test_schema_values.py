@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, TypeAdapter
 
-from openenv.testing.schema_faults import first_fault
-from openenv.testing.schema_values import NoValue, SchemaValues
+from openenv.testing.schemas import NoValue, SchemaValues, first_fault
 
 
 class Kind(enum.Enum):

@@ -16,16 +16,15 @@ from pydantic import TypeAdapter
 from pydantic_core import from_json
 
 from openenv.client import EnvClient, memory
-from openenv.client.models import dump_action, parse_observation, parse_state
+from openenv.client.payloads import dump_action, parse_observation, parse_state
 from openenv.environment import Environment
 from openenv.errors import StepFailed
 from openenv.protocol import encode_observation, encode_state
-from openenv.protocol.action import ActionReader
-from openenv.protocol.binary import pack_array, unpack_array
+from openenv.protocol.arrays import pack_array, unpack_array
 from openenv.protocol.client import ClientProtocol
-from openenv.protocol.codec import codec_of
-from openenv.protocol.outcome import encode_outcome, encode_state_fields
-from openenv.protocol.server import ServerProtocol
+from openenv.protocol.codecs import codec_of
+from openenv.protocol.encoding import encode_outcome, encode_state_fields
+from openenv.protocol.server import ActionReader, ServerProtocol
 from openenv.server import create_app
 from openenv.types import Action, Observation, State
 
@@ -175,7 +174,7 @@ def test_what_is_no_tensor_is_refused_where_it_is() -> None:
 def test_who_has_no_torch_gets_bfloat16_as_a_mapping() -> None:
     packed = pack_array(torch.ones(2, dtype=torch.bfloat16))
     program = (
-        "import sys; from openenv.protocol.binary import unpack_array;"
+        "import sys; from openenv.protocol.arrays import unpack_array;"
         f"print(unpack_array({packed!r})); assert 'torch' not in sys.modules"
     )
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers.utils import get_json_schema
 
-from openenv.adapters.trl.method import method_of
-from openenv.adapters.trl.tool import ServerTool
+from openenv.adapters.trl.methods import method_of
+from openenv.adapters.trl.tools import ServerTool
 
 WORDS = st.one_of(
     st.text(max_size=30),

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, expect
 from openenv.client import GenericEnvClient
 from openenv.project.target import load
 from openenv.recording.reader import Recording
-from openenv.replay import Outcome, Player, Rules, app_venue
+from openenv.replay import ReplayOutcome, ReplayPlayer, ReplayRules, app_target
 
 from ..cli.process import serving
 from ..server.wires import eventually
@@ -43,12 +43,12 @@ def test_an_episode_is_downloaded_and_gone_through_again(counter: str, enter: En
         "episode_id", "session_id", "step", "action", "observation", "reward", "terminated", "truncated", "done",
         "time", "duration_s", "error", "environment", "versions", "schema",
     }  # fmt: skip
-    venue = app_venue("counter", load("tests.web.worlds.paneled.counter:app"))
+    venue = app_target("counter", load("tests.web.worlds.paneled.counter:app"))
     (episode,) = Recording(file).episodes()
     assert (episode.environment, episode.whole) == ("counter", True)
     with ThreadPoolExecutor(1) as pool:  # playwright has the loop of this thread
-        verdict = pool.submit(asyncio.run, Player(episode, venue, Rules()).verdict()).result()
-    assert verdict.outcome is Outcome.SAME
+        verdict = pool.submit(asyncio.run, ReplayPlayer(episode, venue, ReplayRules()).verdict()).result()
+    assert verdict.outcome is ReplayOutcome.SAME
     visitor.open(counter, "replay")
     page = visitor.page
     page.locator("#file").set_input_files(file)

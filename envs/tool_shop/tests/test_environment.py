@@ -16,7 +16,7 @@ from tool_shop.server.tool_shop_environment import MOST_CALLS, ToolShopEnvironme
 from openenv.client.mcp_client import SyncMCPToolClient
 from openenv.errors import InvalidArgument, ResetRequired, ToolFailed
 from openenv.mcp import CallToolAction
-from openenv.mcp.methods import Ask, answer
+from openenv.mcp.environment import ToolRequest, answer
 from openenv.testing import EnvironmentConformance
 from openenv.types import StepResult
 
@@ -260,7 +260,9 @@ def test_a_tool_that_is_called_after_the_end_changes_nothing_on_any_road() -> No
     environment.reset(split="train", index=0)
     environment.step(CallToolAction(tool_name="finish"))
     before = environment.save_state()["image"]
-    late = answer(environment, Ask("update_address", {"customer_id": 1, "address": "1 New Road"}, standard=False))
+    late = answer(
+        environment, ToolRequest("update_address", {"customer_id": 1, "address": "1 New Road"}, standard=False)
+    )
     assert isinstance(late, dict)
     assert "the episode has ended" in late["error"]["message"]
     assert environment.save_state()["image"] == before

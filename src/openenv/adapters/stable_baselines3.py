@@ -51,7 +51,7 @@ class SB3VecEnv(VecEnv):
         """Starts an episode in each environment, with the seeds and options that were set before."""
         seeds: Any = None if all(seed is None for seed in self._seeds) else list(self._seeds)
         observations, infos = self.envs.reset(seed=seeds, options=self._common_options())
-        self.reset_infos = _apart(infos, self.num_envs)
+        self.reset_infos = _split_infos(infos, self.num_envs)
         self._reset_seeds()
         self._reset_options()
         return observations
@@ -69,7 +69,7 @@ class SB3VecEnv(VecEnv):
         """
         observations, rewards, terminated, truncated, infos = self.envs.step(self._actions)
         dones = terminated | truncated
-        told = _apart(infos, self.num_envs)
+        told = _split_infos(infos, self.num_envs)
         for index in np.flatnonzero(dones):
             self.reset_infos[index] = {
                 name: value for name, value in told[index].items() if name not in {"final_obs", "final_info"}
@@ -116,14 +116,14 @@ class SB3VecEnv(VecEnv):
         return first or None
 
 
-def _apart(infos: dict[str, Any], count: int) -> Infos:
+def _split_infos(infos: dict[str, Any], count: int) -> Infos:
     """The infos of each environment, out of those of all."""
     told: Infos = [{} for _ in range(count)]
     for name, values in infos.items():
         mask: Sequence[bool] | None = infos.get(f"_{name}")
         if mask is None:  # it is a mask itself
             continue
-        single = _apart(values, count) if isinstance(values, dict) else values
+        single = _split_infos(values, count) if isinstance(values, dict) else values
         for index in np.flatnonzero(mask):
             told[index][name] = single[index]
     return told

@@ -1,10 +1,10 @@
-"""Clients and actions by the name of their environment."""
+"""Find clients and action classes by the name of an environment."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..lazy import lazy as _lazy
+from .._imports import lazy as _lazy
 
 if TYPE_CHECKING:
     from .auto_action import AutoAction

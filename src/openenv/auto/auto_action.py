@@ -1,4 +1,4 @@
-"""`AutoAction`: the action class of an environment, by the environment's name."""
+"""`AutoAction`: the action class of an environment by name."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ from typing import Any, NoReturn
 
 from ..client import GenericAction
 from ..errors import OpenEnvError
-from . import catalog
+from ..project import catalog
 from .auto_env import entry_of
-from .classes import class_of
-from .words import described
-
-__all__ = ["AutoAction"]
+from .classes import class_of, entry_info
 
 
 class AutoAction:
@@ -52,7 +49,7 @@ class AutoAction:
         entry = entry_of(name)
         action = class_of(entry, "action")
         fields = {field: str(info.annotation) for field, info in getattr(action, "model_fields", {}).items()}
-        return {**described(entry), "module": action.__module__, "fields": fields}
+        return {**entry_info(entry), "module": action.__module__, "fields": fields}
 
     @classmethod
     def list_actions(cls) -> list[str]:

@@ -1,4 +1,4 @@
-"""The classes of an environment's package: as its manifest names them, or found among what it defines."""
+"""Find the client, action and observation classes of an environment's package."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ import inspect
 from types import ModuleType
 from typing import Any, Literal
 
+from .._introspection import type_arguments
 from ..client import EnvClient
 from ..errors import ImportFailed, UsageError
-from ..generics import type_arguments
 from ..project import attribute_of, import_module
+from ..project.catalog import EnvironmentEntry
 from ..types import Action, Observation
-from .catalog import Entry
-
-__all__ = ["Kind", "class_of"]
 
 Kind = Literal["client", "action", "observation"]
 _BASES: dict[Kind, type[Any]] = {"client": EnvClient, "action": Action, "observation": Observation}
@@ -28,7 +26,7 @@ _TOOL_CLIENTS = "openenv.client.mcp_client"
 _PLACES: dict[Kind, int] = {"action": 0, "observation": 1}
 
 
-def class_of(entry: Entry, kind: Kind) -> type[Any]:
+def class_of(entry: EnvironmentEntry, kind: Kind) -> type[Any]:
     """A class of an environment.
 
     The manifest's word counts first. Without one, the client is the only subclass of `EnvClient` that `client.py`
@@ -48,7 +46,7 @@ def class_of(entry: Entry, kind: Kind) -> type[Any]:
     return of_client or _only(entry, kind)
 
 
-def _made_for(entry: Entry, kind: Kind) -> type[Any] | None:
+def _made_for(entry: EnvironmentEntry, kind: Kind) -> type[Any] | None:
     """The type that the environment's client was made for, if it has one client and that says so."""
     manifest = entry.manifest
     if manifest is not None and manifest.client is not None:
@@ -75,7 +73,7 @@ def _of_tools(client: type[Any], kind: Kind) -> type[Any] | None:
     return found
 
 
-def _only(entry: Entry, kind: Kind) -> type[Any]:
+def _only(entry: EnvironmentEntry, kind: Kind) -> type[Any]:
     found = _candidates(entry, kind)
     base, what = _BASES[kind].__name__, f"{entry.package} ({entry.manifest_path or entry.folder})"
     key = f"`{kind}: module:Name` in its openenv.yaml"
@@ -87,7 +85,7 @@ def _only(entry: Entry, kind: Kind) -> type[Any]:
     return found[0]
 
 
-def _candidates(entry: Entry, kind: Kind) -> list[type[Any]]:
+def _candidates(entry: EnvironmentEntry, kind: Kind) -> list[type[Any]]:
     """The classes of a kind in the first module that defines some; bases of others among them do not count."""
     for name in _MODULES[kind]:
         module = _module(entry, name)
@@ -122,7 +120,7 @@ def _values(module: ModuleType, package: str) -> tuple[list[Any], ImportFailed |
     return values, failure
 
 
-def _module(entry: Entry, name: str) -> ModuleType | None:
+def _module(entry: EnvironmentEntry, name: str) -> ModuleType | None:
     """A module of the package, the package itself for the empty name; None if there is none of that name."""
     package = import_module(entry.package, entry.package)
     if not name:
@@ -135,7 +133,7 @@ def _module(entry: Entry, name: str) -> ModuleType | None:
     return import_module(whole, entry.package) if there else None
 
 
-def _named(entry: Entry, kind: Kind, reference: str) -> type[Any]:
+def _named(entry: EnvironmentEntry, kind: Kind, reference: str) -> type[Any]:
     """What a key of the manifest names: `module:Name`, from the package or from anywhere, or a name alone."""
     what = f"{entry.manifest_path}: `{kind}: {reference}`"
     module, colon, name = reference.rpartition(":")
@@ -147,15 +145,42 @@ def _named(entry: Entry, kind: Kind, reference: str) -> type[Any]:
     return found
 
 
-def _by_module(entry: Entry, module: str, name: str, what: str) -> Any:
+def _by_module(entry: EnvironmentEntry, module: str, name: str, what: str) -> Any:
     inside = _module(entry, module.removeprefix(f"{entry.package}.")) if module != entry.package else None
     return attribute_of(inside or import_module(module, what), name, what)
 
 
-def _by_name(entry: Entry, kind: Kind, name: str, what: str) -> Any:
+def _by_name(entry: EnvironmentEntry, kind: Kind, name: str, what: str) -> Any:
     for place in _MODULES[kind]:
         module = _module(entry, place)
         if module is not None and hasattr(module, name):
             return getattr(module, name)
     where = ", ".join(f"{place}.py" if place else entry.package for place in _MODULES[kind])
     raise UsageError(f"{what}: there is no {name} in {where}; write module:{name}")
+
+
+def entry_info(entry: EnvironmentEntry) -> dict[str, Any]:
+    """Its facts by name. A class that cannot be told is None; raises `ImportFailed` if nothing can be imported."""
+    manifest = entry.manifest
+    return {
+        "env_key": entry.key,
+        "name": manifest.name if manifest else entry.key,
+        "env_name": manifest.name if manifest else entry.key,
+        "package": entry.distribution or "openenv",
+        "version": entry.version,
+        "description": (manifest.description if manifest else None) or entry.summary,
+        "action_class": _class_name(entry, "action"),
+        "observation_class": _class_name(entry, "observation"),
+        "default_image": f"{entry.key}-env:latest",
+        "manifest": None if entry.manifest_path is None else str(entry.manifest_path),
+        "spec_version": manifest.spec_version if manifest else None,
+    }
+
+
+def _class_name(entry: EnvironmentEntry, kind: Kind) -> str | None:
+    try:
+        return class_of(entry, kind).__name__
+    except ImportError:
+        raise
+    except UsageError:
+        return None

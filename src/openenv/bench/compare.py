@@ -1,4 +1,4 @@
-"""Two measurements side by side."""
+"""Compare two measurements: ratios with confidence intervals."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from .._statistics import welch_interval
 from ..errors import UsageError
 from .result import Result
-from .welch import welch_interval
-
-__all__ = ["NO_DIFFERENCE", "Comparison", "compare"]
 
 NO_DIFFERENCE = "no difference shown"
 _FASTER, _SMALLER = ("faster", "slower"), ("smaller", "larger")
@@ -31,7 +29,7 @@ _VERDICTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class FigureComparison:
     """One figure of two measurements.
 
     Attributes:
@@ -53,7 +51,7 @@ class Comparison:
     verdict: str
 
 
-def compare(first: Result, second: Result) -> list[Comparison]:
+def compare(first: Result, second: Result) -> list[FigureComparison]:
     """All figures that both files have.
 
     Ratios are taken between logarithms, whose difference Welch's interval bounds: so an interval of a ratio is as
@@ -104,11 +102,11 @@ def _values(trials: Sequence[Mapping[str, Any]], figure: str) -> list[float]:
     return [value for value in values if isinstance(value, (int, float)) and 0 < value < math.inf]
 
 
-def _comparison(case: str, figure: str, ours: Sequence[float], theirs: Sequence[float]) -> Comparison:
+def _comparison(case: str, figure: str, ours: Sequence[float], theirs: Sequence[float]) -> FigureComparison:
     logs = [math.log(value) for value in ours], [math.log(value) for value in theirs]
     interval = welch_interval(*logs)
     low, high = (math.exp(interval[0]), math.exp(interval[1])) if interval else (None, None)
-    return Comparison(
+    return FigureComparison(
         case=case,
         figure=figure,
         first=fmean(ours),

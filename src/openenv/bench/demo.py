@@ -7,19 +7,14 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from .._plots import require_matplotlib
+from .._tuning import raise_file_limit
 from ..errors import MissingExtra
-from .canvas import require_matplotlib
-from .crew import Counts
+from .batch import Mode, RequestBatch, run_batch
 from .demo_report import write_demo
-from .episode import Batch
-from .file_limit import check_share, raise_file_limit
-from .games import Games, Play, play_games
-from .row import Mode
+from .games import DemoWorkload, EpisodeRow, Games, play_games
+from .load import LoadCounts, check_share
 from .served import ServedTarget
-from .storm import storm
-from .workload import Workload
-
-__all__ = ["Demo", "check_demo", "run_demo"]
 
 WAIT_S = 1.0
 TIMEOUT_S = 60.0
@@ -65,8 +60,8 @@ def check_demo(demo: Demo) -> None:
 def run_demo(
     demo: Demo,
     stage: Callable[[str], None] = lambda text: None,
-    progress: Callable[[str, int, Counts], None] = lambda workload, total, counts: None,
-) -> list[Workload]:
+    progress: Callable[[str, int, LoadCounts], None] = lambda workload, total, counts: None,
+) -> list[DemoWorkload]:
     """Runs all workloads and writes `raw.jsonl`, `summary.csv` and `report.html`.
 
     Args:
@@ -85,21 +80,23 @@ def run_demo(
     return workloads
 
 
-def _benchmark(demo: Demo, stage: Callable[[str], None], progress: Callable[[str, int, Counts], None]) -> Workload:
+def _benchmark(
+    demo: Demo, stage: Callable[[str], None], progress: Callable[[str, int, LoadCounts], None]
+) -> DemoWorkload:
     name, workers = "benchmark", os.cpu_count() or 1
     stage(f"serving {name} with {workers} worker{'s' if workers > 1 else ''}")
     with ServedTarget(name, workers, max_sessions=demo.sessions + SPARE_SESSIONS) as server:
         memory = _Memory(server)
 
-        def look(counts: Counts) -> None:
+        def look(counts: LoadCounts) -> None:
             memory.look(counts.open)
             progress(name, demo.sessions, counts)
 
         stage(f"{demo.sessions:,} sessions at once: connect, reset, a step of {WAIT_S:g} s, close")
-        batch = Batch(server.url, Mode.WS, demo.sessions, WAIT_S, TIMEOUT_S)
-        done = storm(batch, progress=look)
+        batch = RequestBatch(server.url, Mode.WS, demo.sessions, WAIT_S, TIMEOUT_S)
+        done = run_batch(batch, progress=look)
     rows = [
-        Play(
+        EpisodeRow(
             **asdict(row),
             workload=name,
             session=row.request_id,
@@ -114,7 +111,7 @@ def _benchmark(demo: Demo, stage: Callable[[str], None], progress: Callable[[str
         if row.connect_latency is not None and row.total_latency is not None
     ]
     opened = sum(row.connect_latency is not None for row in rows)
-    return Workload(name, opened, done.wall_s, memory.per_session, rows, spans)
+    return DemoWorkload(name, opened, done.wall_s, memory.per_session, rows, spans)
 
 
 def _game(
@@ -122,8 +119,8 @@ def _game(
     env_id: str,
     actions: int,
     stage: Callable[[str], None],
-    progress: Callable[[str, int, Counts], None],
-) -> Workload:
+    progress: Callable[[str, int, LoadCounts], None],
+) -> DemoWorkload:
     target = f"gymnasium:{env_id}"
     stage(f"serving {target}")
     with ServedTarget(target, max_sessions=demo.concurrency + SPARE_SESSIONS) as server:
@@ -136,7 +133,7 @@ def _game(
             at_meeting=lambda number: memory.look(demo.concurrency * number),
             progress=lambda counts: progress(env_id, demo.episodes, counts),
         )
-    return Workload(env_id, len(plays.spans), plays.wall_s, memory.per_session, plays.rows, plays.spans)
+    return DemoWorkload(env_id, len(plays.spans), plays.wall_s, memory.per_session, plays.rows, plays.spans)
 
 
 class _Memory:

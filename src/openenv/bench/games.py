@@ -1,4 +1,4 @@
-"""Whole episodes by a random policy, over sessions that play one after the other."""
+"""Episodes by a random policy, and their figures."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
+from .._statistics import Quantiles, quantiles_of
+from .._tuning import raise_file_limit
 from ..client import GenericEnvClient
-from .crew import Counts, Member, run_crew, run_loop, without_gc
-from .file_limit import check_share, raise_file_limit
-from .row import Mode, Row
-
-__all__ = ["Games", "Play", "Plays", "play_games"]
+from .batch import Mode, RequestRow
+from .load import LoadCounts, LoadProcess, check_share, run_load, run_loop, without_gc
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +38,8 @@ class Games:
 
 
 @dataclass(slots=True)
-class Play(Row):
-    """One episode. Its latencies are those of a `Row`, with these differences:
+class EpisodeRow(RequestRow):
+    """One episode. Its latencies are those of a `RequestRow`, with these differences:
 
     Attributes:
         connect_latency: Of the first episode of a session; None for those that find it connected.
@@ -63,7 +62,7 @@ class Play(Row):
 
 
 @dataclass(slots=True)
-class Plays:
+class EpisodeRows:
     """What came of games.
 
     Attributes:
@@ -72,7 +71,7 @@ class Plays:
         wall_s: From the first connect to the last close.
     """
 
-    rows: list[Play]
+    rows: list[EpisodeRow]
     spans: list[tuple[float, float]]
     wall_s: float
 
@@ -81,8 +80,8 @@ def play_games(
     games: Games,
     workload: str,
     at_meeting: Callable[[int], None] = lambda number: None,
-    progress: Callable[[Counts], None] = lambda counts: None,
-) -> Plays:
+    progress: Callable[[LoadCounts], None] = lambda counts: None,
+) -> EpisodeRows:
     """Plays all episodes, from one process of its own.
 
     Args:
@@ -92,28 +91,28 @@ def play_games(
         progress: Called about ten times a second; `finished` counts episodes.
     """
     check_share(games.sessions, 1, raise_file_limit())
-    (plays,) = run_crew(partial(_play_all, games), [workload], at_meeting=at_meeting, progress=progress)
+    (plays,) = run_load(partial(_play_all, games), [workload], at_meeting=at_meeting, progress=progress)
     return plays
 
 
-def _play_all(games: Games, member: Member, workload: str) -> Plays:
+def _play_all(games: Games, member: LoadProcess, workload: str) -> EpisodeRows:
     without_gc()
     member.meet()
-    return run_loop(_Table(games, workload, member).play())
+    return run_loop(_EpisodeRunner(games, workload, member).play())
 
 
-class _Table:
+class _EpisodeRunner:
     """The sessions, and the episodes that they take from one heap."""
 
-    def __init__(self, games: Games, workload: str, member: Member):
+    def __init__(self, games: Games, workload: str, member: LoadProcess):
         self._games = games
         self._workload = workload
         self._member = member
         self._numbers: Iterator[int] = iter(range(games.episodes))
-        self._rows: list[Play] = []
+        self._rows: list[EpisodeRow] = []
         self._spans: list[tuple[float, float]] = []
 
-    async def play(self) -> Plays:
+    async def play(self) -> EpisodeRows:
         """Plays until no episode is left, then lets the others know, then closes."""
         began = time.perf_counter()
         clients = [
@@ -127,14 +126,14 @@ class _Table:
         opened = await asyncio.gather(*(self._session(number, client) for number, client in enumerate(clients)))
         self._member.meet()
         await asyncio.gather(*(self._close(client, when) for client, when in zip(clients, opened, strict=True)))
-        return Plays(self._rows, self._spans, time.perf_counter() - began)
+        return EpisodeRows(self._rows, self._spans, time.perf_counter() - began)
 
     async def _session(self, session: int, client: GenericEnvClient) -> float | None:
         """Plays episodes one after the other. Returns when the session was opened, None if it never was."""
         opened: float | None = None
         for number in self._numbers:
             seed = self._games.seed + number
-            row = Play(
+            row = EpisodeRow(
                 number,
                 Mode.WS,
                 time.time(),
@@ -161,7 +160,7 @@ class _Table:
             self._member.count("finished")
         return opened
 
-    async def _episode(self, row: Play, client: GenericEnvClient, seed: int) -> None:
+    async def _episode(self, row: EpisodeRow, client: GenericEnvClient, seed: int) -> None:
         policy = random.Random(seed)  # noqa: S311  a policy, not a secret
         clock = time.perf_counter
         sent = clock()
@@ -185,3 +184,83 @@ class _Table:
         if opened is not None:
             self._spans.append((opened, time.perf_counter()))
             self._member.count("closed")
+
+
+PHASES = ("connect", "reset", "step", "total")
+
+
+@dataclass(frozen=True, slots=True)
+class DemoSummary:
+    """A line of the demo's `summary.csv`. Latencies are seconds."""
+
+    workload: str
+    requests: int
+    successful: int
+    failed: int
+    success_rate: float
+    sessions: int
+    total_wall_time: float
+    sessions_per_second: float
+    steps: int
+    steps_per_second: float
+    memory_per_session_kb: float
+
+
+@dataclass(slots=True)
+class DemoWorkload:
+    """What one part of the demo came to.
+
+    Attributes:
+        name: What was served.
+        sessions: Sessions that were opened.
+        wall_s: Seconds from the first connect to the last close.
+        session_bytes: By how much the server's resident memory grew for each open session.
+        rows: One a request or episode.
+        spans: From when to when each session was connected and had something to do, in seconds of one clock.
+    """
+
+    name: str
+    sessions: int
+    wall_s: float
+    session_bytes: float
+    rows: list[EpisodeRow]
+    spans: list[tuple[float, float]] = field(default_factory=list)
+
+    @property
+    def successful(self) -> int:
+        return sum(row.success for row in self.rows)
+
+    @property
+    def failed(self) -> int:
+        return len(self.rows) - self.successful
+
+    @property
+    def steps(self) -> int:
+        return sum(row.steps for row in self.rows)
+
+    def latencies(self, phase: str) -> list[float]:
+        """Seconds: of every step, and of what else succeeded, by the name of its phase."""
+        good = [row for row in self.rows if row.success]
+        if phase == "step":
+            return [latency for row in good for latency in row.step_latencies]
+        return [value for row in good if (value := getattr(row, f"{phase}_latency")) is not None]
+
+    def spreads(self) -> dict[str, Quantiles]:
+        """The quantiles of every phase."""
+        return {phase: quantiles_of(self.latencies(phase)) for phase in PHASES}
+
+    def line(self) -> DemoSummary:
+        """What `summary.csv` says, but for the latencies."""
+        return DemoSummary(
+            workload=self.name,
+            requests=len(self.rows),
+            successful=self.successful,
+            failed=self.failed,
+            success_rate=self.successful / len(self.rows),
+            sessions=self.sessions,
+            total_wall_time=self.wall_s,
+            sessions_per_second=self.sessions / self.wall_s,
+            steps=self.steps,
+            steps_per_second=self.steps / self.wall_s,
+            memory_per_session_kb=self.session_bytes / 1024,
+        )

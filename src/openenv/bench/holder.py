@@ -12,8 +12,6 @@ from typing import Any
 from ..environment import Environment
 from ..types import Action, Observation, State
 
-__all__ = ["TARGET", "Held", "Hold", "Holder"]
-
 TARGET = "openenv.bench.holder:Holder"
 """What serves it, as `openenv serve` takes it."""
 MEBIBYTE = 1024 * 1024

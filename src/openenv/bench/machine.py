@@ -1,15 +1,88 @@
-"""The machine that measures, for everything that is written down about a measurement."""
+"""The machine that measures, and the CPU time and memory of processes on it."""
 
 from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
 from .. import __version__
+from ..errors import UsageError
 
-__all__ = ["machine"]
+PROC = Path("/proc")
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class Processes:
+    """Processes that somebody else has started, and all below them.
+
+    Raises:
+        UsageError: One of them is no process, at the beginning or at a reading.
+    """
+
+    def __init__(self, roots: Iterable[int]):
+        self._roots = list(roots)
+        process_tree(self._roots)
+
+    def cpu_seconds(self) -> float:
+        """CPU time that they have used so far."""
+        return cpu_seconds(process_tree(self._roots))
+
+    def resident_bytes(self) -> int:
+        """Resident memory of them."""
+        return resident_bytes(process_tree(self._roots))
+
+
+def process_tree(roots: Iterable[int]) -> list[int]:
+    """The processes that live now: `roots`, their children, and so on.
+
+    Raises:
+        UsageError: One of the roots is no process.
+    """
+    children: dict[int, list[int]] = {}
+    for entry in PROC.iterdir():
+        if entry.name.isdigit() and (fields := _stat(int(entry.name))):
+            children.setdefault(int(fields[1]), []).append(int(entry.name))
+    found: dict[int, None] = {}
+    waiting = list(roots)
+    for root in waiting:
+        if not _stat(root):
+            raise UsageError(f"there is no process {root} on this machine")
+    while waiting:
+        pid = waiting.pop()
+        found[pid] = None
+        waiting += children.get(pid, [])
+    return list(found)
+
+
+def cpu_seconds(pids: Iterable[int]) -> float:
+    """CPU time used so far, user and system, by those processes that still live. Counted in 10 ms steps."""
+    return sum(_TICK_S * (int(fields[11]) + int(fields[12])) for pid in pids if (fields := _stat(pid)))
+
+
+def resident_bytes(pids: Iterable[int]) -> int:
+    """Resident memory of those processes that still live; what they share counts for each."""
+    total = 0
+    for pid in pids:
+        try:
+            total += int((PROC / str(pid) / "statm").read_text().split()[1]) * _PAGE_BYTES
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return total
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields after the name (state, parent, ...); none if there is no such process."""
+    try:
+        text = (PROC / str(pid) / "stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    # The name stands in parentheses and may hold anything.
+    return text.rpartition(")")[2].split()
+
 
 _CPUINFO = Path("/proc/cpuinfo")
 # What a step goes through.

@@ -1,13 +1,19 @@
-"""A report in one HTML file: nothing in it is fetched from anywhere."""
+"""Report and figures of `openenv bench scale`, in one HTML file and as PNG."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from typing import TYPE_CHECKING
 
-__all__ = ["Report", "Table"]
+from .._plots import COLOURS, canvas, colours, png_of, require_matplotlib
+from .batch import BatchSummary, max_batch
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 72rem;
@@ -28,7 +34,7 @@ dt { color: #555; } dd { margin: 0; }
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ReportTable:
     """A table of a report. Strings that are no numbers are set left."""
 
     title: str
@@ -38,7 +44,7 @@ class Table:
 
 
 @dataclass(slots=True)
-class Report:
+class HtmlReport:
     """What a measurement has to say.
 
     Attributes:
@@ -52,7 +58,7 @@ class Report:
     title: str
     lead: str
     facts: Mapping[str, str] = field(default_factory=dict)
-    tables: Sequence[Table] = ()
+    tables: Sequence[ReportTable] = ()
     pictures: Mapping[str, bytes] = field(default_factory=dict)
 
     def html(self) -> str:
@@ -72,7 +78,7 @@ class Report:
         return "\n".join(parts) + "\n"
 
 
-def _table(table: Table) -> str:
+def _table(table: ReportTable) -> str:
     header = "".join(f"<th>{escape(name)}</th>" for name in table.header)
     lines = "".join(f"<tr>{''.join(_cell(cell) for cell in row)}</tr>" for row in table.rows)
     note = f'<p class="note">{escape(table.note)}</p>' if table.note else ""
@@ -90,3 +96,151 @@ def _cell(text: str) -> str:
 def _picture(caption: str, png: bytes) -> str:
     data = base64.b64encode(png).decode()
     return f'<h2>{escape(caption)}</h2><img alt="{escape(caption)}" src="data:image/png;base64,{data}">'
+
+
+# So many labels stand beside one another without touching.
+LABELS_IN_LINE = 5
+
+
+def scale_figures(summaries: Sequence[BatchSummary], cores: int) -> dict[str, bytes]:
+    """The pictures of `openenv bench scale`, by the names of their files.
+
+    Args:
+        summaries: At least one.
+        cores: Of the machine that served.
+
+    Raises:
+        MissingExtra: matplotlib is not installed.
+    """
+    require_matplotlib()
+    return {
+        "success_rate.png": success_lines(summaries),
+        "latency.png": latency_lines(summaries),
+        "max_batch.png": batch_bars(summaries, cores),
+        "p99_heatmap.png": heat_map(summaries),
+    }
+
+
+def success_lines(summaries: Sequence[BatchSummary]) -> bytes:
+    """Success rate against the number of sessions: one line a wait, the worst repetition of each point."""
+    with canvas(1, 1) as (figure, (axes,)):
+        groups = _by_wait(summaries)
+        for number, (colour, (wait, group)) in enumerate(zip(colours(), groups.items(), strict=False)):
+            sizes = _by_size(group)
+            worst = [100 * min(s.successful / s.num_requests for s in batch) for batch in sizes.values()]
+            # Lines often lie upon one another: those below are wider.
+            width = 1.5 + 1.2 * (len(groups) - 1 - number)
+            line = axes.plot(list(sizes), worst, linewidth=width, color=colour, label=_wait_label(wait))[0]
+            line.set(marker="o", markersize=4 + width, clip_on=False)
+        axes.axhline(95, color="#999999", linewidth=1, linestyle="--")
+        axes.annotate("95 %", (0.005, 94), xycoords=("axes fraction", "data"), va="top", color="#777777", size=9)
+        _size_axis(axes, summaries)
+        axes.set_ylim(0, 102)
+        axes.set_ylabel("successful requests, %")
+        axes.set_title("Success rate (worst repetition)")
+        axes.legend(loc="lower left")
+        return png_of(figure)
+
+
+def latency_lines(summaries: Sequence[BatchSummary]) -> bytes:
+    """Latency of a whole request against the number of sessions: a panel a wait, the mean of the repetitions."""
+    groups = _by_wait(summaries)
+    with canvas(1, len(groups)) as (figure, panels):
+        for axes, (wait, group) in zip(panels, groups.items(), strict=True):
+            sizes = _by_size(group)
+            for colour, name in zip(COLOURS, ("p50", "p95", "p99"), strict=False):
+                points = [_mean(getattr(s, f"total_{name}") for s in batch) for batch in sizes.values()]
+                axes.plot(list(sizes), points, marker="o", color=colour, label=name.upper())
+            if wait:
+                axes.axhline(wait, color="#999999", linewidth=1, linestyle="--", label="the wait itself")
+            _size_axis(axes, summaries)
+            axes.set_ylim(bottom=0)
+            axes.set_title(f"Connect + reset + step, {_wait_label(wait)}")
+        panels[0].set_ylabel("seconds")
+        panels[0].legend(loc="upper left")
+        return png_of(figure)
+
+
+def batch_bars(summaries: Sequence[BatchSummary], cores: int) -> bytes:
+    """The largest batch of which 95 % succeeded, by wait: the whole server, and per core of it."""
+    from matplotlib.ticker import MaxNLocator
+
+    groups = _by_wait(summaries)
+    names = [_wait_label(wait) for wait in groups]
+    largest = [max_batch(group) for group in groups.values()]
+    panels_of = {
+        "Max batch (at least 95 % success)": [float(size) for size in largest],
+        f"Max batch per core ({cores} core{'s' if cores > 1 else ''})": [size / cores for size in largest],
+    }
+    with canvas(1, 2) as (figure, panels):
+        for axes, colour, (title, heights) in zip(panels, COLOURS, panels_of.items(), strict=False):
+            bars = axes.bar(names, heights, color=colour, width=min(0.6, 0.18 * len(names) + 0.1))
+            axes.bar_label(bars, [f"{height:,.0f}" for height in heights], padding=3)
+            axes.set_xlim(-0.7, len(names) - 0.3)
+            axes.set_ylim(0, 1.15 * max(*heights, 1.0))
+            axes.grid(visible=False, axis="x")
+            axes.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+            axes.yaxis.set_major_formatter("{x:,.0f}")
+            axes.set_ylabel("sessions")
+            axes.set_title(title)
+        return png_of(figure)
+
+
+def heat_map(summaries: Sequence[BatchSummary]) -> bytes:
+    """P99 of a whole request, number of sessions by wait, the worst repetition of each."""
+    waits, sizes = _by_wait(summaries), sorted({s.num_requests for s in summaries})
+    cells = [
+        [
+            max((s.total_p99 for s in group if s.num_requests == size and s.total_p99 is not None), default=math.nan)
+            for size in sizes
+        ]
+        for group in waits.values()
+    ]
+    with canvas(1, 1) as (figure, (axes,)):
+        image = axes.imshow(cells, cmap="YlOrRd", aspect="auto", vmin=0, origin="lower")
+        top = max((value for row in cells for value in row if not math.isnan(value)), default=1.0)
+        for y, row in enumerate(cells):
+            for x, value in enumerate(row):
+                text = "none" if math.isnan(value) else f"{value:.3g} s"
+                dark = not math.isnan(value) and value > 0.6 * top
+                axes.text(x, y, text, ha="center", va="center", color="white" if dark else "#222222")
+        axes.set_xticks(range(len(sizes)), [f"{size:,}" for size in sizes])
+        axes.set_yticks(range(len(waits)), [f"{wait:g} s" for wait in waits])
+        axes.grid(visible=False)
+        axes.set_xlabel("sessions at once")
+        axes.set_ylabel("wait of the step")
+        axes.set_title("P99 of connect + reset + step (worst repetition)")
+        figure.colorbar(image, ax=axes, label="seconds")
+        return png_of(figure)
+
+
+def _by_wait(summaries: Iterable[BatchSummary]) -> dict[float, list[BatchSummary]]:
+    groups: dict[float, list[BatchSummary]] = {}
+    for summary in sorted(summaries, key=lambda s: s.wait_seconds):
+        groups.setdefault(summary.wait_seconds, []).append(summary)
+    return groups
+
+
+def _by_size(summaries: Iterable[BatchSummary]) -> dict[int, list[BatchSummary]]:
+    groups: dict[int, list[BatchSummary]] = {}
+    for summary in sorted(summaries, key=lambda s: s.num_requests):
+        groups.setdefault(summary.num_requests, []).append(summary)
+    return groups
+
+
+def _mean(values: Iterable[float | None]) -> float:
+    there = [value for value in values if value is not None]
+    return sum(there) / len(there) if there else math.nan
+
+
+def _wait_label(wait: float) -> str:
+    return f"{wait:g} s wait"
+
+
+def _size_axis(axes: Axes, summaries: Sequence[BatchSummary]) -> None:
+    sizes = sorted({summary.num_requests for summary in summaries})
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sizes, [f"{size:,}" for size in sizes], rotation=30 if len(sizes) > LABELS_IN_LINE else 0)
+    axes.set_xlim(sizes[0] / 1.3, sizes[-1] * 1.3)
+    axes.minorticks_off()
+    axes.set_xlabel("sessions at once")

@@ -9,18 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
+from .batch import BatchSummary
 from .machine import machine
-from .step_cost import StepCost, mean_cost
-from .stepper import Loop
-from .summary import Summary
-
-__all__ = ["Result", "read_result", "scale_document", "steps_document"]
+from .steps import ClosedLoop, StepCost, mean_cost
 
 STEPS, SCALE = "steps", "scale"
 
 
 def steps_document(
-    loop: Loop,
+    loop: ClosedLoop,
     command: str,
     target: str | None,
     served_by: str,
@@ -46,7 +43,9 @@ def steps_document(
     }
 
 
-def scale_document(summaries: Sequence[Summary], command: str, target: str | None, served_by: str) -> dict[str, Any]:
+def scale_document(
+    summaries: Sequence[BatchSummary], command: str, target: str | None, served_by: str
+) -> dict[str, Any]:
     """What `openenv bench scale` writes to `result.json`; arguments as above."""
     workload = {"target": target, "mode": summaries[0].mode}
     batches = [{**asdict(summary), "host_spread": summary.host_spread} for summary in summaries]

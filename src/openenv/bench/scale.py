@@ -1,30 +1,214 @@
-"""How many sessions at once a server carries: a grid of storms, and what is written about it."""
+"""How many sessions at once a server carries: a grid of batches, on servers launched for it if wanted."""
 
 from __future__ import annotations
 
 import json
 import os
+import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from http.client import HTTPException
 from pathlib import Path
+from typing import Any, Self
+from urllib.request import ProxyHandler, Request, build_opener
 
+from .._plots import require_matplotlib
+from .._tuning import raise_file_limit
 from ..errors import UsageError
-from .canvas import require_matplotlib
-from .crew import Counts
-from .episode import Batch, require_httpx
-from .figures import scale_figures
-from .file_limit import check_share, enough_processes, raise_file_limit
-from .hosts import host_sentences, hosts_tables
+from ..providers import Gateway, deploy
+from ..providers.catalog import catalog_entry
+from ..providers.deployment import Deployment
+from ..providers.spec import LaunchSpec
+from .batch import (
+    BatchSummary,
+    Mode,
+    RequestBatch,
+    error_counts,
+    max_batch,
+    require_httpx,
+    run_batch,
+    summarize,
+    write_rows,
+    write_summaries,
+)
+from .load import LoadCounts, check_share, enough_processes
 from .machine import machine
-from .report import Report, Table
+from .report import HtmlReport, ReportTable, scale_figures
 from .result import scale_document
-from .row import Mode, write_rows
-from .storm import storm
-from .summary import Summary, error_counts, max_batch, summarize, write_summaries
 
-__all__ = ["Grid", "ScaleResult", "check_grid", "measure_scale"]
+GATEWAYS = ("none", "envoy")
+# Until servers have no session any more, and between two looks.
+SETTLE_S, LOOK_S = 10.0, 0.1
+_HELD = b"openenv_slots_held "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchPlan:
+    """What is to be launched.
+
+    Attributes:
+        provider: Where, by its name in `providers.catalog`.
+        provider_options: Arguments of the provider.
+        spec: The servers.
+        gateway: What is before them: `envoy`, or `none` for a load that chooses among them.
+        sessions: How many there will be at one time.
+    """
+
+    provider: str
+    spec: LaunchSpec
+    gateway: str
+    sessions: int
+    provider_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        catalog_entry(self.provider)
+        if self.gateway not in GATEWAYS:
+            raise UsageError(f"gateway must be one of {', '.join(GATEWAYS)}, got {self.gateway!r}")
+
+    @property
+    def words(self) -> str:
+        """What it is, in words."""
+        what = getattr(self.spec, self.spec.form)
+        before = "" if self.gateway == "none" else f", behind {self.gateway.capitalize()}"
+        return f"{self.spec.count} x {what} on {self.provider}{before}"
+
+
+class LaunchedServers:
+    """Servers, ready, and gone when the block is left, however it is left.
+
+    Args:
+        launching: What.
+    """
+
+    def __init__(self, launching: LaunchPlan):
+        self._launching = launching
+        self._stack = ExitStack()
+        self._deployment: Deployment | None = None
+        self.urls: list[str] = []
+
+    def __enter__(self) -> Self:
+        """Launches them and waits until they are ready.
+
+        Raises:
+            UsageError: The place cannot do that.
+            ProviderFailed: It did not.
+        """
+        launching = self._launching
+        with ExitStack() as stack:
+            provider = catalog_entry(launching.provider).make(**launching.provider_options)
+            close = getattr(provider, "close", None)
+            if close is not None:
+                stack.callback(close)
+            self._deployment = deployment = stack.enter_context(deploy(launching.spec, provider))
+            self.urls = deployment.urls
+            if launching.gateway == "envoy":
+                gateway = Gateway(deployment, max_sessions=max(launching.sessions, 1024))
+                self.urls = [stack.enter_context(gateway).url]
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *exc_info: Any) -> None:
+        self._stack.__exit__(*exc_info)
+
+    @property
+    def api_key(self) -> str | None:
+        """The key that they ask for."""
+        return None if self._deployment is None else self._deployment.api_key
+
+    def settle(self) -> None:
+        """Waits until none of the servers has a session any more, for 10 s at most."""
+        assert self._deployment is not None
+        limit = time.monotonic() + SETTLE_S
+        for url in self._deployment.urls:
+            while time.monotonic() < limit and _is_busy(url, self.api_key):
+                time.sleep(LOOK_S)
+
+
+def _is_busy(url: str, api_key: str | None) -> bool:
+    """Whether a server says in its metrics that it has sessions. One that says nothing is taken for idle."""
+    headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+    request = Request(f"{url}/metrics", headers=headers)  # noqa: S310 - the provider's address
+    try:
+        with build_opener(ProxyHandler({})).open(request, timeout=SETTLE_S) as answer:
+            lines = answer.read().splitlines()
+    except (OSError, HTTPException):  # it may die in the middle of its answer
+        return False
+    held = next((line for line in lines if line.startswith(_HELD)), b"x 0")
+    return float(held.split()[1]) > 0
+
+
+# So many sessions for each host miss a given one only once in 20,000 times where each takes any of them, which is
+# worse than any balancer. Smaller batches prove nothing.
+SESSIONS_EACH = 10
+_HOSTS_NOTE = (
+    "A host is a server, as the gateway names it or the load chose it; where neither is known, what the environment "
+    "calls its machine or container. Spread is the distance of the fullest and the emptiest host, by their mean."
+)
+
+
+def host_sentences(summaries: Sequence[BatchSummary]) -> list[str]:
+    """How even the largest batches were, in a sentence; none where there was one host."""
+    shared = [summary for summary in summaries if len(summary.hosts) > 1]
+    if not shared:
+        return []
+    size = max(summary.num_requests for summary in shared)
+    worst = max((summary for summary in shared if summary.num_requests == size), key=_spread)
+    counts = worst.hosts.values()
+    return [
+        f"{size:,} sessions were on {len(counts)} hosts, {min(counts):,} to {max(counts):,} on each: "
+        f"{100 * _spread(worst):.1f} % apart."
+    ]
+
+
+def hosts_tables(summaries: Sequence[BatchSummary]) -> list[ReportTable]:
+    """Where the sessions of each batch were, for the report; nothing where that is not known."""
+    names = sorted({name for summary in summaries for name in summary.hosts})
+    if not names:
+        return []
+    rows = [
+        [
+            f"{summary.num_requests:,}",
+            f"{summary.wait_seconds:g}",
+            str(summary.repetition),
+            f"{100 * _spread(summary):.1f}" if summary.hosts else "-",
+            *(f"{summary.hosts.get(name, 0):,}" for name in names),
+        ]
+        for summary in summaries
+    ]
+    return [ReportTable("Hosts", ["sessions", "wait s", "rep.", "spread %", *names], rows, _HOSTS_NOTE)]
+
+
+def too_few_hosts(summaries: Sequence[BatchSummary], expected: int) -> str | None:
+    """Why the load has not reached as many hosts as expected; None: it has.
+
+    Each batch of `SESSIONS_EACH` sessions or more for each host must have reached all; all batches together must,
+    in any case.
+    """
+    reached = sum((Counter(summary.hosts) for summary in summaries), Counter[str]())
+    if not reached:
+        return (
+            f"{expected} hosts were expected, and none is known: no request succeeded, or nothing says where they "
+            "ran, as the environment `benchmark` (host_url) and Envoys of `openenv gateway` do"
+        )
+    for summary in summaries:
+        if summary.num_requests >= SESSIONS_EACH * expected and len(summary.hosts) < expected:
+            where = f"{summary.num_requests:,} sessions (repetition {summary.repetition})"
+            return f"{expected} hosts were expected, and {where} reached {_told(summary.hosts)}"
+    if len(reached) < expected:
+        return f"{expected} hosts were expected, and the load reached {_told(reached)}"
+    return None
+
+
+def _spread(summary: BatchSummary) -> float:
+    return summary.host_spread or 0.0
+
+
+def _told(hosts: Mapping[str, int]) -> str:
+    return f"{len(hosts)}: " + (", ".join(f"{name} ({count:,})" for name, count in sorted(hosts.items())) or "none")
+
 
 ERRORS_SHOWN = 20
 _NOTE = (
@@ -60,7 +244,7 @@ class Grid:
     timeout_s: float
     processes: int | None = None
 
-    def batches(self, url: str | Sequence[str], api_key: str | None = None) -> list[tuple[Batch, int]]:
+    def batches(self, url: str | Sequence[str], api_key: str | None = None) -> list[tuple[RequestBatch, int]]:
         """What to do, each with the number of its repetition.
 
         Args:
@@ -69,7 +253,7 @@ class Grid:
         """
         first, *further = [url] if isinstance(url, str) else url
         return [
-            (Batch(first, self.mode, sessions, wait, self.timeout_s, tuple(further), api_key), repetition)
+            (RequestBatch(first, self.mode, sessions, wait, self.timeout_s, tuple(further), api_key), repetition)
             for wait in self.waits
             for sessions in self.requests
             for repetition in range(1, self.reps + 1)
@@ -91,7 +275,7 @@ class ScaleResult:
     """
 
     cores: int
-    summaries: list[Summary] = field(default_factory=list)
+    summaries: list[BatchSummary] = field(default_factory=list)
     errors: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     @property
@@ -145,7 +329,7 @@ def measure_scale(
     target: str | None = None,
     cores: int | None = None,
     settle: Callable[[], None] = lambda: None,
-    progress: Callable[[Batch, int, Counts], None] = lambda batch, repetition, counts: None,
+    progress: Callable[[RequestBatch, int, LoadCounts], None] = lambda batch, repetition, counts: None,
 ) -> ScaleResult:
     """Does all batches of a grid, one after the other.
 
@@ -168,7 +352,7 @@ def measure_scale(
     with (output_dir / "raw.jsonl").open("w", encoding="utf-8") as raw:
         for batch, repetition in grid.batches(url, api_key):
             settle()
-            done = storm(batch, grid.processes_for(batch.sessions), partial(progress, batch, repetition))
+            done = run_batch(batch, grid.processes_for(batch.sessions), partial(progress, batch, repetition))
             write_rows(raw, done.rows)
             raw.flush()
             result.summaries.append(summarize(done.rows, done.wall_s, repetition))
@@ -185,8 +369,8 @@ def measure_scale(
     return result
 
 
-def _report(result: ScaleResult, grid: Grid, served_by: str, pictures: dict[str, bytes]) -> Report:
-    return Report(
+def _report(result: ScaleResult, grid: Grid, served_by: str, pictures: dict[str, bytes]) -> HtmlReport:
+    return HtmlReport(
         title="How many sessions at once",
         lead=" ".join(result.verdicts()),
         facts={
@@ -201,15 +385,15 @@ def _report(result: ScaleResult, grid: Grid, served_by: str, pictures: dict[str,
     )
 
 
-def _table(summaries: Sequence[Summary]) -> Table:
+def _table(summaries: Sequence[BatchSummary]) -> ReportTable:
     header = ["sessions", "wait s", "rep.", "success %", "wall s"]
     header += [f"{phase} {name.upper()}" for phase in ("connect", "reset", "step") for name in ("p50", "p95", "p99")]
     header += [f"total {name}" for name in ("P50", "P90", "P95", "P99")]
     header += ["sessions/s", "concurrency", "processes", "hosts"]
-    return Table("All batches", header, [_line(summary) for summary in summaries], _NOTE)
+    return ReportTable("All batches", header, [_line(summary) for summary in summaries], _NOTE)
 
 
-def _line(summary: Summary) -> list[str]:
+def _line(summary: BatchSummary) -> list[str]:
     phases = [getattr(summary, f"{p}_{q}") for p in ("connect", "reset", "step") for q in ("p50", "p95", "p99")]
     totals = [summary.total_p50, summary.total_p90, summary.total_p95, summary.total_p99]
     return [
@@ -226,6 +410,6 @@ def _line(summary: Summary) -> list[str]:
     ]
 
 
-def _errors(errors: Counter[tuple[str, str]]) -> Table:
+def _errors(errors: Counter[tuple[str, str]]) -> ReportTable:
     rows = [[kind, message, f"{count:,}"] for (kind, message), count in errors.most_common(ERRORS_SHOWN)]
-    return Table("Failures", ["error", "message", "requests"], rows, "The most frequent ones.")
+    return ReportTable("Failures", ["error", "message", "requests"], rows, "The most frequent ones.")

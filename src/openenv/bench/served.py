@@ -1,4 +1,4 @@
-"""A server that lives as long as a measurement."""
+"""Servers that run as long as a measurement, and an empty server as the lower bound."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
+from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport, ws_create_server
+
+from .._tuning import raise_file_limit
 from ..client import GenericEnvClient
 from ..errors import ConnectionFailed, LaunchFailed, NotReady
-from ..providers.tether import tethered
-from .file_limit import raise_file_limit
-from .procfs import cpu_seconds, process_tree, resident_bytes
-
-__all__ = ["ServedProcess", "ServedTarget", "probe"]
+from ..providers.process import kill_on_parent_death
+from .load import run_loop
+from .machine import cpu_seconds, process_tree, resident_bytes
 
 # Seconds from the start of a server to its first reset.
 READY_S = 30.0
@@ -74,7 +75,7 @@ class ServedProcess:
         # A session of its own, so that its workers can be ended with it and Ctrl-C is ours to handle.
         try:
             self._process = subprocess.Popen(  # noqa: S603  no shell is involved
-                tethered(self._command),
+                kill_on_parent_death(self._command),
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=self._log,
@@ -213,3 +214,44 @@ def probe(url: str, timeout_s: float = 10.0) -> None:
             await client.reset()
 
     asyncio.run(reset())
+
+
+BACKLOG = 4096
+_ANSWER = (
+    b'{"type":"observation","data":{"observation":{"host_url":"localhost","pid":1,"session_hash":"0123456789abcdef",'
+    b'"waited_seconds":0.0,"timestamp":1700000000.123456},"reward":1.0,"done":false}}'
+)
+
+
+class Floor(ServedProcess):
+    """The floor as a process: there on entering, gone on leaving.
+
+    Args:
+        cpus: The cores it may use; None for all.
+    """
+
+    def __init__(self, cpus: Collection[int] | None = None):
+        super().__init__([sys.executable, "-m", __name__], cpus=cpus)
+
+
+class _Answering(WSListener):
+    def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+        if frame.msg_type is WSMsgType.CLOSE:
+            transport.send_close(WSCloseCode.OK)
+            transport.disconnect()
+        else:
+            transport.send(WSMsgType.TEXT, _ANSWER)
+
+
+async def _serve() -> None:
+    stopped = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+    server = await ws_create_server(lambda _: _Answering(), "127.0.0.1", 0, backlog=BACKLOG)
+    host, port = server.sockets[0].getsockname()
+    sys.stdout.write(f"http://{host}:{port}\n")
+    sys.stdout.flush()
+    await stopped.wait()
+
+
+if __name__ == "__main__":
+    run_loop(_serve())

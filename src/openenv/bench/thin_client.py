@@ -1,19 +1,177 @@
-"""A session that costs the load as little as can be: thousands of them share the machine with the server."""
+"""A WebSocket session that costs the load generator as little CPU as possible."""
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import re
-from collections.abc import Mapping
+import ssl
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import lru_cache
 from typing import Any, cast
+from urllib.parse import urlsplit
 
+from ..client.endpoints import websocket_url
 from ..errors import ConnectionFailed, ConnectionLost, ConnectTimeout, OpenEnvError, ProtocolViolation, StepTimeout
-from ..gateway import HEADER
 from ..protocol import ClientProtocol
-from .destination import Destination
-from .frames import FrameReader, Opcode, client_frame
+from ..providers.gateway import HEADER
 
-__all__ = ["ThinClient"]
+
+class Opcode(IntEnum):
+    """What a frame is."""
+
+    CONTINUATION = 0
+    TEXT = 1
+    BINARY = 2
+    CLOSE = 8
+    PING = 9
+    PONG = 10
+
+
+# A mask is due from every client; this one leaves the bytes as they are.
+_MASK = bytes(4)
+_FINAL, _MASKED = 0x80, 0x80
+
+
+def client_frame(opcode: Opcode, payload: bytes) -> bytes:
+    """One whole message as a client sends it."""
+    size = len(payload)
+    if size < 126:
+        head = bytes((_FINAL | opcode, _MASKED | size))
+    elif size < 1 << 16:
+        head = bytes((_FINAL | opcode, _MASKED | 126)) + size.to_bytes(2, "big")
+    else:
+        head = bytes((_FINAL | opcode, _MASKED | 127)) + size.to_bytes(8, "big")
+    return head + _MASK + payload
+
+
+class FrameReader:
+    """What a server sends, cut into messages."""
+
+    __slots__ = ("_opcode", "_parts", "_rest")
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._parts = b""
+        self._opcode = Opcode.TEXT
+
+    def feed(self, data: bytes) -> Iterator[tuple[Opcode, bytes]]:
+        """The messages that are whole now, each with its kind; the rest waits for more.
+
+        Raises:
+            ProtocolViolation: This is not what a server may send.
+        """
+        rest = self._rest + data if self._rest else data
+        while (bounds := _bounds(rest)) is not None:
+            begin, end = bounds
+            first, payload, rest = rest[0], rest[begin:end], rest[end:]
+            message = self._message(first, payload)
+            if message is not None:
+                # The caller may stop here: what was read is not read again.
+                self._rest = rest
+                yield message
+        self._rest = rest
+
+    def _message(self, first: int, payload: bytes) -> tuple[Opcode, bytes] | None:
+        """A frame as a message; None for a part that is not the last."""
+        try:
+            opcode = Opcode(first & 0x0F)
+        except ValueError:
+            raise ProtocolViolation(f"the server sent a frame of unknown kind {first & 0x0F}") from None
+        if opcode >= Opcode.CLOSE or (opcode and first & _FINAL):
+            return opcode, payload
+        if opcode:
+            self._opcode, self._parts = opcode, b""
+        self._parts += payload
+        return (self._opcode, self._parts) if first & _FINAL else None
+
+
+def _bounds(data: bytes) -> tuple[int, int] | None:
+    """Where the payload of the first frame begins and ends; None if it is not whole yet."""
+    if len(data) < 2:
+        return None
+    size, begin = data[1], 2
+    if size & _MASKED:
+        raise ProtocolViolation("the server sent a masked frame: is it a WebSocket server?")
+    if size >= 126:
+        begin = 4 if size == 126 else 10
+        if len(data) < begin:
+            return None
+        size = int.from_bytes(data[2:begin], "big")
+    return (begin, begin + size) if len(data) >= begin + size else None
+
+
+# An address has about 28,000 ports for one destination, and one that was used rests for a minute. So few of them
+# leave room for many storms a minute, and the kernel finds a free one at its first look.
+SESSIONS_PER_SOURCE = 1024
+_SOURCES_PER_NET = 250
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A server's environment endpoint, ready for connections.
+
+    Attributes:
+        url: In its full form.
+        host, port: Where to connect.
+        handshake: The request that asks for a WebSocket; the key is in it.
+        tls: For `wss`.
+        sources: Whether connections may come from any address 127.x.y.z, as they may to such an address on Linux.
+    """
+
+    url: str
+    host: str
+    port: int
+    handshake: bytes = field(repr=False)
+    tls: ssl.SSLContext | None
+    sources: bool
+
+    def source(self, number: int) -> tuple[str, int] | None:
+        """The local address for a session, by its number within the storm; None leaves it to the system."""
+        if not self.sources:
+            return None
+        net, place = divmod(number // SESSIONS_PER_SOURCE, _SOURCES_PER_NET)
+        return f"127.0.{1 + net}.{1 + place}", 0
+
+
+@lru_cache
+def destination_of(url: str, api_key: str | None = None) -> Destination:
+    """Reads an address in any form that `EnvClient` takes. Proxies of the environment are not used.
+
+    Args:
+        url: The address.
+        api_key: The key that the server asks for.
+
+    Raises:
+        UsageError: It is none.
+    """
+    full = websocket_url(url)
+    parts = urlsplit(full)
+    host, secure = parts.hostname or "", parts.scheme == "wss"
+    path = parts.path + (f"?{parts.query}" if parts.query else "")
+    key = "" if api_key is None else f"Authorization: Bearer {api_key}\r\n"
+    return Destination(
+        url=full,
+        host=host,
+        port=parts.port or (443 if secure else 80),
+        handshake=(
+            f"GET {path} HTTP/1.1\r\nHost: {parts.netloc}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: b25lIGtleSBmb3IgYWxsLg==\r\n{key}\r\n"
+        ).encode(),
+        tls=ssl.create_default_context() if secure else None,
+        sources=sys.platform == "linux" and _is_ipv4_loopback(host),
+    )
+
+
+def _is_ipv4_loopback(host: str) -> bool:
+    try:
+        return ipaddress.IPv4Address(host).is_loopback
+    except ValueError:
+        return False
+
 
 # Seconds for the server to end a connection that was said goodbye to.
 CLOSE_TIMEOUT_S = 2.0

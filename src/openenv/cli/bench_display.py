@@ -11,13 +11,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from ..bench.compare import Comparison
-    from ..bench.quantiles import Spread
-    from ..bench.step_cost import StepCost
-    from ..bench.summary import Summary
-    from ..bench.workload import Workload
+    from .._statistics import Quantiles
+    from ..bench.batch import BatchSummary
+    from ..bench.compare import FigureComparison
+    from ..bench.games import DemoWorkload
+    from ..bench.steps import StepCost
 
-__all__ = ["Display", "compare_table", "demo_table", "milliseconds", "scale_table", "stdout", "step_table"]
 
 # Seconds between two lines in a log.
 LOG_PERIOD_S = 2.0
@@ -112,7 +111,7 @@ def milliseconds(seconds: float | None) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def demo_table(workloads: Iterable[Workload]) -> Table:
+def demo_table(workloads: Iterable[DemoWorkload]) -> Table:
     """The demo in one table: three lines a workload, one a quantile."""
     table = Table(
         title="milliseconds by quantile; of a game, total is a whole episode",
@@ -141,7 +140,7 @@ def demo_table(workloads: Iterable[Workload]) -> Table:
     return table
 
 
-def scale_table(summaries: Sequence[Summary]) -> Table:
+def scale_table(summaries: Sequence[BatchSummary]) -> Table:
     """One line a batch. Latencies are those of whole requests."""
     table = Table()
     for name in ("sessions", "wait\ns", "rep.", "success\n%", "P50\nms", "P95\nms", "P99\nms"):
@@ -178,7 +177,7 @@ def step_table(cost: StepCost, floor: StepCost | None = None) -> Table:
     return table
 
 
-def compare_table(comparisons: Iterable[Comparison]) -> Table:
+def compare_table(comparisons: Iterable[FigureComparison]) -> Table:
     """One line a figure, below the case that it belongs to where there are several."""
     labels = {figure: (label, form) for label, figure, form in (*_FIGURES, *_BATCH_FIGURES)}
     table = Table()
@@ -212,11 +211,11 @@ def _ratio(value: float | None, least: float | None) -> str:
     return f"{value / least:.2f}" if value is not None and least else "-"
 
 
-def _at_once(workload: Workload) -> int:
+def _at_once(workload: DemoWorkload) -> int:
     return workload.rows[0].batch_size
 
 
-def _stacked(spread: Spread) -> str:
+def _stacked(spread: Quantiles) -> str:
     return "\n".join(milliseconds(value) for value in (spread.p50, spread.p95, spread.p99))
 
 

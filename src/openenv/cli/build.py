@@ -16,9 +16,7 @@ from .progress import Progress
 
 if TYPE_CHECKING:
     from ..project.image import BuildProgress, Built
-from .completing import TARGET
-
-__all__ = ["StepLines", "arguments", "build", "project_of"]
+from .options import TARGET
 
 _FILE = click.Path(path_type=Path)
 # What an instruction may take of a line.

@@ -10,11 +10,9 @@ from typing import Any, TypeVar
 import click
 
 from .. import __version__
-from ..contract import Contract, differences
 from ..errors import OpenEnvError, ProtocolViolation, UsageError
-from .completing import TARGET
-
-__all__ = ["contract"]
+from ..protocol.contract import Contract, differences
+from .options import TARGET
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 DIFFERS, NO_ANSWER = 1, 2
@@ -154,7 +152,7 @@ def _loaded(target: str) -> Contract:
 
 
 def _asked(url: str, api_key: str | None) -> Contract:
-    from ..replay.venue import schemas_at
+    from ..replay import schemas_at
 
     try:
         return Contract(schemas_at(url, api_key))

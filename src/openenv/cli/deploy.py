@@ -12,14 +12,13 @@ import click
 import yaml
 
 from ..errors import UsageError
-from ..providers.secrecy import KEYS, key_of
+from ..providers.redaction import KEYS, key_of
 from ..providers.spec import LaunchSpec, Resources
-from .variables import variable
+from .options import variable
 
 if TYPE_CHECKING:
     from ..providers.kubernetes.rollout import Rollout
 
-__all__ = ["deploy"]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 TIMEOUT_S = 600.0
@@ -196,8 +195,8 @@ def _option(text: str) -> tuple[str, Any]:
 
 def _rollout(fields: dict[str, Any], namespace: str | None) -> Rollout:
     from ..providers.kubernetes import KubernetesProvider
+    from ..providers.kubernetes.manifests import PodWorkload
     from ..providers.kubernetes.rollout import Rollout, labels_of, selector_of
-    from ..providers.kubernetes.workload import Workload
 
     most, sessions = fields.pop("max_replicas", None), fields.pop("sessions", 64)
     try:
@@ -211,7 +210,7 @@ def _rollout(fields: dict[str, Any], namespace: str | None) -> Rollout:
     if spec.api_key is not None:
         variables[KEYS] = f"control:{spec.api_key}" if spec.api_key else "none"
     return Rollout(
-        workload=Workload.of(spec, name, selector_of(name), labels_of(name), variables),
+        workload=PodWorkload.of(spec, name, selector_of(name), labels_of(name), variables),
         replicas=spec.count,
         most=most,
         sessions=sessions,
@@ -291,10 +290,9 @@ def _write_base(rollout: Rollout, namespace: str | None, folder: Path, show_secr
 async def _deploy(
     rollout: Rollout, namespace: str | None, kubeconfig: Path | None, context: str | None, timeout_s: float | None
 ) -> None:
-    from ..providers.kubernetes.api import Api
-    from ..providers.kubernetes.cluster import Cluster
+    from ..providers.kubernetes.api import KubernetesApi, KubernetesCluster
 
-    cluster = Cluster(Api(namespace, kubeconfig, context))
+    cluster = KubernetesCluster(KubernetesApi(namespace, kubeconfig, context))
     try:
         rollout = await rollout.kept(cluster)
         await rollout.apply(cluster, timeout_s)

@@ -1,25 +1,226 @@
-"""`openenv episodes`: what lies in a record."""
+"""`openenv episodes`: list, show, export, plot and count recorded episodes."""
 
 from __future__ import annotations
 
 import heapq
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from .episodes_export import export
-from .episodes_plot import plot
-from .episodes_reading import chosen, environment_option, path_argument, reading
-from .episodes_stats import stats
+from ..errors import UnreadableRecord, UsageError
+from .progress import Progress
 from .replay_view import say_damage, say_title, say_transition, tame
 
 if TYPE_CHECKING:
-    from ..recording.reader import Episode
+    from ..recording.reader import Episode, Recording
+    from ..recording.statistics import DistributionSummary, Statistics
 
-__all__ = ["episodes"]
+path_argument = click.argument("path", type=click.Path(path_type=Path))
+environment_option = click.option("--environment", metavar="NAME", help="Only episodes of this environment.")
+MOST_NAMED = 5
+
+
+class _Unreadable(click.ClickException):
+    """There is nothing that could be read."""
+
+    exit_code = 2
+
+
+@contextmanager
+def reading(path: Path, environment: str | None = None) -> Iterator[Recording]:
+    """A record to read; what cannot be read is exit code 2."""
+    from ..recording.reader import Recording
+
+    try:
+        yield Recording(path, environment)
+    except UnreadableRecord as error:
+        raise _Unreadable(error.message) from error
+
+
+def chosen(recording: Recording, episode_id: str | None) -> list[Episode]:
+    """The episodes of an id, or of the id that begins so; without one, the only episode there is.
+
+    Raises:
+        UsageError: There is none, or nobody can say which one is meant.
+    """
+    there = [each for each in recording.episodes() if each.episode_id.startswith(episode_id or "")]
+    exact = [each for each in there if each.episode_id == episode_id] or there
+    names = list(dict.fromkeys(each.episode_id for each in exact))
+    if not names:
+        what = "no episode" if episode_id is None else f"no episode {episode_id!r}"
+        raise UsageError(
+            f"{recording.path} has {what}: `openenv episodes ls {recording.path}` lists those that it has"
+        )
+    if len(names) > 1:
+        more = ", ..." if len(names) > MOST_NAMED else ""
+        what = "episodes" if episode_id is None else f"episodes whose ids begin with {episode_id!r}"
+        raise UsageError(
+            f"{recording.path} has {len(names):,} {what}: say which one ({', '.join(names[:MOST_NAMED])}{more})"
+        )
+    return exact
+
+
+@click.command(short_help="Write chosen episodes into one file.")
+@path_argument
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    help="The new file; its suffix says what it is: .jsonl or .parquet.",
+)
+@environment_option
+@click.option("--episode", "wanted", metavar="ID", multiple=True, help="Only this episode; more than once: these.")
+@click.option("--ended", is_flag=True, help="Only episodes with their beginning and their end, and without an error.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document about the file.")
+def export(
+    path: Path, output: Path, environment: str | None, wanted: tuple[str, ...], ended: bool, as_json: bool
+) -> None:
+    """Writes episodes of PATH into one file, one after the other: lines of JSON, as the web page replays them,
+    or Parquet (extra `recording`), as `datasets.load_dataset` reads it. Large arrays go into the folder `arrays`
+    beside it. The file is there when it is whole.
+
+    \b
+    Examples:
+      openenv episodes export records -o cartpole.parquet --environment CartPole-v1 --ended
+      openenv episodes export records -o one.jsonl --episode Xb3-1
+    """
+    from ..recording.export import export as write
+
+    with reading(path, environment) as recording, Progress() as progress:
+        episodes = (
+            each
+            for each in recording.episodes()
+            if (not wanted or each.episode_id in wanted)
+            and (not ended or (each.whole and each.done and not each.errors))
+        )
+        count = write(episodes, output, lambda done: progress.show("exporting", done, 0, f"{done:,} episodes"))
+    if as_json:
+        facts = {"file": str(output), "episodes": count, "bytes": output.stat().st_size}
+        click.echo(json.dumps({**facts, "faults": recording.damage.sentences()}))
+        return
+    say_damage(recording.damage)
+    click.echo(f"{output}: {count:,} episode{'' if count == 1 else 's'}, {output.stat().st_size:,} bytes")
+
+
+_SUFFIXES = (".png", ".svg")
+
+
+@click.command(short_help="Draw returns, or the rewards of one episode.")
+@path_argument
+@click.argument("episode_id", metavar="[ID]", required=False)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default="episodes.png",
+    show_default=True,
+    help="The picture: .png or .svg.",
+)
+@environment_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document about the picture.")
+def plot(path: Path, episode_id: str | None, output: Path, environment: str | None, as_json: bool) -> None:
+    """Draws the return of each episode of PATH in the order in which they began, with its running mean, one panel for
+    each environment; with ID, the reward and the return of each step of one episode. (Extra `bench`.)
+
+    \b
+    Examples:
+      openenv episodes plot records
+      openenv episodes plot records Xb3-1 -o episode.svg
+    """
+    if output.suffix.lower() not in _SUFFIXES:
+        raise click.UsageError(f"{output} is no name for a picture: let it end in {' or '.join(_SUFFIXES)}")
+    from ..recording.statistics import episode_picture, returns_picture
+
+    kind = output.suffix.lower().removeprefix(".")
+    with reading(path, environment) as recording:
+        if episode_id is None:
+            picture, count = returns_picture(recording.episodes(), kind)
+        else:
+            there = chosen(recording, episode_id)
+            picture, count = episode_picture(there[0], kind), 1
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_bytes(picture)
+    except OSError as error:
+        raise UsageError(f"{output} cannot be written: {error.strerror}") from None
+    if as_json:
+        facts = {"file": str(output), "episodes": count, "bytes": len(picture)}
+        click.echo(json.dumps({**facts, "faults": recording.damage.sentences()}))
+        return
+    say_damage(recording.damage)
+    click.echo(f"{output}: {count:,} episode{'' if count == 1 else 's'}")
+
+
+_COLUMNS = ("mean", "std", "least", "p5", "p25", "median", "p75", "p95", "most")
+_WIDTH = 9
+
+
+@click.command(short_help="Returns, lengths and errors, for each environment.")
+@path_argument
+@environment_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def stats(path: Path, environment: str | None, as_json: bool) -> None:
+    """Counts the episodes of PATH for each environment: returns and lengths with mean, standard deviation and
+    quantiles, how episodes ended, and errors by their class.
+
+    Returns and lengths are those of episodes that ended: what failed or was left in the middle is counted apart, and
+    never as a low return. Where none ended, they are those of all that did not fail.
+
+    \b
+    Examples:
+      openenv episodes stats records
+      openenv episodes stats records --environment CartPole-v1 --json
+    """
+    from ..recording.statistics import Statistics
+
+    found: dict[str, Statistics] = {}
+    with reading(path, environment) as recording:
+        for episode in recording.episodes():
+            found.setdefault(episode.environment, Statistics()).add(episode)
+    if as_json:
+        facts = {name: each.facts() for name, each in sorted(found.items())}
+        click.echo(json.dumps({"environments": facts, "faults": recording.damage.sentences()}))
+        return
+    for name, each in sorted(found.items()):
+        _say(name, each)
+    say_damage(recording.damage)
+    if not found:
+        click.echo(f"no such episodes in {path}", err=True)
+
+
+def _say(name: str, found: Statistics) -> None:
+    plural = "" if found.episodes == 1 else "s"
+    click.secho(f"{tame(name)}: {found.episodes:,} episode{plural}, {found.steps:,} steps", bold=True)
+    click.echo(f"  ended     {', '.join(f'{count:,} {outcome}' for outcome, count in found.outcomes.most_common())}")
+    if found.errors:
+        errors = ", ".join(f"{count:,} {error}" for error, count in found.errors.most_common())
+        click.echo(f"  errors    {tame(errors)}, in {found.failing:,} episode{'' if found.failing == 1 else 's'}")
+    returns, lengths = found.returns, found.lengths
+    if lengths is not None:
+        click.echo(f"  {'':<10}{''.join(column.rjust(_WIDTH) for column in _COLUMNS)}")
+        _say_spread("return", returns)
+        _say_spread("steps", lengths)
+        which = "that ended" if found.of_ended else "none of which has an end"
+        plural = "" if lengths.episodes == 1 else "s"
+        click.echo(f"  {'':<10}of {lengths.episodes:,} episode{plural}{' ' if found.of_ended else ', '}{which}")
+
+
+def _say_spread(name: str, spread: DistributionSummary | None) -> None:
+    if spread is None:
+        return
+    values = (getattr(spread, column) for column in _COLUMNS)
+    click.echo(f"  {name:<10}{''.join(_number(value).rjust(_WIDTH) for value in values)}")
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
 
 Row = TypeVar("Row")
 _HEADS = ("began (UTC)", "episode", "environment", "seed", "steps", "return", "end", "errors")

@@ -3,32 +3,222 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 import warnings
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..errors import LaunchFailed, OpenEnvError
 from .bench_options import SPARE_SESSIONS, ended_in_order
-from .completing import TARGET
-from .eval_compare import compare, show_comparison
-from .eval_tables import progress_note, summary_lines
-from .interruption import INTERRUPTED, leave, told_when_interrupted
-from .progress import Progress
+from .options import TARGET
+from .progress import INTERRUPTED, Progress, exit_now, message_on_interrupt
+from .replay_view import tame
 
 if TYPE_CHECKING:
-    from ..evals.evaluation import Evaluation
-    from ..evals.report import Report
-    from ..evals.request import Request
-    from ..evals.served import Served, ServedHere
+    from ..evals.evaluation import EvalRequest, Evaluation
+    from ..evals.report import Comparison, EvalSummary, Report
+    from ..evals.runner import EpisodeResult
+    from ..evals.server import EvalServer, LocalEvalServer
+    from ..evals.statistics import Sample
 
-__all__ = ["eval_"]
+_FAULTS = {
+    "policy": "by the policy's fault",
+    "environment": "by the environment's fault",
+    "infrastructure": "by a fault of the infrastructure",
+}
+MESSAGE_WIDTH = 200
+
+
+def progress_note(episodes: Sequence[EpisodeResult], planned: int) -> str:
+    """What is found so far."""
+    scores = [episode.score for episode in episodes if episode.score is not None]
+    failed = sum(episode.failure is not None for episode in episodes)
+    said = [f"{len(episodes)} of {planned}"]
+    said += [f"mean return {fmean(scores):.4g}"] if scores else []
+    return ", ".join([*said, *([f"{failed} failed"] if failed else [])])
+
+
+def summary_lines(report: Report) -> list[str]:
+    """A report, for people."""
+    about, summary = report.about, report.summary
+    name = tame(about.environment or about.target)
+    head = f"{about.policy} in {name}: {_episodes(summary)} in {about.seconds:.1f} s"
+    lines = [click.style(head, bold=True), *_rows(_score_rows(report))]
+    if not summary.scored:
+        lines.append("  no episode has a return")
+    if summary.ends.get("max_steps"):
+        lines.append(f"  {summary.ends['max_steps']} were cut short after {about.max_steps} steps (--max-steps)")
+    if summary.repeated:
+        lines.append(f"  {summary.repeated} were played again, after failures of the infrastructure")
+    lines += _failure_lines(summary)
+    if about.record is not None:
+        lines.append(f"  recorded in {about.record}")
+    return lines
+
+
+def comparison_lines(found: Sequence[Comparison], first: Report, second: Report) -> list[str]:
+    """Two reports side by side, for people."""
+    head = ["", "A", "B", "B - A", "95 % interval", "", "compared"]
+    rows = [
+        [
+            comparison.figure,
+            _number(comparison.first),
+            _number(comparison.second),
+            f"{comparison.difference:+.4g}",
+            _interval(comparison.low, comparison.high),
+            _colored(comparison.verdict),
+            _compared(comparison),
+        ]
+        for comparison in found
+    ]
+    lines = [f"A: {_what(first)}", f"B: {_what(second)}", *_rows([head, *rows])]
+    for option in ("max_steps", "success_at"):
+        ours, theirs = getattr(first.about, option), getattr(second.about, option)
+        if ours != theirs:
+            lines.append(f"  they were not played alike: --{option.replace('_', '-')} {ours} in A, {theirs} in B")
+    for name, report in (("A", first), ("B", second)):
+        if report.summary.failed:
+            lines.append(f"  {report.summary.failed} of {name}'s episodes failed and are in none of these figures")
+    return lines
+
+
+def _episodes(summary: EvalSummary) -> str:
+    if summary.played < summary.planned:
+        return f"interrupted after {summary.played} of {summary.planned} episodes"
+    return f"{summary.played} episode{'' if summary.played == 1 else 's'}"
+
+
+def _score_rows(report: Report) -> list[list[str]]:
+    summary = report.summary
+    rows = [["", "mean", "95 % interval", "least", "median", "most", "episodes"]]
+    rows += [
+        _sample_row(name, sample)
+        for name, sample in (("return", summary.returns), ("length", summary.lengths))
+        if sample
+    ]
+    share = summary.success
+    if share is not None:
+        rows.append(
+            ["success", f"{share.share:.1%}", f"{share.low:.1%} to {share.high:.1%}", "", "", "", str(share.count)]
+        )
+    return rows if len(rows) > 1 else []
+
+
+def _sample_row(name: str, sample: Sample) -> list[str]:
+    return [
+        name,
+        _number(sample.mean),
+        _interval(sample.low, sample.high),
+        *map(_number, (sample.least, sample.median, sample.most)),
+        str(sample.count),
+    ]
+
+
+def _failure_lines(summary: EvalSummary) -> list[str]:
+    lines = []
+    for blame, counts in summary.failures.items():
+        total = sum(counts.values())
+        lines.append(click.style(f"  {total} failed {_FAULTS[blame]}, and have no score:", fg="red"))
+        for error, count in counts.items():
+            message = " ".join(summary.examples.get(error, "").split())
+            lines.append(tame(f"    {count} x {error}: {message[:MESSAGE_WIDTH]}"))  # of anybody's environment
+    return lines
+
+
+def _what(report: Report) -> str:
+    about = report.about
+    return tame(f"{about.policy} in {about.environment or about.target}, {_episodes(report.summary)}")
+
+
+def _compared(comparison: Comparison) -> str:
+    if comparison.method == "paired":
+        return f"{comparison.first_count} pairs"
+    return f"{comparison.first_count} and {comparison.second_count} ({comparison.method})"
+
+
+def _colored(verdict: str) -> str:
+    colors = {"higher": "green", "lower": "red"}
+    return click.style(verdict, fg=colors[verdict]) if verdict in colors else verdict
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    return "-" if low is None or high is None else f"{_number(low)} to {_number(high)}"
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
+
+
+def _rows(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows in columns: names to the left, all else to the right."""
+    if not rows:
+        return []
+    widths = [max(len(click.unstyle(row[column])) for row in rows) for column in range(len(rows[0]))]
+    return [
+        "  "
+        + "  ".join(
+            _padded(cell, width, column == 0) for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _padded(cell: str, width: int, left: bool) -> str:
+    space = " " * (width - len(click.unstyle(cell)))
+    return cell + space if left else space + cell
+
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command(short_help="Whether one evaluation differs from another.")
+@click.argument("first", metavar="A.json", type=_FILE)
+@click.argument("second", metavar="B.json", type=_FILE)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list, one object a figure.")
+def compare(first: Path, second: Path, as_json: bool) -> None:
+    """Says how B stands to A in return, success and length, with the 95 % confidence interval of each difference. A
+    and B are what `openenv eval --output` wrote.
+
+    Episodes of the same seed or task are compared with one another, so that the luck of easy seeds is no difference:
+    give both runs the same --seeds. Without common ones the two are compared as independent samples (Welch).
+
+    \b
+    Examples:
+      openenv eval gymnasium:CartPole-v1 --policy my_policy:act --seeds 0-199 -o first.json
+      openenv eval gymnasium:CartPole-v1 --policy my_policy:better --seeds 0-199 -o second.json
+      openenv eval compare first.json second.json
+    """
+    from ..evals.report import compare as compare_reports
+    from ..evals.report import read_report
+
+    ours, theirs = read_report(first), read_report(second)
+    if as_json:
+        click.echo(json.dumps([asdict(comparison) for comparison in compare_reports(ours, theirs)]))
+    else:
+        show_comparison(ours, theirs)
+
+
+def show_comparison(first: Report, second: Report, on_stderr: bool = False) -> None:
+    """Prints how the second stands to the first.
+
+    Raises:
+        UsageError: They cannot be compared.
+    """
+    from ..evals.report import compare as compare_reports
+
+    for line in comparison_lines(compare_reports(first, second), first, second):
+        click.echo(line, err=on_stderr)
+
 
 COUNT = click.IntRange(min=1)
-_FILE = click.Path(dir_okay=False, path_type=Path)
+
 # Seconds between two notes about what is found so far.
 LOOK_S = 0.2
 # In what a server says whose environment allows one session only.
@@ -126,7 +316,7 @@ def eval_(
       openenv eval compare first.json second.json
     """
     from ..evals.report import check_output, read_report, write_report
-    from ..evals.served import Served, is_address
+    from ..evals.server import EvalServer, is_address
     from ..settings import ClientSettings
 
     request = _request(target, asked)
@@ -134,9 +324,11 @@ def eval_(
         check_output(output)
     earlier = None if against is None else read_report(against)
     policy = request.chosen_policy()
-    with ended_in_order(), told_when_interrupted("interrupted before the first episode"), ExitStack() as stack:
+    with ended_in_order(), message_on_interrupt("interrupted before the first episode"), ExitStack() as stack:
         here = None if is_address(target) else _serve(stack, target, workers, request.options.concurrency)
-        served = Served(target, api_key or ClientSettings.read().api_key) if here is None else Served(here.url)
+        served = (
+            EvalServer(target, api_key or ClientSettings.read().api_key) if here is None else EvalServer(here.url)
+        )
         report, code = _played(request, served, here, policy)
         try:
             if output is not None:
@@ -149,23 +341,23 @@ def eval_(
 eval_.add_command(compare)
 
 
-def _request(target: str, asked: dict[str, Any]) -> Request:
-    from ..evals.request import Request
-    from ..evals.runner import Options
+def _request(target: str, asked: dict[str, Any]) -> EvalRequest:
+    from ..evals.evaluation import EvalRequest
+    from ..evals.runner import EvalOptions
 
     named = asked["record"] is not None
-    options = Options(asked.pop("concurrency"), asked.pop("max_steps"), asked.pop("retries"), named)
-    return Request(target=target, options=options, **asked)
+    options = EvalOptions(asked.pop("concurrency"), asked.pop("max_steps"), asked.pop("retries"), named)
+    return EvalRequest(target=target, options=options, **asked)
 
 
-def _serve(stack: ExitStack, target: str, workers: int, concurrency: int) -> ServedHere:
+def _serve(stack: ExitStack, target: str, workers: int, concurrency: int) -> LocalEvalServer:
     """Serves a target until the stack is left."""
-    from ..evals.served import ServedHere
+    from ..evals.server import LocalEvalServer
 
     click.echo(f"serving {target}", err=True)
     sessions = 1 if concurrency == 1 else concurrency + SPARE_SESSIONS
     try:
-        return stack.enter_context(ServedHere(target, workers, max_sessions=sessions))
+        return stack.enter_context(LocalEvalServer(target, workers, max_sessions=sessions))
     except LaunchFailed as error:
         said = error.message.splitlines()
         if len(said) != 2 or not said[1].startswith("error: "):
@@ -174,7 +366,9 @@ def _serve(stack: ExitStack, target: str, workers: int, concurrency: int) -> Ser
         raise LaunchFailed(said[1].removeprefix("error: ") + more) from None
 
 
-def _played(request: Request, served: Served, here: ServedHere | None, policy: Any) -> tuple[Report, int]:
+def _played(
+    request: EvalRequest, served: EvalServer, here: LocalEvalServer | None, policy: Any
+) -> tuple[Report, int]:
     """Plays what is asked for; where that was ended early, what is played by then, and the exit code that says so."""
     with Progress() as progress, warnings.catch_warnings(record=True) as warned:
         looked = time.monotonic()
@@ -217,6 +411,6 @@ def _tell(report: Report, earlier: Report | None, as_json: bool) -> None:
 
 def _end(code: int) -> None:
     if code == INTERRUPTED:
-        leave()  # a policy may be stuck on its thread
+        exit_now()  # a policy may be stuck on its thread
     if code:
         raise click.exceptions.Exit(code)

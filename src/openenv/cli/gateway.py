@@ -13,10 +13,9 @@ import click
 from ..errors import UsageError
 
 if TYPE_CHECKING:
-    from ..gateway import Topology
-    from ..launch.balancers import Balancer
+    from ..providers.gateway import Topology
+    from ..providers.gateway.programs import Balancer
 
-__all__ = ["gateway"]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 COUNT = click.IntRange(min=1)
@@ -81,7 +80,7 @@ def render(kind: str, output_dir: Path, folder: str | None, check: bool, **optio
       openenv gateway render --backends 10.0.0.1:8000,10.0.0.2:8000 --listen 0.0.0.0:8000
       openenv gateway render --backends a=env-a:8000,b=env-b:8000 --format haproxy --output-dir deploy
     """
-    from ..launch.balancers import BALANCERS
+    from ..providers.gateway.programs import BALANCERS
 
     topology = _topology(options, _listed(options))
     balancer = BALANCERS[kind]
@@ -117,11 +116,11 @@ def run(**options: Any) -> None:
       openenv gateway run --provider local --target echo --replicas 4
       openenv gateway run --backends-file servers.txt --listen 0.0.0.0:8443 --tls-cert cert.pem --tls-key key.pem
     """
-    from .gateway_run import Run
+    from .gateway_run import GatewayRun
 
     source = _listed(options) if options["provider"] is None else None
     topology = _topology(options, source or [])
-    if asyncio.run(Run(topology, options).until_it_ends()):
+    if asyncio.run(GatewayRun(topology, options).until_it_ends()):
         raise KeyboardInterrupt
 
 
@@ -149,8 +148,8 @@ def read_backends(file: Path) -> list[str]:
 
 
 def _topology(options: Mapping[str, Any], backends: list[str]) -> Topology:
-    from ..gateway import Backend, Topology
-    from ..launch.gateway import authorities
+    from ..providers.gateway import Backend, Topology
+    from ..providers.gateway.gateway import authorities
 
     host, port = _address(options["listen"])
     files = {

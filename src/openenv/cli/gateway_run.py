@@ -13,18 +13,16 @@ from typing import Any
 
 import click
 
-from ..background import on_thread
-from ..client.url import is_loopback
+from .._asyncio import on_thread
+from ..client.endpoints import is_loopback
 from ..errors import LaunchFailed, OpenEnvError, UsageError
-from ..gateway import Topology
-from ..launch import Gateway, deploy
-from ..providers.catalog import entry
+from ..providers import Gateway, deploy
+from ..providers.catalog import catalog_entry
 from ..providers.deployment import Deployment
+from ..providers.gateway import Topology
 from ..providers.spec import LaunchSpec
 from .gateway import read_backends
-from .variables import variable
-
-__all__ = ["Run"]
+from .options import variable
 
 # Between two looks at the file of backends, and at Envoy.
 LOOK_S = 0.5
@@ -33,7 +31,7 @@ LOOKS_BEFORE_SILENCE = 13
 ASKING_S = 5.0
 
 
-class Run:
+class GatewayRun:
     """A gateway in the foreground, with its servers if it has started them.
 
     Args:
@@ -109,7 +107,7 @@ class Run:
         if options["backends"] is not None or self._file is not None:
             raise UsageError("either --provider starts the servers, or --backends names those that run")
         spec = LaunchSpec(**forms, replicas=options["replicas"], env_vars=dict(map(variable, options["env"])))
-        provider = entry(options["provider"]).make()
+        provider = catalog_entry(options["provider"]).make()
         close: Callable[[], None] | None = getattr(provider, "close", None)
         if close is not None:
             stack.push_async_callback(on_thread, close)

@@ -10,8 +10,6 @@ import click
 
 from ..project.scaffold import Scaffold, Template
 
-__all__ = ["init"]
-
 _INSTALL = "pip install -e ."
 _NEXT = {
     _INSTALL: "install what it needs besides openenv",

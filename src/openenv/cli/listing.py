@@ -12,11 +12,9 @@ from typing import Any, NamedTuple, Self
 
 import click
 
-from ..auto.catalog import Entry, entries
 from ..errors import UsageError
+from ..project.catalog import EnvironmentEntry, entries
 from .progress import Progress
-
-__all__ = ["Listed", "list_"]
 
 # Packages may import whatever they like.
 IMPORT_S = 60.0
@@ -34,7 +32,7 @@ except OpenEnvError as error:
 """
 
 
-class Listed(NamedTuple):
+class ListedEnvironment(NamedTuple):
     """An environment, and whether it can be used.
 
     Attributes:
@@ -43,12 +41,12 @@ class Listed(NamedTuple):
         problem: Why it cannot be imported, or its manifest cannot be read; None if all is well.
     """
 
-    entry: Entry
+    entry: EnvironmentEntry
     description: str
     problem: str | None
 
     @classmethod
-    def of(cls, entry: Entry, imports: _Imports) -> Listed:
+    def of(cls, entry: EnvironmentEntry, imports: _Imports) -> ListedEnvironment:
         """Looks whether it can be imported, in a process of its own."""
         try:
             manifest = entry.manifest
@@ -93,11 +91,11 @@ def list_(as_json: bool) -> None:
     _table(found)
 
 
-def _looked(there: list[Entry]) -> list[Listed]:
+def _looked(there: list[EnvironmentEntry]) -> list[ListedEnvironment]:
     found = []
     # Left in the opposite order: the pool waits for threads, and those for processes.
     with Progress() as progress, ThreadPoolExecutor(AT_ONCE) as pool, _Imports() as imports:
-        for listed in pool.map(lambda entry: Listed.of(entry, imports), there):
+        for listed in pool.map(lambda entry: ListedEnvironment.of(entry, imports), there):
             found.append(listed)
             if progress.live:
                 progress.show("importing", len(found), len(there), listed.entry.key)
@@ -151,7 +149,7 @@ def _problem(package: str, code: int, said: str) -> str | None:
     return lines[-1] if lines else f"importing {package} ended the process {how}"
 
 
-def _table(found: Iterable[Listed]) -> None:
+def _table(found: Iterable[ListedEnvironment]) -> None:
     rows = [(each.entry.key, each.entry.version or "-", _origin(each.entry), each) for each in found]
     if not rows:
         click.echo("no environments: install one (pip install openenv-NAME), or begin one with `openenv init NAME`")
@@ -165,5 +163,5 @@ def _table(found: Iterable[Listed]) -> None:
             click.echo(f"{' ' * widths[0]}  {click.style('cannot be used:', fg='red')} {listed.problem}")
 
 
-def _origin(entry: Entry) -> str:
+def _origin(entry: EnvironmentEntry) -> str:
     return "comes with openenv" if entry.distribution is None else entry.distribution

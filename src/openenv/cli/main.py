@@ -1,17 +1,139 @@
-"""All commands under one name."""
+"""The command `openenv`: subcommands load when they run, and a known error is one line."""
 
 from __future__ import annotations
 
+import difflib
+import importlib
 import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple
 
 import click
+from click.shell_completion import CompletionItem, get_completion_class
 
 from .. import __version__
-from ..errors import OpenEnvError
-from .complaint import complain, tell
-from .lazy_group import LazyCommand, LazyGroup
+from ..errors import ImportFailed, OpenEnvError
+from ..project import target
 
-__all__ = ["app", "main"]
+
+def print_error(text: str) -> None:
+    """One line, on stderr."""
+    click.echo(f"{click.style('error:', fg='red')} {text}", err=True)
+
+
+def report_error(error: OpenEnvError) -> None:
+    """An error that we know; before it the traceback, if it is one of the user's own module."""
+    cause = error.__cause__
+    if isinstance(error, ImportFailed) and not isinstance(cause, ImportError):
+        traceback.print_exception(cause.with_traceback(_of_user(cause.__traceback__)) if cause else None)
+    print_error(error.message)
+
+
+def _of_user(trace: TracebackType | None) -> TracebackType | None:
+    """What is left of a traceback without the way from here to the user's module."""
+    while trace is not None and _on_the_way(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    return trace
+
+
+def _on_the_way(file: str) -> bool:
+    return file.startswith("<frozen importlib") or file in {importlib.__file__, target.__file__}
+
+
+class LazyCommand(NamedTuple):
+    """Where a command is.
+
+    Attributes:
+        name: What is typed.
+        place: `module:attribute`, as seen from this package.
+        summary: What the overview says of it: its `short_help`.
+        hidden: Whether it is left out of the overview.
+    """
+
+    name: str
+    place: str
+    summary: str
+    hidden: bool = False
+
+    def load(self) -> click.Command:
+        """The command itself."""
+        module, _, attribute = self.place.partition(":")
+        command = getattr(importlib.import_module(f".{module}", __package__), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+
+class LazyGroup(click.Group):
+    """Commands under headings.
+
+    Args:
+        sections: The commands of each heading, in the order in which the overview has them.
+    """
+
+    def __init__(self, *args: Any, sections: Mapping[str, Sequence[LazyCommand]], **options: Any):
+        super().__init__(*args, **options)
+        self.sections = sections
+        self._lazy = {command.name: command for commands in sections.values() for command in commands}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._lazy)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        lazy = self._lazy.get(cmd_name)
+        return None if lazy is None else lazy.load()
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        known = self._visible()
+        if name not in self._lazy and not name.startswith("-") and not ctx.resilient_parsing:
+            close = difflib.get_close_matches(name, known, 1)
+            meant = f"did you mean `{ctx.command_path} {close[0]}`?" if close else f"there are {', '.join(known)}"
+            ctx.fail(f"no command {name!r}: {meant}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(map(len, self._visible()))
+        for heading, commands in self.sections.items():
+            rows = [(command.name.ljust(width), command.summary) for command in commands if not command.hidden]
+            if rows:
+                with formatter.section(heading):
+                    formatter.write_dl(rows)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        names = [name for name in self._visible() if name.startswith(incomplete)]
+        found = [CompletionItem(name, help=self._lazy[name].summary) for name in names]
+        # Of click's own what is no command: options.
+        return found + click.Command.shell_complete(self, ctx, incomplete)
+
+    def _visible(self) -> list[str]:
+        return [command.name for command in self._lazy.values() if not command.hidden]
+
+
+_VARIABLE = "_OPENENV_COMPLETE"
+_SHELLS = ("bash", "zsh", "fish")
+
+
+@click.command(short_help="Print what makes your shell complete these commands.")
+@click.argument("shell", type=click.Choice(_SHELLS))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Prints a script for SHELL, after which commands, options, templates and targets are completed by TAB.
+
+    \b
+    Examples:
+      eval "$(openenv completion bash)"                    in ~/.bashrc
+      eval "$(openenv completion zsh)"                     in ~/.zshrc, after compinit
+      openenv completion fish > ~/.config/fish/completions/openenv.fish
+    """
+    root = context.find_root()
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(root.command, {}, "openenv", _VARIABLE).source())
+
 
 # The text is the command's own `short_help`, which is not read before the command runs.
 _SECTIONS = {
@@ -27,8 +149,8 @@ _SECTIONS = {
         ),
         LazyCommand("build", "build:build", "Build the image of an environment."),
         LazyCommand("push", "push:push", "Publish an environment on the Hub, or as an image."),
-        LazyCommand("fork", "fork:fork", "Copy a Space of the Hub to an account of yours."),
-        LazyCommand("pull", "pull:pull", "Fetch the project of a Space of the Hub."),
+        LazyCommand("fork", "hub:fork", "Copy a Space of the Hub to an account of yours."),
+        LazyCommand("pull", "hub:pull", "Fetch the project of a Space of the Hub."),
     ],
     "Record": [
         LazyCommand("episodes", "episodes:episodes", "Look into recorded episodes."),
@@ -43,8 +165,8 @@ _SECTIONS = {
         LazyCommand("deploy", "deploy:deploy", "Put servers on a cluster, to stay."),
         LazyCommand("gateway", "gateway:gateway", "One address before many servers."),
         LazyCommand("providers", "providers:providers", "What was started where, and the removal of what is left."),
-        LazyCommand("worker", "worker:worker", "A process of `openenv serve --workers`.", hidden=True),
-        LazyCommand("completion", "completion:completion", "Print what makes your shell complete these commands."),
+        LazyCommand("worker", "serve:worker", "A process of `openenv serve --workers`.", hidden=True),
+        LazyCommand("completion", "main:completion", "Print what makes your shell complete these commands."),
     ],
 }
 
@@ -77,7 +199,7 @@ def main() -> None:
         _show(error)
         sys.exit(error.exit_code)
     except OpenEnvError as error:
-        tell(error)
+        report_error(error)
         sys.exit(1)
     except (KeyboardInterrupt, click.Abort):
         sys.exit(130)
@@ -91,4 +213,4 @@ def _show(error: click.ClickException) -> None:
     if isinstance(error, click.UsageError) and error.ctx is not None:
         end = "" if text.endswith((".", "?")) else "."
         text = f"{text}{end} See `{error.ctx.command_path} --help`"
-    complain(text)
+    print_error(text)

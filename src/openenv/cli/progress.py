@@ -1,14 +1,47 @@
-"""What a command is doing: a bar at a terminal where rich is installed, lines anywhere else. All of it on stderr."""
+"""Progress of a long command on stderr, and its end by Ctrl-C."""
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Self
 
 import click
 
-__all__ = ["Progress"]
+INTERRUPTED = 130
+
+
+@contextmanager
+def message_on_interrupt(words: str) -> Iterator[None]:
+    """Says something when the block is interrupted, and lets nothing keep the process from ending then, nor when a
+    signal ends it otherwise (SystemExit).
+
+    Args:
+        words: What the interruption has left, and what to do.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo(words, err=True)
+        exit_now()
+        raise
+    except SystemExit as ended:
+        if isinstance(ended.code, int):
+            exit_now(ended.code)
+        raise
+
+
+def exit_now(code: int = INTERRUPTED) -> None:
+    """Ends the process at once where threads would keep it from ending; comes back where there are none."""
+    if threading.active_count() > 1:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # the interpreter would wait for pools of threads, though they are daemons
+
 
 # Seconds between two lines about the same, where there is no bar.
 LINE_S = 2.0

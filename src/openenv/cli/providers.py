@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from ..providers.collection import Place
-    from ..providers.owner import Owner
-    from ..providers.provider import Leftover
+    from ..providers.base import Leftover
+    from ..providers.catalog import LeftoverScan
+    from ..providers.owner import OwnerProcess
 
-__all__ = ["providers"]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 # Rounds of removing: what watches over others may have started new ones meanwhile.
@@ -129,7 +128,7 @@ async def _collect(names: tuple[str, ...], wanted: Callable[[Leftover], bool], d
     return len(failed)
 
 
-def _explain(places: list[Place], wanted: Callable[[Leftover], bool], deployments: Collection[str]) -> None:
+def _explain(places: list[LeftoverScan], wanted: Callable[[Leftover], bool], deployments: Collection[str]) -> None:
     """Says of each deployment that was named, and stays, why."""
     for name in deployments:
         there = [each for place in places for each in place.found if each.deployment == name]
@@ -140,13 +139,12 @@ def _explain(places: list[Place], wanted: Callable[[Leftover], bool], deployment
             click.echo(f"{name} stays, for its owner is not dead ({states}): --all removes it", err=True)
 
 
-async def _looked(names: tuple[str, ...], leave: bool = True) -> list[Place]:
+async def _looked(names: tuple[str, ...], leave: bool = True) -> list[LeftoverScan]:
     """The places that can be reached; says which cannot."""
     # Here, since every command would have to wait for it.
-    from ..providers.catalog import CATALOG, entry
-    from ..providers.collection import places
+    from ..providers.catalog import CATALOG, catalog_entry, places
 
-    found = await places([entry(name) for name in names or CATALOG])
+    found = await places([catalog_entry(name) for name in names or CATALOG])
     if leave:
         await asyncio.gather(*(place.leave() for place in found))
     for place in found:
@@ -157,7 +155,7 @@ async def _looked(names: tuple[str, ...], leave: bool = True) -> list[Place]:
     return [place for place in found if place.closed is None]
 
 
-def _line(place: Place, leftover: Leftover) -> str:
+def _line(place: LeftoverScan, leftover: Leftover) -> str:
     owner = "no owner" if leftover.owner is None else f"owner {leftover.owner.host} {leftover.owner.pid}"
     return (
         f"{place.entry.name} {leftover.kind} {leftover.name} of {leftover.deployment or 'no deployment'} "
@@ -165,5 +163,5 @@ def _line(place: Place, leftover: Leftover) -> str:
     )
 
 
-def _state(owner: Owner | None) -> str:
+def _state(owner: OwnerProcess | None) -> str:
     return {True: "lives", False: "dead", None: "unknown"}[None if owner is None else owner.alive]

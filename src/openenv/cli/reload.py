@@ -19,12 +19,10 @@ from typing import Any
 
 from ..errors import OpenEnvError, UsageError
 from ..project import target as targets
-from ..project.imports import search
+from ..project.target import search
 from ..settings import ServerSettings
 from .announcement import facts_of
-from .complaint import tell
-
-__all__ = ["Reloader", "Snapshot", "change", "watched"]
+from .main import report_error
 
 LOOK_S = 0.25
 # Seconds for a server to end before it is killed.
@@ -221,18 +219,17 @@ def _end_with_parent() -> None:
 
 def _serve(listener: socket.socket, settings: ServerSettings, pipe: Connection) -> None:
     """What the process does."""
-    from .. import logs
-    from .serve import run_here
-    from .worker import worker_app
+    from ..telemetry import logs
+    from .serve import run_here, worker_app
 
     threading.Thread(target=_end_with_parent, daemon=True, name="openenv-parent").start()
-    logs.set_up(settings.log_format, settings.log_level)
+    logs.configure_logging(settings.log_format, settings.log_level)
     # Bytecode of a file that changed twice within a second may be taken for that of the second version.
     sys.dont_write_bytecode = True
     try:
         app = worker_app()
     except OpenEnvError as error:
-        tell(error)
+        report_error(error)
         sys.exit(1)
     serves = facts_of(app, str(settings.target))
     # Sessions would keep the code that was changed.

@@ -1,8 +1,9 @@
-"""`openenv replay`: recorded episodes, played again."""
+"""`openenv replay`: play recorded episodes again and compare."""
 
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 import sys
 import time
@@ -15,17 +16,54 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import OpenEnvError, SeedIgnored
-from .completing import TARGET
+from ..errors import OpenEnvError, SeedIgnored, UnknownEnvironment, UsageError
+from ..project import Manifest
+from ..project.target import bundled, is_project
+from .options import TARGET
 from .progress import Progress
-from .replay_target import target_of
 from .replay_view import say_damage, say_note, say_pair, say_result, say_title, tame, worded
 
 if TYPE_CHECKING:
     from ..recording.reader import Episode, Recording
-    from ..replay import Rules, Tally, Venue
+    from ..replay import ReplayRules, ReplaySummary, ReplayTarget
 
-__all__ = ["replay"]
+
+def target_of(environment: str) -> str:
+    """What `openenv serve` would be told to serve an environment of that name.
+
+    The name is what a record says, which may be anybody's: it is looked for among what is installed and in the
+    current folder, and nothing is imported or made of it otherwise.
+
+    Raises:
+        UsageError: Nothing here is called so.
+    """
+    if environment in bundled():
+        return environment
+    if is_project(".") and Manifest.read(Path.cwd()).name == environment:
+        return "."
+    if _in_gymnasium(environment):
+        return f"gymnasium:{environment}"
+    from ..project.catalog import find
+
+    try:
+        entry = find(environment)
+    except (UnknownEnvironment, UsageError):
+        entry = None
+    if entry is None or entry.manifest_path is None:
+        raise UsageError(
+            f"the record is of {environment!r}, and nothing here is called so: name it with --target (as for "
+            "`openenv serve`), or a server that runs with --base-url"
+        )
+    return str(entry.manifest_path.parent)
+
+
+def _in_gymnasium(name: str) -> bool:
+    if importlib.util.find_spec("gymnasium") is None:
+        return False
+    from gymnasium.envs.registration import registry
+
+    return name in registry
+
 
 DIFFERENT, NOT_COMPARED = 1, 2
 SESSIONS = 16
@@ -110,15 +148,15 @@ def replay(
     if target is not None and base_url is not None:
         raise click.UsageError("give --target or --base-url, and not both")
     try:
+        from ..recording.difference import within
         from ..recording.reader import Recording
-        from ..replay import Rules, Tally
-        from ..testing.difference import within
+        from ..replay import ReplayRules, ReplaySummary
 
         recording = Recording(path, environment)
         episodes = islice(_chosen(recording, wanted), limit)
-        place = _Place(target, base_url, api_key)
-        rules = Rules(within(tolerance), unseeded, timeout_s)
-        tally, began = Tally(), time.monotonic()
+        place = _Venues(target, base_url, api_key)
+        rules = ReplayRules(within(tolerance), unseeded, timeout_s)
+        tally, began = ReplaySummary(), time.monotonic()
         if check or as_json:
             with redirect_stdout(sys.stderr):  # environments of this process may print
                 asyncio.run(_check(episodes, place, rules, concurrency if check else 1, tally))
@@ -129,7 +167,7 @@ def replay(
     _end(recording, tally, place, time.monotonic() - began, check, as_json)
 
 
-class _Place:
+class _Venues:
     """Where episodes are played: what was named, or what each record names.
 
     Attributes:
@@ -140,13 +178,13 @@ class _Place:
         self._target = target
         self._url = base_url
         self._key = api_key
-        self._venues: dict[str, Venue] = {}
+        self._venues: dict[str, ReplayTarget] = {}
 
     @property
     def names(self) -> list[str]:
         return sorted({venue.name for venue in self._venues.values()})
 
-    def of(self, episode: Episode) -> Venue:
+    def of(self, episode: Episode) -> ReplayTarget:
         """The place of an episode. Raises OpenEnvError: There is none."""
         named = self._target is not None or self._url is not None
         key = "" if named else episode.environment
@@ -154,14 +192,14 @@ class _Place:
             self._venues[key] = self._made(episode.environment)
         return self._venues[key]
 
-    def _made(self, environment: str) -> Venue:
+    def _made(self, environment: str) -> ReplayTarget:
         from ..project.target import load
-        from ..replay import app_venue, server_venue
+        from ..replay import app_target, server_target
 
         if self._url is not None:
-            return server_venue(self._url, self._key)
+            return server_target(self._url, self._key)
         target = self._target or target_of(environment)
-        return app_venue(target, load(target))
+        return app_target(target, load(target))
 
     @asynccontextmanager
     async def closed(self) -> AsyncIterator[None]:
@@ -177,13 +215,15 @@ def _chosen(recording: Recording, wanted: tuple[str, ...]) -> Iterator[Episode]:
     return (each for each in recording.episodes() if not wanted or each.episode_id in wanted)
 
 
-async def _check(episodes: Iterator[Episode], place: _Place, rules: Rules, sessions: int, tally: Tally) -> None:
-    from ..replay import Verdict
+async def _check(
+    episodes: Iterator[Episode], place: _Venues, rules: ReplayRules, sessions: int, tally: ReplaySummary
+) -> None:
+    from ..replay import ReplayResult
     from ..replay import replay as play
 
     with Progress() as progress:
 
-        def heard(verdict: Verdict) -> None:
+        def heard(verdict: ReplayResult) -> None:
             tally.add(verdict)
             progress.show("playing", tally.episodes, 0, f"{tally.episodes:,} episodes, {tally.steps:,} steps")
 
@@ -191,20 +231,22 @@ async def _check(episodes: Iterator[Episode], place: _Place, rules: Rules, sessi
             await play(episodes, place.of, rules, sessions, heard)
 
 
-async def _show(episodes: Iterator[Episode], place: _Place, rules: Rules, tally: Tally) -> None:
-    from ..replay import Player
+async def _show(episodes: Iterator[Episode], place: _Venues, rules: ReplayRules, tally: ReplaySummary) -> None:
+    from ..replay import ReplayPlayer
 
     warnings.simplefilter("ignore", SeedIgnored)  # it is said of each episode
     async with place.closed():
         for episode in episodes:
             venue = place.of(episode)
             say_title(episode, venue.name)
-            verdict = await Player(episode, venue, rules).verdict(say_pair)
+            verdict = await ReplayPlayer(episode, venue, rules).verdict(say_pair)
             tally.add(verdict)
             say_note(verdict)
 
 
-def _end(recording: Recording, tally: Tally, place: _Place, seconds: float, check: bool, as_json: bool) -> None:
+def _end(
+    recording: Recording, tally: ReplaySummary, place: _Venues, seconds: float, check: bool, as_json: bool
+) -> None:
     damage = recording.damage
     if as_json:
         facts = {
@@ -226,7 +268,7 @@ def _end(recording: Recording, tally: Tally, place: _Place, seconds: float, chec
         raise click.exceptions.Exit(DIFFERENT)
 
 
-def _reason(recording: Recording, tally: Tally) -> str:
+def _reason(recording: Recording, tally: ReplaySummary) -> str:
     if not tally.episodes:
         return f"{recording.path} has no such episode: `openenv episodes ls {recording.path}` lists those that it has"
     first: Any = tally.kept[0]

@@ -13,21 +13,11 @@ import click
 import msgspec
 
 if TYPE_CHECKING:
-    from ..recording.damage import Damage
-    from ..recording.reader import Episode, Transition
-    from ..replay import Pair, Tally, Verdict
+    from ..recording.reader import Episode
+    from ..recording.sources import Damage
+    from ..recording.transition import Transition
+    from ..replay import ReplayedTransition, ReplayResult, ReplaySummary
 
-__all__ = [
-    "say_damage",
-    "say_note",
-    "say_pair",
-    "say_result",
-    "say_title",
-    "say_transition",
-    "shown",
-    "tame",
-    "worded",
-]
 
 MOST_NOTED = 10
 _NARROWEST, _WIDEST = 60, 400
@@ -51,7 +41,7 @@ def say_transition(recorded: Transition, observation: Any, reward: float | None,
     click.echo(_cut(f"{'':<{_CALL_WIDTH}}{f'error: {error}' if error else shown(observation)}"))
 
 
-def say_pair(pair: Pair) -> None:
+def say_pair(pair: ReplayedTransition) -> None:
     """A transition as it was played, and what differs."""
     error = None if pair.error is None else f"{type(pair.error).__name__}: {pair.error.message}"
     played = pair.played
@@ -61,7 +51,7 @@ def say_pair(pair: Pair) -> None:
         click.echo(f"{'':<{_CALL_WIDTH}}{click.style('differs:', fg='red')} {tame(pair.divergence.sentence())}")
 
 
-def say_note(verdict: Verdict) -> None:
+def say_note(verdict: ReplayResult) -> None:
     """Why an episode was not played, or not to its end."""
     if verdict.note:
         click.echo(f"{'':<{_CALL_WIDTH}}{click.style('ends here:', fg='yellow')} {tame(verdict.note)}")
@@ -73,7 +63,7 @@ def say_damage(damage: Damage) -> None:
         click.echo(f"{click.style('not read:', fg='yellow')} {tame(sentence)}", err=True)
 
 
-def say_result(tally: Tally, against: list[str], seconds: float, check: bool) -> None:
+def say_result(tally: ReplaySummary, against: list[str], seconds: float, check: bool) -> None:
     """What came of all."""
     if check and tally.compared:
         _say_noted(tally)
@@ -83,7 +73,7 @@ def say_result(tally: Tally, against: list[str], seconds: float, check: bool) ->
         click.echo(f"{played} in {seconds:.1f} s{places}: {tally.sentence()}")
 
 
-def _say_noted(tally: Tally) -> None:
+def _say_noted(tally: ReplaySummary) -> None:
     """Each difference, and what else there is to say once for all episodes of which it is true."""
     different = [verdict for verdict in tally.kept if verdict.divergence is not None]
     for verdict in different[:MOST_NOTED]:

@@ -1,28 +1,117 @@
-"""`openenv serve`: an environment on the network."""
+"""`openenv serve` and its worker processes."""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from .. import logs
-from ..errors import UnknownEnvironment, UsageError
-from ..file_limit import raise_file_limit
+from .._tuning import raise_file_limit
+from ..errors import OpenEnvError, UnknownEnvironment, UsageError
 from ..project import target as targets
+from ..providers.redaction import redact
 from ..settings import ServerSettings, Setting
-from .announcement import announce, facts_of, say
-from .completing import TARGET
-from .port_holder import holder_of
-from .protection import check_tls, tls_options, with_keys
+from ..telemetry import logs
+from .announcement import announce, check_tls, facts_of, say, tls_options, with_keys
+from .options import TARGET
 
-__all__ = ["run_here", "serve", "server_options"]
+PROC = Path("/proc")
+# In the tables of /proc/net: a socket that listens.
+_LISTENS = "0A"
+# What of a command line is shown.
+WIDTH = 100
+_SECRET = re.compile(r"((?:key|token|secret|password)\S*?[ =])\S+", re.IGNORECASE)
+
+
+def holder_of(port: int) -> str:
+    """The process that listens on a TCP port, with its command line; `another process` where that cannot be known."""
+    sockets = {f"socket:[{inode}]" for inode in _inodes(port)}
+    for pid in _processes():
+        with suppress(OSError):
+            if any(_link(entry) in sockets for entry in (PROC / str(pid) / "fd").iterdir()):
+                return f"process {pid} ({_command(pid)})"
+    return "another process"
+
+
+def _inodes(port: int) -> Iterator[str]:
+    for table in ("tcp", "tcp6"):
+        with suppress(OSError):
+            for line in (PROC / "net" / table).read_text().splitlines()[1:]:
+                fields = line.split()
+                if int(fields[1].rpartition(":")[2], 16) == port and fields[3] == _LISTENS:
+                    yield fields[9]
+
+
+def _processes() -> list[int]:
+    """All of them, the oldest first: of several that share a socket, that is the one who opened it."""
+    with suppress(OSError):
+        return sorted(int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit())
+    return []
+
+
+def _link(entry: Path) -> str:
+    try:
+        return str(entry.readlink())
+    except OSError:  # closed meanwhile
+        return ""
+
+
+def _command(pid: int) -> str:
+    with suppress(OSError):
+        words = (PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
+        text = "".join(each if each.isprintable() else "?" for each in " ".join(words))
+        if text:
+            return redact(_SECRET.sub(r"\1***", text), ())[:WIDTH]
+    return "its command cannot be read"
+
+
+@click.command(hidden=True, help="Serves what OPENENV_TARGET names, on connections from `openenv serve`.")
+@click.option("--pipe", type=int, required=True, help="Descriptor of the road to the parent.")
+@click.option("--table", type=int, required=True, help="Descriptor of the shared table.")
+@click.option("--ledger", type=int, required=True, help="Descriptor of the shared ledger.")
+@click.option("--row", type=int, required=True, help="Row of both that is this worker's.")
+def worker(pipe: int, table: int, ledger: int, row: int) -> None:
+    from ..server.workers.serving import tune_process
+    from ..server.workers.worker import Membership, Worker, WorkerConfig
+
+    membership = Membership(pipe, table, ledger, row)
+    settings = ServerSettings.read()
+    logs.configure_logging(settings.log_format, settings.log_level)
+    try:
+        app = worker_app()
+    except OpenEnvError as error:
+        membership.fail(error.message)
+        sys.exit(1)
+    config = WorkerConfig(app, membership.load, **server_options(settings))
+    tune_process()
+    beat_s = settings.worker_silence_s / 4
+    Worker(config, membership, str(settings.target), beat_s, settings.handshake_timeout_s).run()
+
+
+def worker_app() -> Any:
+    """Makes the app inside a worker process, from the settings that `openenv serve` exported."""
+    settings = ServerSettings.read()
+    if settings.target is None:
+        raise UsageError("OPENENV_TARGET is not set: start workers with `openenv serve`")
+    return targets.load(settings.target)
+
+
+def worker_command(pipe: int, table: int, ledger: int, row: int) -> list[str]:
+    """The command line of a worker process."""
+    # A console script does not look for modules in the working directory; nor shall its workers.
+    alike = [] if str(Path.cwd()) in sys.path or "" in sys.path else ["-P"]
+    numbers = ["--pipe", str(pipe), "--table", str(table), "--ledger", str(ledger), "--row", str(row)]
+    return [sys.executable, *alike, "-m", "openenv", "worker", *numbers]
+
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _SETTINGS: dict[str, Setting] = {setting.name: setting for setting in ServerSettings.table()}
@@ -152,7 +241,7 @@ def _without_option() -> list[str]:
 def serve(target: str, reload: bool, **options: Any) -> None:
     target = _installed(target)
     settings = _possible(ServerSettings.read(target=target, **options), reload)
-    logs.set_up(settings.log_format, settings.log_level)
+    logs.configure_logging(settings.log_format, settings.log_level)
     check_tls(settings)
     _check_record(settings)
     settings, made_key = with_keys(settings)
@@ -176,7 +265,7 @@ def server_options(settings: ServerSettings) -> dict[str, Any]:
         "ws_max_size": settings.max_message_bytes,
         "ws_ping_interval": settings.ping_interval_s or None,
         "ws_ping_timeout": settings.ping_interval_s or None,
-        "log_config": logs.config(settings.log_format, settings.log_level),
+        "log_config": logs.logging_config(settings.log_format, settings.log_level),
         "log_level": settings.log_level,
         "access_log": settings.log_level == "debug",
         "timeout_graceful_shutdown": SHUTDOWN_S,
@@ -188,7 +277,7 @@ def _installed(target: str) -> str:
     """The folder of an installed environment that is called so; the target itself, if that is something else."""
     if not target or ":" in target or os.path.lexists(target) or target in targets.bundled():
         return target
-    from ..auto.catalog import find
+    from ..project.catalog import find
 
     try:
         entry = find(target)
@@ -198,7 +287,7 @@ def _installed(target: str) -> str:
 
 
 def _possible(settings: ServerSettings, reload: bool) -> ServerSettings:
-    from ..supervisor import can_pass_sockets
+    from ..server.workers import can_pass_sockets
 
     if settings.workers == 1 or (can_pass_sockets() and not reload):
         return settings
@@ -230,15 +319,14 @@ def _listen(settings: ServerSettings) -> socket.socket:
 
 
 def _run_workers(settings: ServerSettings, made_key: str | None) -> int:
-    from ..supervisor import Supervisor
-    from .worker import command
+    from ..server.workers import Supervisor
 
     listener = _listen(settings)
 
     def ready(serves: dict[str, Any]) -> None:
         announce(settings, listener, serves, made_key)
 
-    return Supervisor(listener, settings, command, ready).run()
+    return Supervisor(listener, settings, worker_command, ready).run()
 
 
 def run_here(
@@ -255,8 +343,7 @@ def run_here(
     Raises:
         KeyboardInterrupt: It was Ctrl-C.
     """
-    from ..server.tuning import tune_process
-    from ..supervisor.serving import DrainingServer
+    from ..server.workers.serving import DrainingServer, tune_process
 
     class Server(DrainingServer):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -287,7 +374,6 @@ def _run_reloading(settings: ServerSettings, made_key: str | None) -> None:
 def _config(app: Any, settings: ServerSettings, **more: Any) -> Any:
     import uvicorn
 
-    from ..server.fastpath import FastPath
-    from ..server.reception import Reception
+    from ..server.transports.uvicorn import FastPath, HTTPProtocol
 
-    return uvicorn.Config(app, http=Reception, ws=FastPath, backlog=BACKLOG, **server_options(settings), **more)
+    return uvicorn.Config(app, http=HTTPProtocol, ws=FastPath, backlog=BACKLOG, **server_options(settings), **more)

@@ -10,9 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from .scrape import Interval, Scrape
-
-__all__ = ["absence", "picture"]
+from .top import Interval, Scrape
 
 _PHASES = ("queue", "construct", "reset", "step", "serialize", "send")
 _STATE_STYLES = {"live": "green", "executing": "cyan", "detached": "yellow", "starting": "", "closing": "dim"}

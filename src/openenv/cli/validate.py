@@ -16,10 +16,8 @@ import click
 from ..errors import NotAProject
 from ..project.checks import Finding, Level, Outcome, Report
 from ..project.checks.examination import CALL_S, EPISODES, SESSIONS, examine
-from ..project.checks.run import InternalFault
-from .completing import TARGET
-
-__all__ = ["validate"]
+from ..project.checks.findings import InternalFault
+from .options import TARGET
 
 NOT_A_PROJECT = 2
 INTERNAL = 3

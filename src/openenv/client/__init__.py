@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..lazy import lazy
-from .env_client import EnvClient
-from .generic import GenericAction, GenericEnvClient
-from .sync_client import SyncEnvClient
-from .sync_vector import SyncVectorEnvClient
-from .vector import Finished, VectorEnvClient
+from .._imports import lazy
+from .env_client import EnvClient, GenericAction, GenericEnvClient, SyncEnvClient
+from .vector import Finished, SyncVectorEnvClient, VectorEnvClient
 
 if TYPE_CHECKING:
     from .mcp_client import MCPClientBase, MCPToolClient

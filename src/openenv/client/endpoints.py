@@ -1,18 +1,145 @@
-"""The servers that a client may use, and which of them is to get its next connection."""
+"""Addresses of servers, request headers, the choice of a server, and how a session finds its server again."""
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlsplit, urlunsplit
 from weakref import WeakValueDictionary
 
-from ..chance import CHANCE
-from ..errors import InvalidArgument
-from .url import websocket_url
+from .._backoff import system_random
+from ..errors import InvalidArgument, UsageError
 
-__all__ = ["Endpoint", "Endpoints"]
+_SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
+
+
+def websocket_url(base_url: str) -> str:
+    """The environment endpoint of a server.
+
+    Args:
+        base_url: `http`, `https`, `ws` or `wss` URL, or a bare `host:port`; with or without `/ws` at its end.
+
+    Raises:
+        UsageError: None of those.
+    """
+    text = base_url if "://" in base_url else f"http://{base_url}"
+    wrong = UsageError(f"base_url {base_url!r} is no address of a server: write http://host:port or host:port")
+    try:
+        parts = urlsplit(text)
+        _ = parts.port  # read from the text, and checked, only now
+    except ValueError:
+        raise wrong from None
+    if parts.scheme not in _SCHEMES or not parts.hostname:
+        raise wrong
+    path = parts.path.rstrip("/")
+    if not path.endswith("/ws"):
+        path += "/ws"
+    return urlunsplit((_SCHEMES[parts.scheme], parts.netloc, path, parts.query, ""))
+
+
+def convert_to_ws_url(url: str) -> str:
+    """An address with the scheme that WebSockets use: `ws` for `http` or none, `wss` for `https`.
+
+    The path stays, without slashes at its end; the client's own endpoint is `websocket_url`.
+    """
+    scheme, separator, rest = url.rstrip("/").partition("://")
+    return f"{_SCHEMES[scheme]}://{rest}" if separator and scheme in _SCHEMES else f"ws://{url.rstrip('/')}"
+
+
+def http_url(endpoint: str) -> str:
+    """The address of the routes of a server whose environment endpoint is given, without a slash at its end."""
+    parts = urlsplit(endpoint)
+    scheme = "https" if parts.scheme == "wss" else "http"
+    return urlunsplit((scheme, parts.netloc, parts.path.removesuffix("/ws"), "", ""))
+
+
+def mcp_url(endpoint: str) -> str:
+    """The tools of a server whose environment endpoint is given."""
+    parts = urlsplit(endpoint)
+    return urlunsplit(parts._replace(path=parts.path.removesuffix("/ws") + "/mcp"))
+
+
+def url_with_affinity(url: str, worker: str | None, route: str | None = None) -> str:
+    """The endpoint again, for a connection that must reach a certain server.
+
+    Args:
+        url: The endpoint.
+        worker: The worker process, as its hello calls it; None: any.
+        route: What a gateway calls the server, in the handshake; None: any.
+    """
+    wanted = {"worker": worker, "route": route}
+    query = "&".join(f"{name}={quote(value, safe='')}" for name, value in wanted.items() if value is not None)
+    return f"{url}{'&' if urlsplit(url).query else '?'}{query}" if query else url
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address means this machine."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+Headers = tuple[tuple[str, str], ...]
+SECRET = ("authorization", "cookie")
+"""Those that are for one server alone, in lower case."""
+
+
+def headers_of(given: Mapping[str, str], api_key: str | None, else_key: str | None = None) -> Headers:
+    """The headers of the handshake.
+
+    Args:
+        given: Those that the user names.
+        api_key: The key to show.
+        else_key: The key to show where the user names none, neither so nor by a header.
+
+    Raises:
+        UsageError: One of them cannot be sent. A key is not repeated in the message.
+    """
+    headers = tuple(_header(name, value) for name, value in given.items())
+    own = any(name.lower() == "authorization" for name, _ in headers)
+    if own and api_key is not None:
+        raise UsageError("api_key and a header Authorization: give one of them")
+    key = else_key if api_key is None and not own else api_key
+    if key is None:
+        return headers
+    if not isinstance(key, str) or not key.isascii() or not key.isprintable() or not key or " " in key:
+        raise UsageError("api_key (OPENENV_API_KEY) cannot be sent: it must be printable ASCII without spaces")
+    return (*headers, ("Authorization", f"Bearer {key}"))
+
+
+def _header(name: Any, value: Any) -> tuple[str, str]:
+    if not (isinstance(name, str) and isinstance(value, str)) or any(end in name + value for end in "\r\n"):
+        raise UsageError(f"header {name!r} cannot be sent: name and value must be text of one line")
+    return name, value
+
+
+class Affinity(NamedTuple):
+    """What leads to a session: its server, among several; what a gateway calls that; its worker process. None: any.
+
+    Attributes:
+        server: The endpoint of the server.
+        route: What a gateway called the server that it chose, in the handshake.
+        worker: The worker process, as its hello calls it.
+    """
+
+    server: str | None = None
+    route: str | None = None
+    worker: str | None = None
+
+    def to(self, endpoint: str) -> str:
+        """The address of an endpoint, for a connection that must come to this worker by this route."""
+        return url_with_affinity(endpoint, self.worker, self.route)
+
+
+ANY_SERVER = Affinity()
+
 
 # Seconds in which an address that could not be reached comes last.
 REST_S = 2.0
@@ -78,7 +205,7 @@ class Endpoints:
         left = [endpoint for endpoint in self.all if endpoint not in tried]
         return min(
             left,
-            key=lambda endpoint: (endpoint.resting > now, endpoint.connections, CHANCE.random()),
+            key=lambda endpoint: (endpoint.resting > now, endpoint.connections, system_random.random()),
             default=None,
         )
 

@@ -1,38 +1,184 @@
-"""The client of one environment session."""
+"""The client of one session, asynchronous and synchronous, typed and generic."""
 
 from __future__ import annotations
 
+import importlib
+import inspect
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from functools import partial
+from functools import partial, wraps
 from os import PathLike
 from pathlib import Path
-from typing import Any, Generic, Self, TypeVar, get_origin
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast, get_origin
 
 from pydantic import TypeAdapter
 
-from ..cleanup import kept
+from .._exceptions import add_cleanup_note
+from .._introspection import type_arguments
 from ..errors import InvalidArgument, UsageError
-from ..generics import type_arguments
-from ..protocol.reward import check_outcome
+from ..protocol.values import check_outcome
 from ..settings import ClientSettings
 from ..types import ObsT, StateT, StepResult
 from . import websocket
-from .headers import headers_of
-from .holder import SessionHolder
-from .hosting import hosting_of, key_of
-from .launchable import Launchable, launch
-from .models import MISREADINGS, dump_action, misread, parse_observation, parse_state
-from .seeds import check_seed
-from .sync_client import SyncEnvClient
-from .tasks import Tasks, tasks_of
+from .base import BaseClient, key_of, managed_server_of
+from .endpoints import headers_of
+from .payloads import MISREADINGS, check_seed, dump_action, misread_error, parse_observation, parse_state
+from .tasks import SyncTasks, Tasks, tasks_of
 
-__all__ = ["EnvClient"]
+
+class LaunchMixin:
+    """What client classes offer beside their constructor."""
+
+    @classmethod
+    def from_docker_image(cls, image: str, provider: Any = None, **kwargs: Any) -> Self:
+        """A client with a server of its own: a container, which is stopped when the client is closed.
+
+        In a running event loop it is to be awaited, or entered by `async with`, and the container is started then; by
+        `.sync()` or `with`, which block, it is also to be had there. In other code it is started before this returns.
+
+        Args:
+            image: Name of the image.
+            provider: A `ContainerProvider`; None takes Docker on this machine, its swarm with `replicas`.
+            kwargs: Arguments of this class go to it, `ready_timeout_s` is how long the server has to become ready,
+                and all others (`port`, `env_vars`, ...) go to the provider.
+
+        Raises:
+            LaunchFailed: The container did not start; with the end of its log.
+            NotReady: It was not ready in its time.
+            MissingExtra: The provider needs a package that is not installed.
+        """
+        return cast("Self", launch().from_docker_image(cls, image, provider, **kwargs))
+
+    @classmethod
+    def from_env(cls, repo_id: str, use_docker: bool = True, provider: Any = None, **kwargs: Any) -> Self:
+        """A client of an environment that is published on the Hub, served on this machine. See `from_docker_image`.
+
+        Args:
+            repo_id: Its name there, `owner/name`.
+            use_docker: Whether it runs in its container; without, it is installed and run by uv.
+            provider: What runs it; None takes Docker or uv.
+            kwargs: As for `from_docker_image`; `tag` is the image's, `latest` by default.
+        """
+        return cast("Self", launch().from_env(cls, repo_id, use_docker, provider, **kwargs))
+
+    @classmethod
+    def from_hub(cls, repo_id: str, provider: Any = None, replicas: int | None = None, **kwargs: Any) -> Self:
+        """A client of an environment that is published on the Hub, in its container. See `from_docker_image`.
+
+        Args:
+            repo_id: Its name there, `owner/name`.
+            provider: A `ContainerProvider`; None takes Docker on this machine, its swarm with `replicas`.
+            replicas: How many containers share the sessions.
+            kwargs: As for `from_env`.
+        """
+        return cast("Self", launch().from_hub(cls, repo_id, provider, replicas, **kwargs))
+
+
+def launch() -> Any:
+    """The package `openenv.providers`, by its name, since it stands above client, server and providers."""
+    return importlib.import_module("openenv.providers")
+
+
+if TYPE_CHECKING:
+    pass
+
 
 ActT = TypeVar("ActT")
+
+
+class SyncEnvClient(Generic[ActT, ObsT, StateT]):
+    """`EnvClient` without `await`; it may be used from any thread, and inside a running event loop too.
+
+    Args:
+        async_client: The client it drives; both share one session.
+    """
+
+    def __init__(self, async_client: EnvClient[ActT, ObsT, StateT]):
+        self._client = async_client
+
+    @property
+    def async_client(self) -> EnvClient[ActT, ObsT, StateT]:
+        """The client behind this one."""
+        return self._client
+
+    def connect(self) -> Self:
+        """See `EnvClient.connect`."""
+        self._client.waited(self._client.connect)
+        return self
+
+    def reset(self, **kwargs: Any) -> StepResult[ObsT]:
+        """See `EnvClient.reset`."""
+        return self._client.waited(self._client.reset, **kwargs)
+
+    def step(self, action: ActT, *, timeout_s: float | None = None, **kwargs: Any) -> StepResult[ObsT]:
+        """See `EnvClient.step`."""
+        if timeout_s is not None:  # a subclass may know of none
+            kwargs["timeout_s"] = timeout_s
+        return self._client.waited(self._client.step, action, **kwargs)
+
+    def state(self) -> StateT:
+        """See `EnvClient.state`."""
+        return self._client.waited(self._client.state)
+
+    def close(self) -> None:
+        """See `EnvClient.close`."""
+        self._client.waited(self._client.close)
+
+    def disconnect(self) -> None:
+        """See `EnvClient.disconnect`."""
+        self._client.waited(self._client.disconnect)
+
+    def new_session(self) -> Self:
+        """See `EnvClient.new_session`."""
+        return type(self)(self._client.waited(self._client.new_session))
+
+    def fork(self, wait_s: float | None = None) -> Self:
+        """See `EnvClient.fork`."""
+        return type(self)(self._client.waited(self._client.fork, wait_s))
+
+    def restore(self, source: EnvClient[ActT, ObsT, StateT] | SyncEnvClient[ActT, ObsT, StateT]) -> None:
+        """See `EnvClient.restore`."""
+        self._client.waited(self._client.restore, source)
+
+    def tasks(self, split: str | None = None) -> SyncTasks:
+        """See `EnvClient.tasks`; what it gives does not need to be awaited."""
+        return SyncTasks(self._client.waited(self._client.tasks, split))
+
+    @property
+    def base_url(self) -> str | None:
+        """See `EnvClient.base_url`."""
+        return self._client.base_url
+
+    def __getattr__(self, name: str) -> Any:
+        """What the client has and this class has not: its subclass's own attributes, and methods, which block."""
+        if name == "_client" or name.startswith("__"):  # asked for in a copy that is still empty
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        found = getattr(self._client, name)
+        if not (inspect.ismethod(found) or inspect.iscoroutinefunction(found)):
+            return found
+
+        @wraps(found)
+        def blocking(*args: Any, **kwargs: Any) -> Any:
+            return self._client.settled(found(*args, **kwargs))
+
+        return blocking
+
+    def __enter__(self) -> Self:
+        try:
+            return self.connect()
+        except BaseException as error:  # as in the block of the client itself
+            with add_cleanup_note(error):
+                self.close()
+            raise
+
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
+        with add_cleanup_note(error):
+            self.close()
+
+
 T = TypeVar("T")
 
 
-class EnvClient(SessionHolder, Launchable, Generic[ActT, ObsT, StateT]):
+class EnvClient(BaseClient, LaunchMixin, Generic[ActT, ObsT, StateT]):
     """Drives one session of an environment, wherever it is served.
 
     Give the types of your environment and nothing else is needed::
@@ -115,12 +261,12 @@ class EnvClient(SessionHolder, Launchable, Generic[ActT, ObsT, StateT]):
             app = launch().app_in_process(env, type_arguments(type(self), EnvClient))
         settings = ClientSettings.read(mode=mode)
         self._client_mode = settings.mode
-        self._lead_to(base_url)
-        self._hosting = None if provider is None else hosting_of(provider, base_url)
+        self._set_servers(base_url)
+        self._hosting = None if provider is None else managed_server_of(provider, base_url)
         self._app = app
         self._message_timeout_s = message_timeout_s
         self._headers_with = partial(headers_of, headers or {}, api_key)
-        self._options = websocket.Options(
+        self._options = websocket.WebSocketOptions(
             connect_timeout_s=connect_timeout_s,
             max_message_bytes=int(max_message_size_mb * 1024 * 1024),
             ping_interval_s=websocket_ping_interval_s,
@@ -259,20 +405,20 @@ class EnvClient(SessionHolder, Launchable, Generic[ActT, ObsT, StateT]):
         try:
             await self.connect()
         except BaseException as error:  # who cannot enter does not leave, and its server would run on
-            with kept(error):
+            with add_cleanup_note(error):
                 await self.close()
             raise
         return self
 
     async def __aexit__(self, _: object, error: BaseException | None, *__: object) -> None:
-        with kept(error):
+        with add_cleanup_note(error):
             await self.close()
 
     def __enter__(self) -> Self:
         try:
             self.waited(self.connect)
         except BaseException as error:
-            with kept(error):
+            with add_cleanup_note(error):
                 self.waited(self.close)
             raise
         self._blocking = True
@@ -280,7 +426,7 @@ class EnvClient(SessionHolder, Launchable, Generic[ActT, ObsT, StateT]):
 
     def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
         self._blocking = False
-        with kept(error):
+        with add_cleanup_note(error):
             self.waited(self.close)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -346,7 +492,7 @@ def _read(parse: Callable[[dict[str, Any]], T], payload: dict[str, Any]) -> T:
     try:
         return parse(payload)
     except MISREADINGS as fault:
-        raise misread(parse, fault) from fault
+        raise misread_error(parse, fault) from fault
 
 
 def _folder_of(record: str | PathLike[str]) -> Path:
@@ -358,3 +504,17 @@ def _folder_of(record: str | PathLike[str]) -> Path:
 def _adapter(cls: Any) -> TypeAdapter[Any] | None:
     """None for types that say nothing about their contents, as `dict[str, Any]` and Any."""
     return None if cls is Any or (get_origin(cls) or cls) is dict else TypeAdapter(cls)
+
+
+class GenericAction(dict[str, Any]):
+    """An action by its fields: `GenericAction(message="hi")`."""
+
+    def __repr__(self) -> str:
+        return f"GenericAction({', '.join(f'{name}={value!r}' for name, value in self.items())})"
+
+
+class GenericEnvClient(EnvClient[dict[str, Any], dict[str, Any], dict[str, Any]]):
+    """Takes actions as mappings (or models) and returns observations and states as dicts.
+
+    The server still validates every action; `GET /schema` says what it takes.
+    """

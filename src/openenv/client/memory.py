@@ -1,4 +1,4 @@
-"""Frames without a socket: client and server in one process and on one event loop."""
+"""The in-process transport: client and server on one event loop, without a socket."""
 
 from __future__ import annotations
 
@@ -8,26 +8,24 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from ..errors import ConnectionLost, OpenEnvError
-from ..protocol.codec import codec_of
-from .transport import Receiver
-from .way import ANY
-
-__all__ = ["MemoryTransport", "connect"]
+from ..protocol.codecs import codec_of
+from .connection import Receiver
+from .endpoints import ANY_SERVER
 
 CLOSE_TIMEOUT_S = 2.0
 SUBPROTOCOL: str | None = "openenv.v2.msgpack"
 """What both sides speak; None is protocol v1."""
 
 
-class _Conversation(Protocol):
+class _ServerConversation(Protocol):
     def receive(self, frame: bytes) -> None: ...
     def receive_binary(self, frame: bytes) -> None: ...
     def disconnected(self) -> None: ...
     async def aclose(self) -> None: ...
 
 
-class _Server(Protocol):
-    def connect(self, channel: Any, subprotocol: str | None) -> _Conversation: ...
+class _InProcessServer(Protocol):
+    def connect(self, channel: Any, subprotocol: str | None) -> _ServerConversation: ...
 
 
 async def connect(app: Any, receiver: Callable[[str | None], Receiver]) -> MemoryTransport:
@@ -41,7 +39,7 @@ async def connect(app: Any, receiver: Callable[[str | None], Receiver]) -> Memor
         TypeError: The app serves no environment.
         UsageError: The app has sessions on another event loop.
     """
-    server: _Server | None = getattr(getattr(app, "state", None), "openenv", None)
+    server: _InProcessServer | None = getattr(getattr(app, "state", None), "openenv", None)
     if server is None:
         raise TypeError(f"app is {app!r}: pass what openenv.server.create_app returned")
     return MemoryTransport(server, receiver(SUBPROTOCOL), SUBPROTOCOL)
@@ -50,9 +48,9 @@ async def connect(app: Any, receiver: Callable[[str | None], Receiver]) -> Memor
 class MemoryTransport:
     """A transport to the client and a channel to the server: what one sends, the other receives."""
 
-    def __init__(self, server: _Server, receiver: Receiver, subprotocol: str | None):
+    def __init__(self, server: _InProcessServer, receiver: Receiver, subprotocol: str | None):
         self.subprotocol = subprotocol
-        self.way = ANY
+        self.way = ANY_SERVER
         self._receiver: Receiver | None = receiver
         self._conversation = server.connect(_ServerEnd(self), subprotocol)
         binary = subprotocol is not None and codec_of(subprotocol).binary

@@ -1,4 +1,4 @@
-"""What a client records of its sessions (`record`): what it asked, and the replies that it got."""
+"""Records the sessions of a client (`record=`): its calls and the replies."""
 
 from __future__ import annotations
 
@@ -9,20 +9,14 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
-from ..background import on_thread
-from ..contract.contract import hash_of
+from .._asyncio import on_thread
 from ..errors import Cancelled, OpenEnvError
 from ..mcp.types import DIRECT_CALL, McpMethod, action_of, observation_of
+from ..protocol.contract import hash_of
 from ..recording import Recorder, Source, Subject, Tap
-from .conversation import Conversation
-from .ensemble import Ensemble
-from .link import Link
-from .linked_session import LinkedSession
-from .seat import AutoresetMode, Seat
-from .session import Kind, Session
-from .wave import Wave
-
-__all__ = ["RecordedEnsemble", "RecordedSession", "recorder_at"]
+from .connection import CallKind, ClientConnectionV1, ClientConnectionV2, ClientSession
+from .session import ResumableSession
+from .vector_state import AutoresetMode, EnvSlot, PendingBatch, VectorState
 
 _recorders: dict[Path, Recorder] = {}
 # By session, for those that go on from one another.
@@ -39,13 +33,13 @@ def recorder_at(folder: Path) -> Recorder:
 
 def subject_of(end: object) -> Subject:
     """What the server of a connection says of itself; one of v1 says nothing."""
-    hello: Mapping[str, Any] = (end.hello if isinstance(end, Link) else None) or {}
+    hello: Mapping[str, Any] = (end.hello if isinstance(end, ClientConnectionV2) else None) or {}
     hashes, name = hello.get("schema"), hello.get("environment")
     schema = hash_of(hashes) if isinstance(hashes, dict) else None
     return Subject(name if isinstance(name, str) else "", None, schema)
 
 
-class RecordedSession:
+class RecordedClientSession:
     """The session of a lone client, with a record of it.
 
     Args:
@@ -54,7 +48,7 @@ class RecordedSession:
         folder: Where the record goes.
     """
 
-    def __init__(self, session: Session, end: Link | Conversation, folder: Path):
+    def __init__(self, session: ClientSession, end: ClientConnectionV2 | ClientConnectionV1, folder: Path):
         self._session = session
         self._end = end
         self._recorder = recorder_at(folder)
@@ -73,7 +67,7 @@ class RecordedSession:
         self._tap.went_on_from(source)
 
     @property
-    def linked(self) -> LinkedSession | None:
+    def linked(self) -> ResumableSession | None:
         return self._session.linked
 
     @property
@@ -88,7 +82,7 @@ class RecordedSession:
     def leaving(self) -> bool:
         return self._session.leaving
 
-    async def call(self, kind: Kind, data: Any, timeout_s: float | None) -> dict[str, Any]:
+    async def call(self, kind: CallKind, data: Any, timeout_s: float | None) -> dict[str, Any]:
         tap = self._tap
         tool = data["params"] if kind == "mcp" and data["method"] == McpMethod.TOOLS_CALL else None
         if kind not in {"reset", "step"} and tool is None:
@@ -125,11 +119,11 @@ class RecordedSession:
             self._tap.tail = subject_of(self._end).tail
 
 
-class RecordedEnsemble(Ensemble):
+class RecordedVectorState(VectorState):
     """The environments of a vector, with a record of them.
 
     Args:
-        folder: Where it goes; the others as for `Ensemble`.
+        folder: Where it goes; the others as for `VectorState`.
     """
 
     def __init__(
@@ -141,7 +135,7 @@ class RecordedEnsemble(Ensemble):
         self._taps = [Tap(self._recorder, b"", name) for name in names]
         self._tail = b""
 
-    def settle(self, seat: Seat, wave: Wave, reply: dict[str, Any] | OpenEnvError) -> None:
+    def settle(self, seat: EnvSlot, wave: PendingBatch, reply: dict[str, Any] | OpenEnvError) -> None:
         tap = self._taps[seat.index]
         asked = tap.asked
         if asked is not None and seat.pending is wave:  # else it is too late, and was told as such
@@ -156,12 +150,12 @@ class RecordedEnsemble(Ensemble):
     async def rest(self) -> None:
         await on_thread(self._recorder.flush)
 
-    def _carry(self, seats: Sequence[Seat], wave: Wave) -> None:
+    def _carry(self, seats: Sequence[EnvSlot], wave: PendingBatch) -> None:
         for seat in seats:
             _ask(self._taps[seat.index], seat.kind, seat.contents)
         super()._carry(seats, wave)
 
-    def _told(self, seat: Seat) -> bytes:
+    def _told(self, seat: EnvSlot) -> bytes:
         link = None if seat.road is None else seat.road.link
         tail = subject_of(link).tail
         if link is not None:
@@ -169,7 +163,7 @@ class RecordedEnsemble(Ensemble):
         return tail
 
 
-def _ask(tap: Tap, kind: Kind, data: Any) -> None:
+def _ask(tap: Tap, kind: CallKind, data: Any) -> None:
     if kind == "reset":
         tap.reset(data or {})
     else:

@@ -1,53 +1,530 @@
-"""What a client has of its session, whichever version of the protocol carries it."""
+"""A session that outlives its connection: reconnect, attach, and repeat the call that has no reply."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+import asyncio
+import contextlib
+import secrets
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
 
-from ..errors import OpenEnvError
+from .._backoff import FIRST_PAUSE_S, jittered_pause, retry_connect
+from ..errors import (
+    CapacityError,
+    ConnectionFailed,
+    ConnectionLost,
+    ConnectTimeout,
+    OpenEnvError,
+    ProtocolViolation,
+    SequenceError,
+    SessionLost,
+    TooManyCalls,
+    UnknownSession,
+)
+from ..protocol.client import RequestV2, error_of
+from .connection import (
+    LATE_S,
+    CallKind,
+    ClientConnectionV2,
+    Dial,
+    call_timeout,
+    deadline_of,
+    loss_reason,
+    session_lost,
+    session_not_resumed,
+)
+from .endpoints import Affinity
+from .payloads import unwritable_error
 
-if TYPE_CHECKING:
-    from .linked_session import LinkedSession
+Payload = dict[str, Any]
+AttachResult = Payload | OpenEnvError
+"""What the server says of a session that comes back: where it stands, or that it is not there."""
+# No server keeps a session longer.
+LONGEST_WINDOW_S = 86_400.0
 
-__all__ = ["Kind", "Session"]
 
-Kind = Literal["reset", "step", "state", "fork", "restore", "tasks", "mcp"]
+class Resumption:
+    """How the sessions of a connection come back after its end.
 
-
-class Session(Protocol):
-    """One session of an environment, on the event loop that opened it.
-
-    Attributes:
-        error: Why there is no session any more; None while there is one.
+    Args:
+        dial: Opens a connection.
+        patience_s: Seconds for connecting, for a hello and for the answers to `attach`, each.
     """
 
-    error: OpenEnvError | None
+    def __init__(self, dial: Dial, patience_s: float):
+        self._dial = dial
+        self._patience_s = patience_s
+
+    def window_s(self, link: ClientConnectionV2) -> float:
+        """Seconds for which the sessions of a link that has ended may come back; 0 if they cannot."""
+        if not isinstance(link.error, ConnectionFailed) or not link.error.retryable:
+            return 0.0
+        if link.hello is None:  # it ended so early that nobody knows; nothing was answered yet
+            return self._patience_s
+        window = link.hello.get("resume_window_s")
+        return min(window, LONGEST_WINDOW_S) if isinstance(window, (int, float)) and window > 0 else 0.0
+
+    async def run(
+        self,
+        lost: ClientConnectionV2,
+        tokens: Callable[[], Mapping[str, str]],
+        on_event: Callable[[str, Payload], None],
+    ) -> tuple[ClientConnectionV2, dict[str, AttachResult]]:
+        """Connects and attaches, again and again until the window is over.
+
+        Args:
+            lost: The link that has ended.
+            tokens: What the sessions are attached with, asked for with each attempt.
+            on_event: Hears events of sessions, from before they are attached.
+
+        Returns:
+            The new link, and what its server says of each session. Nothing was awaited since it was known to
+            be up. A caller who is cancelled leaves neither a connection nor those sessions.
+
+        Raises:
+            SessionLost: It is not to be had any more, and why.
+        """
+        window, cause = self.window_s(lost), lost.error
+        reason: OpenEnvError | None = None
+
+        async def attempt() -> tuple[ClientConnectionV2, dict[str, AttachResult]]:
+            nonlocal reason
+            try:
+                return await self._once(lost.way, tokens, on_event)
+            except OpenEnvError as error:
+                reason = error
+                raise
+
+        # `reason` says more than the exception: that of the window, or that of the last attempt.
+        with contextlib.suppress(OpenEnvError, TimeoutError):
+            async with asyncio.timeout(window):
+                await asyncio.sleep(jittered_pause(FIRST_PAUSE_S))
+                return await retry_connect(attempt, window)
+        assert cause is not None
+        limit = "resume_window_s of the server" if lost.hello is not None else "connect_timeout_s"
+        last = "" if reason is None else f": {reason.message}"
+        raise SessionLost(
+            f"the session is gone, call reset() for a new one: its connection was lost ({cause.message}), and "
+            f"was not to be had again within {window:g} s ({limit}){last}"
+        ) from (reason or cause)
+
+    async def _once(
+        self, way: Affinity, tokens: Callable[[], Mapping[str, str]], on_event: Callable[[str, Payload], None]
+    ) -> tuple[ClientConnectionV2, dict[str, AttachResult]]:
+        end = await self._dial(way)
+        if not isinstance(end, ClientConnectionV2):
+            await end.aclose()
+            raise ProtocolViolation("the server that is there now does not speak protocol v2")
+        asked: Mapping[str, str] = {}
+        try:
+            await self._greeting(end)
+            asked = tokens()
+            end.on_event = on_event
+            verdicts = await self._attach(end, asked)
+        except OpenEnvError as error:
+            end.end(error)
+            raise
+        except asyncio.CancelledError:
+            await end.aclose(list(asked))
+            raise
+        return end, verdicts
+
+    async def _greeting(self, link: ClientConnectionV2) -> None:
+        try:
+            await link.greeting(self._patience_s)
+        except ProtocolViolation as silence:  # a road that is bad now may be good in a moment
+            raise ConnectTimeout(silence.message) from silence
+
+    async def _attach(self, link: ClientConnectionV2, tokens: Mapping[str, str]) -> dict[str, AttachResult]:
+        roll = _AttachRound(len(tokens))
+        try:
+            async with asyncio.timeout(self._patience_s):
+                for session, token in tokens.items():
+                    fields = {"session": session, "token": token}
+                    link.stream("attach", fields, partial(roll.present, session), partial(roll.absent, session))
+                await roll.over
+        except TimeoutError as error:
+            raise ConnectTimeout(f"no answer to attach within {self._patience_s:g} s (connect_timeout_s)") from error
+        if link.error is not None:
+            raise ConnectionLost(f"the connection ended again: {link.error.message}") from link.error
+        for verdict in roll.verdicts.values():
+            if isinstance(verdict, CapacityError):  # not now
+                raise verdict
+        return roll.verdicts
+
+
+class _AttachRound:
+    """Which sessions are there.
+
+    Attributes:
+        verdicts: What was said of each.
+        over: Done when all have been called.
+    """
+
+    def __init__(self, count: int):
+        self.verdicts: dict[str, AttachResult] = {}
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._left = count
+        self._count_down(0)
+
+    def present(self, session: str, payload: Payload, _more: bool) -> None:
+        self.verdicts[session] = payload
+        self._count_down(1)
+
+    def absent(self, session: str, error: OpenEnvError) -> None:
+        self.verdicts[session] = error
+        self._count_down(1)
+
+    def _count_down(self, by: int) -> None:
+        self._left -= by
+        if self._left <= 0 and not self.over.done():
+            self.over.set_result(None)
+
+
+GONE = (SessionLost, UnknownSession, SequenceError)
+"""Replies after which a session is of no further use. (After the last, nobody knows what was executed.)"""
+_CONTENTS = {"reset": "kwargs", "step": "action"}
+_TIMED = frozenset({"reset", "step", "mcp"})
+# What callers want of a reply.
+_PARTS = {"state": "state", "mcp": "reply"}
+_UNCOUNTED = frozenset({"state", "fork", "tasks"})
+
+
+def new_secret() -> str:
+    """A name for a session, or a token: nobody else has it and nobody can guess it."""
+    return secrets.token_urlsafe(12)
+
+
+class SessionRef(NamedTuple):
+    """A session that is there already: its name, and its token."""
+
+    session: str
+    token: str
+
+
+class _PendingCall(asyncio.Future[Payload]):
+    """A call on its way. Whoever made it may have left when its reply comes: then it is done before.
+
+    Attributes:
+        due: When its time is over, by the loop's clock; None for never.
+        seq: Its number, once it has one; 0 for what is not counted.
+        request: How it was sent last.
+    """
+
+    def __init__(self, session: ResumableSession, kind: CallKind, data: Any, due: float | None):
+        super().__init__(loop=session.loop)
+        self.kind = kind
+        self.data = data
+        self.due = due
+        self.seq = 0
+        self.request: RequestV2 | None = None
+        self._session = session
+
+    def answer(self, payload: Payload, _more: bool) -> None:
+        self._session.answered(self, payload)
+
+    def fail(self, error: OpenEnvError) -> None:
+        self._session.refused(self, error)
+
+
+class ResumableSession:
+    """The session of a lone client (`session.Session`). When it ends, so does its link.
+
+    Its `open` is sent at once and not waited for, so the first call follows on its heels. After that there is one
+    call at a time without a reply: so it can be repeated, under its number, when the connection is lost. A reply
+    that nobody waits for any more is waited for all the same, before the next call is sent.
+
+    Args:
+        link: The connection.
+        resumption: How it is made again.
+        wait_s: Seconds that the server may let it wait for a free slot; None leaves that to the server.
+        born: The session, which is attached to the link; None: one is opened.
+    """
+
+    def __init__(
+        self,
+        link: ClientConnectionV2,
+        resumption: Resumption,
+        wait_s: float | None = None,
+        born: SessionRef | None = None,
+    ):
+        self.error: OpenEnvError | None = None
+        self.loop = link.loop
+        self._resumption = resumption
+        self._wait_s = wait_s
+        self._id, self._token = born or (new_secret(), new_secret())
+        self._seq = 0
+        self._calls_waiting: deque[_PendingCall] = deque()
+        self._underway = False  # the first of them was sent, and has no reply
+        self._advancing = False
+        self._served = born is not None  # something of this session was answered
+        self._refused = False
+        self._closing = False
+        self._returning: asyncio.Task[None] | None = None
+        self._take_link(link)
+        if born is None:
+            self._open()
+        elif link.error is not None:
+            self._lost(link.error)
 
     @property
     def leaving(self) -> bool:
-        """Whether its server ends it soon, so that the next episode is better begun elsewhere."""
+        return self.error is None and self._link.error is None and self._link.draining
 
     @property
-    def linked(self) -> LinkedSession | None:
-        """The session of protocol v2 that it is; None for one of v1, which is all that it is."""
+    def linked(self) -> ResumableSession:
+        return self
 
-    async def call(self, kind: Kind, data: Any, timeout_s: float | None) -> dict[str, Any]:
-        """Sends a request and waits for its reply; calls made meanwhile are executed in their order.
+    @property
+    def born(self) -> SessionRef:
+        """What another connection needs to take the session over, or to have one go on from it."""
+        return SessionRef(self._id, self._token)
+
+    @property
+    def link(self) -> ClientConnectionV2:
+        """The connection there is, or was last."""
+        return self._link
+
+    async def fork(self, wait_s: float | None, timeout_s: float | None) -> SessionRef:
+        """Has the server open a session that goes on from where this one is, when it is the fork's turn.
 
         Args:
-            kind: What to do; fork, restore and tasks take protocol v2.
-            data: Arguments of a reset, the action of a step, or the fields of another request; None for state.
-            timeout_s: Seconds to wait; None waits for as long as the connection lasts.
+            wait_s: Seconds that it may wait for a free slot; None leaves that to the server.
+            timeout_s: As for `call`, without those.
 
         Returns:
-            An observation with what goes beside it (`observation`, `reward`, `done`, ...), the state's fields, the
-            `result` or `error` of mcp, or the reply to another request.
-
-        Raises:
-            MessageTooLarge: The request is over the limit, and was not sent.
-            StepTimeout: No reply in time. The reply is dropped when it comes, and later calls get their own.
-            OpenEnvError: Whatever the server reported, or `SessionLost` when the session has ended.
+            The new session, which is one of this connection until another one attaches to it.
         """
+        born = SessionRef(new_secret(), new_secret())
+        fields: Payload = {"new": born.session, "token": born.token}
+        if wait_s is not None:
+            fields["wait_s"] = wait_s
+            timeout_s = None if timeout_s is None else timeout_s + wait_s
+        try:
+            await self.call("fork", fields, timeout_s)
+        except BaseException:
+            self.dismiss(born)
+            raise
+        return born
+
+    def dismiss(self, born: SessionRef) -> None:
+        """Ends a session of this connection that nobody wants."""
+        self._link.post("close", {"session": born.session})
+
+    async def call(self, kind: CallKind, data: Any, timeout_s: float | None) -> Payload:
+        if self.error is not None:
+            # Without a traceback: that of the one error would grow with every call it is raised for.
+            raise self.error.with_traceback(None) if self._refused else session_lost(self.error)
+        due = None
+        if timeout_s is not None:
+            due = self.loop.time() + timeout_s + (0.0 if self._served else self._wait_s or 0.0)
+        errand = _PendingCall(self, kind, data, due)
+        self._calls_waiting.append(errand)
+        if not self._underway:
+            self._advance()
+        timer = None
+        if due is not None and not errand.done():
+            timer = self.loop.call_at(due + LATE_S, self._expire, errand, timeout_s)
+        try:
+            payload = await errand
+        finally:
+            if timer is not None:
+                timer.cancel()
+            if errand.cancelled():
+                self._withdraw(errand)
+        part = _PARTS.get(kind)
+        return payload if part is None else _part_of(payload, part)
 
     async def aclose(self) -> None:
-        """Ends the session and its connection, within a bounded time."""
+        # On another loop, its own is gone, and what can be said about that connection is in `error`.
+        if self.loop is not asyncio.get_running_loop():
+            return
+        self._closing = True
+        if self._returning is not None:
+            self._returning.cancel()
+            await asyncio.wait([self._returning])
+        await self._link.aclose([self._id])
+        self._end(ConnectionLost("this client was closed"))
+
+    # What becomes of a call.
+
+    def answered(self, errand: _PendingCall, payload: Payload) -> None:
+        self._served = True
+        self._over()
+        if not errand.done():
+            errand.set_result(payload)
+        self._advance()
+
+    def refused(self, errand: _PendingCall, error: OpenEnvError) -> None:
+        if self._link.error is not None:
+            return  # not an answer: what becomes of the call is decided when the link has told all of its requests
+        if isinstance(error, GONE):
+            if isinstance(error, SequenceError):
+                self._link.post("close", {"session": self._id})
+            self._end(session_lost(error) if isinstance(error, UnknownSession) else error)
+            return
+        if isinstance(error, TooManyCalls) and errand.seq:
+            self._seq -= 1  # not counted
+        self._over()
+        if not errand.done():
+            errand.set_exception(error)
+        self._advance()
+
+    def _over(self) -> None:
+        self._calls_waiting.popleft()
+        self._underway = False
+
+    def _advance(self) -> None:
+        """Sends the next call, if there is a way and none is underway."""
+        if self._advancing:  # a reply that comes before its call is sent leads back here and not deeper
+            return
+        self._advancing = True
+        try:
+            while self._calls_waiting and not self._underway and self._link.error is None:
+                errand = self._calls_waiting[0]
+                if errand.done():  # its caller did not wait for its turn
+                    self._calls_waiting.popleft()
+                    continue
+                if not errand.seq and errand.kind not in _UNCOUNTED:
+                    self._seq += 1
+                    errand.seq = self._seq
+                self._send(errand)
+        finally:
+            self._advancing = False
+
+    def _send(self, errand: _PendingCall) -> None:
+        self._underway = True
+        try:
+            errand.request = self._link.ask(errand.kind, self._fields(errand), errand)
+        except (OpenEnvError, ValueError) as error:
+            if self._link.error is not None:
+                self._underway = False
+                return  # it goes when there is a link again, or hears why there is none
+            self._over()
+            if errand.seq:
+                self._seq -= 1
+            if not errand.done():
+                errand.set_exception(
+                    error if isinstance(error, OpenEnvError) else unwritable_error(errand.kind, error)
+                )
+
+    def _fields(self, errand: _PendingCall) -> Payload:
+        contents = _CONTENTS.get(errand.kind)
+        if contents is not None:
+            fields = {"session": self._id, "seq": errand.seq, contents: errand.data}
+        else:
+            counted = {"seq": errand.seq} if errand.seq else {}
+            fields = {"session": self._id, **counted, **(errand.data or {})}
+        if errand.due is not None and errand.kind in _TIMED:
+            fields["deadline_s"] = deadline_of(errand.due, self.loop.time())
+        return fields
+
+    def _withdraw(self, errand: _PendingCall) -> None:
+        """Has the server stop the work of a call whose caller has left."""
+        if self._underway and self._calls_waiting and self._calls_waiting[0] is errand and errand.request is not None:
+            self._link.post("cancel", {"target": errand.request.id})
+
+    def _expire(self, errand: _PendingCall, timeout_s: float | None) -> None:
+        if not errand.done():
+            late = f"no reply to {errand.kind} within {timeout_s:g} s (message_timeout_s)"
+            errand.set_exception(call_timeout(late, self._link))
+            if not errand.seq:  # no deadline of the server's stops it
+                self._withdraw(errand)
+
+    # What becomes of the session.
+
+    def _take_link(self, link: ClientConnectionV2) -> None:
+        self._link = link
+        link.on_event = self._heard
+        link.on_end = self._lost
+
+    def _open(self) -> None:
+        if self._link.error is not None:
+            self._lost(self._link.error)
+            return
+        fields: Payload = {"session": self._id, "token": self._token}
+        if self._wait_s is not None:
+            fields["wait_s"] = self._wait_s
+        self._link.stream("open", fields, self._admitted, self._open_refused)
+
+    def _admitted(self, *_: object) -> None:
+        self._served = True
+
+    def _open_refused(self, error: OpenEnvError) -> None:
+        if self._link.error is None:  # else it is no answer
+            self._refused = True
+            self._end(error)
+
+    def _heard(self, name: str, fields: Payload) -> None:
+        if name == "session_lost" and fields.get("session") == self._id:
+            error = loss_reason(fields)
+            self._end(error if isinstance(error, SessionLost) else session_lost(error))
+
+    def _lost(self, error: OpenEnvError) -> None:
+        """The link has ended."""
+        if self.error is None and not self._closing and self._resumption.window_s(self._link):
+            self._returning = self.loop.create_task(self._return())
+        else:
+            self._end(error)
+
+    async def _return(self) -> None:
+        """Goes on with the session on another connection."""
+        try:
+            link, verdicts = await self._resumption.run(self._link, lambda: {self._id: self._token}, self._heard)
+        except SessionLost as error:
+            self._returning = None
+            self._end(error)
+        else:
+            self._returning = None
+            self._take_link(link)
+            self._resume(verdicts[self._id])
+
+    def _resume(self, verdict: AttachResult) -> None:
+        errand = self._calls_waiting[0] if self._underway else None
+        if not isinstance(verdict, dict):
+            if self._served or not isinstance(verdict, UnknownSession):
+                self._end(session_not_resumed(verdict))
+                return
+            self._open()  # its first `open` did not arrive
+        else:
+            self._served = True
+            last = verdict.get("last")
+            if errand is not None and errand.seq and errand.seq == verdict.get("seq") and isinstance(last, dict):
+                self._recover(errand, last)
+                return
+        if errand is not None and self._link.error is None:
+            self._send(errand)
+            if errand.cancelled() or (errand.done() and not errand.seq):
+                self._withdraw(errand)
+                if errand.kind == "fork":  # it may have been made before the connection was lost, or just now
+                    self.dismiss(SessionRef(errand.data["new"], errand.data["token"]))
+        self._advance()
+
+    def _recover(self, errand: _PendingCall, last: Payload) -> None:
+        """The reply that was lost has come with the session."""
+        facts = last.get("error")
+        if isinstance(facts, dict):
+            self.refused(errand, error_of(facts))
+        else:
+            self.answered(errand, last)
+
+    def _end(self, error: OpenEnvError) -> None:
+        if self.error is not None:
+            return
+        self.error = error
+        if self._returning is not None:
+            self._returning.cancel()
+        errands, self._calls_waiting = self._calls_waiting, deque()
+        for errand in errands:
+            if not errand.done():
+                errand.set_exception(error)
+        self._link.end(error)
+
+
+def _part_of(payload: Payload, name: str) -> Payload:
+    part = payload.get(name)
+    if not isinstance(part, dict):
+        raise ProtocolViolation(f"a reply without {name!r}: {payload!r:.200}")
+    return part

@@ -5,29 +5,138 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from functools import partial
 from operator import index
-from typing import Any, Generic, NamedTuple, Self, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar, cast, get_args
 
-from ..errors import ConnectionLost, UsageError
+from ..errors import ConnectionLost, OpenEnvError, UsageError
+from ..protocol.values import check_outcome
 from ..types import ObsT, StepResult
-from .ensemble import Ensemble
+from .connection import ClientConnectionV2
+from .connection_pool import ConnectionPool, V1Pool
 from .env_client import EnvClient
-from .hooks import Hooks
-from .lanes import Lanes
-from .link import Link
+from .payloads import check_seed, dump_action, misread_error, parse_observation
 from .portal import portal, run_on
-from .seat import AutoresetMode, Seat
-from .seeds import check_seed
-from .solos import Solos
-from .sync_vector import SyncVectorEnvClient
-from .wave import Carrier, Wave
+from .vector_state import AutoresetMode, BatchCarrier, EnvOutcome, EnvSlot, EpisodeTurnover, PendingBatch, VectorState
 
-__all__ = ["Finished", "VectorEnvClient"]
+ActT = TypeVar("ActT")
+
+
+class ClientHooks(Generic[ActT, ObsT]):
+    """The hooks of one client; those that its class does not override are called with nothing in between.
+
+    Args:
+        client: Made for the environment; it connects to nothing.
+    """
+
+    def __init__(self, client: EnvClient[ActT, ObsT, Any]):
+        cls = type(client)
+        self._client = client
+        self._own_payload = cls._step_payload is not EnvClient._step_payload
+        own_result = cls._parse_result is not EnvClient._parse_result
+        self._parse: Callable[[dict[str, Any]], StepResult[ObsT]] = (
+            client._parse_result if own_result else partial(parse_observation, client._types[0])
+        )
+
+    def payloads(self, actions: Sequence[ActT]) -> list[dict[str, Any]]:
+        """Actions as the wire has them. Raises what a hook raises: that is a mistake of the caller."""
+        if self._own_payload:
+            return list(map(self._client._step_payload, actions))
+        given: Sequence[Any] = actions
+        # No copy of a dict: it is written before the caller goes on.
+        return [action if type(action) is dict else dump_action(action) for action in given]
+
+    def result(self, outcome: EnvOutcome) -> StepResult[ObsT]:
+        """What came of a call; whatever went wrong with it is in `error`."""
+        try:
+            if type(outcome) is dict:
+                return self._read(outcome)
+            if isinstance(outcome, EpisodeTurnover):
+                return self._autoreset_result(outcome)
+            error = cast("OpenEnvError", outcome)
+        except OpenEnvError as violation:
+            error = violation
+        except Exception as fault:  # noqa: BLE001 - a subclass's own code, and one environment's reply
+            error = misread_error(self._parse, fault)
+            error.__cause__ = fault
+        return StepResult(observation=cast("ObsT", None), error=error)
+
+    def _read(self, payload: dict[str, Any]) -> StepResult[ObsT]:
+        check_outcome(payload)
+        return self._parse(payload)
+
+    def _autoreset_result(self, finale: EpisodeTurnover) -> StepResult[ObsT]:
+        last, first = self._read(finale.last), self._read(finale.first)
+        final = {"final_observation": last.observation, "final_metadata": last.metadata}
+        return replace(last, observation=first.observation, metadata={**(first.metadata or {}), **final})
+
+
+if TYPE_CHECKING:
+    pass
+
+
+class SyncVectorEnvClient(Generic[ActT, ObsT]):
+    """`VectorEnvClient` without `await`; it may be used from any thread, by one at a time.
+
+    Args:
+        client: The client it drives; both share its sessions.
+    """
+
+    def __init__(self, client: VectorEnvClient[ActT, ObsT]):
+        self._client = client
+
+    @property
+    def async_client(self) -> VectorEnvClient[ActT, ObsT]:
+        """The client behind this one."""
+        return self._client
+
+    @property
+    def num_envs(self) -> int:
+        """How many environments there are."""
+        return self._client.num_envs
+
+    def connect(self) -> Self:
+        """See `VectorEnvClient.connect`."""
+        self._client.blocking(self._client.connect())
+        return self
+
+    def reset(
+        self,
+        seeds: Sequence[int | None] | None = None,
+        env_ids: Sequence[int] | None = None,
+        **kwargs: Any,
+    ) -> list[StepResult[ObsT]]:
+        """See `VectorEnvClient.reset`."""
+        return self._client.blocking(self._client.reset(seeds, env_ids, **kwargs))
+
+    def step(self, actions: Sequence[ActT]) -> list[StepResult[ObsT]]:
+        """See `VectorEnvClient.step`."""
+        return self._client.blocking(self._client.step(actions))
+
+    def send(self, actions: Sequence[ActT], env_ids: Sequence[int] | None = None) -> None:
+        """See `VectorEnvClient.send`."""
+        self._client.blocking(self._client.send(actions, env_ids))
+
+    def recv(self, min_ready: int = 1, timeout_s: float | None = None) -> list[Finished[ObsT]]:
+        """See `VectorEnvClient.recv`."""
+        return self._client.blocking(self._client.recv(min_ready, timeout_s))
+
+    def close(self) -> None:
+        """See `VectorEnvClient.close`."""
+        self._client.blocking(self._client.close())
+
+    def __enter__(self) -> Self:
+        return self.connect()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
 
 logger = logging.getLogger("openenv.client")
 
-ActT = TypeVar("ActT")
+
 T = TypeVar("T")
 # Servers without v2 that were mentioned already.
 _mentioned: set[str] = set()
@@ -108,14 +217,14 @@ class VectorEnvClient(Generic[ActT, ObsT]):
         self.num_envs = num_envs
         self.autoreset_mode = autoreset_mode
         self._client = env_cls(base_url, **options)
-        self._hooks = Hooks(self._client)
+        self._hooks = ClientHooks(self._client)
         self._connections = connections
         facts = (num_envs, autoreset_mode, self._client._message_timeout_s, self._client._wait_s)
-        self._ensemble = Ensemble(*facts)
+        self._ensemble = VectorState(*facts)
         if self._client._record is not None:
-            from .recorded import RecordedEnsemble
+            from .recorded import RecordedVectorState
 
-            self._ensemble = RecordedEnsemble(self._client._record, *facts)
+            self._ensemble = RecordedVectorState(self._client._record, *facts)
         self._connecting = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = os.getpid()
@@ -244,7 +353,7 @@ class VectorEnvClient(Generic[ActT, ObsT]):
         self._claim()
         # First of all it is closed: a call made meanwhile begins anew.
         carrier = self._ensemble.carrier
-        self._ensemble.scatter(ConnectionLost("this client was closed"))
+        self._ensemble.lose_all(ConnectionLost("this client was closed"))
         self._ensemble.forget()
         self._loop, self._connecting = None, asyncio.Lock()
         if carrier is not None:
@@ -256,15 +365,15 @@ class VectorEnvClient(Generic[ActT, ObsT]):
         if connecting is not self._connecting:
             raise ConnectionLost("this client was closed while it was connecting: call reset() to begin anew")
 
-    async def _new_carrier(self) -> Carrier:
+    async def _new_carrier(self) -> BatchCarrier:
         dial, patience_s = self._client._dial, self._client._options.connect_timeout_s
         first = await dial()
-        if isinstance(first, Link):
-            lanes = Lanes(dial, first, self._connections, self._ensemble, patience_s, self._client._wait_s)
+        if isinstance(first, ClientConnectionV2):
+            lanes = ConnectionPool(dial, first, self._connections, self._ensemble, patience_s, self._client._wait_s)
             await lanes.open()
             return lanes
         self._mention(self._client._url or "app")
-        return Solos(dial, first, self.num_envs, self._ensemble, patience_s)
+        return V1Pool(dial, first, self.num_envs, self._ensemble, patience_s)
 
     def _mention(self, url: str) -> None:
         if url not in _mentioned:
@@ -286,12 +395,12 @@ class VectorEnvClient(Generic[ActT, ObsT]):
         running = asyncio.get_running_loop()
         if self._homeless():
             if self._ensemble.carrier is not None:
-                self._ensemble.scatter(ConnectionLost("the event loop, or the process, of its connections is gone"))
+                self._ensemble.lose_all(ConnectionLost("the event loop, or the process, of its connections is gone"))
             self._loop, self._pid, self._connecting = running, os.getpid(), asyncio.Lock()
         elif self._loop is not running:
             raise UsageError("this VectorEnvClient lives on another event loop: use it there, or use its sync()")
 
-    def _pick(self, env_ids: Sequence[int] | None) -> Sequence[Seat]:
+    def _pick(self, env_ids: Sequence[int] | None) -> Sequence[EnvSlot]:
         seats = self._ensemble.seats
         if env_ids is None:
             return seats
@@ -299,12 +408,12 @@ class VectorEnvClient(Generic[ActT, ObsT]):
             raise UsageError(f"env_ids={list(env_ids)}: each environment once, from 0 to {self.num_envs - 1}")
         return [seats[index] for index in env_ids]
 
-    def _payloads(self, actions: Sequence[ActT], seats: Sequence[Seat]) -> list[dict[str, Any]]:
+    def _payloads(self, actions: Sequence[ActT], seats: Sequence[EnvSlot]) -> list[dict[str, Any]]:
         if len(actions) != len(seats):
             raise UsageError(f"{len(actions)} actions for {len(seats)} environments: one for each")
         return self._hooks.payloads(actions)
 
-    async def _results(self, wave: Wave, seats: Sequence[Seat]) -> list[StepResult[ObsT]]:
+    async def _results(self, wave: PendingBatch, seats: Sequence[EnvSlot]) -> list[StepResult[ObsT]]:
         await self._ensemble.finished(wave)
         result, outcomes = self._hooks.result, wave.outcomes
         return [result(outcomes[seat.index]) for seat in seats]

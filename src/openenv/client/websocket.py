@@ -1,4 +1,4 @@
-"""Frames over a WebSocket, by picows."""
+"""The WebSocket transport, on picows."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from picows import (
 )
 from python_socks import ProxyError
 
+from .._backoff import jittered_pause
 from ..errors import (
     ConnectionFailed,
     ConnectionLost,
@@ -34,17 +35,11 @@ from ..errors import (
     OpenEnvError,
     ProtocolViolation,
 )
-from ..protocol.codec import codec_of
-from ..protocol.negotiation import SUBPROTOCOLS
+from ..protocol.codecs import SUBPROTOCOLS, codec_of
 from ..settings import proxy_for
-from .headers import Headers
-from .redial import pause_of
-from .refusal import elsewhere, refusal_of
-from .transport import Receiver
-from .url import is_loopback
-from .way import ANY, Way
-
-__all__ = ["Options", "WebSocketTransport", "connect"]
+from .connection import Receiver
+from .endpoints import ANY_SERVER, Affinity, Headers, is_loopback
+from .handshake_errors import handshake_error, redirect_target
 
 # An adapter, since picows makes a child of a plain logger for every connection and keeps it. Of a logger that nobody
 # else can find, since whoever configures those of this package would have it say what is none of their business.
@@ -59,7 +54,7 @@ MOST_REDIRECTS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class WebSocketOptions:
     """How to connect.
 
     Attributes:
@@ -77,7 +72,9 @@ class Options:
     headers: Headers = field(default=(), repr=False)  # a key may be among them
 
 
-async def connect(url: str, receiver: Callable[[str | None], Receiver], options: Options) -> WebSocketTransport:
+async def connect(
+    url: str, receiver: Callable[[str | None], Receiver], options: WebSocketOptions
+) -> WebSocketTransport:
     """Opens a connection, and offers every version of the protocol.
 
     Args:
@@ -104,7 +101,7 @@ async def connect(url: str, receiver: Callable[[str | None], Receiver], options:
             f"no connection to {url} within {options.connect_timeout_s:g} s (connect_timeout_s): is the server up?"
         ) from error
     except WSHandshakeError as error:
-        refusal = refusal_of(url, error)
+        refusal = handshake_error(url, error)
         if refusal is not None:
             raise refusal from None
         status = f" (HTTP {error.response.status})" if error.response is not None else ""
@@ -130,7 +127,7 @@ class _Attempt:
         made: The transport, when there is one.
     """
 
-    def __init__(self, url: str, receiver: Callable[[str | None], Receiver], options: Options):
+    def __init__(self, url: str, receiver: Callable[[str | None], Receiver], options: WebSocketOptions):
         self.made: list[WebSocketTransport] = []
         self._url = url
         self._receiver = receiver
@@ -145,7 +142,9 @@ class _Attempt:
                 await self._shake_hands()
             if self.made:
                 return
-            await asyncio.sleep(pause_of(longest))  # cut in the middle: by a bad road, or a server that just starts
+            await asyncio.sleep(
+                jittered_pause(longest)
+            )  # cut in the middle: by a bad road, or a server that just starts
         await self._shake_hands()
 
     async def _shake_hands(self) -> None:
@@ -169,7 +168,7 @@ class _Attempt:
             try:
                 await self._connect_to(url, headers)
             except WSHandshakeError as error:
-                url, headers = elsewhere(url, headers, error)
+                url, headers = redirect_target(url, headers, error)
             else:
                 return
         await self._connect_to(url, headers)
@@ -204,7 +203,7 @@ class _Attempt:
         transport = WebSocketTransport(
             self._url, self._receiver(subprotocol), self._options, self._unwanted, subprotocol
         )
-        transport.way = Way(route=response.headers.get(_ROUTE))
+        transport.way = Affinity(route=response.headers.get(_ROUTE))
         self.made.append(transport)
         return transport
 
@@ -221,10 +220,15 @@ class WebSocketTransport(WSListener):
     """
 
     def __init__(
-        self, url: str, receiver: Receiver, options: Options, unwanted: asyncio.Event, subprotocol: str | None
+        self,
+        url: str,
+        receiver: Receiver,
+        options: WebSocketOptions,
+        unwanted: asyncio.Event,
+        subprotocol: str | None,
     ):
         self.subprotocol = subprotocol
-        self.way = ANY
+        self.way = ANY_SERVER
         self._gone = False
         self._when_gone: Callable[[], None] = _nothing
         self._url = url
@@ -236,7 +240,7 @@ class WebSocketTransport(WSListener):
         self._ended = asyncio.Event()
         self._end: asyncio.Task[None] | None = None
 
-    def when_gone(self, hears: Callable[[], None]) -> None:
+    def on_closed(self, hears: Callable[[], None]) -> None:
         """Has somebody hear of the end of the connection, once; at once if it has ended."""
         if self._gone:
             hears()
@@ -312,7 +316,7 @@ class WebSocketTransport(WSListener):
             )
             error.__cause__ = fault
         else:
-            error = ConnectionLost(f"the connection to {self._url} has ended{_farewell(transport)}")
+            error = ConnectionLost(f"the connection to {self._url} has ended{_close_text(transport)}")
         self._receiver.lost(error)
         self._ended.set()
 
@@ -321,7 +325,7 @@ def _nothing() -> None:
     """What nobody wants to hear."""
 
 
-def _farewell(transport: WSTransport) -> str:
+def _close_text(transport: WSTransport) -> str:
     handshake = transport.close_handshake
     if handshake is None or handshake.recv is None:
         return " without a word"

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..lazy import lazy
+from .._imports import lazy
 
 if TYPE_CHECKING:
     from ..client import EnvClient, GenericAction, GenericEnvClient, SyncEnvClient
     from ..client.mcp_client import MCPClientBase, MCPToolClient
-    from ..environment import Environment, Transform
+    from ..environment import (
+        CompositeTransform,
+        Environment,
+        Message,
+        ModelTokenizer,
+        NullTransform,
+        TaskProvider,
+        Transform,
+    )
     from ..errors import (
         ConcurrencyConfigurationError,
         EnvironmentFactoryError,
@@ -18,7 +26,6 @@ if TYPE_CHECKING:
         SessionCreationError,
         SessionNotFoundError,
     )
-    from ..interfaces import Message, ModelTokenizer, TaskProvider
     from ..llm import AnthropicClient, LLMClient, LLMResponse, OpenAIClient, ToolCall, create_llm_client
     from ..mcp.environment import MCPEnvironment
     from ..mcp.types import (
@@ -26,7 +33,6 @@ if TYPE_CHECKING:
         CallToolAction,
         CallToolObservation,
         JsonRpcError,
-        JsonRpcErrorCode,
         JsonRpcRequest,
         JsonRpcResponse,
         ListToolsAction,
@@ -38,36 +44,17 @@ if TYPE_CHECKING:
         WSMCPMessage,
         WSMCPResponse,
     )
-    from ..protocol.forms import serialize_observation
-    from ..server import HTTPEnvServer, create_app, create_fastapi_app
-    from ..server.app import create_web_interface_app
-    from ..server.route_config import GetEndpointConfig
-    from ..server.web_manager import WebInterfaceManager
-    from ..transforms import CompositeTransform, NullTransform
-    from ..types import (
-        Action,
-        BaseMessage,
-        CodeExecResult,
-        ConcurrencyConfig,
-        EnvironmentMetadata,
+    from ..messages import (
         GetTaskRangeRequest,
         GetTaskRequest,
         HealthResponse,
-        HealthStatus,
         ListTasksRequest,
         NumTasksRequest,
-        Observation,
         ResetRequest,
         ResetResponse,
-        Scalar,
         SchemaResponse,
-        ServerCapacityStatus,
-        ServerMode,
-        SessionInfo,
-        State,
         StepRequest,
         StepResponse,
-        StepResult,
         WSCloseMessage,
         WSErrorCode,
         WSErrorResponse,
@@ -77,6 +64,26 @@ if TYPE_CHECKING:
         WSStateMessage,
         WSStateResponse,
         WSStepMessage,
+    )
+    from ..protocol.forms import serialize_observation
+    from ..protocol.jsonrpc import JsonRpcErrorCode
+    from ..server import HTTPEnvServer, create_app, create_fastapi_app
+    from ..server.app import GetEndpointConfig, create_web_interface_app
+    from ..server.page.gradio import WebInterfaceManager
+    from ..types import (
+        Action,
+        BaseMessage,
+        CodeExecResult,
+        ConcurrencyConfig,
+        EnvironmentMetadata,
+        HealthStatus,
+        Observation,
+        Scalar,
+        ServerCapacityStatus,
+        ServerMode,
+        SessionInfo,
+        State,
+        StepResult,
     )
     from . import client_types as client_types
     from . import containers as containers
@@ -187,7 +194,7 @@ __getattr__, __dir__ = lazy(
         "CallToolAction": "openenv.mcp.types",
         "CallToolObservation": "openenv.mcp.types",
         "CodeExecResult": "openenv.types",
-        "CompositeTransform": "openenv.transforms",
+        "CompositeTransform": "openenv.environment",
         "ConcurrencyConfig": "openenv.types",
         "ConcurrencyConfigurationError": "openenv.errors",
         "EnvClient": "openenv.client",
@@ -196,11 +203,11 @@ __getattr__, __dir__ = lazy(
         "EnvironmentMetadata": "openenv.types",
         "GenericAction": "openenv.client",
         "GenericEnvClient": "openenv.client",
-        "GetEndpointConfig": "openenv.server.route_config",
-        "GetTaskRangeRequest": "openenv.types",
-        "GetTaskRequest": "openenv.types",
+        "GetEndpointConfig": "openenv.server.app",
+        "GetTaskRangeRequest": "openenv.messages",
+        "GetTaskRequest": "openenv.messages",
         "HTTPEnvServer": "openenv.server",
-        "HealthResponse": "openenv.types",
+        "HealthResponse": "openenv.messages",
         "HealthStatus": "openenv.types",
         "JsonRpcError": "openenv.mcp.types",
         "JsonRpcErrorCode": "openenv.mcp.types",
@@ -208,24 +215,24 @@ __getattr__, __dir__ = lazy(
         "JsonRpcResponse": "openenv.mcp.types",
         "LLMClient": "openenv.llm",
         "LLMResponse": "openenv.llm",
-        "ListTasksRequest": "openenv.types",
+        "ListTasksRequest": "openenv.messages",
         "ListToolsAction": "openenv.mcp.types",
         "ListToolsObservation": "openenv.mcp.types",
         "MCPClientBase": "openenv.client.mcp_client",
         "MCPEnvironment": "openenv.mcp.environment",
         "MCPToolClient": "openenv.client.mcp_client",
         "McpMethod": "openenv.mcp.types",
-        "Message": "openenv.interfaces",
-        "ModelTokenizer": "openenv.interfaces",
-        "NullTransform": "openenv.transforms",
-        "NumTasksRequest": "openenv.types",
+        "Message": "openenv.environment",
+        "ModelTokenizer": "openenv.environment",
+        "NullTransform": "openenv.environment",
+        "NumTasksRequest": "openenv.messages",
         "Observation": "openenv.types",
         "OpenAIClient": "openenv.llm",
         "OpenEnvError": "openenv.errors",
-        "ResetRequest": "openenv.types",
-        "ResetResponse": "openenv.types",
+        "ResetRequest": "openenv.messages",
+        "ResetResponse": "openenv.messages",
         "Scalar": "openenv.types",
-        "SchemaResponse": "openenv.types",
+        "SchemaResponse": "openenv.messages",
         "ServerCapacityStatus": "openenv.types",
         "ServerMode": "openenv.types",
         "SessionCapacityError": "openenv.errors",
@@ -233,28 +240,28 @@ __getattr__, __dir__ = lazy(
         "SessionInfo": "openenv.types",
         "SessionNotFoundError": "openenv.errors",
         "State": "openenv.types",
-        "StepRequest": "openenv.types",
-        "StepResponse": "openenv.types",
+        "StepRequest": "openenv.messages",
+        "StepResponse": "openenv.messages",
         "StepResult": "openenv.types",
         "SyncEnvClient": "openenv.client",
-        "TaskProvider": "openenv.interfaces",
+        "TaskProvider": "openenv.environment",
         "Tool": "openenv.mcp.types",
         "ToolCall": "openenv.llm",
         "ToolError": "openenv.mcp.types",
         "ToolErrorType": "openenv.mcp.types",
         "Transform": "openenv.environment",
-        "WSCloseMessage": "openenv.types",
-        "WSErrorCode": "openenv.types",
-        "WSErrorResponse": "openenv.types",
-        "WSIncomingMessage": "openenv.types",
+        "WSCloseMessage": "openenv.messages",
+        "WSErrorCode": "openenv.messages",
+        "WSErrorResponse": "openenv.messages",
+        "WSIncomingMessage": "openenv.messages",
         "WSMCPMessage": "openenv.mcp.types",
         "WSMCPResponse": "openenv.mcp.types",
-        "WSObservationResponse": "openenv.types",
-        "WSResetMessage": "openenv.types",
-        "WSStateMessage": "openenv.types",
-        "WSStateResponse": "openenv.types",
-        "WSStepMessage": "openenv.types",
-        "WebInterfaceManager": "openenv.server.web_manager",
+        "WSObservationResponse": "openenv.messages",
+        "WSResetMessage": "openenv.messages",
+        "WSStateMessage": "openenv.messages",
+        "WSStateResponse": "openenv.messages",
+        "WSStepMessage": "openenv.messages",
+        "WebInterfaceManager": "openenv.server.page.gradio",
         "client_types": "openenv.core.client_types",
         "containers": "openenv.core.containers",
         "create_app": "openenv.server",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..lazy import lazy
+from .._imports import lazy
 
 if TYPE_CHECKING:
     from ..client import EnvClient, SyncEnvClient
-    from ..client.url import convert_to_ws_url
-    from ..launch.client import hf_space_subdomain
+    from ..client.endpoints import convert_to_ws_url
     from ..providers import ContainerProvider, LocalDockerProvider, RuntimeProvider, UVProvider
+    from ..providers.launch import hf_space_subdomain
     from ..types import ActT, ObsT, StateT, StepResult
 
 __all__ = [
@@ -41,7 +41,7 @@ __getattr__, __dir__ = lazy(
         "StepResult": "openenv.types",
         "SyncEnvClient": "openenv.client",
         "UVProvider": "openenv.providers",
-        "convert_to_ws_url": "openenv.client.url",
-        "hf_space_subdomain": "openenv.launch.client",
+        "convert_to_ws_url": "openenv.client.endpoints",
+        "hf_space_subdomain": "openenv.providers.launch",
     },
 )

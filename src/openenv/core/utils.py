@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..lazy import lazy
+from .._imports import lazy
 
 if TYPE_CHECKING:
-    from ..background import run_async_safely
-    from ..client.url import convert_to_ws_url
-    from ..launch.client import hf_space_subdomain
+    from .._asyncio import run_async_safely
+    from ..client.endpoints import convert_to_ws_url
+    from ..providers.launch import hf_space_subdomain
 
 __all__ = [
     "convert_to_ws_url",
@@ -20,8 +20,8 @@ __all__ = [
 __getattr__, __dir__ = lazy(
     __name__,
     {
-        "convert_to_ws_url": "openenv.client.url",
-        "hf_space_subdomain": "openenv.launch.client",
-        "run_async_safely": "openenv.background",
+        "convert_to_ws_url": "openenv.client.endpoints",
+        "hf_space_subdomain": "openenv.providers.launch",
+        "run_async_safely": "openenv._asyncio",
     },
 )

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..lazy import lazy
-from .config import EvalConfig, EvalResult
-from .harness import EvalHarness
-from .inspect_ai import InspectAIHarness
+from .._imports import lazy
+from .harness import EvalConfig, EvalHarness, EvalResult, InspectAIHarness
 
 if TYPE_CHECKING:
     from .cases import Case, cases_of_tasks
-    from .comparison import Comparison, compare
     from .evaluation import evaluate
-    from .report import Report, read_report, write_report
+    from .report import Comparison, Report, compare, read_report, write_report
 
 __all__ = [
     "Case",
@@ -37,10 +34,10 @@ __getattr__, __dir__ = lazy(
     __name__,
     {
         "Case": f"{__name__}.cases",
-        "Comparison": f"{__name__}.comparison",
+        "Comparison": f"{__name__}.report",
         "Report": f"{__name__}.report",
         "cases_of_tasks": f"{__name__}.cases",
-        "compare": f"{__name__}.comparison",
+        "compare": f"{__name__}.report",
         "evaluate": f"{__name__}.evaluation",
         "read_report": f"{__name__}.report",
         "write_report": f"{__name__}.report",

@@ -9,9 +9,7 @@ from random import Random
 from typing import Any
 
 from ..errors import InvalidArgument
-from ..sampler import TaskSampler
-
-__all__ = ["MOST_SEED", "Case", "cases_of_seeds", "cases_of_tasks", "derived_seeds", "parse_seeds"]
+from .sampler import TaskSampler
 
 MOST_SEED = 2**31 - 1
 _PART = re.compile(r"([0-9]{1,20})(?:-([0-9]{1,20}))?")

@@ -1,15 +1,23 @@
-"""Served environments as tasks of Inspect AI (extra `inspect`): its models act in them, and returns are scores.
-
-Needs Inspect AI when it is imported, and raises `MissingExtra` without it.
-"""
+"""Served environments as tasks of Inspect AI (extra `inspect`). Without Inspect AI, it raises `MissingExtra`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
-from ..errors import MissingExtra, UsageError
+from inspect_ai.model import ChatMessageUser, execute_tools
+from inspect_ai.solver import Generate, TaskState
+from inspect_ai.tool import ToolDef, ToolError, ToolParams
+
+from ..client import GenericEnvClient
+from ..errors import InvalidAction, MissingExtra, UsageError
+from ..mcp.types import Tool
+from ..types import StepResult
+from .cases import Case, cases_of_seeds, cases_of_tasks, derived_seeds, parse_seeds
+from .server import EvalServer
+from .wording import Wording, inlined
 
 try:
     from inspect_ai import Task, task
@@ -20,12 +28,6 @@ try:
 except ModuleNotFoundError as missing:
     raise MissingExtra("inspect-ai", "inspect") from missing
 
-from .cases import Case, cases_of_seeds, cases_of_tasks, derived_seeds, parse_seeds
-from .inspect_game import Game, Turns
-from .served import Served
-from .wording import Wording
-
-__all__ = ["environment_task", "episode_return", "play_environment"]
 
 EPISODES = 10
 _STORED = "openenv"
@@ -63,7 +65,7 @@ def environment_task(
         ConnectionFailed: The server cannot be reached.
         UsageError: It has no such split, or does not say what actions are.
     """
-    served = Served(base_url, client.get("api_key"))
+    served = EvalServer(base_url, client.get("api_key"))
     name = served.environment() or "environment"
     return Task(
         dataset=MemoryDataset(
@@ -93,14 +95,14 @@ def play_environment(base_url: str, *, max_turns: int = 50, instructions: str | 
         instructions: What the model is told first; None: how it is to answer.
         client: Further arguments of `GenericEnvClient`.
     """
-    served = Served(base_url, client.get("api_key"))
+    served = EvalServer(base_url, client.get("api_key"))
     tools = served.tools()
     wording = Wording(served.action_schema()) if tools is None else None
     told = instructions if instructions is not None or wording is None else wording.instructions
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         wanted: dict[str, Any] = {name: state.metadata[name] for name in _RESET if name in state.metadata}
-        async with Game(base_url, wanted, partial(state.store.set, _STORED), client) as game:
+        async with InspectEpisode(base_url, wanted, partial(state.store.set, _STORED), client) as game:
             if told:
                 state.messages.insert(0, ChatMessageSystem(content=told))
             turns = Turns(game, state, generate, max_turns)
@@ -128,7 +130,7 @@ def episode_return() -> Scorer:
 
 
 def _cases(
-    served: Served, split: str | None, seeds: str | Sequence[int] | None, episodes: int | None, seed: int
+    served: EvalServer, split: str | None, seeds: str | Sequence[int] | None, episodes: int | None, seed: int
 ) -> list[Case]:
     if split is not None:
         if seeds is not None:
@@ -143,3 +145,135 @@ def _cases(
 def _sample(case: Case, name: str) -> Sample:
     label = f"seed-{case.seed}" if case.index is None else f"{case.split}-{case.index}"
     return Sample(input=f"{name}, {case}", id=label, metadata=case.arguments())
+
+
+OVER = "the episode is over"
+
+
+class InspectEpisode:
+    """A session, and what came of its episode so far.
+
+    Args:
+        base_url: Address of the server.
+        wanted: Arguments of the reset.
+        note: Is told what there is, after every step: return, steps, and how it ended.
+        client: Further arguments of the client.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        wanted: Mapping[str, Any],
+        note: Callable[[dict[str, Any]], object],
+        client: Mapping[str, Any],
+    ):
+        self._client = GenericEnvClient(base_url, **client)
+        self._wanted = wanted
+        self._note = note
+        self._total: float | None = None
+        self._steps = 0
+        self.first: dict[str, Any] = {}
+        self.done = False
+
+    async def __aenter__(self) -> Self:
+        try:
+            result = await self._client.reset(**self._wanted)
+        except BaseException:
+            await self._client.close()
+            raise
+        self.first, self.done = result.observation, result.done
+        self._tell(result)
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._client.close()
+
+    async def step(self, action: Mapping[str, Any]) -> dict[str, Any]:
+        """Does an action. Returns the observation. Raises OpenEnvError."""
+        result = await self._client.step(dict(action))
+        self._steps += 1
+        self.done = result.done
+        if result.reward is not None:
+            self._total = (self._total or 0.0) + float(result.reward)
+        self._tell(result)
+        return result.observation
+
+    def tool(self, told: Tool) -> ToolDef:
+        """One of the environment's tools, each call of which is a step."""
+
+        async def execute(**arguments: Any) -> str:
+            if self.done:
+                raise ToolError(OVER)
+            seen = await self.step({"type": "call_tool", "tool_name": told.name, "arguments": arguments})
+            error = seen.get("error")
+            if error:
+                raise ToolError(str(error.get("message", error)) if isinstance(error, Mapping) else str(error))
+            return _text_of(seen.get("result")) + (f"\n({OVER})" if self.done else "")
+
+        parameters = ToolParams.model_validate(inlined(told.input_schema))
+        for field, part in parameters.properties.items():
+            part.description = part.description or field
+        return ToolDef(execute, told.name, told.description, parameters)
+
+    def _tell(self, result: StepResult[dict[str, Any]]) -> None:
+        end = "not over"
+        if result.done:
+            end = "truncated" if result.truncated and not result.terminated else "terminated"
+        self._note({"return": self._total, "steps": self._steps, "end": end})
+
+
+class Turns:
+    """The model and the environment, in turn.
+
+    Args:
+        game: The episode.
+        state: Inspect's, with the conversation.
+        generate: Inspect's: the model's next answer.
+        most: Of the model's answers.
+    """
+
+    def __init__(self, game: InspectEpisode, state: TaskState, generate: Generate, most: int):
+        self._game = game
+        self._state = state
+        self._generate = generate
+        self._most = most
+
+    async def by_text(self, wording: Wording) -> None:
+        """Each answer is an action."""
+        self._begin(wording.shown(self._game.first))
+        for _ in range(self._most):
+            if self._game.done:
+                return
+            self._state = await self._generate(self._state)
+            try:
+                seen = wording.shown(await self._game.step(wording.read(self._state.output.completion)))
+            except InvalidAction as error:
+                seen = f"That is no action: {error}"
+            self._state.messages.append(ChatMessageUser(content=seen))
+
+    async def by_tools(self, tools: Sequence[Tool]) -> None:
+        """Each tool call is a step; an answer without one ends the episode."""
+        self._begin(Wording.shown(self._game.first))
+        self._state.tools = [self._game.tool(each).as_tool() for each in tools]
+        for _ in range(self._most):
+            if self._game.done:
+                return
+            self._state = await self._generate(self._state, tool_calls="none")
+            if not self._state.output.message.tool_calls:
+                return
+            found = await execute_tools(self._state.messages, self._state.tools)
+            self._state.messages.extend(found.messages)
+
+    def _begin(self, text: str) -> None:
+        """The first observation, in place of the sample's own words."""
+        message = self._state.user_prompt
+        message.content = text if text not in {"", "{}"} else "Begin."
+
+
+def _text_of(result: Any) -> str:
+    """What a tool gave, for the model."""
+    value = result.get("data") if isinstance(result, Mapping) and "data" in result else result
+    if value is None and isinstance(result, Mapping):
+        blocks = result.get("content") or ()
+        return "\n".join(str(block.get("text", block)) for block in blocks if isinstance(block, Mapping))
+    return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)

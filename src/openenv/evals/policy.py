@@ -1,4 +1,4 @@
-"""Who acts: what `--policy module:function` names, as something that plays episodes."""
+"""Policies: load a user's function or class, or choose random actions from the action schema."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import contextvars
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, Protocol
 
+from .._introspection import accepted_arguments
 from ..errors import OpenEnvError, PolicyFailed, UsageError
-from ..project.imports import attribute_of, import_module, search
-from ..signatures import accepted
-
-__all__ = ["Player", "Policy", "UserPolicy", "load_policy"]
+from ..mcp.types import Tool
+from ..project.target import attribute_of, import_module, search
+from ..testing.schemas import NoValue, SchemaValues
 
 Observation = Mapping[str, Any]
 
 
-class Player(Protocol):
+class Agent(Protocol):
     """A policy in one episode."""
 
     async def act(self, observation: Observation) -> Any:
@@ -42,7 +42,7 @@ class Policy(Protocol):
     name: str
     attempts: int
 
-    async def begin(self, seed: int | None) -> Player:
+    async def begin(self, seed: int | None) -> Agent:
         """For a new episode. Raises `PolicyFailed`."""
         ...
 
@@ -85,13 +85,13 @@ class UserPolicy:
         self._function: Callable[..., Any] | None = None if self._is_class else (act or value)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="openenv-policy")
 
-    async def begin(self, seed: int | None) -> Player:
+    async def begin(self, seed: int | None) -> Agent:
         rng = Random(seed)  # noqa: S311 - no secrets
         if self._function is not None:
-            return _Acting(self, self._function, seed, rng)
+            return _UserAgent(self, self._function, seed, rng)
         given = {"seed": seed, "rng": rng}
-        agent = await self.call(partial(_made, self._value, given))
-        return _Acting(self, agent.act, seed, rng)
+        agent = await self.call(partial(_make_agent, self._value, given))
+        return _UserAgent(self, agent.act, seed, rng)
 
     async def call(self, function: Callable[[], Any]) -> Any:
         """Calls something of the policy's, where it belongs. Raises `PolicyFailed`."""
@@ -122,16 +122,16 @@ class UserPolicy:
             raise self._failure(error) from error
 
     def _failure(self, error: BaseException) -> PolicyFailed:
-        return PolicyFailed(f"{self.name} raised {_said(error)}{_place(error)}")
+        return PolicyFailed(f"{self.name} raised {_error_text(error)}{_place(error)}")
 
 
-class _Acting:
+class _UserAgent:
     """One episode of a `UserPolicy`."""
 
     def __init__(self, policy: UserPolicy, function: Callable[..., Any], seed: int | None, rng: Random):
         self._policy = policy
         self._function = function
-        self._takes = accepted(function, positional=1)
+        self._takes = accepted_arguments(function, positional=1)
         self._given: dict[str, Any] = {"seed": seed, "rng": rng}
         self._step = 0
 
@@ -159,9 +159,9 @@ def load_policy(target: str) -> UserPolicy:
     return UserPolicy(target, attribute_of(import_module(module, target), path, target))
 
 
-def _made(cls: Any, given: dict[str, Any]) -> Any:
+def _make_agent(cls: Any, given: dict[str, Any]) -> Any:
     try:
-        takes = accepted(cls)
+        takes = accepted_arguments(cls)
     except (TypeError, ValueError):  # a class without a signature that can be read
         return cls()
     return cls(**{name: value for name, value in given.items() if takes.takes(name)})
@@ -174,7 +174,7 @@ def _unwrapped(function: Any) -> Any:
     return function if plain else getattr(function, "__call__", function)  # noqa: B004 - its own, to look at
 
 
-def _said(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     text = error.message if isinstance(error, OpenEnvError) else str(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
@@ -192,3 +192,53 @@ def _place(error: BaseException) -> str:
 
 def _is_elsewhere(file: str) -> bool:
     return file == __file__ or file.startswith(sys.base_prefix + "/lib") or "/concurrent/futures/" in file
+
+
+# What is part of every action, and of none in particular.
+_BESIDE = frozenset({"metadata"})
+
+
+class RandomPolicy:
+    """Does anything that the schema allows. The same seed does the same.
+
+    Args:
+        schema: The action's JSON Schema.
+        tools: Where actions are tool calls.
+
+    Raises:
+        UsageError: There is nothing to do.
+    """
+
+    name = "random"
+    # A schema may allow what the environment's own validation does not.
+    attempts = 20
+
+    def __init__(self, schema: Mapping[str, Any], tools: Sequence[Tool] | None = None):
+        if tools is not None and not tools:
+            raise UsageError("the environment offers no tools, so the policy `random` has nothing to do")
+        self._schema = schema
+        self._tools = tools
+
+    async def begin(self, seed: int | None) -> Agent:
+        return _RandomAgent(self._schema, self._tools, Random(seed))  # noqa: S311 - no secrets
+
+    def close(self) -> None:
+        pass
+
+
+class _RandomAgent:
+    """One episode."""
+
+    def __init__(self, schema: Mapping[str, Any], tools: Sequence[Tool] | None, random: Random):
+        self._random = random
+        self._actions = None if tools is not None else SchemaValues(schema, random.getrandbits(32), _BESIDE)
+        self._tools = [(tool.name, SchemaValues(tool.input_schema, random.getrandbits(32))) for tool in tools or ()]
+
+    async def act(self, observation: Mapping[str, Any]) -> Any:
+        try:
+            if self._actions is not None:
+                return self._actions.value()
+            name, arguments = self._random.choice(self._tools)
+            return {"type": "call_tool", "tool_name": name, "arguments": arguments.value()}
+        except NoValue as reason:
+            raise PolicyFailed(f"random cannot make up an action: {reason}; give a policy of your own") from None

@@ -1,21 +1,197 @@
-"""Many episodes at once."""
+"""Play evaluation episodes, many at once, and repeat those that the infrastructure lost."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from reprlib import Repr
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
 
 from ..client import GenericEnvClient
-from ..errors import CapacityError, OpenEnvError, PolicyFailed
+from ..errors import (
+    CapacityError,
+    InvalidAction,
+    InvalidArgument,
+    MessageTooLarge,
+    OpenEnvError,
+    PolicyFailed,
+    ResetRequired,
+    StepFailed,
+)
+from ..types import StepResult
 from .cases import Case
-from .episode import Episode, failed, play
-from .policy import Policy
+from .policy import Agent, Policy
 
-__all__ = ["Options", "Runner"]
+Blame = Literal["policy", "environment", "infrastructure"]
+_SUCCESS = ("success", "is_success")
+# Of rewards: the squares of what is larger are no floats any more, so nothing could be said of their mean.
+MOST_REWARD = 1e50
+# An action may be anything, also too deep to be written, or with a `__repr__` that raises.
+_SHORT = Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 120
+
+
+class EpisodeFailure(BaseModel):
+    """Why an episode has no score.
+
+    Attributes:
+        blame: Who must act: the policy's author, the environment's, or whoever runs the machines.
+        error: The class of the error.
+        message: What happened.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    blame: Blame
+    error: str
+    message: str
+
+
+class EpisodeResult(BaseModel):
+    """What came of a case.
+
+    Attributes:
+        seed, split, index, repeat: The case.
+        score: Its return, the sum of the rewards of its steps; None: it failed, or no step gave a reward.
+        length: Steps.
+        end: How it ended: by itself, cut short by the environment, cut short after `max_steps`, or with a failure.
+        success: What its last observation said of success; None: nothing.
+        failure: Why there is no score.
+        attempts: How often it was played; more than once after failures of the infrastructure.
+        seconds: Of the last time.
+        episode_id: What its record calls it; None: it was not recorded.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    seed: int | None = None
+    split: str | None = None
+    index: int | None = None
+    repeat: int = 0
+    score: float | None = None
+    length: int = 0
+    end: Literal["terminated", "truncated", "max_steps", "failed"]
+    success: bool | None = None
+    failure: EpisodeFailure | None = None
+    attempts: int = 1
+    seconds: float = 0.0
+    episode_id: str | None = None
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """The same for the same case of another run."""
+        return Case(self.seed, self.split, self.index, self.repeat).key
+
+
+async def play(
+    client: GenericEnvClient,
+    case: Case,
+    policy: Policy,
+    first: StepResult[dict[str, Any]],
+    max_steps: int,
+    episode_id: str | None = None,
+) -> EpisodeResult:
+    """Plays one episode.
+
+    Args:
+        client: With a session of its own, which was reset.
+        case: What is played.
+        policy: Who acts.
+        first: What the reset gave.
+        max_steps: After so many it is over.
+        episode_id: What it was called in the reset.
+
+    Raises:
+        OpenEnvError: It failed; `PolicyFailed` if the policy did.
+    """
+    began, result = time.monotonic(), first
+    player = await policy.begin(case.seed)
+    rewards: list[float] = []
+    length = 0
+    while not result.done and length < max_steps:
+        result = await _step(client, player, result, policy.attempts)
+        length += 1
+        if result.reward is not None:
+            rewards.append(_number(result.reward))
+    end: Literal["terminated", "truncated", "max_steps"] = "max_steps"
+    if result.done:
+        end = "truncated" if result.truncated and not result.terminated else "terminated"
+    return EpisodeResult(
+        **_fields(case),
+        score=math.fsum(rewards) if rewards else None,
+        length=length,
+        end=end,
+        success=_success(result),
+        seconds=time.monotonic() - began,
+        episode_id=episode_id,
+    )
+
+
+def _fields(case: Case) -> dict[str, Any]:
+    """The fields of a case, as an episode has them."""
+    return {"seed": case.seed, "split": case.split, "index": case.index, "repeat": case.repeat}
+
+
+def failed(case: Case, error: OpenEnvError, seconds: float) -> EpisodeResult:
+    """What came of a case that failed."""
+    blame: Blame = "policy" if error.blame == "client" else error.blame
+    failure = EpisodeFailure(blame=blame, error=_class_of(error), message=str(error) or error.message)
+    return EpisodeResult(**_fields(case), end="failed", failure=failure, seconds=seconds)
+
+
+def _class_of(error: OpenEnvError) -> str:
+    """The error's class; of a policy that raised, the class of what it raised."""
+    cause = error.__cause__
+    return type(cause if isinstance(error, PolicyFailed) and cause is not None else error).__name__
+
+
+async def _step(
+    client: GenericEnvClient, player: Agent, seen: StepResult[dict[str, Any]], attempts: int
+) -> StepResult[dict[str, Any]]:
+    """One step; a choice that is no action is the policy's failure, after so many."""
+    for attempt in range(attempts):
+        action = await player.act(seen.observation)
+        try:
+            return await client.step(action)
+        except InvalidAction as error:
+            if attempt + 1 == attempts:
+                raise _no_action(action, error) from error
+        except (InvalidArgument, MessageTooLarge, TypeError) as error:  # it cannot even be written
+            raise _no_action(action, error) from error
+        except ResetRequired as error:
+            raise StepFailed(f"in the middle of the episode, the environment asked for a reset: {error}") from error
+    raise AssertionError("attempts is at least 1")
+
+
+def _no_action(action: Any, error: Exception) -> PolicyFailed:
+    return PolicyFailed(f"what the policy chose, {_SHORT.repr(action)[:200]}, is no action: {error}")
+
+
+def _number(reward: Any) -> float:
+    number = float(reward)
+    if not abs(number) <= MOST_REWARD:
+        raise StepFailed(f"a step gave the reward {number}, which is no score")
+    return number
+
+
+def _success(result: StepResult[dict[str, Any]]) -> bool | None:
+    """What an observation, its metadata or its info say of success."""
+    metadata = result.metadata or {}
+    info = result.observation.get("info") or metadata.get("info")
+    for place in (result.observation, metadata, info):
+        if isinstance(place, Mapping):
+            for name in _SUCCESS:
+                if isinstance(place.get(name), bool):
+                    return bool(place[name])
+    return None
+
 
 # Seconds before a case is tried again, doubled each time, and the most of it.
 PAUSE_S, MOST_PAUSE_S = 0.25, 8.0
@@ -24,7 +200,7 @@ PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class EvalOptions:
     """How to play.
 
     Attributes:
@@ -77,20 +253,20 @@ class Runner:
         connect: Callable[[], GenericEnvClient],
         policy: Policy,
         cases: Sequence[Case],
-        options: Options | None = None,
-        heard: Callable[[Episode], None] = lambda episode: None,
+        options: EvalOptions | None = None,
+        heard: Callable[[EpisodeResult], None] = lambda episode: None,
     ):
         self._connect = connect
         self._policy = policy
         self._waiting = deque(_Progress(case) for case in cases)
-        self._options = options or Options()
+        self._options = options or EvalOptions()
         self._heard = heard
         # Those who have a session.
-        self._seated: set[GenericEnvClient] = set()
-        self.episodes: list[Episode] = []
+        self._with_session: set[GenericEnvClient] = set()
+        self.episodes: list[EpisodeResult] = []
         self.players = min(self._options.concurrency, len(self._waiting))
 
-    async def run(self) -> list[Episode]:
+    async def run(self) -> list[EpisodeResult]:
         """Plays all of them.
 
         Raises:
@@ -99,12 +275,12 @@ class Runner:
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(self.players):
-                    group.create_task(self._play_along())
+                    group.create_task(self._play_cases())
         except BaseExceptionGroup as errors:
             raise _first(errors) from None
         return self.episodes
 
-    async def _play_along(self) -> None:
+    async def _play_cases(self) -> None:
         """One session after the other, for as long as there are cases."""
         more = True
         while more and self._waiting:
@@ -112,7 +288,7 @@ class Runner:
             try:
                 more = await self._in_session(client)
             finally:
-                self._seated.discard(client)
+                self._with_session.discard(client)
                 with suppress(OpenEnvError):
                     await client.close()
 
@@ -135,25 +311,25 @@ class Runner:
                 self._note(progress, episode)
         return False
 
-    async def _played(self, client: GenericEnvClient, progress: _Progress) -> Episode:
+    async def _played(self, client: GenericEnvClient, progress: _Progress) -> EpisodeResult:
         progress.began = time.monotonic()
         case, named = progress.case, {}
         if self._options.named:
             named["episode_id"] = _name_of(progress)
         first = await client.reset(**case.arguments(), **named)
-        self._seated.add(client)
+        self._with_session.add(client)
         return await play(client, case, self._policy, first, self._options.max_steps, named.get("episode_id"))
 
     async def _refused(self, progress: _Progress, error: CapacityError) -> bool:
         """No room for a session: those that have one play its case, or else it waits."""
         now = time.monotonic()
         progress.refused_at = progress.refused_at or now
-        if not self._seated and now - progress.refused_at > PATIENCE_S:
+        if not self._with_session and now - progress.refused_at > PATIENCE_S:
             self._note(progress, failed(progress.case, error, now - progress.began))
             return True
         progress.attempts -= 1
         self._waiting.appendleft(progress)
-        if self._seated:
+        if self._with_session:
             self.players -= 1
             return False
         await asyncio.sleep(error.retry_after_s or MOST_PAUSE_S / 8)
@@ -170,7 +346,7 @@ class Runner:
         self._note(progress, failed(progress.case, error, time.monotonic() - progress.began))
         return isinstance(error, PolicyFailed)
 
-    def _note(self, progress: _Progress, episode: Episode) -> None:
+    def _note(self, progress: _Progress, episode: EpisodeResult) -> None:
         episode.attempts = progress.attempts
         self.episodes.append(episode)
         self._heard(episode)

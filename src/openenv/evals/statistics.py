@@ -16,9 +16,7 @@ from statistics import NormalDist, fmean, median, stdev
 
 from pydantic import BaseModel, ConfigDict
 
-from ..bench.welch import t_quantile
-
-__all__ = ["LEVEL", "Sample", "Share", "mean_interval", "sample_of", "share_interval", "share_of"]
+from .._statistics import t_quantile
 
 LEVEL = 0.95
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from ..errors import InvalidAction
 
-__all__ = ["Wording", "inlined"]
-
 _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
 # What is beside the observation itself.
 _BESIDE = frozenset({"metadata", "reward", "done", "terminated", "truncated"})

@@ -1,22 +1,232 @@
-"""A client of a model that is served over HTTP: one request, its retries, and what is wrong with its answer."""
+"""One request to a model server: sent by SDK or httpx, retried within a deadline, errors explained."""
 
 from __future__ import annotations
 
 import asyncio
+import importlib
+import ipaddress
+import itertools
 import json
 from abc import abstractmethod
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from ..background import BackgroundLoop, shared_loop
-from ..errors import ModelFailed, ModelUnavailable
+from .._asyncio import BackgroundLoop, shared_loop
+from .._backoff import system_random
+from ..errors import MissingExtra, ModelFailed, ModelTimeout, ModelUnavailable, UsageError
 from .client import LLMClient
-from .retry import within
-from .sender import Address, Reply, Sender, make_sender
 
-__all__ = ["ServedModel"]
+if TYPE_CHECKING:
+    import httpx
+
+T = TypeVar("T")
+_LONGEST_PAUSE_S = 20.0
+
+
+async def within(
+    timeout_s: float | None, call: Callable[[], Awaitable[T]], *, retries: int, backoff_s: float, what: str
+) -> T:
+    """Makes a call, and makes it again where that may help, all within one deadline.
+
+    Between two attempts lies a random part of `backoff_s * 2**n`, at most 20 s; or what the server asked for in
+    Retry-After, if that is longer. A pause that would last beyond the deadline is not begun.
+
+    Args:
+        timeout_s: Seconds for everything; None waits as long as it takes.
+        call: Starts one attempt.
+        retries: How often at most it is made again.
+        backoff_s: Seconds, see above.
+        what: Who is called, for the message.
+
+    Raises:
+        ModelTimeout: The time is over.
+        Exception: What the last attempt raised.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = None if timeout_s is None else loop.time() + timeout_s
+    failure: BaseException | None = None
+    try:
+        async with asyncio.timeout_at(deadline) as limit:
+            for attempt in itertools.count():
+                try:
+                    return await call()
+                except Exception as error:
+                    pause = _pause(error, backoff_s * 2**attempt)
+                    if attempt >= retries or pause is None or (deadline and loop.time() + pause >= deadline):
+                        raise
+                    failure = error
+                await asyncio.sleep(pause)
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        before = f"; the attempt before: {failure}" if failure is not None else ""
+        message = f"{what} did not answer within {timeout_s:g} s{before}: raise timeout_s, or ask for less at a time"
+        raise ModelTimeout(message) from (failure or error)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _pause(error: BaseException, backoff_s: float) -> float | None:
+    """Seconds before another attempt; None if there should be none."""
+    if not getattr(error, "retryable", isinstance(error, (ConnectionError, TimeoutError))):
+        return None
+    asked = getattr(error, "retry_after_s", None) or 0.0
+    return max(float(asked), system_random.uniform(0.0, min(backoff_s, _LONGEST_PAUSE_S)))
+
+
+_CONNECT_S = 10.0
+_MAX_CONNECTIONS = 256
+_MAX_ANSWER_BYTES = 32 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where requests go, and how they show who sends them.
+
+    Attributes:
+        root: URL before the path of a call.
+        sdk: Module of the vendor's SDK.
+        key: For the SDK, which shows it in its own way.
+        auth: Headers that show the key to the server.
+        headers: Further ones.
+    """
+
+    root: str
+    sdk: str
+    key: str
+    auth: Mapping[str, str]
+    headers: Mapping[str, str]
+
+    def __repr__(self) -> str:  # some of it is secret
+        return f"Address({self.name!r})"
+
+    @property
+    def name(self) -> str:
+        """Host and port, without what may stand before them."""
+        return urlsplit(self.root).netloc.rpartition("@")[2]
+
+    @property
+    def is_loopback(self) -> bool:
+        host = urlsplit(self.root).hostname or ""
+        try:
+            return host == "localhost" or ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReply:
+    """An HTTP answer: `content` is its text, or what it holds where the SDK has read it."""
+
+    status: int
+    headers: Mapping[str, str]
+    content: Any
+
+
+class Sender(Protocol):
+    """Sends requests over connections that it keeps. Belongs to one event loop."""
+
+    async def post(self, path: str, body: dict[str, Any]) -> ModelReply:
+        """Sends JSON. Raises `ModelUnavailable` if there is no answer."""
+
+    async def close(self) -> None:
+        """Closes its connections."""
+
+
+def make_sender(address: Address, sdk: bool | None) -> Sender:
+    """The sender for an address.
+
+    Args:
+        address: Where to.
+        sdk: Whether to use the vendor's SDK; None: if it is installed.
+
+    Raises:
+        MissingExtra: httpx is not installed.
+        UsageError: The SDK is not, and was asked for.
+    """
+    if sdk is False:
+        return HttpxSender(address)
+    try:
+        module = importlib.import_module(address.sdk)
+    except ImportError as error:
+        if sdk is None:
+            return HttpxSender(address)
+        raise UsageError(
+            f"sdk=True needs the package {address.sdk}: pip install {address.sdk}, or leave it out to send with httpx"
+        ) from error
+    return SDKSender(address, module)
+
+
+class HttpxSender:
+    """Plain HTTP."""
+
+    def __init__(self, address: Address):
+        try:
+            import httpx
+        except ImportError as error:
+            raise MissingExtra("httpx", "llm") from error
+        self._address = address
+        self._failure = httpx.HTTPError
+        self._client: httpx.AsyncClient = httpx.AsyncClient(
+            headers={**address.auth, **address.headers},
+            # The deadline of a call is its caller's; only a server that cannot be reached is told sooner.
+            timeout=httpx.Timeout(None, connect=_CONNECT_S),
+            limits=httpx.Limits(max_connections=_MAX_CONNECTIONS),
+            trust_env=not address.is_loopback,
+        )
+
+    async def post(self, path: str, body: dict[str, Any]) -> ModelReply:
+        url = self._address.root + path
+        try:
+            async with self._client.stream("POST", url, json=body) as response:
+                content = bytearray()
+                async for chunk in response.aiter_bytes():
+                    content += chunk
+                    if len(content) > _MAX_ANSWER_BYTES:
+                        raise ModelFailed(f"{self._address.name} answered with more than {_MAX_ANSWER_BYTES} bytes")
+                return ModelReply(response.status_code, response.headers, content.decode(errors="replace"))
+        except self._failure as error:
+            raise _unreachable(self._address, error) from error
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+
+class SDKSender:
+    """The vendor's own client, for what its settings bring (organisations, proxies); retries are not its affair."""
+
+    def __init__(self, address: Address, module: Any):
+        self._address = address
+        self._module = module
+        make = module.AsyncOpenAI if address.sdk == "openai" else module.AsyncAnthropic
+        self._client = make(
+            base_url=address.root,
+            # Never None: it would then send the key of its own environment variable to whatever endpoint this is.
+            api_key=address.key or "not-needed",
+            default_headers=dict(address.headers),
+            max_retries=0,
+            timeout=None,
+        )
+
+    async def post(self, path: str, body: dict[str, Any]) -> ModelReply:
+        try:
+            return ModelReply(200, {}, await self._client.post(path, cast_to=str, body=body))
+        except self._module.APIStatusError as error:
+            return ModelReply(error.status_code, error.response.headers, error.response.text)
+        except self._module.APIConnectionError as error:
+            raise _unreachable(self._address, error.__cause__ or error) from error
+
+    async def close(self) -> None:
+        await self._client.close()
+
+
+def _unreachable(address: Address, error: BaseException) -> ModelUnavailable:
+    told = str(error) or type(error).__name__
+    return ModelUnavailable(f"no answer from {address.name}: {told}; is its server running, and the endpoint right?")
+
 
 _TRY_AGAIN = frozenset({408, 409, 425, 429})
 
@@ -95,14 +305,14 @@ class ServedModel(LLMClient):
             self._home, self._sender = home, make_sender(self._address(), self._sdk)
         return self._read(await self._sender.post(path, body))
 
-    def _read(self, reply: Reply) -> dict[str, Any]:
+    def _read(self, reply: ModelReply) -> dict[str, Any]:
         if 200 <= reply.status < 300:
             content = reply.content if isinstance(reply.content, dict) else _as_json(reply.content)
             if isinstance(content, dict):
                 return content
             raise self._garbage("no JSON object", reply.content)
         cls = ModelUnavailable if reply.status in _TRY_AGAIN or reply.status >= 500 else ModelFailed
-        said = self._without_key(_said(reply.content))
+        said = self._without_key(_error_text(reply.content))
         raise cls(
             f"{self.model} at {self._address().name} answered {reply.status}: {said}{_advice(reply.status)}",
             status=reply.status,
@@ -134,7 +344,7 @@ def _as_json(text: Any) -> Any:
         return None
 
 
-def _said(content: Any) -> str:
+def _error_text(content: Any) -> str:
     """The server's own words, from whichever of the usual places."""
     facts = content if isinstance(content, dict) else _as_json(content)
     if isinstance(facts, Mapping):

@@ -1,4 +1,4 @@
-"""Environments whose actions are tool calls."""
+"""`MCPEnvironment`, and the operations that a server runs on it: set its mode, list its tools, call one."""
 
 from __future__ import annotations
 
@@ -7,28 +7,29 @@ import contextlib
 import functools
 import inspect
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
+from .._introspection import AcceptedArguments, accepted_arguments
 from ..environment import Environment, Transform
 from ..errors import NotForkable, UsageError
-from ..signatures import Accepted, accepted
+from ..protocol.jsonrpc import JsonRpcErrorCode, RpcError
 from ..types import Action, Observation, State
-from .result import NOT_OURS, ToolFault, failed, message_of
+from .library import ListedTool, dump_block
+from .result import INTERRUPTIONS, ToolFault, ToolResult, execution_error, message_of, wire_of
 from .session import client_of
 from .toolbox import VALID_MODES, Toolbox
 from .types import (
+    DIRECT_CALL,
     MCP_TOOL_CALL_TIMEOUT,
     CallToolAction,
     CallToolObservation,
     ListToolsAction,
     ListToolsObservation,
+    McpMethod,
+    action_of,
+    observation_of,
 )
-
-if TYPE_CHECKING:
-    from .result import ToolResult
-
-__all__ = ["MCPEnvironment", "is_asynchronous", "mode_of", "toolbox_of"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 # A limit of nothing is one that is over.
@@ -84,7 +85,7 @@ class MCPEnvironment(Environment[Any, Any, Any]):
         super().__init_subclass__(**kwargs)
         own = cls.__dict__.get("close")
         if inspect.isfunction(own):
-            type.__setattr__(cls, "close", _closing(own))
+            type.__setattr__(cls, "close", _wrap_close(own))
 
     def __init__(self, mcp_server: Any, transform: Transform[Any] | None = None) -> None:
         super().__init__(transform=transform)
@@ -171,14 +172,14 @@ class MCPEnvironment(Environment[Any, Any, Any]):
         tool = names.get("result")
         try:
             exec(compile(code, "<string>", "exec"), names)  # noqa: S102 - that is what it is for
-        except NOT_OURS:
+        except INTERRUPTIONS:
             raise
         except SyntaxError as error:
-            return _of_code(error=f"Syntax error: {error}")
+            return _code_observation(error=f"Syntax error: {error}")
         except BaseException as error:  # noqa: BLE001 - SystemExit of the code, too, is a result of it
-            return _of_code(error=message_of(error) or type(error).__name__)
+            return _code_observation(error=message_of(error) or type(error).__name__)
         result = names.get("result")
-        return _of_code(result=None if result is tool else result)
+        return _code_observation(result=None if result is tool else result)
 
     def get_callables(self) -> dict[str, Callable[..., Any]]:
         """The functions behind the tools, by name, of those that were declared in this process."""
@@ -189,11 +190,11 @@ class MCPEnvironment(Environment[Any, Any, Any]):
         if isinstance(action, CallToolAction):
             try:
                 result = self._tools().call(action.tool_name, action.arguments, self._limit(timeout_s), mode_of(self))
-            except NOT_OURS:
+            except INTERRUPTIONS:
                 raise
             except BaseException as error:  # noqa: BLE001 - whatever it is, SystemExit too, it is an answer
-                return _refused(action, error)
-            return _answered(action, result)
+                return _error_observation(action, error)
+            return _result_observation(action, result)
         if isinstance(action, ListToolsAction):
             return ListToolsObservation(tools=[listed.tool for listed in self._tools().tools(mode_of(self))])
         return self._step_impl(action, **self._takes(timeout_s, kwargs))
@@ -202,17 +203,17 @@ class MCPEnvironment(Environment[Any, Any, Any]):
         """`step` for callers who can await."""
         if not is_asynchronous(type(self)) and type(self).step is not MCPEnvironment.step:
             # What the subclass says of a step is said in `step` alone.
-            arguments = _accepted(type(self).step).of({"timeout_s": timeout_s, **kwargs})
+            arguments = _accepted_arguments(type(self).step).of({"timeout_s": timeout_s, **kwargs})
             return await asyncio.to_thread(self.step, action, **arguments)
         if isinstance(action, CallToolAction):
             limit = self._limit(timeout_s)
             try:
                 result = await self._tools().call_async(action.tool_name, action.arguments, limit, mode_of(self))
-            except NOT_OURS:
+            except INTERRUPTIONS:
                 raise
             except BaseException as error:  # noqa: BLE001 - as above
-                return _refused(action, error)
-            return _answered(action, result)
+                return _error_observation(action, error)
+            return _result_observation(action, result)
         if isinstance(action, ListToolsAction):
             found = await self._tools().tools_async(mode_of(self))
             return ListToolsObservation(tools=[listed.tool for listed in found])
@@ -240,7 +241,7 @@ class MCPEnvironment(Environment[Any, Any, Any]):
         return limit if limit is None else max(limit, SHORTEST_S)
 
     def _takes(self, timeout_s: float | None, kwargs: dict[str, Any]) -> dict[str, Any]:
-        return _accepted(type(self)._step_impl).of({"timeout_s": timeout_s, **kwargs})
+        return _accepted_arguments(type(self)._step_impl).of({"timeout_s": timeout_s, **kwargs})
 
 
 def mode_of(environment: MCPEnvironment) -> str:
@@ -267,7 +268,7 @@ def _close_tools(environment: Any) -> None:
         environment._mcp_client = None
 
 
-def _closing(close: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _wrap_close(close: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """A `close` of a subclass, after which the threads of the tools end too.
 
     Nothing else would end them: FastMCP remembers the functions of tools, and so the environment that they use.
@@ -284,19 +285,153 @@ def _closing(close: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 @functools.lru_cache(maxsize=256)
-def _accepted(method: Any) -> Accepted:
+def _accepted_arguments(method: Any) -> AcceptedArguments:
     """Which arguments a method takes beside itself and the action."""
-    return accepted(method, positional=2)
+    return accepted_arguments(method, positional=2)
 
 
-def _of_code(**metadata: Any) -> Observation:
+def _code_observation(**metadata: Any) -> Observation:
     return Observation(done=False, reward=0.0, metadata=metadata)
 
 
-def _answered(action: CallToolAction, result: ToolResult) -> CallToolObservation:
+def _result_observation(action: CallToolAction, result: ToolResult) -> CallToolObservation:
     return CallToolObservation(tool_name=action.tool_name, result=result)
 
 
-def _refused(action: CallToolAction, error: BaseException) -> CallToolObservation:
-    fault = error if isinstance(error, ToolFault) else failed(action.tool_name, error)
+def _error_observation(action: CallToolAction, error: BaseException) -> CallToolObservation:
+    fault = error if isinstance(error, ToolFault) else execution_error(action.tool_name, error)
     return CallToolObservation(tool_name=action.tool_name, error=fault.error)
+
+
+class FactoryInMode(functools.partial[Any]):
+    """A factory whose environments know the mode: `FactoryInMode(factory).of("production")`.
+
+    A partial, so that whoever looks for the class that a factory makes finds it.
+    """
+
+    mode: str | None = None
+
+    def of(self, mode: str) -> FactoryInMode:
+        """Sets the mode; returns itself."""
+        self.mode = mode
+        return self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        environment = super().__call__(*args, **kwargs)
+        if isinstance(environment, MCPEnvironment):
+            environment._mode = self.mode
+        return environment
+
+
+NO_TOOLS = "Environment does not support MCP: it is no MCPEnvironment, and has no tools"
+
+
+class ToolRequest(NamedTuple):
+    """A call of one of the two methods.
+
+    Attributes:
+        name: Of the tool; None: which there are.
+        arguments: For the tool.
+        standard: Whether a client of the MCP specification asks: a tool that fails is then a result that says so, and
+            no error.
+    """
+
+    name: str | None
+    arguments: dict[str, Any]
+    standard: bool
+
+    @property
+    def step_arguments(self) -> dict[str, str]:
+        """What tells such a call from a step in a record."""
+        return DIRECT_CALL
+
+    def as_action(self) -> dict[str, Any] | None:
+        """The action that calls the same tool, for a record of the session; None for a list of tools."""
+        return None if self.name is None else action_of(self.name, self.arguments)
+
+    def as_observation(self, answered: dict[str, Any]) -> dict[str, Any]:
+        """What the session answered, for a record of it."""
+        return {**observation_of(str(self.name), answered), "reward": None, "done": False}
+
+
+def read_call(method: str, params: dict[str, Any], standard: bool) -> ToolRequest:
+    """A call out of a request.
+
+    Raises:
+        Fault: Its params are not what they should be.
+    """
+    if method == McpMethod.TOOLS_LIST:
+        return ToolRequest(None, {}, standard)
+    name, arguments = params.get("name"), params.get("arguments")
+    if not isinstance(name, str):
+        raise RpcError(JsonRpcErrorCode.INVALID_PARAMS, "Missing 'name' in params: the tool to call")
+    if arguments is not None and not isinstance(arguments, dict):
+        raise RpcError(JsonRpcErrorCode.INVALID_PARAMS, "'arguments' in params must be an object")
+    return ToolRequest(name, arguments or {}, standard)
+
+
+def answer(environment: Any, ask: ToolRequest) -> dict[str, Any] | Coroutine[Any, Any, dict[str, Any]]:
+    """The operation: `{"result": ...}`, or `{"error": {code, message, data}}`.
+
+    What an asynchronous environment gives is to be awaited, as its steps are.
+    """
+    toolbox = toolbox_of(environment)
+    if not isinstance(environment, MCPEnvironment) or toolbox is None:
+        return _error(JsonRpcErrorCode.INTERNAL_ERROR, NO_TOOLS, None)
+    if is_asynchronous(type(environment)):
+        return _answer_async(environment, toolbox, ask)
+    mode = mode_of(environment)
+    if ask.name is None:
+        return _listing(toolbox.tools(mode))
+    try:
+        result = toolbox.call(ask.name, ask.arguments, environment.tool_timeout_s, mode)
+    except INTERRUPTIONS:
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever it is, SystemExit too, it is an answer
+        return _failure_reply(ask, error)
+    return _call_reply(ask, result)
+
+
+def outcome_of(answered: Any) -> Any:
+    """The result in what the operation gave.
+
+    Raises:
+        Fault: It gave an error.
+    """
+    error = answered.get("error")
+    if error is not None:
+        raise RpcError(error["code"], error["message"], error["data"])
+    return answered["result"]
+
+
+async def _answer_async(environment: MCPEnvironment, toolbox: Toolbox, ask: ToolRequest) -> dict[str, Any]:
+    mode = mode_of(environment)
+    if ask.name is None:
+        return _listing(await toolbox.tools_async(mode))
+    try:
+        result = await toolbox.call_async(ask.name, ask.arguments, environment.tool_timeout_s, mode)
+    except INTERRUPTIONS:
+        raise
+    except BaseException as error:  # noqa: BLE001 - as above
+        return _failure_reply(ask, error)
+    return _call_reply(ask, result)
+
+
+def _listing(tools: list[ListedTool]) -> dict[str, Any]:
+    return {"result": {"tools": [listed.wire for listed in tools]}}
+
+
+def _call_reply(ask: ToolRequest, result: ToolResult) -> dict[str, Any]:
+    return {"result": wire_of(result, dump_block, ask.standard)}
+
+
+def _failure_reply(ask: ToolRequest, error: BaseException) -> dict[str, Any]:
+    fault = error if isinstance(error, ToolFault) else execution_error(str(ask.name), error)
+    told = fault.error
+    if ask.standard:
+        return {"result": {"content": [{"type": "text", "text": told.message}], "isError": True}}
+    return _error(JsonRpcErrorCode.INTERNAL_ERROR, told.message, {"error_type": told.error_type.value})
+
+
+def _error(code: int, message: str, data: Any) -> dict[str, Any]:
+    return {"error": {"code": int(code), "message": message, "data": data}}

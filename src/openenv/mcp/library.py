@@ -1,24 +1,23 @@
-"""Servers that tools are declared on, as an environment needs them: what is there, and one call.
-
-Two families are known: FastMCP (the package `fastmcp`), and the servers of the official SDK (`mcp.server`). Tools are
-called on the server object itself, without a client and a session for each call.
-"""
+"""The servers that tools are declared on (FastMCP and the official SDK): list their tools and call them."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from importlib import import_module
 from typing import Any, NamedTuple, Protocol
 
-from ..background import run_async_safely
-from .result import ToolResult
-from .session import McpSessions
+from pydantic import TypeAdapter, ValidationError
+
+from .._asyncio import run_async_safely
+from .result import ToolFault, ToolResult, argument_error, execution_error, not_found_error
+from .session import McpSessions, in_request
 from .types import Tool
 
-__all__ = ["Library", "Listed", "Shortcut", "dump_block", "family_of", "get_server_tools"]
 
-
-class Listed(NamedTuple):
+class ListedTool(NamedTuple):
     """One tool.
 
     Attributes:
@@ -63,7 +62,7 @@ class Library(Protocol):
     def functions(self) -> dict[str, Callable[..., Any]]:
         """What they were declared as, by name."""
 
-    async def tools(self) -> list[Listed]:
+    async def tools(self) -> list[ListedTool]:
         """All that the server shows, those of servers mounted on it too."""
 
     def shortcut(self, name: str) -> Shortcut | None:
@@ -92,8 +91,6 @@ def family_of(server: Any) -> Library:
     Raises:
         TypeError: It is no server of tools.
     """
-    from .fastmcp_library import FastMcpLibrary
-    from .sdk_library import SdkLibrary
 
     modules = {cls.__module__.partition(".")[0] for cls in type(server).__mro__}
     if "fastmcp" in modules:
@@ -103,10 +100,10 @@ def family_of(server: Any) -> Library:
     raise TypeError(f"mcp_server is a {type(server).__name__}: pass a FastMCP server, as FastMCP('name')")
 
 
-def listed(tool: Any, wire: dict[str, Any]) -> Listed:
+def listed(tool: Any, wire: dict[str, Any]) -> ListedTool:
     """An entry; `tool` has a name and a description, `wire` the schema."""
     schema = wire.get("inputSchema") or {"type": "object", "properties": {}}
-    return Listed(Tool(name=tool.name, description=tool.description or "", input_schema=schema), wire)
+    return ListedTool(Tool(name=tool.name, description=tool.description or "", input_schema=schema), wire)
 
 
 def dump_block(block: Any) -> Any:
@@ -133,3 +130,409 @@ def is_plainly_synchronous(function: Any) -> bool:
         or inspect.isgeneratorfunction(function)
         or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - of objects that are called
     )
+
+
+# The first major version calls synchronous tools where it is, so that its own way never waits.
+_CALLS_AT_ONCE = "mcp.server.fastmcp"
+
+
+class SdkLibrary:
+    """See `library.Library`."""
+
+    def __init__(self, server: Any):
+        self.server = server
+        self.sessions = McpSessions(server)
+        self.starts = getattr(getattr(server, "settings", None), "lifespan", None) is not None
+        self._at_once = any(cls.__module__.startswith(_CALLS_AT_ONCE) for cls in type(server).__mro__)
+
+    def names(self) -> list[str]:
+        return list(self.functions())
+
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        return declared_names(self._own())
+
+    async def tools(self) -> list[ListedTool]:
+        return [
+            listed(tool, tool.model_dump(mode="json", by_alias=True, exclude_none=True))
+            for tool in await self.server.list_tools()
+        ]
+
+    def shortcut(self, name: str) -> Shortcut | None:
+        if not self._at_once:
+            return None
+        tool = next((tool for tool in self._own() if tool.name == name), None)
+        if tool is None or not is_plainly_synchronous(tool.fn) or _takes_context(tool):
+            return None
+        return Shortcut(lambda arguments: self._call(name, arguments))
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
+        if self._at_once:
+            opened = await self.sessions.open()
+            with in_request(opened.request(self.sessions.number())):
+                return await self._call(name, arguments)
+        tool = next((tool for tool in self._own() if tool.name == name), None)
+        if tool is None or not _takes_context(tool):
+            return await self._call(name, arguments)
+        opened = await self.sessions.open()
+        make_context = import_module("mcp.server.mcpserver").Context
+        context = make_context(request_context=opened.request(self.sessions.number()), mcp_server=self.server)
+        return await self._call(name, arguments, context=context)
+
+    async def _call(self, name: str, arguments: dict[str, Any], **context: Any) -> ToolResult:
+        try:
+            answer = await self.server.call_tool(name, arguments, **context)
+        except Exception as error:  # the edge to foreign code
+            raise self._fault(name, error) from error
+        return self._result(name, answer)
+
+    def _own(self) -> list[Any]:
+        manager = getattr(self.server, "_tool_manager", None)
+        return [] if manager is None else list(manager.list_tools())
+
+    def _fault(self, name: str, error: Exception) -> ToolFault:
+        cause = error.__cause__
+        names = self.names()
+        if name not in names and cause is None and "nknown tool" in str(error):
+            return not_found_error(name, names)
+        if isinstance(cause, ValidationError) and cause.title == f"{name}Arguments":
+            tool = next((tool for tool in self._own() if tool.name == name), None)
+            return argument_error(name, cause, getattr(tool, "parameters", None))
+        return execution_error(name, cause or error)
+
+    def _result(self, name: str, answer: Any) -> ToolResult:
+        """Blocks, blocks with a structured value, or a whole result: the versions differ."""
+        content, structured, meta = answer, None, None
+        if isinstance(answer, tuple):
+            content, structured = answer
+        elif isinstance(answer, dict):
+            content, structured = [], answer
+        elif hasattr(answer, "content"):
+            content, meta = answer.content, getattr(answer, "meta", None)
+            structured = _either(answer, "structured_content", "structuredContent")
+            if _either(answer, "is_error", "isError"):
+                text = " ".join(str(block.text) for block in content if getattr(block, "text", None))
+                raise execution_error(name, RuntimeError(text or "it says that it failed"))
+        data = structured
+        if isinstance(structured, dict) and self._wraps(name):
+            data = structured.get("result")
+        return ToolResult(list(content), structured, meta, data)
+
+    def _wraps(self, name: str) -> bool:
+        tool = next((tool for tool in self._own() if tool.name == name), None)
+        return bool(getattr(getattr(tool, "fn_metadata", None), "wrap_output", False))
+
+
+def _takes_context(tool: Any) -> bool:
+    return getattr(tool, "context_kwarg", None) is not None
+
+
+def _either(answer: Any, new: str, old: str) -> Any:
+    """A field under the name that version 2 gave it, where to ask for the old one is a warning."""
+    return getattr(answer, new) if hasattr(answer, new) else getattr(answer, old, None)
+
+
+@contextlib.contextmanager
+def in_fastmcp_request(context: Any) -> Iterator[Any]:
+    """Has FastMCP find the context of a request, for the length of a block; gives it as `Context` has it."""
+    bind = getattr(import_module("fastmcp.server.dependencies"), "bind_request_context", None)
+    if bind is None:  # before version 4
+        with in_request(context):
+            yield context
+    else:
+        with bind(context) as bound:
+            yield bound
+
+
+class _LazyContext:
+    """A context whose session is opened when one of its coroutines needs it."""
+
+    _sessions: McpSessions
+    _number: int | None = None
+    _request: Any = None
+
+    @property
+    def request_context(self) -> Any:
+        return self._request or super().request_context  # type: ignore[misc]
+
+    @property
+    def request_id(self) -> str:
+        if self._number is None:
+            self._number = self._sessions.number()
+        return str(self._number)
+
+    @property
+    def session_id(self) -> str:
+        return self._sessions.id
+
+    @property
+    def session(self) -> Any:
+        if self.request_context is None:
+            what = "the MCP session of this tool is not open yet"
+            raise RuntimeError(f"{what}: give the tool a parameter of the type Context, and use that")
+        return super().session  # type: ignore[misc]
+
+    async def enter_session(self) -> None:
+        if self._request is None:
+            opened = await self._sessions.open()
+            with in_fastmcp_request(opened.request(int(self.request_id))) as request:
+                self._request = request
+
+
+@functools.cache
+def lazy_context() -> Callable[[Any, McpSessions], Any]:
+    """Makes the context of a tool that takes none, of its server and its sessions.
+
+    Code that such a tool calls may ask for it (`get_context`). Most tools do not, so that a session for each of them
+    would be a waste.
+    """
+    from fastmcp.server.context import Context
+
+    def make(self: Any, server: Any, sessions: McpSessions) -> None:
+        Context.__init__(self, fastmcp=server)
+        self._sessions = sessions
+
+    coroutines = {
+        name: _in_lazy_session(method)
+        for name, method in vars(Context).items()
+        if inspect.iscoroutinefunction(method) and not name.startswith("_")
+    }
+    return type("LateContext", (_LazyContext, Context), {"__init__": make, **coroutines})
+
+
+def _in_lazy_session(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    async def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+        await self.enter_session()
+        return await method(self, *args, **kwargs)
+
+    return called
+
+
+_INTERCEPTING = ("__call__", "on_message", "on_request", "on_call_tool")
+
+
+class FastMcpLibrary:
+    """See `library.Library`."""
+
+    def __init__(self, server: Any):
+        from fastmcp.server.server import default_lifespan
+
+        self.server = server
+        self.sessions = McpSessions(server)
+        lifespan = getattr(server, "_lifespan", default_lifespan)
+        self.starts = lifespan is not default_lifespan or any(map(_begins_sessions, server.middleware))
+        # A tool hid tools of the session, or showed some.
+        self._has_rules = False
+        self._shortcuts: dict[str, tuple[Any, Shortcut | None]] = {}
+
+    def names(self) -> list[str]:
+        return list(self.functions())
+
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        return declared_names(self._own().values())
+
+    async def tools(self) -> list[ListedTool]:
+        found = await (
+            self._in_session(self.server.list_tools) if self.sessions.open_here else self.server.list_tools()
+        )
+        return [
+            listed(tool, tool.to_mcp_tool().model_dump(mode="json", by_alias=True, exclude_none=True))
+            for tool in found
+        ]
+
+    def shortcut(self, name: str) -> Shortcut | None:
+        tool = self._own().get(f"tool:{name}@") if self._is_plain() else None
+        if tool is None:
+            return None
+        known = self._shortcuts.get(name)
+        if known is None or known[0] is not tool:
+            known = self._shortcuts[name] = tool, _shortcut(self.server, tool, self.sessions)
+        return known[1]
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
+        from fastmcp.exceptions import NotFoundError
+        from fastmcp.exceptions import ValidationError as WrongArguments
+
+        try:
+            return _result(name, await self._in_session(lambda: self._call(name, arguments)))
+        except WrongArguments as error:
+            raise argument_error(name, error.__cause__ or error) from error
+        except NotFoundError as error:
+            raise not_found_error(name, self.names()) from error
+        except ToolFault:
+            raise
+        except Exception as error:  # the edge to foreign code
+            raise execution_error(name, error.__cause__ or error) from error
+
+    async def _in_session(self, make: Callable[[], Awaitable[Any]]) -> Any:
+        """Awaits what is made in the context of a request of the session."""
+        opened = await self.sessions.open()
+        with in_fastmcp_request(opened.request(self.sessions.number())):
+            return await make()
+
+    async def _call(self, name: str, arguments: dict[str, Any]) -> Any:
+        result = await self.server.call_tool(name, arguments)
+        self._has_rules = self._has_rules or await _has_rules(self.server)
+        return result
+
+    def _own(self) -> dict[str, Any]:
+        """What was declared on the server itself, by FastMCP's keys; nothing of a version that keeps it elsewhere."""
+        provider = getattr(self.server, "_local_provider", None)
+        found = getattr(provider, "_components", None)
+        return found if isinstance(found, dict) else {}
+
+    def _is_plain(self) -> bool:
+        """Whether nothing stands between the server and its tools: no other provider, no transform, no middleware."""
+        server = self.server
+        own = getattr(server, "_local_provider", None)
+        return (
+            own is not None
+            and not self._has_rules
+            and server.providers == [own]
+            and not (getattr(server, "transforms", None) or getattr(own, "transforms", None))
+            and not (getattr(server, "_mask_error_details", True) or getattr(server, "strict_input_validation", True))
+            and not any(map(_intercepts, server.middleware))
+        )
+
+
+def _shortcut(server: Any, tool: Any, sessions: McpSessions) -> Shortcut | None:
+    """None for a tool with something special about it, which is FastMCP's to do."""
+    from fastmcp.server.dependencies import without_injected_parameters
+    from fastmcp.tools.function_tool import FunctionTool
+
+    function = getattr(tool, "fn", None)
+    special = (
+        type(tool) is not FunctionTool
+        or tool.timeout is not None
+        or tool.auth is not None
+        or getattr(tool.task_config, "mode", "forbidden") != "forbidden"
+        or without_injected_parameters(function, run_in_thread=False) is not function
+    )
+    asynchronous = inspect.iscoroutinefunction(function)
+    if special or not (asynchronous or (is_plainly_synchronous(function) and _never_waits(server))):
+        return None
+    run = _runner(server, tool, asynchronous, sessions)
+    return Shortcut(run, asynchronous, asynchronous or getattr(tool, "run_in_thread", True))
+
+
+def _never_waits(server: Any) -> bool:
+    """Whether the context that tools run in is entered and left without an event loop."""
+    from fastmcp.server.context import Context
+
+    async def enter_and_leave() -> None:
+        async with Context(fastmcp=server):
+            pass
+
+    attempt = enter_and_leave()
+    try:
+        attempt.send(None)
+    except StopIteration:
+        return True
+    except RuntimeError:  # of whoever looks for a loop
+        return False
+    attempt.close()
+    return False
+
+
+def _runner(
+    server: Any, tool: Any, asynchronous: bool, sessions: McpSessions
+) -> Callable[[dict[str, Any]], Coroutine[Any, Any, ToolResult]]:
+    context = lazy_context()
+    called: Any = _mark_tool_errors(tool.fn, asynchronous)
+    validate = TypeAdapter(called).validate_python
+    convert, name = tool.convert_result, tool.name
+
+    async def run(arguments: dict[str, Any]) -> ToolResult:
+        async with context(server, sessions):
+            try:
+                value = validate(arguments)
+                return _result(name, convert(await value if asynchronous else value))
+            except ValidationError as error:
+                raise argument_error(name, error, tool.parameters) from error
+            except _ToolRaised as raised:
+                raise execution_error(name, raised.error) from raised.error
+            except ToolFault:
+                raise
+            except Exception as error:  # of what was returned: it cannot be said
+                raise execution_error(name, error) from error
+
+    return run
+
+
+class _ToolRaised(Exception):
+    def __init__(self, error: BaseException):
+        super().__init__()
+        self.error = error
+
+
+def _mark_tool_errors(function: Callable[..., Any], asynchronous: bool) -> Callable[..., Any]:
+    """The function, whose own errors are not taken for those of its arguments."""
+    if asynchronous:
+
+        async def called_later(*args: Any, **kwargs: Any) -> Any:
+            with _MarkToolErrors():
+                return await function(*args, **kwargs)
+
+        return functools.wraps(function)(called_later)
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        with _MarkToolErrors():
+            return function(*args, **kwargs)
+
+    return functools.wraps(function)(called)
+
+
+class _MarkToolErrors:
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, cls: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception):
+            raise _ToolRaised(error) from error
+
+
+def _result(name: str, result: Any) -> ToolResult:
+    """What FastMCP calls a ToolResult as ours."""
+    if getattr(result, "is_error", False):
+        text = " ".join(_texts(result.content)) or "it says that it failed"
+        raise execution_error(name, RuntimeError(text))
+    structured, meta = result.structured_content, result.meta
+    data = structured
+    if structured is not None and _is_wrapped(meta):
+        data = structured.get("result")
+    return ToolResult(list(result.content), structured, meta, data)
+
+
+def _is_wrapped(meta: Any) -> bool:
+    own = meta.get("fastmcp") if isinstance(meta, dict) else None
+    return isinstance(own, dict) and bool(own.get("wrap_result"))
+
+
+def _texts(content: Any) -> Iterator[str]:
+    for block in content or ():
+        text = getattr(block, "text", None)
+        if isinstance(text, str):
+            yield text
+
+
+async def _has_rules(server: Any) -> bool:
+    """Whether a tool has changed what its session shows (`Context.enable_components` and the like)."""
+    from fastmcp.server.context import Context
+
+    async with Context(fastmcp=server) as context:
+        return bool(await context._get_visibility_rules())
+
+
+def _begins_sessions(middleware: Any) -> bool:
+    """Whether a middleware has a part in the beginning of a session."""
+    from fastmcp.server.middleware import Middleware
+
+    return getattr(type(middleware), "on_initialize", None) is not getattr(Middleware, "on_initialize", None)
+
+
+def _intercepts(middleware: Any) -> bool:
+    """Whether a middleware has a part in calls of tools; the one that every server has is about listings."""
+    from fastmcp.server.middleware import Middleware
+
+    cls = type(middleware)
+    return any(getattr(cls, name, None) is not getattr(Middleware, name, None) for name in _INTERCEPTING)

@@ -11,20 +11,8 @@ from pydantic import ValidationError
 
 from .types import ToolError, ToolErrorType
 
-__all__ = [
-    "NOT_OURS",
-    "ToolFault",
-    "ToolResult",
-    "failed",
-    "invalid",
-    "message_of",
-    "not_found",
-    "timed_out",
-    "wire_of",
-]
-
 MOST_NAMES = 50
-NOT_OURS = (KeyboardInterrupt, GeneratorExit, asyncio.CancelledError)
+INTERRUPTIONS = (KeyboardInterrupt, GeneratorExit, asyncio.CancelledError)
 """What ends a call from outside, and is no answer of its tool."""
 
 
@@ -59,13 +47,13 @@ class ToolFault(Exception):
         self.error = ToolError(error_type=error_type, message=message)
 
 
-def not_found(name: str, names: list[str]) -> ToolFault:
+def not_found_error(name: str, names: list[str]) -> ToolFault:
     """There is no such tool; names those there are."""
     there = ", ".join(names[:MOST_NAMES]) or "none"
     return ToolFault(ToolErrorType.TOOL_NOT_FOUND, f"Unknown tool: {name!r}; there are: {there}")
 
 
-def invalid(name: str, error: BaseException, schema: Any = None) -> ToolFault:
+def argument_error(name: str, error: BaseException, schema: Any = None) -> ToolFault:
     """It does not take these arguments; says which of them, and what it takes."""
     faults = str(error)
     if isinstance(error, ValidationError):
@@ -79,7 +67,7 @@ def invalid(name: str, error: BaseException, schema: Any = None) -> ToolFault:
     return ToolFault(ToolErrorType.INVALID_ARGS, f"wrong arguments for tool {name!r}: {faults}{takes}")
 
 
-def failed(name: str, error: BaseException) -> ToolFault:
+def execution_error(name: str, error: BaseException) -> ToolFault:
     """The tool raised. The text is FastMCP's, which models have been trained with; an error without one is named."""
     said = message_of(error) or type(error).__name__
     fault = ToolFault(ToolErrorType.EXECUTION_ERROR, f"Error calling tool {name!r}: {said}")
@@ -95,7 +83,7 @@ def message_of(error: BaseException) -> str:
         return ""
 
 
-def timed_out(name: str, timeout_s: float) -> ToolFault:
+def timeout_error(name: str, timeout_s: float) -> ToolFault:
     """It gave no answer in its time."""
     still = "it may still be at it; give it more time with timeout_s, or tool_timeout_s of the environment's class"
     return ToolFault(ToolErrorType.TIMEOUT, f"Tool {name!r} timed out after {timeout_s:g} seconds: {still}")

@@ -23,8 +23,6 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from .result import message_of
 
-__all__ = ["McpSessions", "OpenSession", "client_of", "in_request"]
-
 logger = logging.getLogger("openenv.mcp")
 
 # How long `close` waits for sessions on other threads, whose servers may have something to clean up.

@@ -1,19 +1,55 @@
-"""The tools of one environment: those of its server, and those that only one mode of the server has."""
+"""The tools of one environment: those of its server, and those that exist in one mode only."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+import inspect
+import sys
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any
 
-from .library import Library, Listed, Shortcut, family_of
-from .memories import forget
-from .result import ToolFault, ToolResult, not_found, timed_out
+from .executor import ToolDeadlineExceeded, ToolExecutor
+from .library import Library, ListedTool, Shortcut, family_of
+from .result import ToolFault, ToolResult, not_found_error, timeout_error
 from .session import McpSessions
 from .types import RESERVED_TOOL_NAMES
-from .workbench import Late, Workbench
 
-__all__ = ["VALID_MODES", "Toolbox"]
+# Dictionaries by function, which only grow.
+_UNBOUNDED_CACHES = (
+    ("uncalled_for.introspection", "_signature_cache"),
+    ("uncalled_for.introspection", "_parameter_cache"),
+    ("uncalled_for.annotations", "_metadata_cache"),
+    ("uncalled_for.annotations", "_annotation_cache"),
+    ("uncalled_for.references", "_reference_cache"),
+)
+# Of the last 5,000 functions each; nothing can be taken out by itself. What is lost here is made again when needed.
+_LRU_CACHES = (
+    ("fastmcp.utilities.types", "get_cached_typeadapter"),
+    ("fastmcp.server.dependencies", "without_injected_parameters"),
+    ("fastmcp.server.sessions", "session_id_parameter_names"),
+    ("fastmcp.tools.function_tool", "_wrap_body_errors"),
+    ("uncalled_for.resolution", "without_dependencies"),
+)
+
+
+def forget_functions(functions: Iterable[Callable[..., Any]]) -> None:
+    """Has nothing remembered of these functions. Versions that remember elsewhere are left as they are."""
+    held = [function for function in functions if _holds(function)]
+    for module, name in _UNBOUNDED_CACHES:
+        memory = getattr(sys.modules.get(module), name, None)
+        if isinstance(memory, dict):
+            for function in held:
+                memory.pop(function, None)
+    for module, name in _LRU_CACHES:
+        clear = getattr(getattr(sys.modules.get(module), name, None), "cache_clear", None)
+        if clear is not None:
+            clear()
+
+
+def _holds(function: Callable[..., Any]) -> bool:
+    """Whether it keeps anything. Another thread may be looking up one that does not, for another environment."""
+    return not inspect.isfunction(function) or function.__closure__ is not None
+
 
 VALID_MODES = frozenset({"production", "simulation"})
 LISTING_S = 30.0
@@ -35,18 +71,18 @@ class Toolbox:
 
     def __init__(self, server: Any):
         self.closed = False
-        self.workbench = Workbench()
+        self.workbench = ToolExecutor()
         self._library = family_of(server)
         self._of_mode: dict[str, Library] = {}
         reserved = sorted(RESERVED_TOOL_NAMES.intersection(self._library.names()))
         if reserved:
-            raise ValueError(f"MCP tools cannot use reserved names: {reserved}; {_reserved()}")
+            raise ValueError(f"MCP tools cannot use reserved names: {reserved}; {_reserved_hint()}")
 
     def declare(self, function: Any, mode: str | None, name: str | None) -> Any:
         """Adds a tool, to one mode or to both. Returns what it was declared from. Raises `ValueError`."""
         called = name or getattr(function, "__name__", "")
         if called in RESERVED_TOOL_NAMES:
-            raise ValueError(f"Tool name {called!r} is reserved and cannot be used; {_reserved()}")
+            raise ValueError(f"Tool name {called!r} is reserved and cannot be used; {_reserved_hint()}")
         library = self._library if mode is None else self._own(mode)
         library.server.tool(name=called)(function)
         return function
@@ -58,13 +94,13 @@ class Toolbox:
             found |= library.functions()
         return found
 
-    def tools(self, mode: str) -> list[Listed]:
+    def tools(self, mode: str) -> list[ListedTool]:
         """The tools that there are in a mode."""
-        listed: list[Listed] = self.workbench.run_coroutine(lambda: self.tools_async(mode), LISTING_S)
+        listed: list[ListedTool] = self.workbench.run_coroutine(lambda: self.tools_async(mode), LISTING_S)
         return listed
 
-    async def tools_async(self, mode: str) -> list[Listed]:
-        found: dict[str, Listed] = {}
+    async def tools_async(self, mode: str) -> list[ListedTool]:
+        found: dict[str, ListedTool] = {}
         for library in reversed(list(self._libraries(mode))):
             if library.starts:
                 await library.sessions.open()
@@ -86,18 +122,18 @@ class Toolbox:
         library, shortcut = self._find(name, mode)
         try:
             if library.starts and not library.sessions.is_open:
-                self.workbench.run_coroutine(library.sessions.open, timeout_s or _ENDLESS)
+                self.workbench.run_coroutine(library.sessions.open, timeout_s or _NO_LIMIT_S)
             if shortcut is None:
                 work = self._asking(library, name, arguments, mode)
-                result = self.workbench.run_coroutine(work, timeout_s or _ENDLESS)
+                result = self.workbench.run_coroutine(work, timeout_s or _NO_LIMIT_S)
             elif shortcut.asynchronous:
-                result = self.workbench.run_coroutine(lambda: shortcut.call(arguments), timeout_s or _ENDLESS)
+                result = self.workbench.run_coroutine(lambda: shortcut.call(arguments), timeout_s or _NO_LIMIT_S)
             elif timeout_s is None or not shortcut.anywhere:
-                result = _driven(shortcut.call(arguments))
+                result = _run_without_loop(shortcut.call(arguments))
             else:
-                result = self.workbench.run(lambda: _driven(shortcut.call(arguments)), timeout_s)
-        except Late:
-            raise timed_out(name, timeout_s or _ENDLESS) from None
+                result = self.workbench.run(lambda: _run_without_loop(shortcut.call(arguments)), timeout_s)
+        except ToolDeadlineExceeded:
+            raise timeout_error(name, timeout_s or _NO_LIMIT_S) from None
         assert isinstance(result, ToolResult)
         return result
 
@@ -111,24 +147,26 @@ class Toolbox:
                 async with asyncio.timeout(timeout_s):
                     await library.sessions.open()
             except TimeoutError:
-                raise timed_out(name, timeout_s or _ENDLESS) from None
+                raise timeout_error(name, timeout_s or _NO_LIMIT_S) from None
         if shortcut is not None and not shortcut.asynchronous:
             if not shortcut.anywhere:
-                return _driven(shortcut.call(arguments))
+                return _run_without_loop(shortcut.call(arguments))
             try:
-                job = self.workbench.run_async(lambda: _driven(shortcut.call(arguments)), timeout_s or _ENDLESS)
+                job = self.workbench.run_async(
+                    lambda: _run_without_loop(shortcut.call(arguments)), timeout_s or _NO_LIMIT_S
+                )
                 result = await job
                 assert isinstance(result, ToolResult)
                 return result
-            except Late:
-                raise timed_out(name, timeout_s or _ENDLESS) from None
+            except ToolDeadlineExceeded:
+                raise timeout_error(name, timeout_s or _NO_LIMIT_S) from None
         work = shortcut.call(arguments) if shortcut else self._asking(library, name, arguments, mode)()
         try:
             async with asyncio.timeout(timeout_s) as limit:
                 return await work
         except TimeoutError:
             if limit.expired():
-                raise timed_out(name, timeout_s or _ENDLESS) from None
+                raise timeout_error(name, timeout_s or _NO_LIMIT_S) from None
             raise
 
     @property
@@ -149,7 +187,7 @@ class Toolbox:
             library.sessions.close()
         self.workbench.close()
         for library in libraries:
-            forget(library.functions().values())
+            forget_functions(library.functions().values())
 
     def _find(self, name: str, mode: str) -> tuple[Library, Shortcut | None]:
         for library in self._libraries(mode):
@@ -170,7 +208,7 @@ class Toolbox:
                 return await library.call(name, arguments)
             except ToolFault as fault:
                 there = [listed.tool.name for listed in await self.tools_async(mode)]
-                raise fault if name in there else not_found(name, there) from fault
+                raise fault if name in there else not_found_error(name, there) from fault
 
         return ask
 
@@ -190,10 +228,10 @@ class Toolbox:
 
 
 # A year: for a wait that has no end, where one must be said.
-_ENDLESS = 31_536_000.0
+_NO_LIMIT_S = 31_536_000.0
 
 
-def _driven(call: Coroutine[Any, Any, ToolResult]) -> ToolResult:
+def _run_without_loop(call: Coroutine[Any, Any, ToolResult]) -> ToolResult:
     """Runs a coroutine that never waits, here and now."""
     try:
         call.send(None)
@@ -205,5 +243,5 @@ def _driven(call: Coroutine[Any, Any, ToolResult]) -> ToolResult:
     raise RuntimeError("a synchronous tool waits for an event loop: declare it with async def")
 
 
-def _reserved() -> str:
+def _reserved_hint() -> str:
     return f"reserved are {', '.join(sorted(RESERVED_TOOL_NAMES))}, which drive the environment: choose another name"

@@ -1,37 +1,16 @@
-"""The words of tool calls: actions, observations, and the JSON-RPC messages of `/mcp`."""
+"""Tool calls as data: actions, observations, errors, and the JSON-RPC messages of `/mcp`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_serializer
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_serializer
 
+from ..protocol.errors import KINDS
 from ..protocol.jsonrpc import JsonRpcErrorCode
 from ..types import Action, BaseMessage, Observation
-
-__all__ = [
-    "DIRECT_CALL",
-    "MCP_TOOL_CALL_TIMEOUT",
-    "RESERVED_TOOL_NAMES",
-    "CallToolAction",
-    "CallToolObservation",
-    "JsonRpcError",
-    "JsonRpcErrorCode",
-    "JsonRpcRequest",
-    "JsonRpcResponse",
-    "ListToolsAction",
-    "ListToolsObservation",
-    "McpMethod",
-    "Tool",
-    "ToolError",
-    "ToolErrorType",
-    "WSMCPMessage",
-    "WSMCPResponse",
-    "action_of",
-    "observation_of",
-]
 
 RESERVED_TOOL_NAMES = frozenset({"reset", "step", "state", "close"})
 """No tool may be called so: they are what drives an environment, and not what an agent does in it."""
@@ -201,3 +180,30 @@ class WSMCPResponse(BaseModel):
 
     type: str = "mcp"
     data: dict[str, Any]
+
+
+_LIST, _CALL, _OWN = KINDS
+
+GENERIC_ACTIONS = (Action, CallToolAction, ListToolsAction)
+"""Action classes that name no actions of their own: a server that is given one of them takes every tool action."""
+
+
+def with_tools(action_type: Any) -> Any:
+    """An action type that takes `list_tools` and `call_tool` too; what else it takes stays as it was."""
+    return Annotated[
+        Annotated[ListToolsAction, Tag(_LIST)]
+        | Annotated[CallToolAction, Tag(_CALL)]
+        | Annotated[_own(action_type), Tag(_OWN)],
+        Discriminator(_kind),
+    ]
+
+
+def _own(action_type: Any) -> Any:
+    return CallToolAction if action_type in (CallToolAction, ListToolsAction) else action_type
+
+
+def _kind(value: Any) -> str:
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    if kind == "call_tool":
+        return _CALL
+    return _LIST if kind == "list_tools" else _OWN

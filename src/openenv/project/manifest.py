@@ -1,4 +1,4 @@
-"""`openenv.yaml`: what a project says of itself."""
+"""What a project says about itself: its folder, openenv.yaml, and the front matter of its README."""
 
 from __future__ import annotations
 
@@ -6,16 +6,194 @@ import datetime
 import difflib
 import re
 import reprlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
+import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from ..errors import UsageError
-from .yaml_text import Place, YamlText
+from ..errors import NotAProject, UsageError
 
-__all__ = ["FILE_NAME", "Manifest", "Remark", "remarks"]
+
+class YamlPosition(NamedTuple):
+    """Where something stands, counted from 1."""
+
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        return f"line {self.line}, column {self.column}"
+
+    @classmethod
+    def of(cls, mark: Any) -> Self:
+        """That of a mark of yaml's."""
+        return cls(mark.line + 1, mark.column + 1)
+
+
+class YamlText:
+    """The contents of a file.
+
+    Attributes:
+        value: What it says, as plain data.
+    """
+
+    def __init__(self, value: Any, root: yaml.Node | None):
+        self.value = value
+        self._root = root
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Reads a file.
+
+        Raises:
+            UsageError: There is none, it cannot be read, or it is no YAML; the message has line and column.
+        """
+        try:
+            text = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise UsageError(f"there is no {path}") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"{path} cannot be read: {error}") from None
+        try:
+            return cls(yaml.safe_load(text), yaml.compose(text, Loader=yaml.SafeLoader))
+        except yaml.YAMLError as error:
+            raise UsageError(f"{path} is no YAML: {_yaml_error(error, text)}") from None
+        except RecursionError:
+            raise UsageError(f"{path} is nested too deeply") from None
+        except ValueError as error:  # of a date that is none
+            raise UsageError(f"{path} is no YAML: {error}; put texts that look like dates in quotes") from None
+
+    def place(self, keys: Sequence[str | int]) -> YamlPosition | None:
+        """Where a value stands, or else what is nearest to it of that which holds it.
+
+        Args:
+            keys: The way to it: keys of mappings, numbers of items.
+        """
+        node = self._root
+        for key in keys:
+            inner = _inner(node, key)
+            if inner is None:
+                break
+            node = inner
+        return None if node is None else YamlPosition.of(node.start_mark)
+
+    def written(self, key: str) -> str | None:
+        """The text of a value at the top as it is written: `1.10`, which YAML reads as 1.1."""
+        node = _inner(self._root, key)
+        return node.value if isinstance(node, yaml.ScalarNode) else None
+
+    def keys(self, *way: str) -> Iterator[tuple[str, YamlPosition]]:
+        """The keys at the top, or of the mapping at a way, as often as they are given."""
+        node = self._root
+        for key in way:
+            node = _inner(node, key)
+        if isinstance(node, yaml.MappingNode):
+            for key_node, _ in node.value:
+                if isinstance(key_node, yaml.ScalarNode):
+                    yield key_node.value, YamlPosition.of(key_node.start_mark)
+
+
+def _inner(node: yaml.Node | None, key: str | int) -> yaml.Node | None:
+    if isinstance(node, yaml.SequenceNode) and isinstance(key, int) and key < len(node.value):
+        found: yaml.Node = node.value[key]
+        return found
+    if isinstance(node, yaml.MappingNode):
+        # Of keys that are given twice, the last one counts.
+        return next((value for name, value in reversed(node.value) if getattr(name, "value", None) == str(key)), None)
+    return None
+
+
+def _yaml_error(error: yaml.YAMLError, text: str) -> str:
+    """What is wrong with it, and where, in one line."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        words = error.problem or error.context or "it cannot be read"
+        tab = "; indent with spaces, not with tabs" if "'\\t'" in words else ""
+        context = "" if not error.context or error.context == words else f" ({_within(error)})"
+        return f"{YamlPosition.of(error.problem_mark)}: {words}{context}{tab}"
+    if isinstance(error, yaml.reader.ReaderError):
+        before = text[: error.position]
+        place = YamlPosition(before.count("\n") + 1, len(before) - before.rfind("\n"))
+        return f"{place}: the character {chr(error.character)!r} may not be there"
+    return " ".join(str(error).split())
+
+
+def _within(error: yaml.MarkedYAMLError) -> str:
+    begun = "" if error.context_mark is None else f" that begins in line {error.context_mark.line + 1}"
+    return f"{error.context}{begun}"
+
+
+_BLOCK = re.compile(r"\A\ufeff?---[ \t]*\r?\n(?P<yaml>.*?)(?:(?<=\n)|\A)---[ \t]*(?:\r?\n|\Z)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class FrontMatter:
+    """A README, and what stands between the two lines `---` at its beginning.
+
+    Attributes:
+        text: The whole README.
+        values: What its front matter says; empty without one.
+    """
+
+    text: str
+    values: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, text: str, name: str = "README.md") -> Self:
+        """Reads a README.
+
+        Args:
+            text: Its contents.
+            name: What errors call it.
+
+        Raises:
+            UsageError: Its front matter is no YAML, or no keys with values; with line and column if they are known.
+        """
+        block = _BLOCK.match(text)
+        if block is None:
+            return cls(text, {})
+        values = _loaded(block["yaml"], name)
+        if not isinstance(values, dict | None):
+            raise UsageError(f"{name}: its front matter must have keys and values, as `sdk: docker`")
+        return cls(text, {str(key): value for key, value in (values or {}).items()})
+
+    def completed(self, values: Mapping[str, Any]) -> str:
+        """The README with keys that it does not have yet; what it says itself stays as it is written."""
+        missing = {key: value for key, value in values.items() if self.values.get(key) is None}
+        if not missing:
+            return self.text
+        end = "\r\n" if "\r\n" in self.text.partition("\n---")[0] + "\n" else "\n"
+        lines = yaml.safe_dump(missing, sort_keys=False, allow_unicode=True).replace("\n", end)
+        block = _BLOCK.match(self.text)
+        if block is None:
+            return f"---{end}{lines}---{end}{end}{self.text.removeprefix(chr(0xFEFF))}"
+        kept = "".join(line for line in block["yaml"].splitlines(keepends=True) if not _is_empty(line, missing))
+        return f"---{end}{kept}{lines}---{end}{self.text[block.end() :]}"
+
+
+def _loaded(text: str, name: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        # The first line of the file is that of the dashes.
+        where = f", line {mark.line + 2}, column {mark.column + 1}" if mark is not None else ""
+        words = " ".join(str(getattr(error, "problem", None) or error).split())
+        raise UsageError(f"{name}{where}: its front matter is no YAML: {words}") from None
+    except RecursionError:
+        raise UsageError(f"{name}: its front matter is nested too deeply") from None
+    except ValueError as error:  # of a date that is none
+        raise UsageError(
+            f"{name}: its front matter is no YAML: {error}; put texts that look like dates in quotes"
+        ) from None
+
+
+def _is_empty(line: str, missing: Mapping[str, Any]) -> bool:
+    """Whether a line is that of a key without a value, which would be there twice."""
+    key, colon, _ = line.partition(":")
+    return bool(colon) and key.strip("'\"") in missing
+
 
 FILE_NAME = "openenv.yaml"
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*(:[A-Za-z_][\w.]*)?")
@@ -120,7 +298,7 @@ class Remark(NamedTuple):
         mend: What to do about it.
     """
 
-    place: Place
+    place: YamlPosition
     saw: str
     mend: str
 
@@ -149,8 +327,8 @@ def _path(place: Path) -> Path:
     return place / FILE_NAME if place.is_dir() else place
 
 
-def _twice(keys: Iterable[tuple[str, Place]]) -> Iterator[Remark]:
-    first: dict[str, Place] = {}
+def _twice(keys: Iterable[tuple[str, YamlPosition]]) -> Iterator[Remark]:
+    first: dict[str, YamlPosition] = {}
     for key, place in keys:
         if key in first:
             yield Remark(place, f"`{key}` is given twice; that in line {first[key].line} has no effect", "remove one")
@@ -158,7 +336,7 @@ def _twice(keys: Iterable[tuple[str, Place]]) -> Iterator[Remark]:
 
 
 def _unknown(
-    keys: Iterable[tuple[str, Place]], known: list[str], words: str, every: bool = False
+    keys: Iterable[tuple[str, YamlPosition]], known: list[str], words: str, every: bool = False
 ) -> Iterator[Remark]:
     """Keys that nobody reads: every one, or those alone that are like one that somebody reads."""
     for key, place in keys:
@@ -182,3 +360,62 @@ def _fault(fault: Any, text: YamlText) -> str:
     place = text.place(fault["loc"])
     where = "" if place is None else f"{place}: "
     return f"{where}`{key}` {fault['msg'].removeprefix('Value error, ')}, got {_SHORT.repr(fault['input']):.100}"
+
+
+_DOCKERFILES = ("server/Dockerfile", "Dockerfile")
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """A project on disk.
+
+    Attributes:
+        folder: Where it lies, as an absolute path.
+        manifest: What its `openenv.yaml` says.
+    """
+
+    folder: Path
+    manifest: Manifest
+
+    @classmethod
+    def find(cls, place: Path) -> Self:
+        """The project in a folder.
+
+        Args:
+            place: The folder, or its `openenv.yaml`.
+
+        Raises:
+            NotAProject: There is no such folder, or no `openenv.yaml` in it.
+            UsageError: Its `openenv.yaml` is not valid; the message says where.
+        """
+        folder = place.parent if place.name == FILE_NAME else place
+        try:
+            there, has_manifest = folder.is_dir(), (folder / FILE_NAME).is_file()
+        except OSError as error:
+            raise NotAProject(
+                f"{folder} cannot be looked at: {error.strerror}; give the folder that has the {FILE_NAME}"
+            ) from None
+        if not there:
+            raise NotAProject(f"there is no folder {folder}: give the one that has the {FILE_NAME}")
+        if not has_manifest:
+            raise NotAProject(
+                f"{folder.resolve()} is no project, for it has no {FILE_NAME}: change to one, or begin one with "
+                "`openenv init NAME`"
+            )
+        return cls(folder.resolve(), Manifest.read(folder))
+
+    @property
+    def package(self) -> str | None:
+        """The name its folder is imported by; None for a folder that is no package."""
+        return self.folder.name if (self.folder / "__init__.py").is_file() else None
+
+    @property
+    def dockerfile(self) -> Path | None:
+        """What its image is built by."""
+        return next((self.folder / name for name in _DOCKERFILES if (self.folder / name).is_file()), None)
+
+    @property
+    def readme(self) -> Path | None:
+        """What it tells people, and the Hub."""
+        path = self.folder / "README.md"
+        return path if path.is_file() else None

@@ -1,16 +1,124 @@
-"""What `openenv serve TARGET` means: from a name to an app."""
+"""From a target, as `openenv serve` takes it, to an app; import errors name the file and line that failed."""
 
 from __future__ import annotations
 
 import difflib
+import importlib
+import importlib.util
 import inspect
+import linecache
+import sys
+from importlib.machinery import PathFinder
 from pathlib import Path
+from types import ModuleType, TracebackType
 from typing import Any
 
-from ..errors import NotAProject, UsageError
-from .imports import attribute_of, import_module, search
+from ..errors import ImportFailed, NotAProject, OpenEnvError, UsageError
 
-__all__ = ["bundled", "is_project", "load"]
+
+def import_module(name: str, what: str) -> ModuleType:
+    """Imports a module of somebody else's.
+
+    Args:
+        name: The module.
+        what: For whom, at the beginning of the message: a file, a target, a package.
+
+    Raises:
+        UsageError: There is no such module.
+        ImportFailed: There is one, and it cannot be imported.
+        OpenEnvError: What of ours it calls raises, such as `create_app`.
+    """
+    if not all(name.split(".")):
+        raise UsageError(f"{what}: {name!r} is no name of a module")
+    try:
+        return importlib.import_module(name)
+    except OpenEnvError:  # of an app that it makes, and says more
+        raise
+    except (Exception, SystemExit) as error:  # the edge to foreign code: a module may raise anything
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
+            raise UsageError(
+                f"{what}: no module {error.name!r} in {Path.cwd()} or among the installed packages"
+            ) from None
+        raise ImportFailed(f"{what}: importing {name} failed: {_reason(error)}", data={"module": name}) from error
+
+
+def is_there(name: str) -> bool:
+    """Whether there is a module of a name, here or among what is installed; nothing is imported to find out."""
+    top, *inner = name.split(".")
+    here = [str(Path.cwd())]
+    try:
+        found = PathFinder.find_spec(top, here) or importlib.util.find_spec(top)
+        for index, _ in enumerate(inner, 2):
+            if found is None or found.name in sys.modules:  # one that runs already may have made up others
+                break
+            path = ".".join(name.split(".")[:index])
+            found = PathFinder.find_spec(path, found.submodule_search_locations or [])
+    except (ImportError, ValueError):  # an empty name; a module that was made by hand
+        return False
+    return found is not None
+
+
+def attribute_of(module: ModuleType, path: str, what: str) -> Any:
+    """An attribute of a module, or one inside of another (`Site.app`).
+
+    Raises:
+        UsageError: There is none.
+        ImportFailed: The module imports it only when it is asked for it, and cannot.
+    """
+    value: Any = module
+    try:
+        for name in path.split("."):
+            value = getattr(value, name)
+    except AttributeError:
+        raise UsageError(f"{what}: module {module.__name__} has no {path!r}") from None
+    except ImportError as error:
+        raise ImportFailed(
+            f"{what}: importing {path} of {module.__name__} failed: {_reason(error)}",
+            data={"module": module.__name__},
+        ) from error
+    return value
+
+
+def search(folder: Path) -> None:
+    """Looks for modules in a folder before anywhere else."""
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+def _reason(error: BaseException) -> str:
+    """What failed, where, and what to do."""
+    first = error.__context__
+    # `except ImportError: from models import ...` hides what was wrong with `from .models import ...`.
+    if isinstance(error, ImportError) and isinstance(first, ImportError) and not _of_place(first):
+        return f"{_reason(first)}; and then, as it tried something else: {' '.join(str(error).split())}"
+    place, said = _place(error.__traceback__), " ".join(str(error).split())
+    where = f" in {place[0]}, line {place[1]} (`{place[2]}`)" if place and place[2] else ""
+    if isinstance(error, SyntaxError):
+        spot = f" in {error.filename}, line {error.lineno}" if error.filename else ""
+        return f"{error.msg}{spot}: correct it"
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        top = error.name.partition(".")[0]
+        return f"{said}{where}: install {top}, or the project with what it depends on (pip install -e PROJECT)"
+    if isinstance(error, ImportError):
+        return f"{said}{where}: are both of versions that fit together?"
+    return f"{type(error).__name__}: {said}{where}: correct it"
+
+
+def _of_place(error: ImportError) -> bool:
+    """Whether it only says that a module was imported by another name than it has in its package."""
+    return "relative import" in str(error)
+
+
+def _place(traceback: TracebackType | None) -> tuple[str, int, str] | None:
+    """File, line and text of the innermost line that was executed in a file."""
+    found = None
+    while traceback is not None:
+        file = traceback.tb_frame.f_code.co_filename
+        if not file.startswith("<") and file != __file__ and Path(file) != Path(str(importlib.__file__)):
+            found = (file, traceback.tb_lineno, linecache.getline(file, traceback.tb_lineno).strip())
+        traceback = traceback.tb_next
+    return found
+
 
 _KINDS = "module:attribute, a folder with openenv.yaml, gymnasium:ENV_ID, pettingzoo:MODULE, or a bundled environment"
 
@@ -100,7 +208,7 @@ def _found(module: str, attribute: str, target: str) -> Any:
 
 def _app_of(value: Any, target: str) -> Any:
     from ..environment import Environment
-    from ..launch.in_process import types_of
+    from ..providers.in_process import types_of
 
     if inspect.isclass(value) and issubclass(value, Environment):
         from ..server import create_app

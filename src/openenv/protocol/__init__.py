@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..lazy import lazy
+from .._imports import lazy
 
 if TYPE_CHECKING:
-    from .client import ClientProtocol, Reply, Request
-    from .client_v2 import Answer, ClientProtocolV2, Event
-    from .codec import Body, Codec, codec_of
-    from .negotiation import SUBPROTOCOLS, choose
-    from .payload import encode_observation, encode_state
-    from .server import ClientMessage, ServerProtocol
-    from .server_v2 import ServerProtocolV2
+    from .client import Answer, ClientProtocol, ClientProtocolV2, Event, Reply, Request
+    from .codecs import SUBPROTOCOLS, Body, Codec, choose, codec_of
+    from .encoding import encode_observation, encode_state
+    from .server import ClientMessage, ServerProtocol, ServerProtocolV2
 
 __all__ = [
     "SUBPROTOCOLS",
@@ -40,21 +37,21 @@ __all__ = [
 __getattr__, __dir__ = lazy(
     __name__,
     {
-        "SUBPROTOCOLS": "openenv.protocol.negotiation",
-        "Answer": "openenv.protocol.client_v2",
-        "Body": "openenv.protocol.codec",
+        "SUBPROTOCOLS": "openenv.protocol.codecs",
+        "Answer": "openenv.protocol.client",
+        "Body": "openenv.protocol.codecs",
         "ClientMessage": "openenv.protocol.server",
         "ClientProtocol": "openenv.protocol.client",
-        "ClientProtocolV2": "openenv.protocol.client_v2",
-        "Codec": "openenv.protocol.codec",
-        "Event": "openenv.protocol.client_v2",
+        "ClientProtocolV2": "openenv.protocol.client",
+        "Codec": "openenv.protocol.codecs",
+        "Event": "openenv.protocol.client",
         "Reply": "openenv.protocol.client",
         "Request": "openenv.protocol.client",
         "ServerProtocol": "openenv.protocol.server",
-        "ServerProtocolV2": "openenv.protocol.server_v2",
-        "choose": "openenv.protocol.negotiation",
-        "codec_of": "openenv.protocol.codec",
-        "encode_observation": "openenv.protocol.payload",
-        "encode_state": "openenv.protocol.payload",
+        "ServerProtocolV2": "openenv.protocol.server",
+        "choose": "openenv.protocol.codecs",
+        "codec_of": "openenv.protocol.codecs",
+        "encode_observation": "openenv.protocol.encoding",
+        "encode_state": "openenv.protocol.encoding",
     },
 )

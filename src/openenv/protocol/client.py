@@ -1,21 +1,16 @@
-"""The client's side of protocol v1: which reply belongs to which request.
-
-v1 has no ids, so order is everything. Each request leaves an entry in a queue and each reply takes the
-oldest one. A caller that gives up marks its entry; the reply that comes later is dropped with the entry
-and cannot be taken for the answer to another request.
-"""
+"""The client's side of protocols v1 and v2: which reply belongs to which request."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from pydantic_core import from_json, to_json
 
-from ..errors import OpenEnvError, ProtocolViolation, from_wire
-from .portable import UNWRITABLE, portable_v1
-
-__all__ = ["ClientProtocol", "Reply", "Request"]
+from ..errors import InvalidMessage, OpenEnvError, ProtocolViolation, from_wire
+from .codecs import Codec
+from .values import UNWRITABLE, portable_v1
 
 _REPLY_TYPES = {"reset": "observation", "step": "observation", "state": "state", "mcp": "mcp"}
 
@@ -127,3 +122,138 @@ def _encode(message: dict[str, Any]) -> bytes:
         return to_json(portable_v1(message), inf_nan_mode="constants")
     except UNWRITABLE as error:
         raise ValueError(f"cannot be written as JSON: {error}") from error
+
+
+class RequestV2:
+    """One request whose reply is awaited.
+
+    Attributes:
+        id: Its number on the connection.
+        op: What was asked.
+        waiter: Whatever the transport wants back with the reply; this module never looks at it.
+        abandoned: The caller has given up; its reply still comes.
+    """
+
+    __slots__ = ("abandoned", "id", "op", "waiter")
+
+    def __init__(self, id: int, op: str, waiter: Any = None):  # noqa: A002 - what the wire calls it
+        self.id = id
+        self.op = op
+        self.waiter = waiter
+        self.abandoned = False
+
+
+class Answer(NamedTuple):
+    """A reply, or one frame of several to a batch.
+
+    Attributes:
+        request: The request it answers; None for an error that answers none in particular.
+        payload: The fields of the result, when the request succeeded.
+        error: The error the server reports, when it did not.
+        more: Further frames to the same request follow.
+    """
+
+    request: RequestV2 | None
+    payload: dict[str, Any]
+    error: OpenEnvError | None
+    more: bool
+
+
+class Event(NamedTuple):
+    """What the server says unasked.
+
+    Attributes:
+        name: `hello`, `draining`, `session_lost`; later servers may have others.
+        fields: What it says.
+    """
+
+    name: str
+    fields: dict[str, Any]
+
+
+class ClientProtocolV2:
+    """The conversation over one connection."""
+
+    def __init__(self, codec: Codec) -> None:
+        self.codec = codec
+        self._last_id = 0
+        self._requests: dict[int, RequestV2] = {}
+
+    @property
+    def outstanding(self) -> int:
+        """Requests whose last reply is still to come, abandoned ones included."""
+        return len(self._requests)
+
+    def request(self, op: str, fields: Mapping[str, Any], waiter: Any = None) -> tuple[bytes, RequestV2]:
+        """Makes the frame of a request and remembers that its reply is due.
+
+        Args:
+            op: What is asked.
+            fields: What else the message says: plain values, models, bytes, numpy arrays.
+            waiter: Kept with the request.
+
+        Raises:
+            ValueError: `fields` hold what cannot be written; no request is left behind.
+        """
+        number = self._last_id + 1
+        frame = self.codec.encode({"id": number, "op": op, **fields})
+        self._last_id = number
+        request = self._requests[number] = RequestV2(number, op, waiter)
+        return frame, request
+
+    def withdraw(self, request: RequestV2) -> None:
+        """Forgets a request that was not sent after all."""
+        del self._requests[request.id]
+
+    def receive(self, frame: bytes | str) -> Answer | Event:
+        """Reads one frame and finds the request it answers.
+
+        Raises:
+            ProtocolViolation: The frame is no v2 message, or the reply to nothing that was asked.
+        """
+        try:
+            message = self.codec.decode(frame)
+        except InvalidMessage as error:
+            raise ProtocolViolation(f"the server sent what cannot be read: {error.message}") from None
+        if not isinstance(message, dict):
+            raise ProtocolViolation(f"the server sent {type(message).__name__}, not a message")
+        if "event" in message:
+            return _event(message)
+        return self._answer(message)
+
+    def abandon_all(self) -> list[RequestV2]:
+        """Forgets every request, for a connection that has ended; returns those that were still wanted."""
+        wanted = [request for request in self._requests.values() if not request.abandoned]
+        self._requests.clear()
+        return wanted
+
+    def _answer(self, message: dict[str, Any]) -> Answer:
+        number = message.pop("id", 0)
+        ok = message.pop("ok", None)
+        facts = message.get("error")
+        error = error_of(facts) if ok is not True and isinstance(facts, dict) else None
+        if ok is not True and error is None:
+            raise ProtocolViolation(f"the server sent what is neither a result nor an error: {message!r:.200}")
+        if number is None and error is not None:
+            return Answer(None, {}, error, False)
+        request = self._requests.get(number) if type(number) is int else None
+        if request is None:
+            raise ProtocolViolation(f"the server answered a request {number!r:.50} that nobody made")
+        more = error is None and request.op == "batch" and message.pop("more", False) is True
+        if not more:
+            del self._requests[request.id]
+        return Answer(request, message if error is None else {}, error, more)
+
+
+def error_of(facts: Mapping[str, Any]) -> OpenEnvError:
+    """The error that the `error` map of a reply, or of one result of a batch, stands for."""
+    data = facts.get("data")
+    said = {key: value for key, value in facts.items() if key != "data"}
+    return from_wire({**data, **said} if isinstance(data, dict) else said)
+
+
+def _event(message: dict[str, Any]) -> Event:
+    name = message.pop("event")
+    if not isinstance(name, str):
+        raise ProtocolViolation(f"the server sent an event whose name is {name!r:.50}")
+    return Event(name, message)

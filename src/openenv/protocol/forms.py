@@ -12,9 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from ..types import ActT
-from .payload import encode_observation
-
-__all__ = ["read_action", "read_form", "serialize_observation"]
+from .encoding import encode_observation
 
 
 def serialize_observation(observation: Any) -> dict[str, Any]:

@@ -9,19 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
-from .portable import UNWRITABLE
-
-__all__ = [
-    "Fault",
-    "Fields",
-    "JsonRpcErrorCode",
-    "Request",
-    "encode",
-    "error_reply",
-    "read",
-    "read_one",
-    "result_reply",
-]
+from .values import UNWRITABLE
 
 Fields = dict[str, Any]
 
@@ -40,7 +28,7 @@ class JsonRpcErrorCode(IntEnum):
     """No session is free (`data.active_sessions`, `data.max_sessions`), or something else of the server's own."""
 
 
-class Fault(Exception):
+class RpcError(Exception):
     """An error as it goes into a reply.
 
     Attributes:
@@ -56,7 +44,7 @@ class Fault(Exception):
         self.data = data
 
 
-class Request(NamedTuple):
+class RpcRequest(NamedTuple):
     """One request.
 
     Attributes:
@@ -86,13 +74,15 @@ def read(text: bytes | str) -> Any:
     try:
         value = from_json(text)
     except (ValueError, RecursionError) as error:
-        raise Fault(JsonRpcErrorCode.PARSE_ERROR, f"Parse error: {error}") from None
+        raise RpcError(JsonRpcErrorCode.PARSE_ERROR, f"Parse error: {error}") from None
     if not isinstance(value, (dict, list)):
-        raise Fault(JsonRpcErrorCode.PARSE_ERROR, f"Parse error: a message is an object, not {type(value).__name__}")
+        raise RpcError(
+            JsonRpcErrorCode.PARSE_ERROR, f"Parse error: a message is an object, not {type(value).__name__}"
+        )
     return value
 
 
-def read_one(value: Any) -> Request:
+def read_one(value: Any) -> RpcRequest:
     """One request out of a JSON value.
 
     Raises:
@@ -113,7 +103,7 @@ def read_one(value: Any) -> Request:
         raise _invalid(f"its params must be an object, not {type(params).__name__}")
     if not _KEYS.issuperset(value):
         raise _invalid(f"unknown keys: {', '.join(sorted(map(repr, value.keys() - _KEYS)))}")
-    return Request(request_id, method, params, "id" in value)
+    return RpcRequest(request_id, method, params, "id" in value)
 
 
 def result_reply(request_id: Any, result: Any) -> Fields:
@@ -121,7 +111,7 @@ def result_reply(request_id: Any, result: Any) -> Fields:
     return {"jsonrpc": "2.0", "id": request_id, "result": result}
 
 
-def error_reply(request_id: Any, fault: Fault) -> Fields:
+def error_reply(request_id: Any, fault: RpcError) -> Fields:
     """The reply to one that was not."""
     error = {"code": fault.code, "message": fault.message, "data": fault.data}
     return {"jsonrpc": "2.0", "id": request_id, "error": error}
@@ -136,12 +126,12 @@ def encode(fields: Mapping[str, Any] | list[Fields]) -> bytes:
     try:
         return to_json(fields, inf_nan_mode="null")
     except (PydanticSerializationError, *UNWRITABLE) as error:
-        fault = Fault(JsonRpcErrorCode.INTERNAL_ERROR, f"the result cannot be written as JSON: {error}")
+        fault = RpcError(JsonRpcErrorCode.INTERNAL_ERROR, f"the result cannot be written as JSON: {error}")
         return _encode(error_reply(fields.get("id") if isinstance(fields, Mapping) else None, fault))
 
 
-def _invalid(why: str) -> Fault:
-    return Fault(JsonRpcErrorCode.INVALID_REQUEST, f"Invalid request: {why}")
+def _invalid(why: str) -> RpcError:
+    return RpcError(JsonRpcErrorCode.INVALID_REQUEST, f"Invalid request: {why}")
 
 
 _encode = msgspec.json.Encoder().encode

@@ -1,41 +1,12 @@
-"""The requests of protocol v2, as types: decoding is validating.
-
-Each request is a map with `op` and, outside of a batch, `id`. These classes are what `docs/protocol.md` and
-`docs/protocol.schema.json` are made from, so each field says what it means.
-"""
+"""The messages of protocol v2 as types; docs/protocol.md and its JSON Schema are generated from them."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal, NamedTuple
 
-from msgspec import Meta, Raw, Struct
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from ..errors import OpenEnvError
-
-__all__ = [
-    "CALLS",
-    "MAX_ID",
-    "OPS",
-    "Attach",
-    "Batch",
-    "Call",
-    "CallTool",
-    "Cancel",
-    "Close",
-    "Fork",
-    "Heartbeat",
-    "Mcp",
-    "Message",
-    "Open",
-    "Refused",
-    "Request",
-    "Reset",
-    "Restore",
-    "Schema",
-    "State",
-    "Step",
-    "Tasks",
-]
 
 MAX_ID = 2**63 - 1
 _DAY_S = 86_400
@@ -63,13 +34,13 @@ Seconds = Annotated[float, Meta(ge=0, le=_DAY_S)]
 Deadline = Annotated[float, Meta(gt=0, le=_DAY_S, description="Seconds the call may take, waiting included")]
 
 
-class Request(Struct, tag_field="op", forbid_unknown_fields=True, kw_only=True, gc=False):
+class Op(Struct, tag_field="op", forbid_unknown_fields=True, kw_only=True, gc=False):
     """What all requests share. `id` is 0 for a call of a batch, which has none of its own."""
 
     id: Id = 0
 
 
-class Open(Request, tag="open"):
+class OpenOp(Op, tag="open"):
     """Opens a session: an environment of its own, and a slot of the server."""
 
     session: NewSession | None = None
@@ -78,14 +49,14 @@ class Open(Request, tag="open"):
     options: Annotated[dict[str, Any], Meta(description="For later versions: absent or empty")] = {}
 
 
-class Attach(Request, tag="attach"):
+class AttachOp(Op, tag="attach"):
     """Takes a session over from the connection that has it, or had it."""
 
     session: Session
     token: Token
 
 
-class Reset(Request, tag="reset"):
+class ResetOp(Op, tag="reset"):
     """Starts an episode."""
 
     session: Session
@@ -94,7 +65,7 @@ class Reset(Request, tag="reset"):
     deadline_s: Deadline | None = None
 
 
-class Step(Request, tag="step"):
+class StepOp(Op, tag="step"):
     """Takes one step.
 
     The action stays encoded until its class is known.
@@ -106,19 +77,19 @@ class Step(Request, tag="step"):
     deadline_s: Deadline | None = None
 
 
-class State(Request, tag="state"):
+class StateOp(Op, tag="state"):
     """Asks for the environment's state."""
 
     session: Session
 
 
-class Close(Request, tag="close"):
+class CloseOp(Op, tag="close"):
     """Ends a session; one that is gone already is no error."""
 
     session: Session
 
 
-class Fork(Request, tag="fork"):
+class ForkOp(Op, tag="fork"):
     """Opens a session that goes on from where this one is when its turn comes."""
 
     session: Session
@@ -127,7 +98,7 @@ class Fork(Request, tag="fork"):
     wait_s: Annotated[Seconds, Meta(description="Seconds to wait for a free slot, as do later calls")] | None = None
 
 
-class Restore(Request, tag="restore"):
+class RestoreOp(Op, tag="restore"):
     """Has the session go on from where another one is when its turn comes."""
 
     session: Session
@@ -140,7 +111,7 @@ class Restore(Request, tag="restore"):
 Index = Annotated[int, Meta(ge=-(2**63), le=MAX_ID)]
 
 
-class Tasks(Request, tag="tasks"):
+class TasksOp(Op, tag="tasks"):
     """Asks what there is to train and to test on."""
 
     session: Session
@@ -154,7 +125,7 @@ class Tasks(Request, tag="tasks"):
     stop: Annotated[Index, Meta(description="The one after its last")] | None = None
 
 
-class CallTool(Request, tag="call"):
+class CallToolOp(Op, tag="call"):
     """Calls a tool: a step with that action, in short."""
 
     session: Session
@@ -164,7 +135,7 @@ class CallTool(Request, tag="call"):
     deadline_s: Deadline | None = None
 
 
-class Mcp(Request, tag="mcp"):
+class McpOp(Op, tag="mcp"):
     """Lists the tools, or calls one as `/mcp` does: no step, and no reward."""
 
     session: Session
@@ -174,27 +145,27 @@ class Mcp(Request, tag="mcp"):
     deadline_s: Deadline | None = None
 
 
-Call = Open | Reset | Step | State | Close | Fork | Restore | CallTool | Mcp
+BatchableOp = OpenOp | ResetOp | StepOp | StateOp | CloseOp | ForkOp | RestoreOp | CallToolOp | McpOp
 
 
-class Cancel(Request, tag="cancel"):
+class CancelOp(Op, tag="cancel"):
     """Gives a request up."""
 
     target: Annotated[int, Meta(ge=1, le=MAX_ID, description="Id of the request to give up")]
 
 
-class Heartbeat(Request, tag="heartbeat"):
+class HeartbeatOp(Op, tag="heartbeat"):
     """Shows that the client is there."""
 
 
-class Schema(Request, tag="schema"):
+class SchemaOp(Op, tag="schema"):
     """Asks what the environment takes and gives."""
 
 
-class Batch(Request, tag="batch"):
+class BatchOp(Op, tag="batch"):
     """Many calls of many sessions in one frame."""
 
-    calls: Annotated[list[Call], Meta(min_length=1, description="The calls, each with `op` and without `id`")]
+    calls: Annotated[list[BatchableOp], Meta(min_length=1, description="The calls, each with `op` and without `id`")]
     min_ready: Annotated[int, Meta(ge=1, description="Send a frame whenever so many are ready")] | None = None
     wait_s: Annotated[Seconds, Meta(description="Seconds after which what is ready is sent")] | None = None
     deadline_s: (
@@ -207,54 +178,54 @@ class Batch(Request, tag="batch"):
 
 
 Message = (
-    Open
-    | Attach
-    | Reset
-    | Step
-    | State
-    | CallTool
-    | Mcp
-    | Fork
-    | Restore
-    | Tasks
-    | Batch
-    | Cancel
-    | Close
-    | Heartbeat
-    | Schema
+    OpenOp
+    | AttachOp
+    | ResetOp
+    | StepOp
+    | StateOp
+    | CallToolOp
+    | McpOp
+    | ForkOp
+    | RestoreOp
+    | TasksOp
+    | BatchOp
+    | CancelOp
+    | CloseOp
+    | HeartbeatOp
+    | SchemaOp
 )
 
-OPS: dict[str, type[Request]] = {
-    "open": Open,
-    "attach": Attach,
-    "reset": Reset,
-    "step": Step,
-    "state": State,
-    "call": CallTool,
-    "mcp": Mcp,
-    "fork": Fork,
-    "restore": Restore,
-    "tasks": Tasks,
-    "batch": Batch,
-    "cancel": Cancel,
-    "close": Close,
-    "heartbeat": Heartbeat,
-    "schema": Schema,
+OPS: dict[str, type[Op]] = {
+    "open": OpenOp,
+    "attach": AttachOp,
+    "reset": ResetOp,
+    "step": StepOp,
+    "state": StateOp,
+    "call": CallToolOp,
+    "mcp": McpOp,
+    "fork": ForkOp,
+    "restore": RestoreOp,
+    "tasks": TasksOp,
+    "batch": BatchOp,
+    "cancel": CancelOp,
+    "close": CloseOp,
+    "heartbeat": HeartbeatOp,
+    "schema": SchemaOp,
 }
-CALLS: dict[str, type[Request]] = {
-    "open": Open,
-    "reset": Reset,
-    "step": Step,
-    "state": State,
-    "call": CallTool,
-    "mcp": Mcp,
-    "fork": Fork,
-    "restore": Restore,
-    "close": Close,
+CALLS: dict[str, type[Op]] = {
+    "open": OpenOp,
+    "reset": ResetOp,
+    "step": StepOp,
+    "state": StateOp,
+    "call": CallToolOp,
+    "mcp": McpOp,
+    "fork": ForkOp,
+    "restore": RestoreOp,
+    "close": CloseOp,
 }
 
 
-class Refused(NamedTuple):
+class RefusedOp(NamedTuple):
     """A frame, or a call of a batch, that is no valid request.
 
     Attributes:
@@ -266,3 +237,195 @@ class Refused(NamedTuple):
     id: int | None
     error: OpenEnvError
     session: str | None = None
+
+
+class ErrorFacts(Struct):
+    """What an error says."""
+
+    message: Annotated[str, Meta(description="What happened and what to do next, for a human")]
+    code: Annotated[str, Meta(description="The v1 code of the error")]
+    error: Annotated[str, Meta(description="Name of the error, see the table of errors")]
+    blame: Literal["client", "environment", "infrastructure"]
+    retryable: Annotated[bool, Meta(description="Whether the same call may succeed later without a change")]
+    retry_after_s: Annotated[float, Meta(description="Seconds to wait before a retry")] | UnsetType = UNSET
+    data: Annotated[dict[str, Any], Meta(description="Further facts; `errors` of a validation")] | UnsetType = UNSET
+
+
+class SuccessReply(Struct, kw_only=True):
+    """What all replies to a request that succeeded share."""
+
+    id: Annotated[int, Meta(ge=1, le=MAX_ID, description="Id of the request")]
+    ok: Annotated[bool, Meta(description="true")]
+
+
+class FailureReply(Struct):
+    """The reply to a request that failed."""
+
+    id: Annotated[int, Meta(ge=1, description="Id of the request; null if the frame had no usable one")] | None
+    error: ErrorFacts
+
+
+class SlotUsage(Struct):
+    """How full the server is."""
+
+    active_sessions: int
+    max_sessions: int
+
+
+class OpenReply(SuccessReply):
+    """The reply to open and fork."""
+
+    session: Annotated[str, Meta(description="Id of the session")]
+    token: Annotated[str, Meta(description="What `attach` needs; a secret")]
+    seq: Annotated[int, Meta(ge=0, description="Last completed call, 0 for a new session")]
+    slot: SlotUsage
+
+
+class AttachReply(SuccessReply):
+    """The reply to attach."""
+
+    session: Annotated[str, Meta(description="Id of the session")]
+    state: Annotated[str, Meta(description="What the session is doing: starting, live, executing")]
+    seq: Annotated[int, Meta(ge=0, description="Last completed call")]
+    last: (
+        Annotated[dict[str, Any], Meta(description="The reply to that call, `ok` or `error` and all, without `id`")]
+        | UnsetType
+    ) = UNSET
+
+
+class OutcomeReply(SuccessReply):
+    """The reply to reset, step and call."""
+
+    observation: Annotated[dict[str, Any], Meta(description="Every field of the observation but reward and done")]
+    reward: Annotated[bool | int | float | None, Meta(description="null: no reward was given, which is not 0")]
+    done: Annotated[bool, Meta(description="The episode is over, for whichever reason")]
+    terminated: Annotated[bool, Meta(description="It reached an end of its own")]
+    truncated: Annotated[bool, Meta(description="It was cut short, by a time limit for one")]
+    metadata: (
+        Annotated[dict[str, Any], Meta(description="The observation's metadata and `seedable`, if there are any")]
+        | UnsetType
+    ) = UNSET
+
+
+class StateReply(SuccessReply):
+    """The reply to state."""
+
+    state: Annotated[dict[str, Any], Meta(description="The fields of the environment's state")]
+
+
+class TasksReply(SuccessReply):
+    """The reply to tasks."""
+
+    result: Annotated[Any, Meta(description="A list of splits or tasks, a number, or a task; JSON values")]
+
+
+class BatchReply(SuccessReply):
+    """A reply to batch. There are as many as it takes; the last says `more: false`."""
+
+    results: Annotated[
+        list[dict[str, Any]],
+        Meta(
+            description="For each call that is ready: `call`, its place in `calls`; `session`, if it has one; "
+            "and its reply, `ok` or `error` and all, without `id`"
+        ),
+    ]
+    more: Annotated[bool, Meta(description="Whether calls are left for a later frame")]
+
+
+class McpReply(SuccessReply):
+    """The reply to mcp."""
+
+    reply: Annotated[
+        dict[str, Any],
+        Meta(description="As JSON-RPC has it: `result`, or `error` with `code`, `message` and `data`"),
+    ]
+
+
+class CancelReply(SuccessReply):
+    """The reply to cancel."""
+
+    cancelled: Annotated[bool, Meta(description="Whether there was something to give up")]
+
+
+class EmptyReply(SuccessReply):
+    """The reply to restore, close and heartbeat."""
+
+
+class SchemaReply(SuccessReply):
+    """The reply to schema."""
+
+    schemas: Annotated[
+        dict[str, Any],
+        Meta(
+            description="JSON Schema of `action`, `observation` and `state`, without words and defaults; "
+            "null for one that is not known"
+        ),
+    ]
+
+
+class ServerLimits(Struct):
+    """What the server allows."""
+
+    max_message_bytes: int
+    max_sessions: Annotated[int, Meta(description="Sessions of the whole server")]
+    max_in_flight: Annotated[int, Meta(description="Calls of one session that may wait for their turn")]
+    max_connection_in_flight: Annotated[int, Meta(description="Calls of one connection without a reply")]
+    max_batch: Annotated[int, Meta(description="Calls in a batch")]
+
+
+class SchemaHashes(Struct):
+    """A hash of what `schema` would answer for each part; null where it would be null."""
+
+    action: str | None
+    observation: str | None
+    state: str | None
+
+
+class HelloEvent(Struct, tag_field="event", tag="hello"):
+    """The server's first frame."""
+
+    protocol: Annotated[int, Meta(description="2")]
+    server: Annotated[str, Meta(description="Version of the server")]
+    environment: Annotated[str, Meta(description="Name of the environment")]
+    limits: ServerLimits
+    heartbeat_s: Annotated[float, Meta(description="Seconds between heartbeats, if they are wanted")] | None
+    resume_window_s: Annotated[
+        float, Meta(description="Seconds a session outlives its connection, for its client to come back")
+    ]
+    capabilities: Annotated[list[str], Meta(description="What else the server can do")]
+    worker: Annotated[str, Meta(description="Key of the worker process, to connect to it again")] | None
+    schema: SchemaHashes | UnsetType = UNSET
+
+
+class DrainingEvent(Struct, tag_field="event", tag="draining"):
+    """The server stops: it opens no new sessions."""
+
+    grace_s: Annotated[float, Meta(description="Seconds until it closes what is still open")]
+
+
+class SessionLostEvent(Struct, tag_field="event", tag="session_lost"):
+    """A session of this connection is gone, or another connection has it."""
+
+    session: Annotated[str, Meta(description="Id of the session")]
+    reason: Annotated[str, Meta(description="Why, for a human")]
+    error: ErrorFacts
+
+
+REPLIES: dict[str, type[SuccessReply]] = {
+    "open": OpenReply,
+    "attach": AttachReply,
+    "reset": OutcomeReply,
+    "step": OutcomeReply,
+    "state": StateReply,
+    "call": OutcomeReply,
+    "mcp": McpReply,
+    "fork": OpenReply,
+    "restore": EmptyReply,
+    "tasks": TasksReply,
+    "batch": BatchReply,
+    "cancel": CancelReply,
+    "close": EmptyReply,
+    "heartbeat": EmptyReply,
+    "schema": SchemaReply,
+}
+EVENTS: dict[str, type[Struct]] = {"hello": HelloEvent, "draining": DrainingEvent, "session_lost": SessionLostEvent}

@@ -1,25 +1,196 @@
-"""The server's side of protocol v1: frames become messages, results become frames.
-
-v1 has no ids and no state of its own: one request, one reply, in order. So one `ServerProtocol` serves
-every connection to one environment class.
-"""
+"""The server's side of protocols v1 and v2: frames become requests, results become frames."""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Generic, Literal, NotRequired, TypeVar
+import re
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Generic, Literal, NotRequired, TypeVar, cast, get_args
 
+import msgspec
 from pydantic import Field, TypeAdapter, ValidationError, with_config
 from pydantic_core import PydanticSerializationError, from_json, to_json
 from typing_extensions import TypedDict  # typing's own cannot be read by pydantic before Python 3.12
 
-from ..errors import InvalidAction, InvalidMessage, OpenEnvError, UnknownMessage
+from .._exceptions import from_signal
+from ..errors import InvalidAction, InvalidMessage, OpenEnvError, StepFailed, UnknownMessage, UsageError
+from .arrays import list_of
+from .codecs import Body, Codec, Result, has_marks
+from .coercion import coercer_of
+from .encoding import encode_observation, encode_outcome, encode_state, encode_state_fields
+from .errors import MOST_FAULTS, UNSEEDED, error_facts, place_of, too_many_faults, unsendable_error
 from .jsonrpc import encode
-from .lifting import lifter_of
-from .payload import encode_observation, encode_state
-from .report import MOST_FAULTS, UNSEEDED, place_of, too_many_faults
+from .messages import CALLS, MAX_ID, OPS, BatchableOp, BatchOp, Message, Op, RefusedOp
+from .values import encode_plain, is_plain
 
-__all__ = ["ClientMessage", "ServerProtocol"]
+_PLACE = re.compile(r" - at `\$(.*)`$", re.DOTALL)
+_PART = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
+
+
+class Inspector:
+    """Reads a frame as plain values first, then each of its requests by itself."""
+
+    def __init__(self, codec: Codec, max_batch: int):
+        self._codec = codec
+        self._max_batch = max_batch
+
+    def inspect(self, frame: bytes | str) -> Message | RefusedOp:
+        """The request that a frame holds, if it holds one after all, else what is wrong with it."""
+        try:
+            fields = self._codec.decode(frame)
+        except InvalidMessage as error:
+            return RefusedOp(None, error)
+        if not isinstance(fields, dict):
+            return RefusedOp(None, InvalidMessage(f"a message is a map, not {type(fields).__name__}"))
+        number = fields.get("id")
+        if type(number) is not int or not 1 <= number <= MAX_ID:
+            said = "none" if "id" not in fields else f"{number!r:.50}"
+            return RefusedOp(
+                None, InvalidMessage(f"a message needs an id, an integer from 1 to 2**63 - 1, not {said}")
+            )
+        if fields.get("op") == "batch" and isinstance(fields.get("calls"), list):
+            return self._batch(number, fields)
+        message = self._request(number, fields, OPS)
+        return message if isinstance(message, RefusedOp) else cast(Message, message)
+
+    def _batch(self, number: int, fields: dict[str, Any]) -> BatchOp | RefusedOp:
+        calls = fields["calls"]
+        if len(calls) > self._max_batch:
+            return RefusedOp(
+                number,
+                UsageError(
+                    f"a batch of {len(calls)} calls, more than the limit of {self._max_batch}: "
+                    "send smaller ones or raise the server's max_batch (OPENENV_MAX_BATCH)"
+                ),
+            )
+        # With one call that is good, since an empty batch is refused and bad calls are not.
+        envelope = fields | {"calls": [{"op": "state", "session": ""}] if calls else []}
+        batch = self._request(number, envelope, OPS)
+        if isinstance(batch, BatchOp):
+            batch.calls = [cast(BatchableOp, self._call(call)) for call in calls]
+        return cast("BatchOp | RefusedOp", batch)
+
+    def _call(self, fields: Any) -> Op | RefusedOp:
+        if not isinstance(fields, dict):
+            return RefusedOp(0, InvalidAction(f"a call is a map, not {type(fields).__name__}"))
+        session = fields.get("session")
+        if "id" in fields:
+            refused = RefusedOp(0, _invalid(["id"], "a call of a batch has no id of its own"))
+        else:
+            message = self._request(0, fields, CALLS)
+            if not isinstance(message, RefusedOp):
+                return message
+            refused = message
+        return refused._replace(session=session if isinstance(session, str) else None)
+
+    def _request(self, number: int, fields: dict[Any, Any], known: Mapping[str, type[Op]]) -> Op | RefusedOp:
+        op = fields.get("op")
+        declared = known.get(op) if isinstance(op, str) else None
+        if declared is None:
+            return RefusedOp(number, UnknownMessage(f"unknown op {op!r:.50}: known are {', '.join(known)}"))
+        if "action" in fields and "action" in declared.__struct_fields__:
+            try:
+                fields = fields | {"action": msgspec.Raw(self._codec.encode(fields["action"]))}
+            except ValueError as error:
+                return RefusedOp(number, _invalid(["action"], str(error)))
+        try:
+            return msgspec.convert(fields, declared)
+        except (ValueError, TypeError, RecursionError) as error:
+            place = _PLACE.search(str(error))
+            return RefusedOp(number, _invalid(_parts(place[1]) if place else [], _PLACE.sub("", str(error))))
+
+
+def _invalid(place: list[str | int], message: str) -> InvalidAction:
+    return InvalidAction("Invalid message", data={"errors": [{"type": "message", "loc": place, "msg": message}]})
+
+
+def _parts(path: str) -> list[str | int]:
+    return [name or (int(index) if index.isdigit() else index) for name, index in _PART.findall(path)]
+
+
+_INVALID = "Invalid message"
+
+
+class ActionReader:
+    """Validates the actions of one environment class.
+
+    Args:
+        action_type: The action class, or a union of such.
+        codec: What the actions are written in.
+    """
+
+    def __init__(self, action_type: Any, codec: Codec):
+        adapter: TypeAdapter[Any] = TypeAdapter(action_type)
+        self._validator = adapter.validator
+        self._lift = coercer_of(action_type)
+        self._binary = codec.binary
+        self._decode = codec.decode
+        self._read = self._as_in_json if _has_own_bytes(action_type) else self._from_values
+
+    def __call__(self, raw: msgspec.Raw | bytes) -> Any:
+        """The validated action.
+
+        Raises:
+            InvalidAction: It does not validate; `data["errors"]` says where. Also for a validator that raises what
+                a validator should not: the frame of one session must not end the connection of many.
+        """
+        encoded = bytes(raw)
+        try:
+            if self._binary or has_marks(encoded):
+                return self._read(self._decode(encoded))
+            try:
+                return self._validator.validate_json(encoded)
+            except ValidationError:
+                if self._lift is None:
+                    raise
+                return self._read(self._decode(encoded))
+        except ValidationError as error:
+            raise InvalidAction(_INVALID, data={"errors": _action_faults(error)}) from None
+        except InvalidMessage as error:
+            raise InvalidAction(error.message) from None
+        except BaseException as error:
+            if from_signal(error):
+                raise
+            raise InvalidAction(f"the action could not be validated: {type(error).__name__}: {error}") from error
+
+    def _from_values(self, values: Any) -> Any:
+        try:
+            return self._validator.validate_python(values)
+        except ValidationError as error:
+            lifted = values if self._lift is None else self._lift(values)
+            if lifted is not values:
+                return self._validator.validate_python(lifted)
+            # Strict classes take a text for an enumeration, a list for a tuple and so on from JSON alone.
+            try:
+                text = to_json(values, fallback=_as_list, inf_nan_mode="constants")
+            except (PydanticSerializationError, TypeError, RecursionError):
+                raise error from None
+            return self._validator.validate_json(text)
+
+    def _as_in_json(self, values: Any) -> Any:
+        """For a class whose bytes are base64 in JSON: clients send them as it writes them, whatever the codec is."""
+        if is_plain(values):
+            return self._validator.validate_json(encode_plain(values))
+        return self._from_values(values)
+
+
+def _has_own_bytes(action_type: Any) -> bool:
+    declared = [action_type, *get_args(action_type)]
+    return any(getattr(each, "model_config", {}).get("val_json_bytes", "utf8") != "utf8" for each in declared)
+
+
+def _as_list(array: Any) -> Any:
+    return list_of(array)  # all else that a codec reads JSON can say
+
+
+def _action_faults(error: ValidationError) -> list[dict[str, Any]]:
+    """Type, place and message of each fault, places relative to the action as in v1; without the input."""
+    if error.error_count() > MOST_FAULTS:
+        return too_many_faults(error.error_count())
+    faults: list[dict[str, Any]] = msgspec.json.decode(error.json(include_url=False, include_input=False))
+    for fault in faults:
+        fault["loc"] = place_of(fault["loc"]) or ["action"]
+    return faults
 
 
 _T = TypeVar("_T")
@@ -75,7 +246,7 @@ class ServerProtocol:
         self._validate = adapter.validator.validate_json
         action = TypeAdapter(action_type).validator
         self._validate_action, self._validate_values = action.validate_json, action.validate_python
-        self._lift = lifter_of(action_type)
+        self._lift = coercer_of(action_type)
 
     def receive(self, frame: bytes | str) -> ClientMessage:
         """Reads one text frame.
@@ -170,10 +341,10 @@ def _classify(frame: bytes | str, error: ValidationError) -> OpenEnvError:
     kind = value.get("type")
     if not isinstance(kind, str) or kind not in _TYPES:
         return UnknownMessage(f"Unknown message type: {kind or ''}")
-    return InvalidAction("Invalid message", data={"errors": _faults(error)})
+    return InvalidAction("Invalid message", data={"errors": _frame_faults(error)})
 
 
-def _faults(error: ValidationError) -> list[dict[str, Any]]:
+def _frame_faults(error: ValidationError) -> list[dict[str, Any]]:
     """The faults as v1 clients know them: places are relative to the action, or to the frame outside of it."""
     if error.error_count() > MOST_FAULTS:
         return too_many_faults(error.error_count())
@@ -182,3 +353,115 @@ def _faults(error: ValidationError) -> list[dict[str, Any]]:
         place = fault["loc"][1:]  # the first part is the tag of the union
         fault["loc"] = place_of(place[1:] if len(place) > 1 and place[0] == "data" else place)
     return faults
+
+
+_UNREAD = (ValueError, TypeError, RecursionError, OverflowError)
+
+
+class ServerProtocolV2:
+    """Reads client frames and writes server frames for one action type in one codec.
+
+    Args:
+        action_type: The action class (or a union of such) of the environment.
+        codec: How frames are written.
+        max_batch: Most calls in one batch.
+    """
+
+    def __init__(self, action_type: Any, codec: Codec, max_batch: int):
+        self.codec = codec
+        self.action = ActionReader(action_type, codec)
+        self._max_batch = max_batch
+        self._decode = codec.decoder(Message)
+        self._inspector = Inspector(codec, max_batch)
+
+    def receive(self, frame: bytes | str) -> Message | RefusedOp:
+        """Reads one frame of the codec's kind. What is wrong with a bad one is returned, never raised.
+
+        Returns:
+            A request. In a batch, a bad call is a `RefusedOp` in its place.
+            For a frame that is no request, or a batch over the limit, a `RefusedOp`.
+        """
+        try:
+            message: Message = self._decode(frame)
+        except _UNREAD:
+            return self._inspector.inspect(frame)
+        if not message.id:
+            return self._inspector.inspect(frame)
+        if type(message) is BatchOp and (
+            len(message.calls) > self._max_batch or any(call.id for call in message.calls)
+        ):
+            return self._inspector.inspect(frame)
+        return message
+
+    def receive_other(self, frame: bytes | str) -> RefusedOp:
+        """Refuses a frame of the other kind: a text frame where binary frames are spoken, or the reverse."""
+        codec = self.codec
+        got, spoken = ("text", "binary") if codec.binary else ("binary", "text")
+        return RefusedOp(
+            None,
+            InvalidMessage(
+                f"a {got} frame of {len(frame)} bytes: {codec.subprotocol} speaks {codec.language} in {spoken} frames"
+            ),
+        )
+
+    def ok(self, fields: Mapping[str, Any]) -> Body:
+        """A reply of these fields. Raises `ValueError` for what cannot be written."""
+        return self.codec.body({"ok": True, **fields})
+
+    def observation(self, observation: Any, notes: Mapping[str, Any] | None = None) -> Body:
+        """The reply to reset and step. Raises `StepFailed` for what cannot be sent.
+
+        Args:
+            observation: What the environment returned.
+            notes: Joins the metadata beside the observation.
+        """
+        try:
+            return encode_outcome(observation, self.codec, notes)
+        except StepFailed:
+            raise
+        except BaseException as error:  # the edge to foreign code: its values may raise anything when they are read
+            if from_signal(error):
+                raise
+            raise unsendable_error(observation, error) from error
+
+    def state(self, state: Any) -> Body:
+        """The reply to state. Raises `StepFailed` for what cannot be sent."""
+        try:
+            return encode_state_fields(state, self.codec)
+        except StepFailed:
+            raise
+        except BaseException as error:  # as above
+            if from_signal(error):
+                raise
+            raise unsendable_error(state, error) from error
+
+    def mcp(self, reply: Mapping[str, Any]) -> Body:
+        """The reply to mcp: a result or an error of JSON-RPC. Raises `StepFailed` for what cannot be sent."""
+        try:
+            return self.ok({"reply": reply})
+        except (StepFailed, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # as above
+            raise unsendable_error(reply, error) from error
+
+    def error(self, error: OpenEnvError) -> Body:
+        """The reply that reports an error, whatever its message and data hold."""
+        return self.codec.body({"error": error_facts(error)})
+
+    def reply(self, id: int | None, body: Body) -> bytes:  # noqa: A002 - what the wire calls it
+        """A whole frame; without an id, one that answers no request in particular."""
+        return self.codec.reply(id, body)
+
+    def results(self, id: int, items: Iterable[Result], more: bool) -> bytes:  # noqa: A002
+        """A frame of results of a batch.
+
+        Args:
+            id: Of the batch.
+            items: For each call that is ready: its place in `calls`, its session if it has one, its reply.
+            more: Whether calls are left for a later frame.
+        """
+        return self.codec.results(id, items, more)
+
+    def event(self, name: str, fields: Mapping[str, Any]) -> bytes:
+        """A frame that nobody asked for."""
+        return self.codec.encode({"event": name, **fields})

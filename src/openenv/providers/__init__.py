@@ -1,69 +1,85 @@
-"""Where environments run: servers started and stopped, on this machine and on many."""
+"""Start servers of environments here or on a cluster, put a gateway before them, and connect clients."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..lazy import lazy
+from .._imports import lazy
 
 if TYPE_CHECKING:
-    from .capabilities import Capabilities
+    from .base import ContainerProvider, Leftover, Provider, RuntimeProvider, SingleServerProvider, StartRate
     from .deployment import Deployment, Server
     from .docker import LocalDockerProvider
+    from .gateway.gateway import Gateway
+    from .in_process import app_in_process
     from .kubernetes import KubernetesProvider
+    from .launch import Deploying, Launch, deploy, from_docker_image, from_env, from_hub
     from .local import LocalProvider
-    from .one_by_one import OneByOne
-    from .pace import Pace
-    from .provider import ContainerProvider, Leftover, Provider, RuntimeProvider
     from .ray import RayProvider
     from .sandbox import HFSandboxProvider
     from .slurm import SlurmProvider
-    from .spec import LaunchSpec, Resources
+    from .spec import Capabilities, LaunchSpec, Resources
     from .swarm import DockerSwarmProvider
     from .uv import UVProvider
 
 __all__ = [
     "Capabilities",
     "ContainerProvider",
+    "Deploying",
     "Deployment",
     "DockerSwarmProvider",
+    "Gateway",
     "HFSandboxProvider",
     "KubernetesProvider",
+    "Launch",
     "LaunchSpec",
     "Leftover",
     "LocalDockerProvider",
     "LocalProvider",
-    "OneByOne",
-    "Pace",
     "Provider",
     "RayProvider",
     "Resources",
     "RuntimeProvider",
     "Server",
+    "SingleServerProvider",
     "SlurmProvider",
+    "StartRate",
     "UVProvider",
+    "app_in_process",
+    "deploy",
+    "from_docker_image",
+    "from_env",
+    "from_hub",
 ]
 
 _HOMES = {
-    "Capabilities": "openenv.providers.capabilities",
-    "ContainerProvider": "openenv.providers.provider",
+    "Capabilities": "openenv.providers.spec",
+    "ContainerProvider": "openenv.providers.base",
+    "Deploying": "openenv.providers.launch",
     "Deployment": "openenv.providers.deployment",
     "DockerSwarmProvider": "openenv.providers.swarm",
+    "Gateway": "openenv.providers.gateway.gateway",
     "HFSandboxProvider": "openenv.providers.sandbox",
     "KubernetesProvider": "openenv.providers.kubernetes",
+    "Launch": "openenv.providers.launch",
     "LaunchSpec": "openenv.providers.spec",
-    "Leftover": "openenv.providers.provider",
+    "Leftover": "openenv.providers.base",
     "LocalDockerProvider": "openenv.providers.docker",
     "LocalProvider": "openenv.providers.local",
-    "OneByOne": "openenv.providers.one_by_one",
-    "Pace": "openenv.providers.pace",
-    "Provider": "openenv.providers.provider",
+    "Provider": "openenv.providers.base",
     "RayProvider": "openenv.providers.ray",
     "Resources": "openenv.providers.spec",
-    "RuntimeProvider": "openenv.providers.provider",
+    "RuntimeProvider": "openenv.providers.base",
     "Server": "openenv.providers.deployment",
+    "SingleServerProvider": "openenv.providers.base",
     "SlurmProvider": "openenv.providers.slurm",
+    "StartRate": "openenv.providers.base",
     "UVProvider": "openenv.providers.uv",
+    "app_in_process": "openenv.providers.in_process",
+    "deploy": "openenv.providers.launch",
+    "from_docker_image": "openenv.providers.launch",
+    "from_env": "openenv.providers.launch",
+    "from_hub": "openenv.providers.launch",
 }
 
 __getattr__, __dir__ = lazy(__name__, _HOMES)

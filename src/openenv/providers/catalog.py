@@ -1,21 +1,22 @@
-"""The providers there are, by the names that commands take."""
+"""The providers by the names that commands use, and the scan for leftovers at each of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from inspect import Parameter, signature
+from itertools import groupby
 from typing import Any
 
-from ..errors import UsageError
-from .provider import Provider
-
-__all__ = ["CATALOG", "Entry", "entry"]
+from .._asyncio import on_thread
+from ..errors import OpenEnvError, UsageError
+from .base import Leftover, Provider
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ProviderEntry:
     """A kind of place.
 
     Attributes:
@@ -57,7 +58,7 @@ def _check(found: type[Provider], options: Mapping[str, Any]) -> None:
         raise UsageError(f"{found.__name__} has no argument {', '.join(unknown)}: there are {', '.join(names)}")
 
 
-def entry(name: str) -> Entry:
+def catalog_entry(name: str) -> ProviderEntry:
     """What is called so. Raises `UsageError` for what is not there."""
     found = CATALOG.get(name)
     if found is None:
@@ -66,14 +67,88 @@ def entry(name: str) -> Entry:
 
 
 _ENTRIES = (
-    Entry("local", "LocalProvider", None, "processes of this machine"),
-    Entry("uv", "UVProvider", None, "projects on this machine, by uv run"),
-    Entry("docker", "LocalDockerProvider", "docker", "containers of this machine's Docker engine"),
-    Entry("swarm", "DockerSwarmProvider", "docker", "services of a Docker swarm"),
-    Entry("kubernetes", "KubernetesProvider", "kubernetes", "pods of a Kubernetes cluster"),
-    Entry("ray", "RayProvider", "ray", "actors of a Ray cluster"),
-    Entry("slurm", "SlurmProvider", None, "jobs of a Slurm cluster"),
-    Entry("hf", "HFSandboxProvider", "sandbox", "jobs on the Hub"),
+    ProviderEntry("local", "LocalProvider", None, "processes of this machine"),
+    ProviderEntry("uv", "UVProvider", None, "projects on this machine, by uv run"),
+    ProviderEntry("docker", "LocalDockerProvider", "docker", "containers of this machine's Docker engine"),
+    ProviderEntry("swarm", "DockerSwarmProvider", "docker", "services of a Docker swarm"),
+    ProviderEntry("kubernetes", "KubernetesProvider", "kubernetes", "pods of a Kubernetes cluster"),
+    ProviderEntry("ray", "RayProvider", "ray", "actors of a Ray cluster"),
+    ProviderEntry("slurm", "SlurmProvider", None, "jobs of a Slurm cluster"),
+    ProviderEntry("hf", "HFSandboxProvider", "sandbox", "jobs on the Hub"),
 )
-CATALOG: Mapping[str, Entry] = {each.name: each for each in _ENTRIES}
+CATALOG: Mapping[str, ProviderEntry] = {each.name: each for each in _ENTRIES}
 """Every kind of place, by its name."""
+
+
+# Seconds for a place to say what it has: one that does not answer keeps nobody from the others.
+ANSWER_S = 30.0
+# Seconds for the removal of one thing.
+REMOVAL_S = 60.0
+AT_ONCE = 16
+
+
+class LeftoverScan:
+    """A kind of place, as far as it can be reached from here.
+
+    Attributes:
+        entry: Which kind.
+        found: What is labelled there, in the order in which it may be removed.
+        closed: Why it cannot be asked; None if it can be.
+    """
+
+    def __init__(self, entry: ProviderEntry):
+        self.entry = entry
+        self.found: list[Leftover] = []
+        self.closed: str | None = None
+        self._provider: Provider | None = None
+
+    async def look(self) -> None:
+        """Asks what is there. What goes wrong is told by `closed`."""
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                if self._provider is None:
+                    self._provider = await on_thread(self.entry.make, detached=True)  # it may hang
+                self.found = await self._provider.leftovers()
+        except TimeoutError:
+            self.closed = f"no answer within {ANSWER_S:g} s"
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other places are to be looked at
+            self.closed = _message_of(error)
+
+    async def remove(self, wanted: Callable[[Leftover], bool]) -> list[tuple[Leftover, str | None]]:
+        """Removes what is wanted, and says of each why it is still there; None: it is gone."""
+        provider, turns = self._provider, asyncio.Semaphore(AT_ONCE)
+        assert provider is not None
+
+        async def one(leftover: Leftover) -> tuple[Leftover, str | None]:
+            async with turns:
+                try:
+                    async with asyncio.timeout(REMOVAL_S):
+                        await provider.discard(leftover)
+                except TimeoutError:
+                    return leftover, f"not within {REMOVAL_S:g} s"
+                except Exception as error:  # noqa: BLE001 - whatever it is, the rest is to be removed
+                    return leftover, _message_of(error)
+                return leftover, None
+
+        outcomes: list[tuple[Leftover, str | None]] = []
+        # One kind after the other: a network goes when what is in it has gone.
+        for _, kind in groupby(filter(wanted, self.found), lambda leftover: leftover.kind):
+            outcomes += await asyncio.gather(*map(one, kind))
+        return outcomes
+
+    async def leave(self) -> None:
+        """Gives up what the provider holds, if it holds anything."""
+        close = getattr(self._provider, "close", None)
+        if close is not None:
+            await on_thread(close)
+
+
+async def places(entries: Iterable[ProviderEntry]) -> list[LeftoverScan]:
+    """All of these places, each looked at."""
+    found = [LeftoverScan(entry) for entry in entries]
+    await asyncio.gather(*(place.look() for place in found))
+    return found
+
+
+def _message_of(error: Exception) -> str:
+    return error.message if isinstance(error, OpenEnvError) else f"{type(error).__name__}: {error}"

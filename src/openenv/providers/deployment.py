@@ -1,29 +1,154 @@
-"""Servers of one specification, from their start to the last trace of them."""
+"""The servers of one specification, from their start to their removal, also at the exit of the process."""
 
 from __future__ import annotations
 
 import asyncio
+import atexit
+import logging
 import os
 import secrets
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from ..background import on_shared, shared_loop, to_its_end
-from ..cleanup import kept
+from .._asyncio import on_shared, retrieve_exception, run_to_completion, shared_loop
+from .._exceptions import add_cleanup_note
 from ..errors import NotReady, OpenEnvError, ProviderFailed, UsageError
-from . import farewell
-from .owner import DEPLOYMENT, OWNER, PROVIDER, Owner
+from .owner import DEPLOYMENT, OWNER, PROVIDER, OwnerProcess
 from .readiness import until_ready
-from .secrecy import KEYS, key_of, masked, secrets_of
+from .redaction import KEYS, TAIL_LINES, key_of, redact, secrets_of
 from .spec import LaunchSpec
-from .tail import TAIL_LINES
-from .work import Work
 
 if TYPE_CHECKING:
-    from .provider import Provider, Refusal
+    from .base import ConnectionRefusal, Provider
 
-__all__ = ["TAIL_LINES", "Deployment", "Server"]
+TaskFactory = Callable[[], Coroutine[Any, Any, None]]
+
+
+class SerialTasks:
+    """For the loop of this process.
+
+    Args:
+        name: Whose it is, for errors.
+
+    Attributes:
+        over: Whether the removal was begun: from now on nothing is started any more.
+    """
+
+    def __init__(self, name: str):
+        self.over = False
+        self._name = name
+        self._task: asyncio.Task[None] | None = None
+        self._removal: asyncio.Task[None] | None = None
+
+    async def settled(self, timeout_s: float) -> bool:
+        """Waits until nothing is being done; False: something still is, after that time."""
+        if self._task is not None:
+            await asyncio.wait([self._task], timeout=timeout_s)
+        return self._task is None
+
+    async def do(self, call: TaskFactory) -> None:
+        """Does something when it is its turn. Whoever is cancelled has it cancelled, and waits for its end.
+
+        Raises:
+            UsageError: The removal was begun before.
+            ProviderFailed: It was begun meanwhile.
+        """
+        if self.over:
+            raise UsageError(f"{self._name} was stopped: launch another one")
+        while self._task is not None:
+            await asyncio.wait([self._task])
+        if self.over:
+            raise self._stopped()
+        # A task of its own, for the removal to cancel.
+        self._task = task = asyncio.ensure_future(call())
+        task.add_done_callback(self._done)
+        caller = asyncio.current_task()
+        assert caller is not None
+        requests = caller.cancelling()
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled() and caller.cancelling() == requests:
+                raise self._stopped() from None
+            task.cancel()
+            await asyncio.wait([task])
+            raise
+
+    async def remove(self, call: TaskFactory) -> None:
+        """Ends what is being done, and does this. All who ask at one time have the same outcome; after a failure, it
+        may be asked for again. Whoever is cancelled does not end it: what is half removed helps nobody.
+        """
+        self.over = True
+        if self._removal is None:
+            self._removal = asyncio.ensure_future(self._remove(call))
+            self._removal.add_done_callback(self._removed)
+        removal = self._removal
+        try:
+            await asyncio.shield(removal)
+        except asyncio.CancelledError:
+            await asyncio.wait([removal])
+            raise
+
+    async def _remove(self, call: TaskFactory) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        await call()
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        retrieve_exception(task)
+
+    def _removed(self, removal: asyncio.Task[None]) -> None:
+        self._removal = None
+        retrieve_exception(removal)
+
+    def _stopped(self) -> ProviderFailed:
+        return ProviderFailed(f"{self._name} was stopped while its servers were being started")
+
+
+if TYPE_CHECKING:
+    pass
+
+
+# Seconds for the last deployments of a process to be removed, when it ends.
+EXIT_STOP_S = 30.0
+_logger = logging.getLogger("openenv.providers")
+
+live_deployments: set[Deployment] = set()
+"""Deployments that may have something at their places."""
+
+
+def register_for_exit(deployment: Deployment) -> None:
+    """Counts a deployment, until it is taken from `living`."""
+    live_deployments.add(deployment)
+
+
+async def _stop_all(deployments: list[Deployment]) -> None:
+    stops = {asyncio.ensure_future(deployment._stop()): deployment for deployment in deployments}
+    await asyncio.wait(stops, timeout=EXIT_STOP_S)
+    for stop, deployment in stops.items():
+        reason = f"not within {EXIT_STOP_S:g} s" if not stop.done() else stop.exception()
+        if reason is not None:
+            _logger.error("%s was not removed (%s): `openenv providers gc` finds it", deployment.name, reason)
+
+
+def stop_at_exit() -> None:
+    """Stops what this process has, in a bounded time. Called when the process ends."""
+    mine = [deployment for deployment in list(live_deployments) if deployment._owner == os.getpid()]
+    if mine:
+        shared_loop().run(_stop_all(mine))
+
+
+atexit.register(stop_at_exit)
+
+
+def run_exit_hook_first() -> None:
+    """Has this go before all that was to happen at the process's end until now: before a library leaves its place."""
+    atexit.unregister(stop_at_exit)
+    atexit.register(stop_at_exit)
+
 
 T = TypeVar("T")
 # Seconds for the end of a log to be read, for an error that does not wait for it longer.
@@ -48,7 +173,7 @@ class Server:
 
 
 class Deployment:
-    """Servers of one specification at one provider. Made by `Provider.launch`, or `openenv.launch.deploy`.
+    """Servers of one specification at one provider. Made by `Provider.launch`, or `openenv.providers.deploy`.
 
     May be used from any event loop or thread. Leaving `async with` or `with` stops it.
 
@@ -74,7 +199,7 @@ class Deployment:
             self._variables[KEYS] = f"control:{secrets.token_urlsafe(24)}"
         self.api_key = key_of(self._variables)
         self._owner = os.getpid()
-        self._work = Work(self.name)
+        self._work = SerialTasks(self.name)
         self._begun = False
 
     def __repr__(self) -> str:
@@ -109,8 +234,8 @@ class Deployment:
         try:
             await on_shared(self._start())
         except asyncio.CancelledError as error:
-            with kept(error):
-                await to_its_end(self.stop())  # it may have started just then, and nobody would know of it
+            with add_cleanup_note(error):
+                await run_to_completion(self.stop())  # it may have started just then, and nobody would know of it
             raise
         return self
 
@@ -160,14 +285,14 @@ class Deployment:
         return self
 
     async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        with kept(error):
+        with add_cleanup_note(error):
             await self.stop()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        with kept(error):
+        with add_cleanup_note(error):
             self.wait(self.stop())
 
     # What providers use.
@@ -180,7 +305,7 @@ class Deployment:
     @property
     def labels(self) -> dict[str, str]:
         """What everything that belongs to it is labelled with."""
-        return {PROVIDER: type(self.provider).__name__, DEPLOYMENT: self.name, OWNER: str(Owner.this())}
+        return {PROVIDER: type(self.provider).__name__, DEPLOYMENT: self.name, OWNER: str(OwnerProcess.this())}
 
     @property
     def secrets(self) -> list[str]:
@@ -193,7 +318,7 @@ class Deployment:
         self.servers.append(server)
         return server
 
-    def hand_on(self) -> None:
+    def allow_restart(self) -> None:
         """It was started before anybody asked for it: whoever does may start it again, which finds it running."""
         self._begun = False
 
@@ -205,11 +330,11 @@ class Deployment:
             raise UsageError(f"{self.name} was started already: scale() changes how many servers it has")
         self._begun = True
         if not self._work.over:
-            farewell.add(self)
+            register_for_exit(self)
         try:
             await self._resize(self.spec.count)
         except BaseException as error:
-            with kept(error):
+            with add_cleanup_note(error):
                 await self._stop()
             raise
 
@@ -223,12 +348,12 @@ class Deployment:
         if os.getpid() != self._owner:
             return  # a fork: it is the parent's
         self._work.over = True
-        if self in farewell.living:
+        if self in live_deployments:
             await self._work.remove(self._remove)
 
     async def _remove(self) -> None:
         await self.provider._resize(self, 0)
-        farewell.living.discard(self)
+        live_deployments.discard(self)
 
     async def _ready(self, timeout_s: float | None) -> None:
         self._check()
@@ -255,7 +380,7 @@ class Deployment:
         assert server.url is not None
         earlier = self.provider._refusal(server)
 
-        def refusal() -> Refusal | None:
+        def refusal() -> ConnectionRefusal | None:
             found = self.provider._refusal(server)
             return None if found is earlier else found
 
@@ -282,7 +407,7 @@ class Deployment:
 
     async def _refresh(self) -> None:
         self._check()
-        await self.provider._survey(self)
+        await self.provider.refresh_servers(self)
 
     async def _logs(self, server: Server | None, lines: int) -> str:
         self._check()
@@ -291,7 +416,7 @@ class Deployment:
         if server is not None and not isinstance(server, Server):
             raise UsageError(f"server must be one of deployment.servers, got {server!r}")
         wanted = [server] if server is not None else list(self.servers)
-        texts = [masked(await self.provider._log(each, lines), self.secrets) for each in wanted]
+        texts = [redact(await self.provider._log(each, lines), self.secrets) for each in wanted]
         if len(texts) == 1:
             return texts[0]
         return "\n".join(f"{each.name}:\n{text}" for each, text in zip(wanted, texts, strict=True))

@@ -1,37 +1,357 @@
-"""Servers in containers on this machine's Docker engine."""
+"""Servers in containers of this machine's Docker engine (`LocalDockerProvider`)."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from ..background import heard, on_thread
-from ..errors import LaunchFailed, UsageError
-from .blocking import BlockingContainers
-from .capabilities import Capabilities
-from .containers import Container, Containers, Network
+from .._asyncio import on_thread, retrieve_exception
+from ..errors import LaunchFailed, ProviderBusy, UsageError
+from .base import PRIVATE_SERVER_VARIABLES, BlockingContainers, Leftover, SingleServerProvider, StartRate
 from .deployment import Deployment, Server
-from .docker_request import CONTAINER_PORT, LOOPBACK, NO_NETWORK, container_port, request
-from .engine import connected
-from .gpus import gpus_for
-from .one_by_one import OneByOne
-from .owner import OWNER, PROVIDER, Owner
-from .pace import Pace
-from .provider import FOR_ITS_OWNER, Leftover
-from .pulling import PullProgress, pull
-from .spec import LaunchSpec, Resources
-from .warm import WarmPool
+from .docker_engine import PullProgress, docker_client, docker_errors, pull
+from .owner import DEPLOYMENT, OWNER, PROVIDER, OwnerProcess
+from .redaction import TAIL_LINES, redact, secrets_of, with_tail
+from .spec import Capabilities, LaunchSpec, Resources
+from .warm_pool import WarmPool
 
-__all__ = ["CONTAINER_PORT", "LOOPBACK", "LocalDockerProvider"]
+
+def gpus_for(deployment: Deployment) -> tuple[str, ...]:
+    """GPUs for a further server: the first that no other one of the deployment has (`handle.gpus` of each)."""
+    each = deployment.spec.gpus_each
+    if not each:
+        return ()
+    taken = {gpu for server in deployment.servers if server.handle is not None for gpu in server.handle.gpus}
+    numbers = (str(number) for number in range(len(taken) + each))  # whether there are so many, the place will say
+    return tuple(gpu for gpu in numbers if gpu not in taken)[:each]
+
+
+LOOPBACK = "127.0.0.1"
+CONTAINER_PORT = 8000
+"""What images of environments listen on (`port` in openenv.yaml)."""
+NO_NETWORK = "none"
+# What images need that begin as root, to read their volumes and to become somebody else. All others are dropped.
+KEPT_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
+# What the specification says in other words.
+_OURS = {"environment": "env_vars", "image": "image", "ports": "port"}
+
+
+def container_port(spec: LaunchSpec) -> int:
+    """The port that a server listens on in its container."""
+    return spec.port or CONTAINER_PORT
+
+
+def request(deployment: Deployment, server: Server, gpus: tuple[str, ...], network: str | None) -> dict[str, Any]:
+    """The arguments of `docker.containers.create` for a server, besides its image.
+
+    Args:
+        deployment: What it belongs to. Options of its specification win over what follows from the rest.
+        server: The server.
+        gpus: The GPUs that it is to have, by their numbers.
+        network: A network that this machine alone reaches it through; None publishes its port on loopback.
+
+    Raises:
+        UsageError: Options that cannot be had together.
+    """
+    spec = deployment.spec
+    options = dict(spec.options)
+    for name in _OURS.keys() & options.keys():
+        raise UsageError(f"{name} is no option of a container here: use {_OURS[name]}")
+    port = options.pop("host_port", None)
+    if port is not None and network is not None:
+        raise UsageError(f"port {port} of this machine cannot be had with network={NO_NETWORK!r}: leave out one")
+    given: dict[str, Any] = {"environment": deployment.variables, **_limits(spec), **_gpus(gpus)}
+    # Whether a server is ready, we ask it ourselves. An image's own checks cost each container a process a second.
+    given["healthcheck"] = {"test": ["NONE"]}
+    if spec.command is not None:
+        given["command"] = list(spec.command)
+    if options.get("read_only"):
+        given["tmpfs"] = {"/tmp": ""}  # noqa: S108 - in the container
+    if network is None:
+        given["ports"] = {f"{container_port(spec)}/tcp": (LOOPBACK, port)}
+    else:
+        options = {name: value for name, value in options.items() if name not in {"network", "network_mode"}}
+        given |= {"network": network, "dns": [LOOPBACK]}  # or some engines would ask others for it
+    labels = {**_labels(options.get("labels")), **deployment.labels}
+    return {**given, **options, **_privileges(options), "name": server.name, "labels": labels}
+
+
+def _limits(spec: LaunchSpec) -> dict[str, Any]:
+    resources = spec.resources
+    limits: dict[str, Any] = {}
+    if resources.cpus is not None:
+        limits["nano_cpus"] = int(resources.cpus * 1_000_000_000)
+    if resources.memory_bytes is not None:
+        # The same with swap: what a limit of memory lets a server have beyond it on disk is of no use to anybody.
+        limits |= {"mem_limit": resources.memory_bytes, "memswap_limit": resources.memory_bytes}
+    if resources.processes is not None:
+        limits["pids_limit"] = resources.processes
+    return limits
+
+
+def _gpus(gpus: tuple[str, ...]) -> dict[str, Any]:
+    if not gpus:
+        return {}
+    from docker.types import DeviceRequest
+
+    return {"device_requests": [DeviceRequest(device_ids=list(gpus), capabilities=[["gpu"]])]}
+
+
+def _privileges(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Less than Docker gives, unless somebody has decided about it."""
+    if options.get("privileged"):
+        return {}
+    given: dict[str, Any] = {}
+    if "security_opt" not in options:
+        given["security_opt"] = ["no-new-privileges"]
+    if "cap_drop" not in options:
+        given |= {"cap_drop": ["ALL"], "cap_add": [*KEPT_CAPABILITIES, *(options.get("cap_add") or ())]}
+    return given
+
+
+def _labels(labels: Any) -> dict[str, str]:
+    return dict(labels) if isinstance(labels, Mapping) else dict.fromkeys(labels or (), "")
+
+
+# Seconds between the request to end and the end.
+GRACE_S = 5
+# How often the removal is tried of what the engine is still busy with, and the first pause, in seconds.
+REMOVALS, PAUSE_S = 6, 0.1
+_OVER = {"exited", "dead", "removing"}
+_PORT_TAKEN = ("already allocated", "already in use")
+
+
+@dataclass(eq=False, slots=True)
+class Container:
+    """What is known of a container, from before the engine is asked for it.
+
+    Attributes:
+        name: Its name.
+        deployment: What it belongs to; one of the same name that does not is left alone.
+        variables: Its environment variables, whose secrets no error repeats.
+        gpus: The GPUs that it has.
+        id: The engine's name of it.
+        work: What is being done to it.
+    """
+
+    name: str
+    deployment: str
+    variables: Mapping[str, str]
+    gpus: tuple[str, ...] = ()
+    id: str | None = None
+    work: asyncio.Future[Any] | None = None
+
+    @property
+    def key(self) -> str:
+        return self.id or self.name
+
+
+@dataclass(eq=False, slots=True)
+class Network:
+    """A network of one deployment.
+
+    Attributes:
+        name: Its name.
+        work: What is being done to it.
+    """
+
+    name: str
+    work: asyncio.Future[Any] | None = None
+
+
+class Containers:
+    """The containers and networks of one engine.
+
+    Args:
+        engine: A client of the SDK.
+    """
+
+    def __init__(self, engine: Any):
+        self._engine = engine
+        self._api = engine.api
+
+    def check_runtime(self, runtime: str) -> None:
+        """Raises `UsageError` for a runtime that the engine does not have."""
+        with docker_errors("asking the engine for its runtimes", {}):
+            known = self._engine.info().get("Runtimes") or {}
+        if runtime not in known:
+            raise UsageError(
+                f"this Docker engine has no runtime {runtime!r}, it has {', '.join(sorted(known))}: install it and "
+                "name it in the engine's daemon.json (runtimes), or leave out runtime"
+            )
+
+    def has(self, image: str) -> bool:
+        """Whether an image is here."""
+        from docker.errors import ImageNotFound
+
+        with docker_errors(f"looking for {image}", {}):
+            try:
+                self._api.inspect_image(image)
+            except ImageNotFound:
+                return False
+        return True
+
+    def create(self, container: Container, image: str, given: Mapping[str, Any]) -> bool:
+        """Makes a container. False: its image is not here."""
+        from docker.errors import ImageNotFound
+
+        with docker_errors(f"starting a container of {image}", container.variables):
+            try:
+                container.id = self._engine.containers.create(image, **given).id
+            except ImageNotFound:
+                return False
+        return True
+
+    def start(self, container: Container, image: str, port: int, network: str | None, any_port: bool) -> str:
+        """Starts a container, and says where it is reached.
+
+        Args:
+            container: One that was made.
+            image: For errors.
+            port: What it listens on.
+            network: The network that it is reached in; None: its port is published.
+            any_port: Whether the engine has chosen the port of this machine.
+        """
+        try:
+            with docker_errors(f"starting a container of {image}", container.variables):
+                self._api.start(container.id)
+                facts = self._api.inspect_container(container.id)
+        except LaunchFailed as error:
+            if any_port and any(words in str(error) for words in _PORT_TAKEN):
+                raise ProviderBusy(str(error)) from None  # by somebody else who takes free ones; the next is another
+            raise
+        place = _address(facts, network, port) if network is not None else _published(facts, port)
+        if place is None:
+            raise LaunchFailed(f"the container {self._unreachable(container, facts)}")
+        return f"http://{place}"
+
+    def running(self, labels: Mapping[str, str]) -> frozenset[str]:
+        """The ids of all containers with these labels that run."""
+        filters = {"label": [f"{name}={value}" for name, value in labels.items()], "status": ["running"]}
+        with docker_errors("listing containers", {}):
+            return frozenset(each["Id"] for each in self._api.containers(filters=filters))
+
+    def end_of(self, container: Container) -> str | None:
+        """Why it is gone, to go on with after "the server"; None while it is there."""
+        from docker.errors import NotFound
+
+        with docker_errors("looking at the container", container.variables):
+            try:
+                return _ending(self._api.inspect_container(container.key))
+            except NotFound:
+                return "was removed"
+
+    def log(self, container: Container, lines: int) -> str:
+        """The last lines that it wrote, without secrets."""
+        from docker.errors import NotFound
+
+        with docker_errors("reading the container's log", container.variables):
+            try:
+                text: bytes = self._api.logs(container.key, tail=lines)
+            except NotFound:
+                return ""
+        return redact(text.decode(errors="replace").rstrip(), secrets_of(container.variables))
+
+    def remove(self, container: Container) -> None:
+        """Asks it to end, and removes it with its volumes: by force, if it would not be asked."""
+        from docker.errors import APIError, NotFound
+
+        with docker_errors("removing a container", container.variables):
+            try:
+                facts = self._api.inspect_container(container.key)
+                if (facts["Config"].get("Labels") or {}).get(DEPLOYMENT) != container.deployment:
+                    return  # somebody else's, who has the name
+                if facts["State"].get("Status") == "running":
+                    with contextlib.suppress(APIError):
+                        self._api.stop(facts["Id"], timeout=GRACE_S)
+                _insist(lambda: self._api.remove_container(facts["Id"], force=True, v=True))
+            except NotFound:
+                return
+
+    def add_network(self, name: str, labels: Mapping[str, str]) -> None:
+        """Makes a network that leads nowhere, in which containers do not see one another."""
+        with docker_errors("making a network", {}):
+            self._api.create_network(
+                name,
+                driver="bridge",
+                internal=True,
+                labels=dict(labels),
+                options={"com.docker.network.bridge.enable_icc": "false"},
+            )
+
+    def remove_network(self, key: str) -> None:
+        """Removes a network, if it is there."""
+        with docker_errors("removing a network", {}):
+            _insist(lambda: self._api.remove_network(key))
+
+    def labelled(self, provider: str) -> list[Leftover]:
+        """All that a provider's class has made here."""
+        filters = {"label": f"{PROVIDER}={provider}"}
+        with docker_errors("listing containers", {}):
+            containers = self._api.containers(all=True, filters=filters)
+            networks = self._api.networks(filters=filters)
+        found = [_leftover("container", each, (each["Names"] or [each["Id"]])[0].lstrip("/")) for each in containers]
+        return found + [_leftover("network", each, each["Name"]) for each in networks]
+
+    def _unreachable(self, container: Container, facts: Mapping[str, Any]) -> str:
+        how = _ending(facts) or "was given no port: is its network one that ports are published in?"
+        return with_tail(how, self.log(container, TAIL_LINES))
+
+
+def _insist(removal: Callable[[], object]) -> None:
+    """Removes something, also when somebody else is at it, or the engine still uses it for a moment."""
+    from docker.errors import APIError, NotFound
+
+    pause = PAUSE_S
+    for attempt in range(1, REMOVALS + 1):
+        try:
+            removal()
+        except NotFound:
+            return
+        except APIError:
+            if attempt == REMOVALS:
+                raise
+            time.sleep(pause)
+            pause *= 2
+        else:
+            return
+
+
+def _address(facts: Mapping[str, Any], network: str, port: int) -> str | None:
+    address = (facts["NetworkSettings"]["Networks"].get(network) or {}).get("IPAddress")
+    return f"{address}:{port}" if address else None
+
+
+def _published(facts: Mapping[str, Any], port: int) -> str | None:
+    places = facts["NetworkSettings"]["Ports"].get(f"{port}/tcp")
+    return f"{LOOPBACK}:{places[0]['HostPort']}" if places else None
+
+
+def _ending(facts: Mapping[str, Any]) -> str | None:
+    state = facts["State"]
+    if state.get("Status") not in _OVER:
+        return None
+    if state.get("OOMKilled"):
+        return f"was killed with exit code {state.get('ExitCode')}: it took more than its memory (resources.memory)"
+    return f"ended with exit code {state.get('ExitCode')}"
+
+
+def _leftover(kind: str, facts: Mapping[str, Any], name: str) -> Leftover:
+    labels = facts.get("Labels") or {}
+    return Leftover(kind, name, labels.get(DEPLOYMENT, ""), OwnerProcess.read(labels.get(OWNER, "")), facts["Id"])
+
 
 T = TypeVar("T")
 # For so long, what runs at the engine is taken to run.
 GLANCE_S = 0.2
 
 
-class LocalDockerProvider(BlockingContainers, OneByOne):
+class LocalDockerProvider(BlockingContainers, SingleServerProvider):
     """Runs containers that this machine alone reaches: their port is published on loopback. (Extra `docker`.)
 
     What is still there when the process ends is removed then; `openenv providers gc` removes what a killed one left.
@@ -71,7 +391,7 @@ class LocalDockerProvider(BlockingContainers, OneByOne):
         env_vars: Mapping[str, str] | None = None,
         resources: Resources | None = None,
         ready_timeout_s: float = 60.0,
-        pace: Pace | None = None,
+        pace: StartRate | None = None,
         progress: Callable[[PullProgress], object] | None = None,
         **options: Any,
     ):
@@ -79,9 +399,9 @@ class LocalDockerProvider(BlockingContainers, OneByOne):
             raise UsageError(
                 f"warm={warm}: a number of containers, and their image: LocalDockerProvider(image, warm=4)"
             )
-        self.variables = {**FOR_ITS_OWNER, **(env_vars or {})}
+        self.variables = {**PRIVATE_SERVER_VARIABLES, **(env_vars or {})}
         self.ready_timeout_s = ready_timeout_s
-        self.pace = pace or Pace()
+        self.pace = pace or StartRate()
         self.pool: WarmPool | None = None
         self._resources = resources or Resources()
         self._options = options
@@ -90,7 +410,7 @@ class LocalDockerProvider(BlockingContainers, OneByOne):
         self._checked: set[str] = set()
         self._seen: asyncio.Future[frozenset[str]] | None = None
         self._seen_at = 0.0
-        self._engine = connected()
+        self._engine = docker_client()
         self._containers = Containers(self._engine)
         self._owner = os.getpid()
         if warm:
@@ -149,13 +469,13 @@ class LocalDockerProvider(BlockingContainers, OneByOne):
             await on_thread(lambda: self._containers.check_runtime(runtime))
             self._checked.add(runtime)
         if deployment.servers:
-            await self._survey(deployment)  # warm ones may have broken while they waited
+            await self.refresh_servers(deployment)  # warm ones may have broken while they waited
         if NO_NETWORK in {options.get("network"), options.get("network_mode")} and deployment.handle is None:
             deployment.handle = network = Network(deployment.name)
             labels = deployment.labels
             await self._do(network, lambda: self._containers.add_network(network.name, labels))
 
-    async def _start_one(self, deployment: Deployment, server: Server) -> None:
+    async def start_server(self, deployment: Deployment, server: Server) -> None:
         spec = deployment.spec
         server.name = spec.options.get("name", server.name)
         container = Container(server.name, deployment.name, deployment.variables, gpus_for(deployment))
@@ -170,7 +490,7 @@ class LocalDockerProvider(BlockingContainers, OneByOne):
         facts = (image, container_port(spec), network, "host_port" not in spec.options)
         server.url = await self._do(container, lambda: self._containers.start(container, *facts))
 
-    async def _stop_one(self, server: Server) -> None:
+    async def stop_server(self, server: Server) -> None:
         container: Container | None = server.handle
         if container is not None:
             await self._do(container, lambda: self._containers.remove(container))
@@ -183,17 +503,17 @@ class LocalDockerProvider(BlockingContainers, OneByOne):
             return None
         return await on_thread(lambda: self._containers.end_of(container))
 
-    async def _survey(self, deployment: Deployment) -> None:
+    async def refresh_servers(self, deployment: Deployment) -> None:
         self._seen = None  # what was seen before is not asked for
-        await super()._survey(deployment)
+        await super().refresh_servers(deployment)
 
     async def _running(self) -> frozenset[str]:
         """Containers of this process that run. One question for all who ask: many may, while many start."""
         now = asyncio.get_running_loop().time()
         if self._seen is None or now - self._seen_at > GLANCE_S:
-            labels = {PROVIDER: type(self).__name__, OWNER: str(Owner.this())}
+            labels = {PROVIDER: type(self).__name__, OWNER: str(OwnerProcess.this())}
             self._seen = asyncio.ensure_future(on_thread(lambda: self._containers.running(labels)))
-            self._seen.add_done_callback(heard)
+            self._seen.add_done_callback(retrieve_exception)
             self._seen_at = now
         return await asyncio.shield(self._seen)
 
@@ -201,10 +521,10 @@ class LocalDockerProvider(BlockingContainers, OneByOne):
         container: Container | None = server.handle
         return "" if container is None else await on_thread(lambda: self._containers.log(container, lines))
 
-    async def _leftovers(self) -> list[Leftover]:
+    async def find_leftovers(self) -> list[Leftover]:
         return await on_thread(lambda: self._containers.labelled(type(self).__name__))
 
-    async def _discard(self, leftover: Leftover) -> None:
+    async def remove_leftover(self, leftover: Leftover) -> None:
         if leftover.kind == "network":
             await on_thread(lambda: self._containers.remove_network(str(leftover.handle)))
         else:
@@ -216,7 +536,7 @@ class LocalDockerProvider(BlockingContainers, OneByOne):
         while what.work is not None and not what.work.done():
             await asyncio.wait([what.work])
         what.work = work = asyncio.ensure_future(on_thread(call))
-        work.add_done_callback(heard)
+        work.add_done_callback(retrieve_exception)
         return await asyncio.shield(work)
 
     async def _fetch(self, image: str, platform: str | None, variables: Mapping[str, str]) -> None:

@@ -1,24 +1,249 @@
-"""A server as a child process of this Python."""
+"""Servers as processes of this machine, with this Python (`LocalProvider`)."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import select
+import signal
 import sys
-from collections.abc import Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ..errors import UsageError
+from .._asyncio import on_thread, retrieve_exception
+from ..errors import LaunchFailed, UsageError
 from ..settings import ServerSettings, environ_of_environments
-from .capabilities import Capabilities
-from .deployment import Deployment
-from .pace import Pace
-from .server_process import ServerProcess
-from .spec import LaunchSpec
+from .base import PRIVATE_SERVER_VARIABLES, BlockingRuntime, Leftover, SingleServerProvider, StartRate
+from .deployment import Deployment, Server
+from .owner import DEPLOYMENT, OWNER, PROVIDER, OwnerProcess
+from .process import GRACE_S, Process, free_port
+from .redaction import key_of, with_tail
+from .spec import Capabilities, LaunchSpec
 
-__all__ = ["LocalProvider"]
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+"""The variable that tells a process which GPUs it has."""
 
 
-class LocalProvider(ServerProcess):
+class GpuAllocator:
+    """Who has which. Other processes are not known: those get GPUs of their own by `CUDA_VISIBLE_DEVICES`."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+
+    def take(self, count: int, visible: str | None) -> tuple[str, ...]:
+        """GPUs for a server, by their names in `CUDA_VISIBLE_DEVICES`.
+
+        Args:
+            count: How many.
+            visible: That variable of this process; None: it has all of the machine's.
+
+        Raises:
+            LaunchFailed: So many are not free.
+        """
+        there = _visible_gpus(visible) if visible is not None else _found()
+        # Where the machine does not tell how many it has, it is believed to have enough.
+        names = there if there is not None else [str(number) for number in range(count + len(self._taken))]
+        free = [name for name in names if name not in self._taken][:count]
+        if len(free) < count:
+            raise LaunchFailed(
+                f"{count} GPUs are asked for, and of the {len(names)} here {len(free)} are free: "
+                "stop another deployment, or ask for fewer"
+            )
+        self._taken.update(free)
+        return tuple(free)
+
+    def give_back(self, gpus: tuple[str, ...]) -> None:
+        """Frees GPUs that `take` gave. May be called repeatedly, before they are taken again."""
+        self._taken.difference_update(gpus)
+
+
+machine_gpus = GpuAllocator()
+"""Those that servers of this process are given. For the loop of this process alone."""
+
+
+def _visible_gpus(visible: str) -> list[str]:
+    names = [name.strip() for name in visible.split(",")]
+    # What comes after an unknown one is not there: so CUDA reads it.
+    return names[: names.index("-1")] if "-1" in names else [name for name in names if name]
+
+
+def _found() -> list[str] | None:
+    devices = [device.name.removeprefix("nvidia") for device in Path("/dev").glob("nvidia[0-9]*")]
+    return sorted(devices, key=int) or None
+
+
+# What `openenv serve` and uvicorn say when they listen. The port is the kernel's choice: nobody can take it before.
+LISTENING = r"\bon https?://\[?[\w.:]+?\]?:(\d+)"
+# Labels of processes are environment variables, which their children inherit.
+_AS_VARIABLES = {PROVIDER: "OPENENV_PROVIDER", DEPLOYMENT: "OPENENV_DEPLOYMENT", OWNER: "OPENENV_OWNER"}
+
+
+def environment_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Labels as environment variables, for what can carry no others."""
+    return {_AS_VARIABLES[name]: value for name, value in labels.items()}
+
+
+@dataclass(slots=True)
+class _RunningServer:
+    """A server's process, from before its start until after its end."""
+
+    gpus: tuple[str, ...] = ()
+    starting: asyncio.Future[Process] | None = None
+
+    @property
+    def process(self) -> Process | None:
+        """The process, once there is one."""
+        starting = self.starting
+        return starting.result() if starting is not None and starting.done() and not starting.exception() else None
+
+    async def start(self, make: Callable[[], Process]) -> Process:
+        # Whoever is cancelled here leaves a process that begins all the same: `stop` waits for it.
+        self.starting = asyncio.ensure_future(on_thread(make))
+        self.starting.add_done_callback(retrieve_exception)
+        return await asyncio.shield(self.starting)
+
+    async def stop(self) -> None:
+        if self.starting is not None:
+            await asyncio.wait([self.starting])
+        if self.process is not None:
+            await on_thread(self.process.stop)
+        machine_gpus.give_back(self.gpus)
+        self.gpus = ()
+
+
+class ProcessProvider(BlockingRuntime, SingleServerProvider):
+    """Processes that say where they listen.
+
+    Args:
+        env_vars: Environment variables, besides those of this process.
+        start_timeout_s: Seconds until one listens, and again until it is ready.
+        pace: How fast they are started.
+    """
+
+    def __init__(self, env_vars: Mapping[str, str] | None, start_timeout_s: float, pace: StartRate | None = None):
+        self.variables = {**PRIVATE_SERVER_VARIABLES, **(env_vars or {})}
+        self.api_key = key_of(self.variables)
+        self._reached_at = "127.0.0.1"
+        self.ready_timeout_s = start_timeout_s
+        self.pace = pace or StartRate(at_once=os.cpu_count() or 1)
+
+    @abstractmethod
+    def _command(self, spec: LaunchSpec, port: int) -> list[str]:
+        """The command line of a server on a port; 0 takes a free one, which it says in its log."""
+
+    @abstractmethod
+    def _where(self, spec: LaunchSpec) -> Path | None:
+        """The folder that a server runs in; None: here."""
+
+    @abstractmethod
+    def _inherited(self) -> dict[str, str]:
+        """What its environment variables are made from."""
+
+    def deployment(self, spec: LaunchSpec) -> Deployment:
+        """See `Provider.deployment`."""
+        if spec.port is not None and spec.count > 1:
+            raise UsageError(f"{spec.count} servers cannot listen on the one port {spec.port}: leave out port")
+        return super().deployment(spec)
+
+    async def start_server(self, deployment: Deployment, server: Server) -> None:
+        spec = deployment.spec
+        if spec.port is not None and len(deployment.servers) > 1:
+            raise UsageError(f"a second server cannot listen on the port {spec.port}: leave out port")
+        server.handle = running = _RunningServer()
+        inherited = self._inherited()
+        running.gpus = machine_gpus.take(spec.gpus_each, inherited.get(VISIBLE)) if spec.gpus_each else ()
+        variables = {**inherited, **deployment.variables, **environment_labels(deployment.labels)}
+        if running.gpus:
+            variables[VISIBLE] = ",".join(running.gpus)
+        # A command that we do not know may not say where it listens.
+        port = spec.port or (0 if spec.command is None else free_port())
+        command = self._command(spec, port) if spec.command is None else list(spec.command)
+        if spec.command is not None:
+            variables |= {"PORT": str(port), "HOST": "127.0.0.1"}
+        process = await running.start(lambda: Process(command, variables, self._where(spec)))
+        found = str(port) if port else await on_thread(lambda: self._port(process))
+        server.url = f"http://{self._reached_at}:{found}"
+
+    async def stop_server(self, server: Server) -> None:
+        if server.handle is not None:
+            await server.handle.stop()
+
+    async def _gone(self, server: Server) -> str | None:
+        process = _process_of(server)
+        # On a thread: it may wait for the end of the log.
+        return None if process is None else await on_thread(lambda: process.end)
+
+    async def _log(self, server: Server, lines: int) -> str:
+        process = _process_of(server)
+        return "" if process is None else process.log(lines)
+
+    async def find_leftovers(self) -> list[Leftover]:
+        return await on_thread(lambda: _labelled_processes(type(self).__name__))
+
+    async def remove_leftover(self, leftover: Leftover) -> None:
+        await on_thread(lambda: _end_process(leftover.handle))
+
+    def _port(self, process: Process) -> str:
+        found = process.wait_for(LISTENING, self.ready_timeout_s)
+        if found is None:
+            how = process.end or f"did not listen within {self.ready_timeout_s:g} s"
+            raise LaunchFailed(with_tail(f"the server {how}", process.tail))
+        return found[1]
+
+
+def _process_of(server: Server) -> Process | None:
+    running: _RunningServer | None = server.handle
+    return None if running is None else running.process
+
+
+def _labelled_processes(provider: str) -> list[Leftover]:
+    """Processes with the variables of a provider's labels, as far as this user may read them."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            raw = (folder / "environ").read_bytes()
+        except OSError:
+            continue
+        if f"{_AS_VARIABLES[PROVIDER]}={provider}".encode() not in raw.split(b"\0"):
+            continue
+        variables = dict(entry.split("=", 1) for entry in raw.decode(errors="replace").split("\0") if "=" in entry)
+        owner = OwnerProcess.read(variables.get(_AS_VARIABLES[OWNER], ""))
+        deployment = variables.get(_AS_VARIABLES[DEPLOYMENT], "")
+        found.append(Leftover("process", folder.name, deployment, owner, OwnerProcess.of(int(folder.name))))
+    return found
+
+
+def _end_process(process: OwnerProcess | None) -> None:
+    """Ends a process, if it is still the one that was found: asks first."""
+    if process is None:
+        return
+    try:
+        handle = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return
+    try:
+        if process.alive:  # and from now on nothing else is signalled, whatever gets its number
+            _signal_until_gone(handle)
+    finally:
+        os.close(handle)
+
+
+def _signal_until_gone(handle: int) -> None:
+    ended = select.poll()
+    ended.register(handle, select.POLLIN)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            signal.pidfd_send_signal(handle, number)
+        except ProcessLookupError:
+            return
+        if ended.poll(GRACE_S * 1000):
+            return
+
+
+class LocalProvider(ProcessProvider):
     """Runs `openenv serve` on this machine, with the Python and the packages of this process.
 
     Example::
@@ -48,7 +273,7 @@ class LocalProvider(ServerProcess):
         folder: str | Path | None = None,
         env_vars: Mapping[str, str] | None = None,
         start_timeout_s: float = 60.0,
-        pace: Pace | None = None,
+        pace: StartRate | None = None,
         **settings: Any,
     ):
         super().__init__({**variables_of(settings), **(env_vars or {})}, start_timeout_s, pace)

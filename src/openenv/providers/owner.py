@@ -1,4 +1,4 @@
-"""Whose something is: the process that started it, so that what a dead one left can be told from all else."""
+"""Labels that name the process which started something, so that leftovers of dead processes can be found."""
 
 from __future__ import annotations
 
@@ -10,18 +10,16 @@ from functools import cache
 from pathlib import Path
 from typing import Self
 
-__all__ = ["DEPLOYMENT", "OWNER", "PROVIDER", "Owner"]
-
 PROVIDER = "openenv.provider"
 """Label of everything that is started: the class of its provider."""
 DEPLOYMENT = "openenv.deployment"
 """Label of everything that is started: the name of its deployment."""
 OWNER = "openenv.owner"
-"""Label of everything that is started: the process that did, as `Owner` writes it."""
+"""Label of everything that is started: the process that did, as `OwnerProcess` writes it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class OwnerProcess:
     """A process, told from every other one that there ever is.
 
     Attributes:
@@ -44,7 +42,7 @@ class Owner:
     @classmethod
     def of(cls, pid: int) -> Self:
         """A process of this machine."""
-        return cls(_machine(), _space(), pid, _born(pid) or _UNKNOWN)
+        return cls(_machine(), _space(), pid, _start_time(pid) or _UNKNOWN)
 
     @classmethod
     def read(cls, text: str) -> Self | None:
@@ -70,7 +68,7 @@ class Owner:
         if self.host != _machine() or _UNKNOWN in {self.space, self.born, _space()}:
             return None
         if self.space == _space():
-            born = _born(self.pid)
+            born = _start_time(self.pid)
             return None if born == _UNKNOWN else born == self.born
         boot, _, namespace = self.space.partition("-")
         here = _space().partition("-")
@@ -110,17 +108,17 @@ def _space() -> str:
         return _UNKNOWN
 
 
-def _born(pid: int) -> str | None:
+def _start_time(pid: int) -> str | None:
     """When a process was started; None where there is none. (proc(5), /proc/PID/stat, field 22.)"""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:
-        return _UNKNOWN if _there(pid) else None
+        return _UNKNOWN if _process_exists(pid) else None
     fields = stat.rpartition(")")[2].split()
     return None if fields[0] in "ZX" else fields[19]
 
 
-def _there(pid: int) -> bool:
+def _process_exists(pid: int) -> bool:
     """Whether there is a process, which may be hidden from us (`hidepid` of proc(5))."""
     try:
         os.kill(pid, 0)

@@ -1,4 +1,4 @@
-"""A server as a process of this machine: started, watched and ended together with all that it has started."""
+"""A server as a process of this machine: start it on a free port, watch it, end it with its children."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import atexit
 import os
 import re
 import signal
+import socket
 import subprocess
+import sys
 import threading
 import time
 from collections import deque
@@ -14,11 +16,52 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..errors import LaunchFailed
-from .secrecy import masked, secrets_of
-from .tail import TAIL_LINES
-from .tether import tethered
+from .redaction import TAIL_LINES, redact, secrets_of
 
-__all__ = ["TAIL_LINES", "Process"]
+# Asks the kernel for a signal at its parent's death, and becomes the command. Run before the command and not between
+# fork and exec, where a process that has threads must not run Python.
+_PARENT_DEATH_SIGNAL = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGTERM, 0, 0, 0)
+if os.getppid() != int(sys.argv[1]): sys.exit("the process that started this one is gone")
+try: os.execvp(sys.argv[2], sys.argv[2:])
+except OSError as error: sys.exit(f"{sys.argv[2]}: {error.strerror}")
+"""
+
+
+def kill_on_parent_death(command: Sequence[str]) -> list[str]:
+    """A command that gets SIGTERM when the thread that starts it ends: as it is, where the kernel does not tell."""
+    if not sys.platform.startswith("linux"):
+        return list(command)
+    return [sys.executable, "-I", "-S", "-c", _PARENT_DEATH_SIGNAL, str(os.getpid()), *command]
+
+
+# Ports that were given out lately, and may not be in use yet.
+_given: deque[int] = deque(maxlen=256)
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A TCP port that nobody listens on now; somebody may before it is used, so prefer port 0 where it will do."""
+    while True:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as finder:
+            finder.bind((host, 0))
+            port: int = finder.getsockname()[1]
+            # While it is bound no other thread can be looking at the same one.
+            if port not in _given:
+                _given.append(port)
+                return port
+
+
+def is_free(port: int, host: str = "127.0.0.1") -> bool:
+    """Whether nobody listens on a TCP port now."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as finder:
+        finder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: ended connections do not count
+        try:
+            finder.bind((host, port))
+        except OSError:
+            return False
+        return True
+
 
 KEPT_LINES = 1000
 LONGEST_LINE = 2000
@@ -84,7 +127,7 @@ class Process:
     def log(self, lines: int) -> str:
         """The last lines of what it has written, of the last 1,000 that are kept; without secrets."""
         with self._said:
-            return masked("\n".join(list(self._lines)[-lines:]), self._secrets)
+            return redact("\n".join(list(self._lines)[-lines:]), self._secrets)
 
     def wait_for(self, pattern: str, timeout_s: float) -> re.Match[str] | None:
         """Waits for a line of its log; None: it did not come in time, or the process has ended."""
@@ -136,7 +179,7 @@ class Process:
     def _keep(self, started: threading.Event) -> None:
         try:
             self._child = child = subprocess.Popen(  # noqa: S603 - what the provider was made for
-                tethered(self._command),
+                kill_on_parent_death(self._command),
                 env=self._variables,
                 cwd=self._folder,
                 stdin=subprocess.DEVNULL,

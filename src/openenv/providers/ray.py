@@ -1,34 +1,221 @@
-"""Servers as actors of a Ray cluster."""
+"""Servers in actors of a Ray cluster (`RayProvider`)."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
-from collections.abc import Callable, Mapping
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
+from urllib.parse import urlsplit
 
-from ..background import heard, on_thread
-from ..cleanup import kept
-from ..errors import LaunchFailed, ProviderFailed, UsageError
-from .blocking import BlockingRuntime
-from .capabilities import Capabilities
+from .._asyncio import on_thread, retrieve_exception
+from .._exceptions import add_cleanup_note
+from ..errors import LaunchFailed, MissingExtra, ProviderFailed, UsageError
+from ..settings import ray_address
+from . import deployment
+from .base import PRIVATE_SERVER_VARIABLES, BlockingRuntime, Leftover, SingleServerProvider, StartRate
 from .deployment import Deployment, Server
-from .local import variables_of
-from .one_by_one import OneByOne
-from .owner import Owner
-from .pace import Pace
-from .provider import FOR_ITS_OWNER, Leftover
-from .ray_actor import Plan
-from .ray_cluster import ANSWER_S, ActorAway, ActorGone, Cluster, required
-from .secrecy import KEYS, key_of, masked
-from .server_process import environment_labels
-from .spec import LaunchSpec
-from .tail import with_tail
+from .local import environment_labels, variables_of
+from .owner import OwnerProcess
+from .process import GRACE_S
+from .ray_actor import ActorPlan, ActorReport, ServerActor
+from .redaction import KEYS, key_of, redact, with_tail
+from .spec import Capabilities, LaunchSpec
 
-__all__ = ["RayProvider"]
+ANSWER_S = 5.0
+"""Seconds for an answer of an actor."""
+# Calls of an actor at one time: some wait for its server to listen, while others must not wait.
+_CALLS = 8
+_connecting = threading.Lock()
+
+
+class ActorGone(ProviderFailed):
+    """There is no such actor, and Ray will not make it again."""
+
+
+class ActorAway(ProviderFailed):
+    """An actor that does not answer at the moment: Ray is making it, or making it again on another node."""
+
+    retryable = True
+
+
+@dataclass(frozen=True, slots=True)
+class RayCluster:
+    """A cluster that this process is connected to, or connects to when that is needed.
+
+    Attributes:
+        address: As for `ray.init`.
+        start: Whether a cluster of this process alone is started where there is none.
+        namespace: Where names of actors are.
+    """
+
+    address: str | None
+    start: bool
+    namespace: str
+
+    def connected(self) -> Any:
+        """The module `ray`, connected. What the process is connected to already is used as it is, and stays.
+
+        Raises:
+            MissingExtra: Ray is not installed.
+            ProviderFailed: No cluster can be reached.
+        """
+        ray = import_ray()
+        with _connecting:
+            if not ray.is_initialized():
+                self._connect(ray)
+                deployment.run_exit_hook_first()  # Ray, too, leaves when the process ends
+        return ray
+
+    def is_connected(self) -> bool:
+        """Whether this process is connected to a cluster, whoever has done it. Does not block."""
+        return bool(import_ray().is_initialized())
+
+    def reserve(self, name: str, bundles: Sequence[Mapping[str, float]], strategy: str) -> str:
+        """Asks for a placement group, and does not wait for its places. Returns its id."""
+        with self._said("reserving places") as ray:
+            group = ray.util.placement_group(list(map(dict, bundles)), strategy, name, lifetime="detached")
+            return str(group.id.hex())
+
+    def placed(self, group: str, timeout_s: float) -> bool:
+        """Whether a group has its places, at the latest after `timeout_s`."""
+        with self._said("placing servers") as ray:
+            return bool(_group(ray, group).wait(timeout_s))
+
+    def release(self, group: str) -> None:
+        """Removes a placement group. What is gone already is no error."""
+        with self._said("releasing places") as ray:
+            ray.util.remove_placement_group(_group(ray, group))
+
+    def room(self) -> str:
+        """What there is free in the cluster, in words."""
+        with self._said("asking for resources") as ray:
+            free = ray.available_resources()
+            return ", ".join(f"{free[name]:g} {name}" for name in sorted(free) if ":" not in name) or "nothing"
+
+    def create(self, name: str, plan: ActorPlan, needs: Mapping[str, float], group: str, place: int) -> None:
+        """Makes an actor with a server, and does not wait for it."""
+        with self._said("making an actor") as ray:
+            custom = {key: value for key, value in needs.items() if key not in {"CPU", "GPU", "memory"}}
+            where = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(_group(ray, group), place)
+            options = {
+                "name": name,
+                "namespace": self.namespace,
+                "lifetime": "detached",
+                "max_restarts": plan.restarts,
+                "max_concurrency": _CALLS,
+                "num_cpus": needs.get("CPU", 0),
+                "num_gpus": needs.get("GPU", 0),
+                "resources": custom,
+                "scheduling_strategy": where,
+            }
+            if "memory" in needs:
+                options["memory"] = needs["memory"]
+            ray.remote(ServerActor).options(**options).remote(plan)
+
+    def report(self, name: str, wait_s: float = 0.0) -> ActorReport:
+        """See `ServerActor.report`. Raises `ActorGone` or `ActorAway`."""
+        found: ActorReport = self._asked(name, "report", ANSWER_S + wait_s, wait_s)
+        return found
+
+    def tail(self, name: str) -> str:
+        """See `ServerActor.tail`. Raises `ActorGone` or `ActorAway`."""
+        return str(self._asked(name, "tail", ANSWER_S))
+
+    def end(self, name: str, namespace: str | None = None) -> None:
+        """Ends a server, then its actor. What is gone already is no error."""
+        with contextlib.suppress(ActorGone, ActorAway):
+            self._asked(name, "stop", GRACE_S + ANSWER_S, namespace=namespace)
+        with contextlib.suppress(ActorGone), self._said("ending an actor") as ray:
+            ray.kill(self._actor(ray, name, namespace), no_restart=True)
+
+    def actors(self) -> list[tuple[str, str]]:
+        """The namespace and name of all named actors of all programs."""
+        with self._said("listing actors") as ray:
+            found = ray.util.list_named_actors(all_namespaces=True)
+            return [(each["namespace"], each["name"]) for each in found]
+
+    def groups(self) -> list[tuple[str, str]]:
+        """The id and name of all placement groups of all programs."""
+        with self._said("listing placement groups") as ray:
+            table = ray.util.placement_group_table()
+            return [(key, row["name"]) for key, row in table.items() if row["state"] != "REMOVED"]
+
+    def _connect(self, ray: Any) -> None:
+        address = "local" if self.start else self.address or ray_address() or "auto"
+        try:
+            _reach(address)
+            ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+        except Exception as error:  # noqa: BLE001 - Ray raises whatever it got from below
+            raise ProviderFailed(
+                f"no Ray cluster can be reached ({_brief(error)}); begin one with `ray start --head`, say where it "
+                "is (address, RAY_ADDRESS; RAY_AUTH_MODE and its token as there), or RayProvider(start=True)"
+            ) from None
+
+    def _asked(self, name: str, method: str, limit_s: float, *arguments: Any, namespace: str | None = None) -> Any:
+        with self._said(f"{method} of an actor") as ray:
+            call = getattr(self._actor(ray, name, namespace), method).remote(*arguments)
+            try:
+                return ray.get(call, timeout=limit_s)
+            except (ray.exceptions.GetTimeoutError, ray.exceptions.ActorUnavailableError) as error:
+                raise ActorAway(f"does not answer: {_brief(error)}") from None
+            except ray.exceptions.RayActorError as error:
+                raise ActorGone(f"has lost its actor: {_brief(error)}") from None
+
+    def _actor(self, ray: Any, name: str, namespace: str | None) -> Any:
+        try:
+            return ray.get_actor(name, namespace=namespace or self.namespace)
+        except ValueError:
+            raise ActorGone("has no actor any more") from None
+
+    @contextlib.contextmanager
+    def _said(self, what: str) -> Iterator[Any]:
+        """Translates what Ray raises."""
+        ray = self.connected()
+        try:
+            yield ray
+        except ProviderFailed:
+            raise
+        except Exception as error:  # noqa: BLE001 - Ray raises whatever it got from below
+            raise LaunchFailed(f"{what}: Ray says {_brief(error)}") from None
+
+
+def import_ray() -> Any:
+    """The module `ray`. Raises `MissingExtra`."""
+    try:
+        import ray
+        import ray.exceptions
+        import ray.util.scheduling_strategies
+    except ImportError:
+        raise MissingExtra("ray", "ray") from None
+    return ray
+
+
+def _reach(address: str) -> None:
+    """Raises `OSError` where nobody listens, which Ray would take more than a minute to say."""
+    place = urlsplit(address if "//" in address else f"//{address}")
+    with contextlib.suppress(ValueError):
+        if place.hostname and place.port:
+            socket.create_connection((place.hostname, place.port), ANSWER_S).close()
+
+
+def _group(ray: Any, group: str) -> Any:
+    from ray.util.placement_group import PlacementGroup
+
+    return PlacementGroup(ray.PlacementGroupID(bytes.fromhex(group)))
+
+
+def _brief(error: BaseException) -> str:
+    """An error of Ray's, which may be long, in a line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:400]}" if text else type(error).__name__
+
 
 T = TypeVar("T")
 _STRATEGIES = ("SPREAD", "PACK", "STRICT_SPREAD", "STRICT_PACK")
@@ -55,7 +242,7 @@ class _Actor:
     name: str
 
 
-class RayProvider(BlockingRuntime, OneByOne):
+class RayProvider(BlockingRuntime, SingleServerProvider):
     """Runs servers in a Ray cluster: each in a detached, named actor, in a place of a placement group. (Extra `ray`.)
 
     A program that is connected to Ray already, as a trainer is, has its servers in that cluster. Nodes need this
@@ -109,21 +296,21 @@ class RayProvider(BlockingRuntime, OneByOne):
         max_restarts: int = 3,
         env_vars: Mapping[str, str] | None = None,
         start_timeout_s: float = 60.0,
-        pace: Pace | None = None,
+        pace: StartRate | None = None,
         **settings: Any,
     ):
-        required()
+        import_ray()
         self._target = target
         self._folder = None if folder is None else str(folder)
-        self._cluster = Cluster(address, start, namespace)
+        self._cluster = RayCluster(address, start, namespace)
         self._strategy = strategy
         self._max_restarts = max_restarts
         _checked(strategy, max_restarts, {})
-        self.variables = {**FOR_ITS_OWNER, **variables_of(settings), **(env_vars or {})}
+        self.variables = {**PRIVATE_SERVER_VARIABLES, **variables_of(settings), **(env_vars or {})}
         # Clients are told it before their server is started.
         self.api_key = key_of(self.variables) or (None if KEYS in self.variables else secrets.token_urlsafe(24))
         self.ready_timeout_s = start_timeout_s
-        self.pace = pace or Pace()
+        self.pace = pace or StartRate()
 
     def deployment(self, spec: LaunchSpec) -> Deployment:
         """See `Provider.deployment`."""
@@ -153,14 +340,14 @@ class RayProvider(BlockingRuntime, OneByOne):
                 await self._reserve(deployment, missing)
             await super()._resize(deployment, replicas)
         except BaseException as error:
-            with kept(error):
+            with add_cleanup_note(error):
                 await self._release(groups)
             raise
         await self._release(groups)
 
     async def _reserve(self, deployment: Deployment, places: int) -> None:
         """Adds a placement group, and waits until it has all of its places."""
-        name = f"{deployment.name}-{secrets.token_hex(3)}@{Owner.this()}"
+        name = f"{deployment.name}-{secrets.token_hex(3)}@{OwnerProcess.this()}"
         group = _Group(name, [None] * places)
         deployment.handle.append(group)
         bundles = [self._needs(deployment.spec)] * places
@@ -199,23 +386,25 @@ class RayProvider(BlockingRuntime, OneByOne):
             needs["memory"] = float(spec.resources.memory_bytes)
         return {**needs, **self._options(spec)[2]}
 
-    async def _start_one(self, deployment: Deployment, server: Server) -> None:
+    async def start_server(self, deployment: Deployment, server: Server) -> None:
         spec = deployment.spec
         group, place = next((each, each.servers.index(None)) for each in deployment.handle if None in each.servers)
         group.servers[place] = server
         assert group.id is not None
         found = group.id
-        name = f"{server.name}@{Owner.this()}"
+        name = f"{server.name}@{OwnerProcess.this()}"
         server.handle = _Actor(name)
         restarts = self._options(spec)[1]
         variables = {**deployment.variables, **environment_labels(deployment.labels)}
         # Its environment may be anything that can be pickled here; a server has no use for its options.
-        plan = Plan(spec.changed(env_vars={}, api_key=None), self._folder, variables, self.ready_timeout_s, restarts)
+        plan = ActorPlan(
+            spec.changed(env_vars={}, api_key=None), self._folder, variables, self.ready_timeout_s, restarts
+        )
         await self._asked(lambda: self._cluster.create(name, plan, self._needs(spec), found, place))
         try:
             server.url = await self._address(server)
         except ActorGone as error:
-            raise LaunchFailed(masked(f"the server {error}", deployment.secrets)) from None
+            raise LaunchFailed(redact(f"the server {error}", deployment.secrets)) from None
 
     async def _address(self, server: Server) -> str:
         """Where a server listens, as soon as it does."""
@@ -236,7 +425,7 @@ class RayProvider(BlockingRuntime, OneByOne):
                 raise LaunchFailed(with_tail(f"the server {report.end}", report.log))
         raise LaunchFailed(f"the server {why} within {self.ready_timeout_s:g} s (start_timeout_s)")
 
-    async def _stop_one(self, server: Server) -> None:
+    async def stop_server(self, server: Server) -> None:
         if server.handle is not None:
             await self._asked(lambda: self._cluster.end(server.handle.name), END_S)
 
@@ -255,7 +444,7 @@ class RayProvider(BlockingRuntime, OneByOne):
         except ActorAway:
             return None
 
-    async def _survey(self, deployment: Deployment) -> None:
+    async def refresh_servers(self, deployment: Deployment) -> None:
         there = [server for server in deployment.servers if server.url is not None]  # others are on their way
         await asyncio.gather(*map(self._look, there))
 
@@ -280,14 +469,14 @@ class RayProvider(BlockingRuntime, OneByOne):
             return ""
         return "\n".join(log.splitlines()[-lines:])
 
-    async def _leftovers(self) -> list[Leftover]:
+    async def find_leftovers(self) -> list[Leftover]:
         actors = await self._asked(self._cluster.actors)
         groups = await self._asked(self._cluster.groups)
         found = [_leftover("actor", name, (namespace, name)) for namespace, name in actors]
         found += [_leftover("placement group", name, group) for group, name in groups]
         return [each for each in found if each is not None]
 
-    async def _discard(self, leftover: Leftover) -> None:
+    async def remove_leftover(self, leftover: Leftover) -> None:
         if leftover.kind == "placement group":
             await self._asked(lambda: self._cluster.release(leftover.handle))
         else:
@@ -309,7 +498,7 @@ def _leftover(kind: str, name: str, handle: Any) -> Leftover | None:
     ours, at, owner = name.partition("@")
     if not at or not ours.startswith(_PREFIX):
         return None
-    return Leftover(kind, ours, ours.rpartition("-")[0], Owner.read(owner), handle)
+    return Leftover(kind, ours, ours.rpartition("-")[0], OwnerProcess.read(owner), handle)
 
 
 def _checked(
@@ -327,7 +516,7 @@ def _checked(
 async def _bounded(call: Callable[[], T], limit_s: float) -> T:
     # Ray may wait for its head for as long as it likes: the end of this process does not wait for that.
     task = asyncio.ensure_future(on_thread(call, detached=True))
-    task.add_done_callback(heard)
+    task.add_done_callback(retrieve_exception)
     try:
         done, _ = await asyncio.wait([task], timeout=limit_s)
     except asyncio.CancelledError:

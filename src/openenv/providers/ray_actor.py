@@ -1,4 +1,4 @@
-"""What runs on a node of a Ray cluster: an actor with one server, which it starts again when it has died."""
+"""The Ray actor that runs one server on a node and restarts it. Imported on the nodes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..settings import environ_of_environments
-from .ports import free_port, is_free
-from .process import Process
-from .server_process import LISTENING
+from .local import LISTENING
+from .process import Process, free_port, is_free
 from .spec import LaunchSpec
 from .uv import UVProvider
-
-__all__ = ["Plan", "Report", "ServerActor"]
 
 # Between the end of a server and the next one; twice as long each time.
 PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0
@@ -26,7 +23,7 @@ GLANCE_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ActorPlan:
     """What an actor is told to run.
 
     Attributes:
@@ -45,7 +42,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ActorReport:
     """How a server is.
 
     Attributes:
@@ -67,7 +64,7 @@ class ServerActor:
         host: Address of the node; None asks Ray.
     """
 
-    def __init__(self, plan: Plan, host: str | None = None):
+    def __init__(self, plan: ActorPlan, host: str | None = None):
         self._plan = plan
         self._host = host or _node_address()
         self._port = plan.spec.port or 0
@@ -77,14 +74,14 @@ class ServerActor:
         self._changed = threading.Condition()
         threading.Thread(target=self._run, name="openenv-ray-server", daemon=True).start()
 
-    def report(self, wait_s: float = 0.0) -> Report:
+    def report(self, wait_s: float = 0.0) -> ActorReport:
         """How the server is, as soon as it listens or has ended for good; after `wait_s` in any case."""
         with self._changed:
             self._changed.wait_for(lambda: self._listening or self._end is not None, wait_s)
             end = self._end
             host = f"[{self._host}]" if ":" in self._host else self._host
             url = f"http://{host}:{self._port}" if self._listening and end is None else None
-        return Report(url, end, "" if end is None else self.tail())
+        return ActorReport(url, end, "" if end is None else self.tail())
 
     def tail(self) -> str:
         """The end of its log, without secrets."""

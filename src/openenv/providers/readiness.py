@@ -1,4 +1,4 @@
-"""When a server is ready: when a session can be had there, and not when its port is open."""
+"""Wait until a server accepts a session, not only until its port is open."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 
 from ..errors import LaunchFailed, NotReady, OpenEnvError, UsageError
-from .tail import with_tail
-
-__all__ = ["until_ready"]
+from .redaction import with_tail
 
 Ask = Callable[[], Awaitable[str | None]]
 

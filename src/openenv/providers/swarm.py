@@ -1,25 +1,206 @@
-"""Servers as the tasks of a service of a Docker swarm: on many machines, restarted and replaced by the swarm."""
+"""Servers as replicas of a Docker swarm service (`DockerSwarmProvider`)."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..cleanup import kept
-from ..errors import ProviderFailed, UsageError
-from .blocking import BlockingContainers
-from .capabilities import Capabilities
+from .._exceptions import add_cleanup_note
+from ..errors import LaunchFailed, NotReady, ProviderFailed, UsageError
+from .base import BlockingContainers, Leftover, StartRate
 from .deployment import Deployment, Server
-from .owner import DEPLOYMENT, OWNER, PROVIDER, Owner
-from .pace import Pace
-from .provider import Leftover
-from .spec import LaunchSpec, Resources
-from .swarm_manager import Manager
-from .swarm_request import PUBLISH_MODES, PUBLISHED, STOP_S, mesh_works, service_of
-from .swarm_service import GLANCE_S, Seat, Service
+from .owner import DEPLOYMENT, OWNER, PROVIDER, OwnerProcess
+from .redaction import TAIL_LINES, redact, with_tail
+from .spec import Capabilities, LaunchSpec, Resources
+from .swarm_api import (
+    CONTAINER_PORT,
+    PUBLISH_MODES,
+    PUBLISHED,
+    STOP_S,
+    SwarmManager,
+    TaskSlot,
+    mesh_works,
+    published_as,
+    service_of,
+    slots_of,
+)
 
-__all__ = ["DockerSwarmProvider"]
+GLANCE_S = 0.1
+"""Seconds between two looks at the tasks."""
+# How old what was seen may be: every server of a deployment asks.
+FRESH_S = 0.2
+_REMOVED = "was removed from the swarm"
+
+
+class SwarmService:
+    """What is known of a service. The `handle` of each of its servers is a `Replica`.
+
+    Args:
+        manager: Who is asked.
+        deployment: Whose it is.
+        publish: How services are published there that do not say it themselves.
+
+    Attributes:
+        publish: How it is published.
+        fixed: Whether it has a mode of its own, so that nobody else says how many tasks it has.
+        id: What the swarm knows it by; "" until it is there.
+        replicas: How many tasks it was asked for.
+    """
+
+    def __init__(self, manager: SwarmManager, deployment: Deployment, publish: str):
+        options = dict(deployment.spec.options)
+        self.publish = published_as(options, publish)
+        self.fixed = options.get("mode") is not None
+        self.id = ""
+        self.replicas = 0
+        self._manager = manager
+        self._deployment = deployment
+        self._port = deployment.spec.port or CONTAINER_PORT
+        self._tasks: list[dict[str, Any]] = []
+        self._seen = float("-inf")
+        self._looking = asyncio.Lock()
+
+    def expect(self, replicas: int) -> None:
+        """Counts servers that are about to be started."""
+        servers = self._deployment.servers
+        for _ in range(len(servers), 1 if self.publish == "ingress" else replicas):
+            self._deployment.new_server().handle = Replica(self)
+
+    async def settle(self, timeout_s: float) -> None:
+        """Waits until it has as many tasks as it was asked for, with addresses, and no others.
+
+        Raises:
+            LaunchFailed: One has ended; with the reason, and the end of its log. At once.
+            NotReady: Not in time.
+        """
+        old = {server.handle.slot for server in self._deployment.servers if server.url is not None}
+        began = time.monotonic()
+        while True:
+            slots = await self._slots(0.0)
+            # What has run before is the swarm's to start again.
+            new = [slot for slot in slots.values() if slot.key not in old]
+            failed = next((slot for slot in new if slot.failure is not None), None)
+            if failed is not None:
+                raise await self._failed(failed)
+            if self._complete(slots) and all([await self._url(slot) for slot in new]):
+                break
+            if time.monotonic() - began > timeout_s:
+                why = next((f": one is {slot.state}" for slot in new if not slot.running), "")
+                why = redact(why, self._deployment.secrets)
+                raise NotReady(f"{self.replicas} servers did not run within {timeout_s:g} s (start_timeout_s){why}")
+            await asyncio.sleep(GLANCE_S)
+        await self._place(slots)
+        if self.publish != "ingress":  # nothing stands for those that were counted for a start that failed
+            for server in [each for each in self._deployment.servers if each.handle.slot is None]:
+                self._deployment.servers.remove(server)
+
+    async def running(self) -> int:
+        """How many of its tasks run."""
+        return sum(slot.running for slot in (await self._slots(0.0)).values())
+
+    async def survey(self) -> None:
+        """Sets where the servers are now, and which are gone."""
+        await self._place(await self._slots(0.0))
+
+    async def gone(self, slot: str | None) -> str | None:
+        """Why nothing is in a slot, or in one of all; None while something is there or on its way."""
+        return self._failure(self._these(slot, await self._slots()))
+
+    async def log(self, slot: str | None, lines: int) -> str:
+        """The last lines of what has run in a slot, or in all."""
+        slots = self._these(slot, await self._slots())
+        return await self._manager.log(self.id, tuple(task for each in slots for task in each.tasks), lines)
+
+    def _these(self, slot: str | None, slots: dict[str, TaskSlot]) -> list[TaskSlot]:
+        return [each for each in slots.values() if slot in {None, each.key}]
+
+    async def _slots(self, age_s: float = FRESH_S) -> dict[str, TaskSlot]:
+        async with self._looking:
+            if time.monotonic() - self._seen >= age_s:
+                self._tasks = await self._manager.tasks(self._deployment.name)
+                self._seen = time.monotonic()
+        return slots_of(self._tasks)
+
+    def _complete(self, slots: dict[str, TaskSlot]) -> bool:
+        """Whether there are as many tasks as there should be, and those that were too many have ended."""
+        if self.fixed:
+            return bool(slots)
+        leaving = any(task.get("DesiredState") == "remove" for task in self._tasks)
+        return len(slots) == self.replicas and not leaving
+
+    async def _place(self, slots: dict[str, TaskSlot]) -> None:
+        urls = {key: await self._url(slot) for key, slot in slots.items()}
+        deployment = self._deployment
+        if deployment.handle is not self:
+            return  # it was stopped meanwhile
+        if self.publish == "ingress":
+            for server in deployment.servers:
+                server.url = next(filter(None, urls.values()), server.url)
+                server.gone = None if any(urls.values()) else self._absence(server, list(slots.values()))
+            return
+        self._take_away(slots)
+        for slot in slots.values():
+            self._seat(slot, urls[slot.key])
+
+    def _seat(self, slot: TaskSlot, url: str | None) -> None:
+        """Has a server stand for a slot: the one that does, one for which there was no slot yet, or another one."""
+        servers = self._deployment.servers
+        server = next((each for wanted in (slot.key, None) for each in servers if each.handle.slot == wanted), None)
+        server = server or self._deployment.new_server()
+        server.handle = Replica(self, slot.key)
+        server.url = url or server.url
+        server.gone = None if slot.running else self._absence(server, [slot])
+
+    def _take_away(self, slots: dict[str, TaskSlot]) -> None:
+        for server in list(self._deployment.servers):
+            if server.handle.slot is not None and server.handle.slot not in slots:
+                server.gone = _REMOVED
+                if slots:  # otherwise all of it is gone, which somebody is to see
+                    self._deployment.servers.remove(server)
+
+    async def _url(self, slot: TaskSlot) -> str | None:
+        """The address of what is in a slot, as soon as it runs; by the mesh, that of all slots."""
+        if not slot.running:
+            return None
+        place: str | None = self._manager.host
+        port: int | None = self._port
+        if self.publish == "ingress":
+            port = await self._manager.port(self.id)
+        elif self.publish == "dnsrr":
+            place = next(iter(slot.addresses), None)
+        else:
+            port = slot.ports.get(self._port) or next(iter(slot.ports.values()), None)
+            place = slot.node and await self._manager.address(slot.node)
+        return None if port is None or place is None else f"http://{place}:{port}"
+
+    async def _failed(self, slot: TaskSlot) -> LaunchFailed:
+        log = await self._manager.log(self.id, slot.tasks, TAIL_LINES)
+        advice = ": load it on every node, push it to a registry, or set constraints" if slot.imageless else ""
+        said = with_tail(f"the server {slot.failure}{advice}", log)
+        return LaunchFailed(redact(said, self._deployment.secrets))
+
+    def _absence(self, server: Server, slots: list[TaskSlot]) -> str | None:
+        """Why nothing runs in a server's slots; None while it is on its way for the first time."""
+        reason = self._failure(slots)
+        if reason is None and server.url is not None:
+            reason = f"is being started again ({slots[0].state})"
+        return reason and redact(reason, self._deployment.secrets)
+
+    def _failure(self, slots: list[TaskSlot]) -> str | None:
+        """What has gone wrong in one of some slots, if anything has."""
+        reason = next((each.failure for each in slots if each.failure), None) if slots else _REMOVED
+        return reason and redact(reason, self._deployment.secrets)
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """Where a server is: in a slot of a service; None: in none yet, or behind the mesh, in all."""
+
+    service: SwarmService
+    slot: str | None = None
+
 
 # Seconds that nodes have to end what they were told to, beyond the time that the servers have.
 SLACK_S = 5.0
@@ -69,7 +250,7 @@ class DockerSwarmProvider(BlockingContainers):
         start_timeout_s: float = 120.0,
         ready_timeout_s: float = 60.0,
         gpu_resource: str = "NVIDIA-GPU",
-        pace: Pace | None = None,
+        pace: StartRate | None = None,
     ):
         if publish is not None and publish not in PUBLISH_MODES:
             raise UsageError(f"publish must be one of {', '.join(PUBLISH_MODES)}, got {publish!r}")
@@ -85,8 +266,8 @@ class DockerSwarmProvider(BlockingContainers):
         self._start_timeout_s = start_timeout_s
         self.ready_timeout_s = ready_timeout_s
         self.variables = {"OPENENV_GRACE_S": f"{grace_s:g}"}
-        self.pace = pace or Pace(at_once=16)
-        self._manager = Manager()
+        self.pace = pace or StartRate(at_once=16)
+        self._manager = SwarmManager()
         try:
             if not auto_init_swarm and not self._manager.active():
                 raise ProviderFailed("this Docker engine is in no swarm: docker swarm init, or auto_init_swarm")
@@ -120,8 +301,8 @@ class DockerSwarmProvider(BlockingContainers):
             await self._remove(deployment)
             return
         if deployment.handle is None:
-            deployment.handle = Service(self._manager, deployment, self._publish)
-        service: Service = deployment.handle
+            deployment.handle = SwarmService(self._manager, deployment, self._publish)
+        service: SwarmService = deployment.handle
         if service.id and not await self._manager.services(f"{DEPLOYMENT}={deployment.name}"):
             service.id, service.replicas = "", 0  # somebody has removed it: it is made again
             deployment.servers.clear()
@@ -131,12 +312,12 @@ class DockerSwarmProvider(BlockingContainers):
                 await self._want(deployment, min(replicas, service.replicas + self.pace.at_once))
         except ProviderFailed as error:
             if before:
-                with kept(error):  # those that do not run go first, and nobody's session with them
+                with add_cleanup_note(error):  # those that do not run go first, and nobody's session with them
                     await self._want(deployment, max(before, await service.running()))
             raise
 
     async def _want(self, deployment: Deployment, replicas: int) -> None:
-        service: Service = deployment.handle
+        service: SwarmService = deployment.handle
         if service.id and service.fixed:
             raise UsageError("this service was given a mode of its own, which says how many servers it has")
         service.expect(replicas)
@@ -148,7 +329,7 @@ class DockerSwarmProvider(BlockingContainers):
         await service.settle(self._start_timeout_s)
 
     async def _create(self, deployment: Deployment, replicas: int) -> None:
-        service: Service = deployment.handle
+        service: SwarmService = deployment.handle
         assert deployment.spec.image is not None
         await self._manager.join(self._auto_init)
         if self._network is not None:
@@ -158,21 +339,21 @@ class DockerSwarmProvider(BlockingContainers):
         try:
             service.id = await self._manager.create(image, arguments, deployment.variables)
         except BaseException as error:
-            with kept(error):
+            with add_cleanup_note(error):
                 await self._end(deployment.name)
             raise
 
-    async def _survey(self, deployment: Deployment) -> None:
-        service: Service | None = deployment.handle
+    async def refresh_servers(self, deployment: Deployment) -> None:
+        service: SwarmService | None = deployment.handle
         if service is not None and service.id:
             await service.survey()
 
     async def _gone(self, server: Server) -> str | None:
-        seat: Seat | None = server.handle
+        seat: Replica | None = server.handle
         return None if seat is None or not seat.service.id else await seat.service.gone(seat.slot)
 
     async def _log(self, server: Server, lines: int) -> str:
-        seat: Seat | None = server.handle
+        seat: Replica | None = server.handle
         return "" if seat is None or not seat.service.id else await seat.service.log(seat.slot, lines)
 
     async def _remove(self, deployment: Deployment) -> None:
@@ -180,7 +361,7 @@ class DockerSwarmProvider(BlockingContainers):
             await self._end(deployment.name)
             if self._network is not None:
                 for network in await self._manager.networks(type(self).__name__):
-                    if network["Name"] == self._network and network["Labels"].get(OWNER) == str(Owner.this()):
+                    if network["Name"] == self._network and network["Labels"].get(OWNER) == str(OwnerProcess.this()):
                         await self._manager.remove_network(network["Id"])
         deployment.servers.clear()
         deployment.handle = None
@@ -200,7 +381,7 @@ class DockerSwarmProvider(BlockingContainers):
                 return  # of a node that does not answer: its tasks end when it does
             await asyncio.sleep(GLANCE_S)
 
-    async def _leftovers(self) -> list[Leftover]:
+    async def find_leftovers(self) -> list[Leftover]:
         if not await self._manager.manages():
             return []
         mine = f"{PROVIDER}={type(self).__name__}"
@@ -211,7 +392,7 @@ class DockerSwarmProvider(BlockingContainers):
             *(_leftover("network", each["Name"], each["Labels"], each["Id"]) for each in networks),
         ]
 
-    async def _discard(self, leftover: Leftover) -> None:
+    async def remove_leftover(self, leftover: Leftover) -> None:
         if leftover.kind == "network":
             await self._manager.remove_network(leftover.handle)
         else:
@@ -219,4 +400,4 @@ class DockerSwarmProvider(BlockingContainers):
 
 
 def _leftover(kind: str, name: str, labels: dict[str, str], handle: str) -> Leftover:
-    return Leftover(kind, name, labels.get(DEPLOYMENT, ""), Owner.read(labels.get(OWNER, "")), handle)
+    return Leftover(kind, name, labels.get(DEPLOYMENT, ""), OwnerProcess.read(labels.get(OWNER, "")), handle)

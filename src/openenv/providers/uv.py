@@ -1,4 +1,4 @@
-"""A server from an environment project, with the packages that the project asks for: `uv run`."""
+"""Servers of a project in its own Python environment, by `uv run` (`UVProvider`)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,9 @@ from typing import Any, ClassVar
 
 from ..errors import ProviderFailed, UsageError
 from ..settings import environ_of_environments
-from .capabilities import Capabilities
-from .pace import Pace
-from .server_process import ServerProcess
-from .spec import LaunchSpec
-
-__all__ = ["GIT_URL_PREFIX", "UVProvider"]
+from .base import StartRate
+from .local import ProcessProvider
+from .spec import Capabilities, LaunchSpec
 
 # What a `project_path` that is the address of a repository begins with.
 GIT_URL_PREFIX = "git+"
@@ -26,7 +23,7 @@ SHUTDOWN_S = 2
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - compared with, not bound
 
 
-class UVProvider(ServerProcess):
+class UVProvider(ProcessProvider):
     """Runs the app of a project by `uv run`, which installs what the project needs first.
 
     Args:
@@ -59,7 +56,7 @@ class UVProvider(ServerProcess):
         env_vars: Mapping[str, str] | None = None,
         context_timeout_s: float = 60.0,
         options: tuple[str, ...] = (),
-        pace: Pace | None = None,
+        pace: StartRate | None = None,
     ):
         super().__init__(env_vars, context_timeout_s, pace)
         self.project_path = _absolute(project_path)

@@ -2,22 +2,23 @@
 
 from typing import TYPE_CHECKING
 
-from ..lazy import lazy
-from .recorder import Limits, Recorder, check_folder
-from .tap import Source, Subject, Tap, Tapping
+from .._imports import lazy
+from .recorder import Recorder, RecordingLimits, check_folder
+from .tap import Source, Subject, Tap, TapFactory
 
 if TYPE_CHECKING:
-    from .reader import Episode, Recording, Transition
+    from .reader import Episode, Recording
+    from .transition import Transition
 
 __all__ = [
     "Episode",
-    "Limits",
     "Recorder",
     "Recording",
+    "RecordingLimits",
     "Source",
     "Subject",
     "Tap",
-    "Tapping",
+    "TapFactory",
     "Transition",
     "check_folder",
 ]

@@ -1,4 +1,4 @@
-"""From a file of lines to Parquet: one schema for all environments."""
+"""Convert a file of lines to Parquet: one schema for all environments."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from typing import Annotated, Any, BinaryIO
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from .files import PARQUET, PART
-
-__all__ = ["COLUMNS", "JSON_COLUMNS", "Int64", "Row", "columns_of", "convert", "rows_of"]
+from .storage import PARQUET, PART
 
 # Rows and bytes of a row group: what has to fit into memory.
 GROUP_ROWS = 20_000
@@ -33,7 +31,7 @@ class Versions(Struct):
     environment: str | None = None
 
 
-class Row(Struct):
+class ParquetRow(Struct):
     """One line. What is JSON in it stays encoded."""
 
     episode_id: str | None = None
@@ -57,15 +55,15 @@ class Row(Struct):
     source: Raw = _ABSENT
 
 
-COLUMNS = Row.__struct_fields__
+COLUMNS = ParquetRow.__struct_fields__
 """The columns, in order."""
 JSON_COLUMNS = ("arguments", "action", "step_arguments", "observation", "source")
 """Those that hold text in JSON."""
 
-_decode = msgspec.json.Decoder(Row).decode
+_decode = msgspec.json.Decoder(ParquetRow).decode
 
 
-def rows_of(lines: BinaryIO) -> Iterator[tuple[Row, int]]:
+def rows_of(lines: BinaryIO) -> Iterator[tuple[ParquetRow, int]]:
     """The rows of a file of lines with their sizes; a torn last line is left out.
 
     Raises:
@@ -93,7 +91,7 @@ def schema() -> Any:
     return pa.schema([pa.field(name, kinds[name]) for name in COLUMNS])
 
 
-def columns_of(rows: list[Row]) -> Any:
+def columns_of(rows: list[ParquetRow]) -> Any:
     """Rows as a table (pyarrow's)."""
     import pyarrow as pa
 
@@ -149,8 +147,8 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def _groups(lines: BinaryIO) -> Iterator[list[Row]]:
-    rows: list[Row] = []
+def _groups(lines: BinaryIO) -> Iterator[list[ParquetRow]]:
+    rows: list[ParquetRow] = []
     size = 0
     for row, length in rows_of(lines):
         rows.append(row)

@@ -1,4 +1,4 @@
-"""Where the lines of one process go: a folder, by way of a thread that is out of everybody's way."""
+"""Write the lines of one process into a folder, on a thread of its own so that no step waits for the disk."""
 
 from __future__ import annotations
 
@@ -14,15 +14,10 @@ from typing import NamedTuple
 from weakref import WeakSet
 
 from ..errors import InvalidArgument
-from ..metrics import Count, Gauge, Meter
-from .blobs import Blob, BlobStore
-from .files import file_name, new_stem
-from .janitor import Janitor
-from .journal import Journal
-from .room import Room
-from .tap import Subject, Tap, Tapping
-
-__all__ = ["Limits", "Recorder", "check_folder"]
+from ..telemetry.metrics import Count, Gauge, Meter
+from .compactor import Compactor
+from .storage import Blob, BlobStore, DiskQuota, Journal, file_name, new_stem
+from .tap import Subject, Tap, TapFactory
 
 logger = logging.getLogger("openenv.recording")
 
@@ -41,7 +36,7 @@ PATIENCE_S = 5.0
 MIB = 1024 * 1024
 
 
-class Limits(NamedTuple):
+class RecordingLimits(NamedTuple):
     """How much is recorded.
 
     Attributes:
@@ -76,9 +71,11 @@ class Recorder:
         written, dropped: Lines.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], limits: Limits | None = None, meter: Meter | None = None):
+    def __init__(
+        self, folder: str | os.PathLike[str], limits: RecordingLimits | None = None, meter: Meter | None = None
+    ):
         self.folder = check_folder(folder)
-        self.limits = limits or Limits()
+        self.limits = limits or RecordingLimits()
         self.epoch = time.time() - time.monotonic()
         self.stopped: OSError | None = None
         self.written = self.dropped = 0
@@ -94,14 +91,14 @@ class Recorder:
         self._stem, self._number = new_stem(), 0
         self._journal: Journal | None = None
         self._store = BlobStore(self.folder)
-        self._room = Room(self.folder, self.limits.folder_bytes)
-        self._janitor = Janitor(self.folder)
+        self._room = DiskQuota(self.folder, self.limits.folder_bytes)
+        self._compactor = Compactor(self.folder)
         self._thread: threading.Thread | None = None
         self._ending = threading.Event()
         self._changing = threading.Lock()
         self._writing = threading.Lock()
 
-    def tapping(self, subject: Subject) -> Tapping:
+    def tapping(self, subject: Subject) -> TapFactory:
         """Gives taps to sessions of that subject."""
         tail, share = subject.tail, self.limits.share
 
@@ -157,16 +154,16 @@ class Recorder:
         with self._writing:
             self._write()
             self._end_file()
-            self._janitor.finish(patience_s)
+            self._compactor.finish(patience_s)
 
     def _run(self) -> None:
         with self._writing:
-            self._janitor.look_around(None if self._journal is None else self._journal.path)
+            self._compactor.scan_folder(None if self._journal is None else self._journal.path)
         while not self._ending.wait(PERIOD_S):
             self.epoch = time.time() - time.monotonic()  # the wall clock may have been set
             with self._writing:
                 self._write()
-                self._janitor.work()
+                self._compactor.work()
 
     def _write(self) -> None:
         left = len(self._lines)
@@ -193,7 +190,7 @@ class Recorder:
 
     def _ready(self, line: bytes, blobs: list[Blob]) -> bytes:
         """A line as it is written, when what belongs beside it has been stored."""
-        self._look_for_room()
+        self._check_quota()
         before = self._store.written
         for blob in blobs:
             line = line.replace(blob.token, self._store.put(blob).encode())
@@ -202,7 +199,7 @@ class Recorder:
         return line
 
     def _add(self, lines: list[bytes]) -> None:
-        self._look_for_room()
+        self._check_quota()
         journal = self._journal
         if journal is None:
             self._number += 1
@@ -215,7 +212,7 @@ class Recorder:
         if journal.size >= self.limits.file_bytes:
             self._end_file()
 
-    def _look_for_room(self) -> None:
+    def _check_quota(self) -> None:
         if self._room.is_full():
             raise OSError(
                 f"it holds {self._room.bound} bytes, the most it may (record_max_mb, OPENENV_RECORD_MAX_MB)"
@@ -237,7 +234,7 @@ class Recorder:
             journal.close()
         except OSError as error:
             self._stop(error)
-        self._janitor.take(journal.path, journal.size)
+        self._compactor.take(journal.path, journal.size)
 
     def _stop(self, error: OSError) -> None:
         """Nothing more can be recorded; everything else goes on."""
@@ -295,11 +292,11 @@ def _close_all() -> None:
         recorder.close()
 
 
-def _forked() -> None:
+def _reset_in_child() -> None:
     for recorder in list(_recorders):
         recorder._forked()
 
 
 atexit.register(_close_all)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+    os.register_at_fork(after_in_child=_reset_in_child)

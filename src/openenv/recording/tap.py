@@ -1,26 +1,136 @@
-"""What is recorded of one session: its calls become lines, each when it ends."""
+"""Turn the calls of one session into lines of a record, encoded as JSON with large arrays stored apart."""
 
 from __future__ import annotations
 
 import logging
+import secrets
 import time
+from base64 import b64encode
 from collections.abc import Callable, Mapping
+from itertools import count
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
+from pydantic import BaseModel
 from pydantic_core import to_json
 
 from .. import __version__
+from .._exceptions import from_signal
 from ..errors import OpenEnvError, ProtocolViolation
-from ..interrupts import from_signal
-from ..log_once import warn_once
-from ..protocol.outcome import encode_outcome
-from ..protocol.report import unsendable
-from ..protocol.reward import check_outcome
-from .blobs import Blob
-from .codec import RecordCodec
+from ..protocol.arrays import write_array
+from ..protocol.codecs import Body, JsonCodec
+from ..protocol.encoding import encode_outcome
+from ..protocol.errors import unsendable_error
+from ..protocol.values import (
+    DOLLAR,
+    UNWRITABLE,
+    Portable,
+    check_outcome,
+    encode_plain,
+    is_plain,
+    is_plain_model,
+    is_tight,
+)
+from ..telemetry.logs import warn_once
+from .storage import LARGE_BYTES, Blob, npy_of
 
-__all__ = ["Asked", "Source", "Subject", "Tap", "Tapping", "Track"]
+_MARKS = frozenset({"$bytes", "$array", "$object"})
+# No text of a client's can be taken for one of these: nobody can guess them.
+_SECRET = secrets.token_hex(24)
+_numbers = count()
+_UNKNOWN: Any = object()
+# What was found out of classes, once for each: this is on the path of every step.
+_loose: dict[type[Any], tuple[str, ...] | None] = {}
+
+
+class RecordCodec(JsonCodec):
+    """The JSON of protocol v2, but NaN and infinity are texts, since their bare words are no JSON, and what is large
+    is a `Blob`, whose hash is not known yet.
+
+    One for each tap: between two calls of `take_blobs` it writes one line.
+
+    Attributes:
+        blobs: What is to be stored beside what was written since.
+    """
+
+    def __init__(self) -> None:
+        self.blobs: list[Blob] = []
+        self._portable = Portable(self._of_bytes, self._of_array, _escaped)
+
+    def take_blobs(self) -> list[Blob]:
+        """Takes them away."""
+        blobs, self.blobs = self.blobs, []
+        return blobs
+
+    def encode(self, value: Any) -> bytes:
+        cls = type(value)
+        loose = _loose.get(cls, _UNKNOWN)
+        if loose is _UNKNOWN:
+            loose = _loose[cls] = _loose_fields(cls)
+        try:
+            if loose is None:
+                return self._write(value, False)
+            fields = value.__dict__
+            plain = True
+            for name in loose:
+                if (inside := fields.get(name)) and not is_plain(inside):
+                    plain = False
+            return self._write(fields, plain)
+        except UNWRITABLE as error:
+            raise ValueError(f"cannot be written as JSON: {error}") from error
+
+    def body(self, fields: Mapping[str, Any], plain: bool = False) -> Body:
+        """What came of a call, without what a record does not hold. The dict is changed: nobody needs it again."""
+        assert type(fields) is dict
+        del fields["ok"]
+        fields.pop("metadata", None)
+        reward = fields["reward"]
+        if reward is not None and type(reward) is not float:
+            fields["reward"] = float(reward)  # one type for the column of all environments
+        try:
+            return Body(len(fields), self._write(fields, plain)[1:-1])
+        except UNWRITABLE as error:
+            raise ValueError(f"cannot be written as JSON: {error}") from error
+
+    def _write(self, value: Any, plain: bool) -> bytes:
+        if plain or is_plain(value):
+            try:
+                text = encode_plain(value, "strings")
+            except TypeError:  # not so plain
+                return to_json(self._portable(value), inf_nan_mode="strings")
+            if DOLLAR not in text or b'{"$' not in text:
+                return text
+        return to_json(self._portable(value), inf_nan_mode="strings")
+
+    def _of_bytes(self, data: bytes) -> dict[str, Any]:
+        if len(data) < LARGE_BYTES:
+            return {"$bytes": b64encode(data).decode()}
+        return {"$bytes": {"sha256": self._beside(".bin", data), "size": len(data)}}
+
+    def _of_array(self, array: Any) -> dict[str, Any]:
+        dtype, shape, data = write_array(array)
+        if len(data) < LARGE_BYTES:
+            return {"$array": {"dtype": dtype, "shape": shape, "data": b64encode(data).decode()}}
+        return {
+            "$array": {"dtype": dtype, "shape": shape, "sha256": self._beside(".npy", *npy_of(dtype, shape, data))}
+        }
+
+    def _beside(self, suffix: str, *parts: bytes) -> str:
+        token = f"{_SECRET}{next(_numbers):016x}"
+        self.blobs.append(Blob(token.encode(), suffix, parts))
+        return token
+
+
+def _loose_fields(cls: type[Any]) -> tuple[str, ...] | None:
+    """The fields of a class that may hold what is not plain; None: instances are not simply their dict."""
+    if not issubclass(cls, BaseModel) or not is_plain_model(cls):
+        return None
+    return tuple(name for name, field in cls.model_fields.items() if not is_tight(field.annotation))
+
+
+def _escaped(fields: dict[str, Any]) -> dict[str, Any]:
+    return {"$object": fields} if len(fields) == 1 and not _MARKS.isdisjoint(fields) else fields
+
 
 logger = logging.getLogger("openenv.recording")
 _INT64 = range(-(2**63), 2**63)
@@ -30,11 +140,11 @@ _monotonic = time.monotonic
 _text = msgspec.json.Encoder().encode
 
 
-Tapping = Callable[[str], "Tap | None"]
+TapFactory = Callable[[str], "Tap | None"]
 """Gives the tap of a session of that name; None if it is not among those that are recorded."""
 
 
-class Track(Protocol):
+class LineSink(Protocol):
     """Where lines go. Nothing here waits and nothing fails.
 
     Attributes:
@@ -76,7 +186,7 @@ class Source(NamedTuple):
     step: int
 
 
-Asked = tuple[bytes, float, list[Blob] | None]
+RunningCall = tuple[bytes, float, list[Blob] | None]
 """A call that runs: the start of its line up to what was asked, when it began in monotonic seconds, and what is to be
 stored beside what was asked."""
 
@@ -113,15 +223,15 @@ class Tap:
         "tail",
     )
 
-    def __init__(self, track: Track, tail: bytes, session_id: str):
+    def __init__(self, track: LineSink, tail: bytes, session_id: str):
         self.session_id = session_id
         self.step = 0
         self.tail = tail
-        self.asked: Asked | None = None
+        self.asked: RunningCall | None = None
         self._track = track
         self._codec = RecordCodec()
         self._resets = 0
-        self._returned: tuple[Asked, Any, float] | None = None
+        self._returned: tuple[RunningCall, Any, float] | None = None
         self._episode: str | None = None
         self._head = b""
         self._source = b""
@@ -196,7 +306,7 @@ class Tap:
         """The client has been told that the call failed, whatever becomes of it."""
         self.ended(None, error)
 
-    def answered(self, asked: Asked, payload: Mapping[str, Any]) -> None:
+    def answered(self, asked: RunningCall, payload: Mapping[str, Any]) -> None:
         """A client has the reply to a call: `observation`, `reward`, `done`, and what else goes beside it."""
         observation = payload.get("observation")
         inside = observation if isinstance(observation, dict) else {}
@@ -219,7 +329,7 @@ class Tap:
             unreadable = ProtocolViolation(f"the reply cannot be recorded: {fault}")
             self._add(asked, _monotonic(), _NO_OUTCOME, self._told(unreadable))
 
-    def failed(self, asked: Asked, error: BaseException) -> None:
+    def failed(self, asked: RunningCall, error: BaseException) -> None:
         """A client has an error in place of the reply."""
         self._add(asked, _monotonic(), _NO_OUTCOME, self._told(error))
 
@@ -231,7 +341,7 @@ class Tap:
         self._head = b""
         self._source = b',"source":' + _text(source._asdict())
 
-    def _write(self, asked: Asked, result: Any, error: BaseException | None, ended: float) -> None:
+    def _write(self, asked: RunningCall, result: Any, error: BaseException | None, ended: float) -> None:
         if error is None:
             try:
                 outcome = encode_outcome(result, self._codec).fields
@@ -240,13 +350,13 @@ class Tap:
             except BaseException as fault:  # the edge to foreign code, whose values may raise anything
                 if from_signal(fault):
                     raise
-                error = unsendable(result, fault)
+                error = unsendable_error(result, fault)
         if error is None:
             self._add(asked, ended, outcome, b"null")
         else:
             self._add(asked, ended, _NO_OUTCOME, self._told(error))
 
-    def _add(self, asked: Asked, ended: float, outcome: bytes, error: bytes) -> None:
+    def _add(self, asked: RunningCall, ended: float, outcome: bytes, error: bytes) -> None:
         self.asked = None
         start, began, blobs = asked
         line = b'%b%b,"time":%b,"duration_s":%.6f,"error":%b%b%b' % (

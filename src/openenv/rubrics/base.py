@@ -1,15 +1,88 @@
-"""`Rubric`: a part of a reward, and perhaps a tree of further parts."""
+"""`Rubric`: one part of a reward, with named children; synchronous and asynchronous rubrics share the code here."""
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
+from inspect import getcoroutinelocals, isawaitable, iscoroutine
+from typing import Any, TypeVar
 
-from ..scoring import Score, finite_score, label, reset_of, sheet
-from .settling import Steps, settle
+from .._scoring import Score, current_sheet, finite_score, reset_rubric, rubric_label
 
-__all__ = ["Hook", "PreHook", "Rubric"]
+T = TypeVar("T")
+Steps = Generator[Any, Any, T]
+_PLAIN = frozenset({float, int, bool, type(None), Score})
+
+
+def settle(steps: Steps[T]) -> T | Coroutine[Any, Any, T]:
+    """Runs such code: its result, or from the first awaitable on a coroutine that does the rest."""
+    given: Any = None
+    try:
+        while True:
+            given = steps.send(given)
+            if _waits(given):
+                return _go_on(steps, given)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+
+
+async def _go_on(steps: Steps[T], waiting: Awaitable[Any]) -> T:
+    try:
+        while True:
+            try:
+                given = await waiting
+            except BaseException as error:  # noqa: BLE001 - the generator sees it where it would have been raised
+                given = steps.throw(error)
+            else:
+                given = steps.send(given)
+            while not _waits(given):
+                given = steps.send(given)
+            waiting = given
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    finally:
+        steps.close()
+
+
+def _waits(value: Any) -> bool:
+    return type(value) not in _PLAIN and isawaitable(value)  # the first alone is a tenth of the cost
+
+
+def gather_values(values: Sequence[Any]) -> Any:
+    """Values of which some may be awaitable, as a list; an awaitable of it if there are any, which run concurrently.
+
+    If one of them fails, the others are cancelled and have ended before the error is raised.
+    """
+    return _gathered(values) if any(map(_waits, values)) else list(values)
+
+
+async def _gathered(values: Sequence[Any]) -> list[Any]:
+    results = list(values)
+    tasks = {at: asyncio.ensure_future(value) for at, value in enumerate(values) if _waits(value)}
+    try:
+        await asyncio.gather(*tasks.values())
+    except BaseException:
+        for task in tasks.values():
+            task.cancel()
+        await asyncio.wait(tasks.values())
+        raise
+    for at, task in tasks.items():
+        results[at] = task.result()
+    return results
+
+
+def close_coroutines(values: Sequence[Any]) -> None:
+    """Closes coroutines that nobody will await since a sibling has failed, and what they would have awaited."""
+    for value in values:
+        if iscoroutine(value):
+            if value.cr_code in (_go_on.__code__, _gathered.__code__):
+                held = getcoroutinelocals(value)
+                close_coroutines([held.get("waiting"), *held.get("values", ())])
+            value.close()
+
 
 PreHook = Callable[["Rubric", Any, Any], Any]
 Hook = Callable[["Rubric", Any, Any, float], Any]
@@ -59,7 +132,7 @@ class Rubric(ABC):
             yield pre_hook(self, action, observation)
         score = finite_score((yield self.forward(action, observation)), self)
         self.__dict__["last_score"] = score  # past `__setattr__`, which looks for children
-        page = sheet()
+        page = current_sheet()
         if page is not None:
             page.scores[id(self)] = score
         for hook in self._forward_hooks:
@@ -68,7 +141,7 @@ class Rubric(ABC):
 
     def _note(self, note: str) -> None:
         """Adds a note to the score that is being given, for the metadata of the observation."""
-        page = sheet()
+        page = current_sheet()
         if page is not None:
             page.notes.append((self, note))
 
@@ -96,7 +169,9 @@ class Rubric(ABC):
 
     def _register(self, name: str, child: Rubric) -> None:
         if child is self or any(below is self for below in child.rubrics()):
-            raise ValueError(f"{label(self)} cannot be a part of itself: {name!r} is it, or has it among its parts")
+            raise ValueError(
+                f"{rubric_label(self)} cannot be a part of itself: {name!r} is it, or has it among its parts"
+            )
         # A new dict: the one before may be the class's, or in use by somebody who goes through the children.
         self.__dict__["_rubric_children"] = {**self._rubric_children, name: child}
         child.__dict__["_registered_as"] = name
@@ -136,7 +211,7 @@ class Rubric(ABC):
         """
         below = dict(self.named_rubrics())
         if path not in below:
-            raise KeyError(f"no rubric {path!r} in {label(self)}: it has {', '.join(below) or 'none'}")
+            raise KeyError(f"no rubric {path!r} in {rubric_label(self)}: it has {', '.join(below) or 'none'}")
         return below[path]
 
     # Between episodes and processes
@@ -153,7 +228,7 @@ class Rubric(ABC):
 
     def _resetting(self) -> Steps[None]:
         for child in self._rubric_children.values():
-            yield reset_of(child)
+            yield reset_rubric(child)
 
     def state_dict(self) -> dict[str, Any]:
         """The settings of this rubric and, under the names of its children, theirs; without what is empty."""

@@ -6,10 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from math import isclose, isnan
 from typing import Any, overload
 
-from .base import Rubric
-from .settling import Steps, drop, settle, together
-
-__all__ = ["Gate", "RubricDict", "RubricList", "Sequential", "WeightedSum"]
+from .base import Rubric, Steps, close_coroutines, gather_values, settle
 
 
 class _Numbered(Rubric):
@@ -129,9 +126,9 @@ class WeightedSum(_Numbered):
         try:
             given.extend(rubric(action, observation) for rubric in self._row())
         except BaseException:
-            drop(given)
+            close_coroutines(given)
             raise
-        scores = yield together(given)
+        scores = yield gather_values(given)
         total: float = sum(weight * score for weight, score in zip(self._weights, scores, strict=True))
         return total
 

@@ -9,13 +9,11 @@ from math import isfinite
 from string import Formatter
 from typing import Any
 
+from .._scoring import rubric_label
 from ..errors import JudgeFailed, OpenEnvError
 from ..llm.client import LLMClient
-from ..llm.retry import within
-from ..scoring import label
+from ..llm.service import within
 from .base import Rubric
-
-__all__ = ["LLMJudge"]
 
 logger = logging.getLogger(__name__)
 
@@ -155,14 +153,14 @@ class LLMJudge(Rubric):
             self._doubt(f"the answer's score {found:g} is outside of [0, 1]: taken as {score:g}")
 
     def _doubt(self, note: str) -> None:
-        logger.warning("%s: %s", label(self), note)
+        logger.warning("%s: %s", rubric_label(self), note)
         self._note(note)
 
     def _failed(self, why: str, *, cause: str | None = None) -> JudgeFailed:
         return JudgeFailed(
-            f"{label(self)} gave no score: {why} (the action was executed and has no reward: "
+            f"{rubric_label(self)} gave no score: {why} (the action was executed and has no reward: "
             "leave this step out and reset)",
-            data={"rubric": label(self), "cause": cause},
+            data={"rubric": rubric_label(self), "cause": cause},
         )
 
     def _set(

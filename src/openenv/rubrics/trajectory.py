@@ -7,11 +7,8 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-from ..scoring import finite_score, label
-from .base import Rubric
-from .settling import Steps, settle
-
-__all__ = ["ExponentialDiscountingTrajectoryRubric", "TrajectoryRubric"]
+from .._scoring import finite_score, rubric_label
+from .base import Rubric, Steps, settle
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +63,7 @@ class TrajectoryRubric(Rubric):
             logger.warning(
                 "%s: a step after the end of the episode joins that episode's trajectory: "
                 "call self._reset_rubric() in the environment's reset()",
-                label(self),
+                rubric_label(self),
             )
             self._final = None
         self._trajectory.append((action, observation))

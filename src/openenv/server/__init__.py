@@ -1,6 +1,6 @@
 """The ASGI app that serves an environment, and the fast WebSocket path inside uvicorn."""
 
 from .app import create_app, create_fastapi_app
-from .environment_server import HTTPEnvServer
+from .server import HTTPEnvServer
 
 __all__ = ["HTTPEnvServer", "create_app", "create_fastapi_app"]

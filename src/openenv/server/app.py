@@ -1,18 +1,61 @@
-"""From an environment class to an app: assembly, no behaviour."""
+"""Make the app that serves an environment: assembly, no behaviour."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import FastAPI
+from pydantic import BaseModel
 
 from .. import __version__
 from ..settings import ServerSettings
 from ..types import ConcurrencyConfig, ServerMode, State
-from .environment_server import HTTPEnvServer
+from .server import HTTPEnvServer
 
-__all__ = ["create_app", "create_fastapi_app", "create_web_interface_app"]
+
+@dataclass
+class GetEndpointConfig:
+    """One GET route.
+
+    Attributes:
+        path: Its path.
+        handler: Returns the response. It is called on the event loop, so it must not block.
+        response_model: What FastAPI validates the response with.
+        tag: The group of the route in the OpenAPI document.
+        summary: One line about it, for that document.
+        description: More about it, for that document.
+    """
+
+    path: str
+    handler: Callable[[], BaseModel | dict[str, Any]]
+    response_model: type[BaseModel] | type[dict[str, Any]]
+    tag: str
+    summary: str
+    description: str
+
+
+def register_get_endpoints(app: FastAPI, configs: Iterable[GetEndpointConfig]) -> None:
+    """Adds a GET route to an app for each entry of a list."""
+    for config in configs:
+        app.add_api_route(
+            config.path,
+            _endpoint(config.handler),
+            methods=["GET"],
+            response_model=config.response_model,
+            tags=[config.tag],
+            summary=config.summary,
+            description=config.description,
+        )
+
+
+def _endpoint(handler: Callable[[], Any]) -> Callable[[], Any]:
+    # FastAPI runs a synchronous function on another thread; handlers here run on the event loop.
+    async def endpoint() -> Any:
+        return handler()
+
+    return endpoint
 
 
 def create_app(
@@ -69,7 +112,7 @@ def create_app(
     )
     server.register_routes(app, mode=mode)
     if gradio_builder is not None and server.settings.web_interface and not server.porter.production:
-        from .gradio import add_page
+        from .page.gradio import add_page
 
         add_page(app, server, gradio_builder, title_override)
     return app

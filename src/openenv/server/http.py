@@ -1,33 +1,154 @@
-"""The HTTP endpoints: facts about the server, and reset, step and state for callers without WebSocket.
-
-A request that names no session stands alone: it gets an environment of its own, which is closed with the response.
-"""
+"""The HTTP endpoints: facts about the server, sessions, reset, step and state, and the task API."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from fastapi import Request, Response
+from fastapi.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ..errors import OpenEnvError, StepTimeout
-from ..execution import Done
+from ..errors import OpenEnvError, StepTimeout, UsageError
+from ..messages import (
+    GetTaskRangeRequest,
+    GetTaskRequest,
+    HealthResponse,
+    ListTasksRequest,
+    NumTasksRequest,
+    ResetRequest,
+    StepRequest,
+)
 from ..protocol import encode_observation, encode_state
-from ..protocol.report import UNSEEDED
-from ..sessions import Session
-from ..sessions.waiting import opened_session, result_of
-from ..types import EnvironmentMetadata, HealthResponse, ResetRequest, StepRequest
-from .environment_server import HTTPEnvServer
-from .guard import visitor_of
-from .http_sessions import Call, in_session, json_response
+from ..protocol.errors import UNSEEDED
+from ..runtime.executor import Done
+from ..runtime.manager import opened_session, result_of
+from ..runtime.session import Session
+from ..types import EnvironmentMetadata
+from .error_handlers import error_response
 from .metadata import environment_metadata
-from .stay import LONGEST_S
+from .middleware import principal_of, request_head
+from .proxy import forward_to_owner
+from .server import HTTPEnvServer
+from .shared_sessions import LONGEST_S, SharedSession, StartCall
+from .task_provider import TasksUnsupported, ask_environment, encode_tasks, splits_of
 
-__all__ = ["health", "metadata", "ready", "reset", "schema", "seconds_of", "server_of", "sessions", "state", "step"]
+HEADER = "X-Session-ID"
+TOKEN_HEADER = "X-Session-Token"  # noqa: S105 - the name of a header
+COOKIE = "openenv_session"
+
+
+class HTTPCall(NamedTuple):
+    """What a request wants done with its session.
+
+    Attributes:
+        start: Begins it.
+        encode: Makes the body of the answer of its result, before the session does anything else.
+        timeout_s: Seconds that it may take; None: without end.
+    """
+
+    start: StartCall
+    encode: Callable[[Session, Any], bytes]
+    timeout_s: float | None = None
+
+
+async def open_(request: Request) -> Response:
+    """Opens a session: later requests name it in the header `X-Session-ID`, or by the cookie that comes with this."""
+    server = _server(request)
+    stay = await server.stays.open(principal_of(request.scope, server))
+    if await request.is_disconnected():  # nobody will ever name it
+        await stay.close()
+    manager = server.manager
+    slot = {"active_sessions": manager.held, "max_sessions": manager.limits.max_sessions}
+    idle = manager.limits.idle_timeout_s
+    response = JSONResponse({"session_id": stay.id, "token": stay.token, "slot": slot, "idle_timeout_s": idle})
+    set_session_cookie(request, response, stay)
+    return response
+
+
+async def close(request: Request, session_id: str) -> Response:
+    """Closes a session. Closing it again is no error; one that never was is unknown."""
+    server = _server(request)
+    answer = await forward_to_owner(request, server, session_id)
+    if answer is None:
+        visitor = principal_of(request.scope, server)
+        stay = server.stays.look_up(session_id, visitor, request.headers.get(TOKEN_HEADER))
+        await stay.close()
+        answer = JSONResponse({"session_id": stay.id, "closed": True})
+        if request.cookies.get(COOKIE) == stay.id:
+            answer.delete_cookie(COOKIE, path=_path(request), httponly=True, samesite="strict")
+    return answer
+
+
+async def call_in_session(request: Request, server: HTTPEnvServer, call: HTTPCall) -> Response | None:
+    """Does a call in the session that a request names; in another worker process if it is there.
+
+    Returns:
+        The response; None if the request names no session.
+
+    Raises:
+        UnknownSession: There is none of that name.
+        Unauthorized: It was opened with another key.
+        OpenEnvError: What the call failed with.
+    """
+    stay = await shared_session_of(request, server, call.timeout_s)
+    if not isinstance(stay, SharedSession):
+        return stay
+    return json_response(await stay.call(call.start, call.timeout_s, partial(call.encode, stay.session)))
+
+
+async def shared_session_of(
+    request: Request, server: HTTPEnvServer, timeout_s: float | None = None
+) -> SharedSession | Response | None:
+    """The session that a request names; the answer of the worker process that has it, if that is another one.
+
+    Args:
+        request: Names it in the header, else in the cookie.
+        server: That got the request.
+        timeout_s: The time that the request gives its own call.
+
+    Returns:
+        None if the request names no session.
+
+    Raises:
+        UnknownSession: There is none of that name.
+        Unauthorized: It was opened with another key.
+        SessionLost: Its worker process has ended.
+    """
+    named = request.headers.get(HEADER)
+    named = request.cookies.get(COOKIE) if named is None else named
+    if named is None:
+        return None
+    answer = await forward_to_owner(request, server, named, timeout_s)
+    if answer is not None:
+        return answer
+    return server.stays.find(named, principal_of(request.scope, server), request.headers.get(TOKEN_HEADER))
+
+
+def set_session_cookie(request: Request, response: Response, stay: SharedSession) -> None:
+    """Has the browser name the session from now on."""
+    secure = request.url.scheme == "https"
+    response.set_cookie(COOKIE, stay.id, path=_path(request), secure=secure, httponly=True, samesite="strict")
+
+
+def json_response(body: bytes, status: int = 200) -> Response:
+    """One that is encoded already."""
+    return Response(body, status, media_type="application/json")
+
+
+def _server(request: Request) -> HTTPEnvServer:
+    server = request.app.state.openenv
+    assert isinstance(server, HTTPEnvServer)
+    return server
+
+
+def _path(request: Request) -> str:
+    """Where the app lies: the cookie is for no other one of its host."""
+    return str(request.scope.get("root_path") or "/")
 
 
 async def health() -> HealthResponse:
@@ -73,8 +194,8 @@ async def reset(request: Request, body: ResetRequest | None = None) -> Response:
     def start(session: Session, done: Done) -> None:
         session.reset(arguments, done)
 
-    call = Call(start, encode, seconds_of(arguments.get("timeout_s")))
-    return await in_session(request, server, call) or await _alone(request, server, call)
+    call = HTTPCall(start, encode, seconds_of(arguments.get("timeout_s")))
+    return await call_in_session(request, server, call) or await _call_in_own_session(request, server, call)
 
 
 async def step(request: Request, body: StepRequest) -> Response:
@@ -89,32 +210,32 @@ async def step(request: Request, body: StepRequest) -> Response:
     def start(session: Session, done: Done) -> None:
         session.step_with(action, arguments, done)
 
-    call = Call(start, lambda _, observation: encode_observation(observation, complete=True), body.timeout_s)
-    answer = await in_session(request, server, call)
+    call = HTTPCall(start, lambda _, observation: encode_observation(observation, complete=True), body.timeout_s)
+    answer = await call_in_session(request, server, call)
     if answer is None:
         async with _deadline(body.timeout_s):
-            answer = await _alone(request, server, call)
+            answer = await _call_in_own_session(request, server, call)
     return answer
 
 
 async def state(request: Request) -> Response:
     """The environment's state: that of the session that is named, else of a new one."""
     server = server_of(request)
-    call = Call(Session.read_state, lambda _, state: encode_state(state))
-    return await in_session(request, server, call) or await _alone(request, server, call)
+    call = HTTPCall(Session.read_state, lambda _, state: encode_state(state))
+    return await call_in_session(request, server, call) or await _call_in_own_session(request, server, call)
 
 
-async def _alone(request: Request, server: HTTPEnvServer, call: Call) -> Response:
+async def _call_in_own_session(request: Request, server: HTTPEnvServer, call: HTTPCall) -> Response:
     """Does a call in a session of its own."""
-    async with _session(server, request) as session:
+    async with _own_session(server, request) as session:
         result = await result_of(partial(call.start, session))
         return json_response(call.encode(session, result))
 
 
 @asynccontextmanager
-async def _session(server: HTTPEnvServer, request: Request) -> AsyncIterator[Session]:
+async def _own_session(server: HTTPEnvServer, request: Request) -> AsyncIterator[Session]:
     """A session for one request, whose call is stopped if the request has no more time for it."""
-    visitor = visitor_of(request.scope, server)
+    visitor = principal_of(request.scope, server)
     async with opened_session(server.manager, visitor.holder, visitor.peer) as session:
         try:
             yield session
@@ -138,10 +259,87 @@ def server_of(request: Request) -> HTTPEnvServer:
     """The server behind an endpoint, whose client was let in. Raises `Unauthorized` where the guard did not ask."""
     server = request.app.state.openenv
     assert isinstance(server, HTTPEnvServer)
-    visitor_of(request.scope, server)
+    principal_of(request.scope, server)
     return server
 
 
 def seconds_of(value: Any) -> float | None:
     """A time limit among arguments that may hold anything."""
     return float(min(value, LONGEST_S)) if isinstance(value, (int, float)) and value > 0 else None
+
+
+NOT_IMPLEMENTED, NOT_FOUND = 501, 404
+_ENDPOINTS = frozenset({"splits", "tasks", "num_tasks", "task", "task_range"})
+
+
+async def environments(request: Request) -> list[str]:
+    """The names of the environments that are served here: one."""
+    return [server_of(request).env_name]
+
+
+async def splits(request: Request) -> Response:
+    """The splits of the environment's tasks, each with its name and type."""
+    told = await _ask_tasks(request, "list_splits")
+    return told if isinstance(told, Response) else _tasks_response(splits_of(told))
+
+
+async def tasks(request: Request, body: ListTasksRequest) -> Response:
+    """Every task of a split."""
+    told = await _ask_tasks(request, "list_tasks", split=body.split)
+    return (
+        told
+        if isinstance(told, Response)
+        else _tasks_response({"tasks": told, "env_name": server_of(request).env_name})
+    )
+
+
+async def num_tasks(request: Request, body: NumTasksRequest) -> Response:
+    """How many tasks a split has."""
+    told = await _ask_tasks(request, "num_tasks", split=body.split)
+    return told if isinstance(told, Response) else _tasks_response({"num_tasks": told})
+
+
+async def task(request: Request, body: GetTaskRequest) -> Response:
+    """One task of a split, counted from 0."""
+    told = await _ask_tasks(request, "get_task", split=body.split, index=body.index)
+    return told if isinstance(told, Response) else _tasks_response({"task": told})
+
+
+async def task_range(request: Request, body: GetTaskRangeRequest) -> Response:
+    """The tasks of a split from `start` to the one before `stop`."""
+    told = await _ask_tasks(request, "get_task_range", split=body.split, start=body.start, stop=body.stop)
+    return told if isinstance(told, Response) else _tasks_response({"tasks": told})
+
+
+class TaskRouteFallback:
+    """Answers what no route matches: asked for the tasks of another environment, it says which one there is.
+
+    Args:
+        otherwise: Answers all else.
+        name: The environment that there is.
+    """
+
+    def __init__(self, otherwise: ASGIApp, name: str):
+        self._otherwise = otherwise
+        self._name = name
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = self._otherwise
+        if scope["type"] == "http":
+            _, *names = request_head(scope).path.split("/")
+            if len(names) == 2 and names[1] in _ENDPOINTS and names[0] != self._name:
+                unknown = f"no environment {names[0]!r:.80} on this server: it serves {self._name!r}"
+                answer = error_response(UsageError(unknown), NOT_FOUND)
+        await answer(scope, receive, send)
+
+
+async def _ask_tasks(request: Request, method: str, **arguments: Any) -> Any:
+    server = server_of(request)
+    try:
+        return await ask_environment(server, principal_of(request.scope, server), method, **arguments)
+    except TasksUnsupported as error:
+        return error_response(UsageError(error.message), NOT_IMPLEMENTED)
+
+
+def _tasks_response(answer: Any) -> Response:
+    return Response(encode_tasks(answer), media_type="application/json")

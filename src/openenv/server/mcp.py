@@ -1,4 +1,4 @@
-"""`/mcp`: the tools of environments for clients of the Model Context Protocol, over HTTP and WebSocket."""
+"""The endpoint `/mcp`: tools of environments for clients of the Model Context Protocol, over HTTP and WebSocket."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ from typing import Any
 from fastapi import Request, Response, WebSocket
 
 from ..errors import OpenEnvError, UnknownSession
-from ..protocol.jsonrpc import Fault, Fields, JsonRpcErrorCode, encode, error_reply, read
-from .environment_server import HTTPEnvServer
-from .forward import forwarded
-from .guard import visitor_of
-from .mcp_methods import VERSIONS, Conversation, fault_of
-from .stays import Stay
-from .visitor import Visitor
-
-__all__ = ["MCP_PATH", "delete", "post", "socket", "stream"]
+from ..protocol.jsonrpc import Fields, JsonRpcErrorCode, RpcError, encode, error_reply, read
+from .auth import Principal
+from .mcp_methods import VERSIONS, MCPConversation, jsonrpc_fault
+from .middleware import principal_of
+from .proxy import forward_to_owner
+from .server import HTTPEnvServer
+from .shared_sessions import SharedSession
 
 logger = logging.getLogger("openenv.server")
 
@@ -39,53 +37,53 @@ async def post(request: Request) -> Response:
     which `openenv/session/create` gives. Without one, a tool call gets an environment of its own.
     """
     server = _server(request)
-    visitor = visitor_of(request.scope, server)
-    refused = _refused(request)
+    visitor = principal_of(request.scope, server)
+    refused = _header_error(request)
     if refused is not None:
         return refused
     try:
         value = read(await request.body())
-    except Fault as fault:
+    except RpcError as fault:
         return _reply(error_reply(None, fault))
     named = request.headers.get(SESSION_HEADER)
     elsewhere = named or _session_of(value)
     if elsewhere is not None:
         try:
-            answered = await forwarded(request, server, elsewhere)
+            answered = await forward_to_owner(request, server, elsewhere)
         except OpenEnvError as error:
-            return _reply(error_reply(_id_of(value), fault_of(error)), 200 if named is None else 404)
+            return _reply(error_reply(_id_of(value), jsonrpc_fault(error)), 200 if named is None else 404)
         if answered is not None:
             return answered
-    stay: Stay | None = None
+    stay: SharedSession | None = None
     if named is not None:
         try:
             stay = server.stays.find(named, visitor)
         except UnknownSession as error:
-            return _reply(error_reply(_id_of(value), _gone(error)), 404)
-    return await _answered(request, server, visitor, stay, value)
+            return _reply(error_reply(_id_of(value), _session_not_found(error)), 404)
+    return await _answer_post(request, server, visitor, stay, value)
 
 
 async def delete(request: Request) -> Response:
     """Ends the session that the header Mcp-Session-Id names."""
     server = _server(request)
-    visitor = visitor_of(request.scope, server)
+    visitor = principal_of(request.scope, server)
     named = request.headers.get(SESSION_HEADER)
     if named is None:
-        fault = Fault(JsonRpcErrorCode.INVALID_REQUEST, "DELETE /mcp needs the header Mcp-Session-Id")
+        fault = RpcError(JsonRpcErrorCode.INVALID_REQUEST, "DELETE /mcp needs the header Mcp-Session-Id")
         return _reply(error_reply(None, fault), 400)
     try:
-        answered = await forwarded(request, server, named)
+        answered = await forward_to_owner(request, server, named)
         if answered is None:
             await server.stays.find(named, visitor).close()
             answered = Response(status_code=200)
     except UnknownSession as error:
-        return _reply(error_reply(None, _gone(error)), 404)
+        return _reply(error_reply(None, _session_not_found(error)), 404)
     return answered
 
 
 async def stream(request: Request) -> Response:
     """Refuses a stream of the server's own messages: it has none."""
-    fault = Fault(JsonRpcErrorCode.INVALID_REQUEST, "this server sends nothing by itself: POST requests to /mcp")
+    fault = RpcError(JsonRpcErrorCode.INVALID_REQUEST, "this server sends nothing by itself: POST requests to /mcp")
     return _reply(error_reply(None, fault), 405, {"allow": "POST, DELETE"})
 
 
@@ -93,11 +91,11 @@ async def socket(websocket: WebSocket) -> None:
     """One client over WebSocket: requests one after the other, and a session that lives as long as the connection."""
     server = websocket.app.state.openenv
     assert isinstance(server, HTTPEnvServer)
-    visitor = visitor_of(websocket.scope, server)
+    visitor = principal_of(websocket.scope, server)
     offered = websocket.scope.get("subprotocols") or ()
     await websocket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else None)
-    conversation = Conversation(server, visitor, keeps=True)
-    frames = _Frames(server.settings.max_in_flight, server.settings.max_message_bytes)
+    conversation = MCPConversation(server, visitor, keeps=True)
+    frames = _FrameQueue(server.settings.max_in_flight, server.settings.max_message_bytes)
     # Read all the time, so that a client which leaves is noticed in the middle of a call.
     reading = asyncio.create_task(_read(websocket, frames))
     serving = asyncio.create_task(_serve(websocket, frames, conversation))
@@ -111,7 +109,7 @@ async def socket(websocket: WebSocket) -> None:
         conversation.end()
 
 
-class _Frames:
+class _FrameQueue:
     """A queue of frames, bounded by their number and by their bytes. One frame always fits into an empty queue.
 
     Args:
@@ -146,13 +144,13 @@ class _Frames:
         return fits or not self._waiting
 
 
-async def _read(websocket: WebSocket, frames: _Frames) -> None:
+async def _read(websocket: WebSocket, frames: _FrameQueue) -> None:
     while (message := await websocket.receive())["type"] != "websocket.disconnect":
         text = message.get("text")
         await frames.put(text if text is not None else message.get("bytes") or b"")
 
 
-async def _serve(websocket: WebSocket, frames: _Frames, conversation: Conversation) -> None:
+async def _serve(websocket: WebSocket, frames: _FrameQueue, conversation: MCPConversation) -> None:
     settings = websocket.app.state.openenv.settings
     while len(text := await frames.get()) <= settings.max_message_bytes:
         reply = await _reply_to(conversation, text, settings.max_batch)
@@ -161,21 +159,21 @@ async def _serve(websocket: WebSocket, frames: _Frames, conversation: Conversati
     await websocket.close(CLOSE_TOO_BIG)
 
 
-async def _reply_to(conversation: Conversation, text: str | bytes, most: int) -> Fields | list[Fields] | None:
+async def _reply_to(conversation: MCPConversation, text: str | bytes, most: int) -> Fields | list[Fields] | None:
     try:
         return await _replies(conversation, read(text), most)
-    except Fault as fault:
+    except RpcError as fault:
         return error_reply(None, fault)
 
 
-async def _answered(
-    request: Request, server: HTTPEnvServer, visitor: Visitor, stay: Stay | None, value: Any
+async def _answer_post(
+    request: Request, server: HTTPEnvServer, visitor: Principal, stay: SharedSession | None, value: Any
 ) -> Response:
     standard = stay is not None or VERSION_HEADER in request.headers
-    conversation = Conversation(server, visitor, stay=stay, standard=standard)
+    conversation = MCPConversation(server, visitor, stay=stay, standard=standard)
     try:
         replies = await _replies(conversation, value, server.settings.max_batch)
-    except Fault as fault:
+    except RpcError as fault:
         return _reply(error_reply(None, fault))
     except BaseException:
         conversation.give_up()
@@ -190,7 +188,7 @@ async def _answered(
     return _reply(replies, 200, headers)
 
 
-async def _replies(conversation: Conversation, value: Any, most: int) -> Fields | list[Fields] | None:
+async def _replies(conversation: MCPConversation, value: Any, most: int) -> Fields | list[Fields] | None:
     """The reply to a message; those to a list of them, in its order.
 
     Raises:
@@ -200,23 +198,25 @@ async def _replies(conversation: Conversation, value: Any, most: int) -> Fields 
         return await conversation.answer(value)
     if not 0 < len(value) <= most:
         limit = f"a batch holds 1 to {most} requests (max_batch, OPENENV_MAX_BATCH), not {len(value)}"
-        raise Fault(JsonRpcErrorCode.INVALID_REQUEST, limit)
+        raise RpcError(JsonRpcErrorCode.INVALID_REQUEST, limit)
     replies = [reply for each in value if (reply := await conversation.answer(each)) is not None]
     return replies or None
 
 
-def _refused(request: Request) -> Response | None:
+def _header_error(request: Request) -> Response | None:
     """The answer to headers that cannot be met; None where they can."""
     accepted = [part.partition(";")[0].strip() for part in request.headers.get("accept", "*/*").split(",")]
     if not any(kind in _ANSWERS for kind in accepted):
-        fault = Fault(JsonRpcErrorCode.INVALID_REQUEST, "answers are application/json: name it in the header Accept")
+        fault = RpcError(
+            JsonRpcErrorCode.INVALID_REQUEST, "answers are application/json: name it in the header Accept"
+        )
         return _reply(error_reply(None, fault), 406)
     version = request.headers.get(VERSION_HEADER)
     if version is None or version in VERSIONS:
         return None
     facts = {"supported": list(VERSIONS), "requested": version}
     message = f"MCP-Protocol-Version {version!r} is not spoken here: begin with initialize, in one of {VERSIONS}"
-    return _reply(error_reply(None, Fault(UNSUPPORTED_VERSION, message, facts)), 400)
+    return _reply(error_reply(None, RpcError(UNSUPPORTED_VERSION, message, facts)), 400)
 
 
 def _session_of(value: Any) -> str | None:
@@ -231,8 +231,8 @@ def _id_of(value: Any) -> Any:
     return found if isinstance(found, (str, int)) else None
 
 
-def _gone(error: UnknownSession) -> Fault:
-    return Fault(JsonRpcErrorCode.INVALID_REQUEST, f"Session not found: {error.message}; begin with initialize")
+def _session_not_found(error: UnknownSession) -> RpcError:
+    return RpcError(JsonRpcErrorCode.INVALID_REQUEST, f"Session not found: {error.message}; begin with initialize")
 
 
 def _server(request: Request) -> HTTPEnvServer:

@@ -1,4 +1,4 @@
-"""What can be asked over `/mcp`, method by method: one table for HTTP and WebSocket."""
+"""The MCP methods of a server, for `/mcp`, for `mcp` frames of v1 and for `mcp` requests of v2."""
 
 from __future__ import annotations
 
@@ -8,18 +8,46 @@ from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from ..errors import CapacityError, OpenEnvError, UnknownSession
-from ..mcp.methods import NO_TOOLS, Ask, answer, outcome_of, read_call
-from ..mcp.types import McpMethod
-from ..protocol.jsonrpc import Fault, Fields, JsonRpcErrorCode, Request, error_reply, read_one, result_reply
-from ..sessions.waiting import opened_session, result_of
-from .mcp_class import has_tools
-from .stays import Stay
-from .visitor import Visitor
+from ..mcp.environment import NO_TOOLS, FactoryInMode, MCPEnvironment, ToolRequest, answer, outcome_of, read_call
+from ..mcp.types import GENERIC_ACTIONS, McpMethod, with_tools
+from ..protocol.jsonrpc import Fields, JsonRpcErrorCode, RpcError, RpcRequest, error_reply, read_one, result_reply
+from ..runtime.executor import Done
+from ..runtime.manager import opened_session, result_of
+from ..runtime.profile import class_of
+from ..runtime.session import Session
+from .auth import Principal
+from .shared_sessions import SharedSession
 
 if TYPE_CHECKING:
-    from .environment_server import HTTPEnvServer
+    from .server import HTTPEnvServer
 
-__all__ = ["VERSIONS", "Conversation", "fault_of"]
+
+def has_tools(factory: Callable[[], Any]) -> bool:
+    """Whether its environments may have tools, as far as that can be told without making one."""
+    cls = class_of(factory)
+    return cls is None or issubclass(cls, MCPEnvironment)
+
+
+def action_type_of(factory: Callable[[], Any], action_cls: Any) -> Any:
+    """What clients may send for a step: tool actions too, if the environment has tools.
+
+    Of a factory that does not say what it makes, only if its action class leaves it open what an action is.
+    """
+    cls = class_of(factory)
+    known = cls is not None and issubclass(cls, MCPEnvironment)
+    return with_tools(action_cls) if known or (cls is None and action_cls in GENERIC_ACTIONS) else action_cls
+
+
+def factory_of(factory: Callable[[], Any], mode: str) -> Callable[[], Any]:
+    """The factory, whose environments are told the mode if they have tools that one mode alone has."""
+    return FactoryInMode(factory).of(mode) if has_tools(factory) else factory
+
+
+def set_mode(factory: Callable[[], Any], mode: str) -> None:
+    """Another mode, before anything was made."""
+    if isinstance(factory, FactoryInMode):
+        factory.of(mode)
+
 
 VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 """Revisions of the MCP specification, with a handshake, that are spoken here."""
@@ -27,7 +55,7 @@ VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 _NOTIFICATION = "notifications/"
 
 
-class Conversation:
+class MCPConversation:
     """What one client asks, over one connection or by one request.
 
     Args:
@@ -46,14 +74,14 @@ class Conversation:
     def __init__(
         self,
         server: HTTPEnvServer,
-        visitor: Visitor,
+        visitor: Principal,
         *,
-        stay: Stay | None = None,
+        stay: SharedSession | None = None,
         keeps: bool = False,
         standard: bool = False,
     ):
         self.stay = stay
-        self.opened: list[Stay] = []
+        self.opened: list[SharedSession] = []
         self._server = server
         self._visitor = visitor
         self._keeps = keeps
@@ -70,10 +98,10 @@ class Conversation:
             if not request.expects and (self._standard or request.method.startswith(_NOTIFICATION)):
                 return None
             return result_reply(request_id, await self._do(request))
-        except Fault as fault:
+        except RpcError as fault:
             return error_reply(request_id, fault)
         except OpenEnvError as error:
-            return error_reply(request_id, fault_of(error))
+            return error_reply(request_id, jsonrpc_fault(error))
 
     def end(self) -> None:
         """Ends the session that was opened and kept."""
@@ -86,14 +114,16 @@ class Conversation:
         for stay in self.opened:
             stay.depart("its client has left while it was opened")
 
-    async def _do(self, request: Request) -> Any:
+    async def _do(self, request: RpcRequest) -> Any:
         method = _METHODS.get(request.method)
         if method is None:
             known = ", ".join(_METHODS)
-            raise Fault(JsonRpcErrorCode.METHOD_NOT_FOUND, f"Method not found: {request.method}; there are {known}")
+            raise RpcError(
+                JsonRpcErrorCode.METHOD_NOT_FOUND, f"Method not found: {request.method}; there are {known}"
+            )
         return await method(self, request)
 
-    async def initialize(self, request: Request) -> Fields:
+    async def initialize(self, request: RpcRequest) -> Fields:
         """The handshake of the MCP specification: opens a session whose episode has begun."""
         self._check_tools()
         asked = request.params.get("protocolVersion")
@@ -106,11 +136,11 @@ class Conversation:
             "serverInfo": {"name": self._server.env_name, "version": __version__},
         }
 
-    async def ping(self, request: Request) -> Fields:
+    async def ping(self, request: RpcRequest) -> Fields:
         """Says that there is somebody."""
         return {}
 
-    async def use_tools(self, request: Request) -> Any:
+    async def use_tools(self, request: RpcRequest) -> Any:
         """Lists tools, or calls one."""
         ask = read_call(request.method, request.params, self._standard)
         self._check_tools()
@@ -127,7 +157,7 @@ class Conversation:
                 await result_of(partial(session.reset, {}))
             return outcome_of(await result_of(partial(session.call, answer, ask)))
 
-    async def create_session(self, request: Request) -> Fields:
+    async def create_session(self, request: RpcRequest) -> Fields:
         """A session that later requests name by `params.session_id`."""
         if self._keeps and self.stay is not None:
             return {"session_id": self.stay.id}
@@ -136,18 +166,18 @@ class Conversation:
             self.stay = stay
         return {"session_id": stay.id}
 
-    async def close_session(self, request: Request) -> Fields:
+    async def close_session(self, request: RpcRequest) -> Fields:
         """Ends one."""
         session_id = request.params.get("session_id")
         if session_id is None:
-            raise Fault(JsonRpcErrorCode.INVALID_PARAMS, "Invalid params - 'session_id' is required")
+            raise RpcError(JsonRpcErrorCode.INVALID_PARAMS, "Invalid params - 'session_id' is required")
         stay = self._find(session_id)
         if stay is self.stay:
             self.stay = None
         await stay.close()
         return {"session_id": stay.id, "closed": True}
 
-    async def _open(self, begins: bool) -> Stay:
+    async def _open(self, begins: bool) -> SharedSession:
         """A new session; with `begins`, reset: whoever may not do that himself needs an episode to use tools in."""
         stay = await self._server.stays.open(self._visitor)
         if begins:
@@ -160,33 +190,88 @@ class Conversation:
             self.opened.append(stay)
         return stay
 
-    async def _call(self, stay: Stay, ask: Ask) -> Any:
+    async def _call(self, stay: SharedSession, ask: ToolRequest) -> Any:
         return await stay.call(lambda session, done: session.call(answer, ask, done))
 
-    def _find(self, session_id: Any) -> Stay:
+    def _find(self, session_id: Any) -> SharedSession:
         try:
             return self._server.stays.find(str(session_id), self._visitor)
         except UnknownSession as error:
             why = f"{error.message} (openenv/session/create, at /mcp)"
-            raise Fault(JsonRpcErrorCode.INVALID_PARAMS, f"Unknown session_id: {session_id}: {why}") from error
+            raise RpcError(JsonRpcErrorCode.INVALID_PARAMS, f"Unknown session_id: {session_id}: {why}") from error
 
     def _check_tools(self) -> None:
         if not has_tools(self._server.env_factory):
-            raise Fault(JsonRpcErrorCode.INTERNAL_ERROR, NO_TOOLS)
+            raise RpcError(JsonRpcErrorCode.INTERNAL_ERROR, NO_TOOLS)
 
 
-def fault_of(error: OpenEnvError) -> Fault:
+def jsonrpc_fault(error: OpenEnvError) -> RpcError:
     """An error of ours as JSON-RPC says it."""
     code = JsonRpcErrorCode.SERVER_ERROR if isinstance(error, CapacityError) else JsonRpcErrorCode.INTERNAL_ERROR
     facts = {key: value for key, value in error.facts().items() if key != "message"}
-    return Fault(code, error.message, {**error.data, **facts})
+    return RpcError(code, error.message, {**error.data, **facts})
 
 
-_METHODS: dict[str, Callable[[Conversation, Request], Awaitable[Any]]] = {
-    "initialize": Conversation.initialize,
-    "ping": Conversation.ping,
-    McpMethod.TOOLS_LIST: Conversation.use_tools,
-    McpMethod.TOOLS_CALL: Conversation.use_tools,
-    "openenv/session/create": Conversation.create_session,
-    "openenv/session/close": Conversation.close_session,
+_METHODS: dict[str, Callable[[MCPConversation, RpcRequest], Awaitable[Any]]] = {
+    "initialize": MCPConversation.initialize,
+    "ping": MCPConversation.ping,
+    McpMethod.TOOLS_LIST: MCPConversation.use_tools,
+    McpMethod.TOOLS_CALL: MCPConversation.use_tools,
+    "openenv/session/create": MCPConversation.create_session,
+    "openenv/session/close": MCPConversation.close_session,
 }
+
+
+_TOOLS = (McpMethod.TOOLS_LIST, McpMethod.TOOLS_CALL)
+
+
+def handle_mcp_frame(session: Session, data: dict[str, Any], done: Done) -> None:
+    """Answers one request; `done` gets the fields of the reply, and never an error."""
+    request_id = None
+    try:
+        request = read_one(data)
+        request_id = request.id
+        if request.method not in _TOOLS:
+            done(result_reply(request_id, _call_other_method(session, request)), None)
+            return
+        call = read_call(request.method, request.params, standard=False)
+    except RpcError as fault:
+        done(error_reply(request_id, fault), None)
+        return
+
+    def answered(result: Any, error: BaseException | None) -> None:
+        done(_frame_reply(request_id, result, error), None)
+
+    session.call(answer, call, answered)
+
+
+def call_mcp_method(session: Session, method: str, params: Fields, done: Done) -> None:
+    """Lists the tools or calls one; `done` gets `{"result": ...}` or `{"error": ...}`, or why there is neither."""
+    try:
+        call = read_call(method, params, standard=False)
+    except RpcError as fault:
+        error = {"code": fault.code, "message": fault.message, "data": fault.data}
+        done({"error": error}, None)
+    else:
+        session.call(answer, call, done)
+
+
+def _frame_reply(request_id: Any, result: Any, error: BaseException | None) -> Fields:
+    try:
+        if error is not None:
+            assert isinstance(error, OpenEnvError)  # a session translates all others
+            raise jsonrpc_fault(error)
+        return result_reply(request_id, outcome_of(result))
+    except RpcError as fault:
+        return error_reply(request_id, fault)
+
+
+def _call_other_method(session: Session, request: RpcRequest) -> Fields:
+    """What is no matter of the environment."""
+    if request.method == "openenv/session/create":
+        return {"session_id": session.id}
+    if request.method == "ping":
+        return {}
+    there = ", ".join((*_TOOLS, "ping", "openenv/session/create"))
+    message = f"Method not found: {request.method}; in frames of /ws there are {there}, and at /mcp further ones"
+    raise RpcError(JsonRpcErrorCode.METHOD_NOT_FOUND, message)

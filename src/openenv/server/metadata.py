@@ -1,23 +1,35 @@
-"""What `GET /metadata` says about an environment."""
+"""What a server says about its environment: metadata and README, reset schema, tools, and the author's panel."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import inspect
+import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
+
+import msgspec
+from pydantic import ConfigDict, Field, create_model
+from pydantic_core import to_json
 
 from ..environment import Environment, metadata_of
-from ..execution import class_of, profile_of
-from ..sessions.waiting import opened_session, result_of
+from ..errors import OpenEnvError, StepFailed
+from ..mcp.environment import MCPEnvironment, ToolRequest, answer
+from ..protocol.json_schema import schema_of
+from ..runtime.executor import error_text
+from ..runtime.manager import opened_session, result_of
+from ..runtime.profile import class_of, is_asynchronous, profile_of
+from ..runtime.session import Session
 from ..settings import ServerSettings
+from ..telemetry.logs import warn_once
 from ..types import EnvironmentMetadata
+from .auth import Principal
 
 if TYPE_CHECKING:
-    from .environment_server import HTTPEnvServer
-
-__all__ = ["environment_metadata", "load_environment_metadata", "places_of", "with_readme"]
+    from .server import HTTPEnvServer
 
 # A README is shown on a page; a larger file is not one.
 README_BYTES = 1024 * 1024
@@ -109,3 +121,214 @@ def _folder_of(cls: type[Any]) -> Path | None:
     except (OSError, TypeError):  # of a notebook, or not written in Python
         return None
     return None if module is None else Path(module).resolve().parent
+
+
+logger = logging.getLogger("openenv.server")
+
+PANEL = "panel.html"
+PANEL_BYTES = 4 * 1024 * 1024
+
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+# What these are where nothing is said of them.
+_USUAL: dict[str, Any] = {"seed": int | None, "episode_id": str | None}
+# What the endpoints ask of these, whatever the environment takes.
+_BOUNDS: dict[str, dict[str, Any]] = {"seed": {"minimum": 0}, "episode_id": {"maxLength": 255}}
+
+ANY_RESET: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "seed": {"type": "integer", "minimum": 0, "title": "Seed"},
+        "episode_id": {"type": "string", "maxLength": 255, "title": "Episode id"},
+    },
+    "additionalProperties": True,
+}
+"""What a reset takes of which nothing is known."""
+
+
+class EnvironmentInfo(msgspec.Struct):
+    """What is known of it.
+
+    Attributes:
+        metadata: The fields of an `EnvironmentMetadata`.
+        reset_schema: JSON Schema of the arguments of its reset.
+        seedable: Whether one of them is a seed.
+        panel: The HTML of its author's panel.
+    """
+
+    metadata: dict[str, Any]
+    reset_schema: dict[str, Any] = msgspec.field(default_factory=lambda: ANY_RESET)
+    seedable: bool = True
+    panel: str | None = None
+
+
+def class_info(cls: type[Any]) -> EnvironmentInfo:
+    """What the class alone tells."""
+    metadata = metadata_of(cls).model_dump()
+    return EnvironmentInfo(metadata, _reset_schema(cls), profile_of(cls).seedable, _panel(cls))
+
+
+def instance_info(environment: Any, _: None) -> str:
+    """The operation: the same of an instance, as JSON."""
+    told = class_info(type(environment))
+    ask = getattr(environment, "get_metadata", None)
+    if ask is not None:
+        told.metadata = EnvironmentMetadata.model_validate(ask()).model_dump()
+    return to_json(msgspec.to_builtins(told), inf_nan_mode="strings", fallback=repr).decode()
+
+
+def _reset_schema(cls: type[Any]) -> dict[str, Any]:
+    """Of the signature: what has no type, or none that a form knows, takes anything."""
+    try:
+        reset = getattr(cls, "reset_async" if is_asynchronous(cls) else "reset")
+        parameters = list(inspect.signature(reset).parameters.values())[1:]
+        hints = _hints(reset)
+        fields = {f"p{number}": _field(each, hints) for number, each in enumerate(parameters) if each.kind in _NAMED}
+        model: Any = create_model("Reset", __config__=ConfigDict(arbitrary_types_allowed=True), **fields)
+    except Exception as error:  # noqa: BLE001 - the edge to foreign code: signatures and types bring their own functions
+        warn_once(
+            logger,
+            "the parameters of the reset of %s cannot be read, so that its form takes anything: %s",
+            cls.__qualname__,
+            error_text(error),
+        )
+        return ANY_RESET
+    further = any(each.kind is each.VAR_KEYWORD for each in parameters)
+    return {**(schema_of(model) or ANY_RESET), "additionalProperties": further}
+
+
+def _field(parameter: inspect.Parameter, hints: dict[str, Any]) -> Any:
+    """A parameter as a field of a model; under its own name it might be one that models must not have."""
+    kind = hints.get(parameter.name, _USUAL.get(parameter.name, Any))
+    default = ... if parameter.default is parameter.empty else parameter.default
+    bounds = _BOUNDS.get(parameter.name, {})
+    title = parameter.name.replace("_", " ").capitalize()
+    field = Field(default, alias=parameter.name, title=title, json_schema_extra=bounds)
+    return (kind if schema_of(kind) is not None else Any, field)
+
+
+def _hints(function: Any) -> dict[str, Any]:
+    """The types of the parameters, but for those whose names only a type checker has."""
+    found: dict[str, Any] = {}
+    for name, annotation in inspect.get_annotations(function).items():
+        alone = SimpleNamespace(__annotations__={name: annotation})
+        with contextlib.suppress(Exception):
+            found |= get_type_hints(alone, getattr(function, "__globals__", {}), include_extras=True)
+    return found
+
+
+def _panel(cls: type[Any]) -> str | None:
+    for file in (place / PANEL for place in places_of(cls)):
+        with contextlib.suppress(OSError):  # one that may not be read, or is gone by now
+            if file.is_file() and file.stat().st_size <= PANEL_BYTES:
+                return file.read_text(encoding="utf-8", errors="replace")
+    return None
+
+
+# What a page that is being opened waits for an instance to be made.
+ASKING_S = 10.0
+_LISTING = ToolRequest(None, {}, standard=True)
+
+
+class PageInfo(NamedTuple):
+    """What a page is told.
+
+    Attributes:
+        fields: Those of `EnvironmentMetadata`, `reset_schema`, `seedable`, `tools` (None for an environment without),
+            and `notes` of what could not be found out.
+        panel: HTML of the author's own panel; None: there is none.
+    """
+
+    fields: dict[str, Any]
+    panel: str | None
+
+
+class EnvironmentInfoLoader:
+    """Asks the environment of one server.
+
+    Args:
+        server: Whose.
+    """
+
+    def __init__(self, server: HTTPEnvServer):
+        self._server = server
+        self._known: PageInfo | None = None
+        self._asking: asyncio.Task[PageInfo] | None = None
+
+    async def tell(self, visitor: Principal) -> PageInfo:
+        """What is known. An instance is made if its class does not tell everything, for the first visitor alone.
+
+        If none can be made, the class alone is told of, with a note, and the next visitor has it asked again.
+        """
+        if self._known is not None:
+            return self._known
+        asking = self._asking
+        if asking is None or asking.done():
+            asking = self._asking = asyncio.create_task(self._ask(visitor))
+        known = await asyncio.shield(asking)
+        if not known.fields["notes"]:
+            self._known = known
+        return known
+
+    async def _ask(self, visitor: Principal) -> PageInfo:
+        server = self._server
+        cls = class_of(server.env_factory)
+        if cls is not None and not _instance_knows_more(cls):
+            return self._known_of(class_info(cls), None)
+        try:
+            async with asyncio.timeout(ASKING_S):
+                async with opened_session(server.manager, visitor.holder, visitor.peer, wait_s=0) as session:
+                    return await self._of_instance(session, cls is None or issubclass(cls, MCPEnvironment))
+        except TimeoutError:
+            why = f"no answer within {ASKING_S:g} s"
+        except OpenEnvError as error:
+            why = error.message
+        logger.warning("the page is told of the class of %s alone: %s", server.env_name, why)
+        known = EnvironmentInfo({"name": server.env_name, "description": f"{server.env_name} environment"})
+        told = known if cls is None else class_info(cls)
+        return self._known_of(told, None, f"an instance of the environment could not be asked: {why}")
+
+    async def _of_instance(self, session: Session, may_have_tools: bool) -> PageInfo:
+        text = await result_of(lambda done: session.call(instance_info, None, done))
+        try:
+            told = msgspec.json.decode(text, type=EnvironmentInfo)
+            EnvironmentMetadata.model_validate(told.metadata)
+        except (ValueError, TypeError, RecursionError) as error:  # of a process in which nobody is to be believed
+            raise StepFailed(f"its introduction cannot be read: {error}") from error
+        tools = None
+        if may_have_tools:
+            listed = await result_of(lambda done: session.call(answer, _LISTING, done))
+            tools = _tools(listed.get("result", {}).get("tools"))
+        return self._known_of(told, tools)
+
+    def _known_of(self, told: EnvironmentInfo, tools: list[dict[str, Any]] | None, *notes: str) -> PageInfo:
+        metadata = with_readme(EnvironmentMetadata.model_validate(told.metadata), self._server)
+        fields = {
+            **metadata.model_dump(),
+            "reset_schema": told.reset_schema,
+            "seedable": told.seedable,
+            "tools": tools,
+            "notes": list(notes),
+        }
+        return PageInfo(fields, told.panel)
+
+
+def _instance_knows_more(cls: type[Any]) -> bool:
+    """Whether an instance knows what its class does not."""
+    own = getattr(cls, "get_metadata", None) not in (None, Environment.get_metadata)
+    return own or issubclass(cls, MCPEnvironment)
+
+
+def _tools(wire: Any) -> list[dict[str, Any]] | None:
+    """As MCP lists them, under the names that the rest has."""
+    try:
+        return None if wire is None else [_tool(tool) for tool in wire]
+    except (LookupError, TypeError, AttributeError) as error:  # as above
+        raise StepFailed(f"its list of tools cannot be read: {error!r}") from error
+
+
+def _tool(wire: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "name": wire["name"],
+        "description": wire.get("description") or "",
+        "input_schema": wire.get("inputSchema") or wire.get("input_schema") or {"type": "object"},
+    }

@@ -1,8 +1,11 @@
-"""The routes of an environment server, as a table."""
+"""The routes of a server as a table, and what an app does with them at its start and end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 from fastapi import FastAPI
@@ -12,22 +15,24 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Match
 from starlette.types import Scope
 
-from ..types import EnvironmentMetadata, HealthResponse, ResetResponse, SchemaResponse, StepResponse
-from . import http, http_sessions, mcp, tasks, web, web_page
-from .discretion import keep_keys_out_of_logs
-from .environment_server import HTTPEnvServer
-from .exposition import metrics
-from .faults import answer_faults
-from .guard import Guard, may_control
-from .web_socket import SOCKET_PATH, socket
-from .websocket import environment_socket
-
-__all__ = ["ENVIRONMENT_PATH", "ROUTES", "protect", "register"]
+from ..messages import HealthResponse, ResetResponse, SchemaResponse, StepResponse
+from ..types import EnvironmentMetadata
+from . import http, mcp
+from . import http as http_sessions
+from . import http as tasks
+from .auth import SHORT_KEY
+from .error_handlers import install_error_handlers
+from .middleware import AuthMiddleware, may_control, redact_logs
+from .page import endpoints, files
+from .page.endpoints import SOCKET_PATH, episode_socket
+from .prometheus import metrics
+from .server import HTTPEnvServer
+from .transports.asgi import environment_socket
 
 ENVIRONMENT_PATH = "/ws"
 
 
-class Route(NamedTuple):
+class RouteSpec(NamedTuple):
     """A line of the table.
 
     Attributes:
@@ -44,40 +49,40 @@ class Route(NamedTuple):
 
 
 ROUTES = (
-    Route("GET", "/health", http.health, HealthResponse, "server"),
-    Route("GET", "/ready", http.ready, None, "server"),
-    Route("GET", "/metadata", http.metadata, EnvironmentMetadata, "server"),
-    Route("GET", "/schema", http.schema, SchemaResponse, "server"),
-    Route("GET", "/metrics", metrics, None, "server", PlainTextResponse),
-    Route("GET", "/list_environments", tasks.environments, list[str], "server"),
-    Route("GET", "/sessions", http.sessions, None, "sessions", control=True),
-    Route("POST", "/sessions", http_sessions.open_, None, "sessions", control=True),
-    Route("DELETE", "/sessions/{session_id}", http_sessions.close, None, "sessions", control=True),
-    Route("POST", "/reset", http.reset, ResetResponse, "environment", control=True),
-    Route("POST", "/step", http.step, StepResponse, "environment", control=True),
-    Route("GET", "/state", http.state, None, "environment", control=True),
-    Route("POST", mcp.MCP_PATH, mcp.post, None, "mcp"),
-    Route("GET", mcp.MCP_PATH, mcp.stream, None, "mcp"),
-    Route("DELETE", mcp.MCP_PATH, mcp.delete, None, "mcp"),
-    Route("GET", "/{environment}/splits", tasks.splits, None, "tasks", control=True),
-    Route("POST", "/{environment}/tasks", tasks.tasks, None, "tasks", control=True),
-    Route("POST", "/{environment}/num_tasks", tasks.num_tasks, None, "tasks", control=True),
-    Route("POST", "/{environment}/task", tasks.task, None, "tasks", control=True),
-    Route("POST", "/{environment}/task_range", tasks.task_range, None, "tasks", control=True),
+    RouteSpec("GET", "/health", http.health, HealthResponse, "server"),
+    RouteSpec("GET", "/ready", http.ready, None, "server"),
+    RouteSpec("GET", "/metadata", http.metadata, EnvironmentMetadata, "server"),
+    RouteSpec("GET", "/schema", http.schema, SchemaResponse, "server"),
+    RouteSpec("GET", "/metrics", metrics, None, "server", PlainTextResponse),
+    RouteSpec("GET", "/list_environments", tasks.environments, list[str], "server"),
+    RouteSpec("GET", "/sessions", http.sessions, None, "sessions", control=True),
+    RouteSpec("POST", "/sessions", http_sessions.open_, None, "sessions", control=True),
+    RouteSpec("DELETE", "/sessions/{session_id}", http_sessions.close, None, "sessions", control=True),
+    RouteSpec("POST", "/reset", http.reset, ResetResponse, "environment", control=True),
+    RouteSpec("POST", "/step", http.step, StepResponse, "environment", control=True),
+    RouteSpec("GET", "/state", http.state, None, "environment", control=True),
+    RouteSpec("POST", mcp.MCP_PATH, mcp.post, None, "mcp"),
+    RouteSpec("GET", mcp.MCP_PATH, mcp.stream, None, "mcp"),
+    RouteSpec("DELETE", mcp.MCP_PATH, mcp.delete, None, "mcp"),
+    RouteSpec("GET", "/{environment}/splits", tasks.splits, None, "tasks", control=True),
+    RouteSpec("POST", "/{environment}/tasks", tasks.tasks, None, "tasks", control=True),
+    RouteSpec("POST", "/{environment}/num_tasks", tasks.num_tasks, None, "tasks", control=True),
+    RouteSpec("POST", "/{environment}/task", tasks.task, None, "tasks", control=True),
+    RouteSpec("POST", "/{environment}/task_range", tasks.task_range, None, "tasks", control=True),
 )
 # Where the web UI is on; never in production mode.
 WEB_ROUTES = (
-    Route("GET", "/web/metadata", web.metadata, None, "web"),
-    Route("GET", "/web/panel", web.panel, None, "web", HTMLResponse),
-    Route("POST", "/web/reset", web.reset, None, "web"),
-    Route("POST", "/web/step", web.step, None, "web"),
-    Route("GET", "/web/state", web.state, None, "web"),
+    RouteSpec("GET", "/web/metadata", endpoints.metadata, None, "web"),
+    RouteSpec("GET", "/web/panel", endpoints.panel, None, "web", HTMLResponse),
+    RouteSpec("POST", "/web/reset", endpoints.reset, None, "web"),
+    RouteSpec("POST", "/web/step", endpoints.step, None, "web"),
+    RouteSpec("GET", "/web/state", endpoints.state, None, "web"),
 )
 PAGE_ROUTES: dict[str, Callable[..., Any]] = {
-    "/web": web_page.page,
-    "/web/": web_page.slash,
-    "/web/frame": web_page.frame,
-    "/web/assets/{name}": web_page.asset,
+    "/web": files.page,
+    "/web/": files.slash,
+    "/web/frame": files.frame,
+    "/web/assets/{name}": files.asset,
 }
 # Where a request may name its session; `http_sessions` reads it.
 _NAMES_SESSION = {
@@ -118,7 +123,7 @@ def register(app: FastAPI) -> None:
             openapi_extra=_NAMES_SESSION if route.path.endswith(_OF_SESSIONS) else None,
             route_class_override=ControlRoute if route.control else None,
         )
-    app.router.default = tasks.Unserved(app.router.default, server.env_name)
+    app.router.default = tasks.TaskRouteFallback(app.router.default, server.env_name)
     app.add_api_websocket_route(ENVIRONMENT_PATH, environment_socket)
     app.add_api_websocket_route(mcp.MCP_PATH, mcp.socket)
     if has_page:
@@ -131,16 +136,58 @@ def _add_page(app: FastAPI) -> None:
         app.router.add_api_route(
             path, endpoint, methods=["GET", "HEAD"], response_class=HTMLResponse, include_in_schema=False
         )
-    app.add_api_websocket_route(SOCKET_PATH, socket)
-    app.router.default = web_page.FrontDoor(app.router.default)
+    app.add_api_websocket_route(SOCKET_PATH, episode_socket)
+    app.router.default = files.RootRedirect(app.router.default)
 
 
 def protect(app: FastAPI, server: HTTPEnvServer) -> None:
     """Has an app answer errors as errors, and puts the guard before all that it serves."""
-    answer_faults(app)
-    keep_keys_out_of_logs()
+    install_error_handlers(app)
+    redact_logs()
     # Not `add_middleware`, which an app that has started refuses; ours is the innermost, so that what adds headers to
     # answers, as for CORS, adds them to refusals too.
-    app.user_middleware.append(Middleware(Guard, server=server, is_for_all=web_page.is_for_all))
+    app.user_middleware.append(Middleware(AuthMiddleware, server=server, is_for_all=files.is_public))
     if app.middleware_stack is not None:
         app.middleware_stack = app.build_middleware_stack()
+
+
+logger = logging.getLogger("openenv.server")
+
+
+def install_lifespan(app: FastAPI, server: HTTPEnvServer) -> None:
+    """Has a server start before whatever its app's owner does at the start, and close its sessions after all else."""
+    owners = app.router.lifespan_context
+
+    @asynccontextmanager
+    async def lifespan(running: Any) -> AsyncIterator[Any]:
+        _log_access(server)
+        if running is not app:
+            _protect_host_app(running, server)
+        server.manager.warm()
+        if server.recorder is not None:
+            server.recorder.start()
+        if (page := getattr(app.state, "openenv_page", None)) is not None:
+            page.home = asyncio.get_running_loop()
+        try:
+            async with owners(running) as state:
+                yield state
+        finally:
+            await server.aclose()
+
+    app.router.lifespan_context = lifespan
+
+
+def _protect_host_app(host: FastAPI, server: HTTPEnvServer) -> None:
+    """The routes were included into another app: what stands around them is to stand there too."""
+    if getattr(host.state, "openenv", None) is None:
+        host.state.openenv = server
+        protect(host, server)
+
+
+def _log_access(server: HTTPEnvServer) -> None:
+    keys = server.porter.keys
+    if server.settings.api_keys is None:
+        advice = "set OPENENV_API_KEYS to ask for a key, or to none if that is meant"
+        logger.warning("%s is open to everybody who can reach it: %s", server.env_name, advice)
+    for number in keys.short:
+        logger.warning("key %d of OPENENV_API_KEYS can be guessed: use %d characters or more", number, SHORT_KEY)

@@ -1,4 +1,4 @@
-"""Asks an environment for its tasks: its class where that suffices, else an instance made for the question."""
+"""Ask an environment for its tasks: its class where that is enough, else an instance made for the question."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
+from .._exceptions import from_signal
 from ..errors import OpenEnvError, StepFailed, UsageError
-from ..execution import Done, class_of, describe
-from ..interrupts import from_signal
-from ..protocol.messages import Tasks
-from ..sessions import Session
-from ..sessions.waiting import opened_session, result_of
-from .visitor import Visitor
+from ..protocol.messages import TasksOp
+from ..runtime.executor import Done, error_text
+from ..runtime.manager import opened_session, result_of
+from ..runtime.profile import class_of
+from ..runtime.session import Session
+from .auth import Principal
 
 if TYPE_CHECKING:
-    from .environment_server import HTTPEnvServer
+    from .server import HTTPEnvServer
 
-__all__ = ["METHODS", "NoTasks", "ask", "encode_tasks", "put", "splits_of"]
 
 _ARGUMENTS = {
     "list_splits": (),
@@ -33,18 +33,18 @@ _ARGUMENTS = {
 METHODS = tuple(_ARGUMENTS)
 
 
-class NoTasks(UsageError):
+class TasksUnsupported(UsageError):
     """The environment has no such method."""
 
 
-class _Question(NamedTuple):
+class _TaskQuery(NamedTuple):
     """A call of one of the methods."""
 
     method: str
     arguments: dict[str, Any]
 
 
-async def ask(server: HTTPEnvServer, visitor: Visitor, method: str, **arguments: Any) -> Any:
+async def ask_environment(server: HTTPEnvServer, visitor: Principal, method: str, **arguments: Any) -> Any:
     """Calls one of the methods of a `TaskProvider`.
 
     A method of the class itself (static, class method) is called on it, off the event loop. For others a session is
@@ -57,15 +57,15 @@ async def ask(server: HTTPEnvServer, visitor: Visitor, method: str, **arguments:
         arguments: What it takes, by name.
 
     Raises:
-        NoTasks: The environment has no such method.
+        TasksUnsupported: The environment has no such method.
         UsageError: There is no such split, or no such task; `data["num_tasks"]` says how many there are.
         CapacityError: An instance is needed and every slot is taken.
         EnvironmentFailed: The method, or the constructor, raised.
     """
-    question = _Question(method, arguments)
+    question = _TaskQuery(method, arguments)
     cls = class_of(server.env_factory)
     if cls is not None and not callable(getattr(cls, method, None)):
-        raise NoTasks(f"{server.env_name} has no tasks to tell of: {cls.__name__} has no method {method}")
+        raise TasksUnsupported(f"{server.env_name} has no tasks to tell of: {cls.__name__} has no method {method}")
     if cls is not None and server.manager.shares_process and _needs_no_instance(cls, question):
         answer = await _of_class(cls, question)
     else:
@@ -76,7 +76,7 @@ async def ask(server: HTTPEnvServer, visitor: Visitor, method: str, **arguments:
     return _without_fault(answer, server.env_name)
 
 
-def put(session: Session, question: Tasks, answered: Done) -> None:
+def ask_session(session: Session, question: TasksOp, answered: Done) -> None:
     """Asks the environment of a session, which executes nothing.
 
     Args:
@@ -98,7 +98,7 @@ def put(session: Session, question: Tasks, answered: Done) -> None:
                 if question.method == "list_splits":
                     found = splits_of(found)
                 answer = from_json(encode_tasks(found))
-            except NoTasks as fault:  # known here alone
+            except TasksUnsupported as fault:  # known here alone
                 error = UsageError(fault.message)
             except OpenEnvError as fault:
                 error = fault
@@ -112,7 +112,7 @@ def put(session: Session, question: Tasks, answered: Done) -> None:
         else:
             told(answer, error)
 
-    session.call(_answer, _Question(question.method, wanted), called)
+    session.call(_answer, _TaskQuery(question.method, wanted), called)
 
 
 def _outcome(task: asyncio.Future[Any]) -> tuple[Any, BaseException | None]:
@@ -125,8 +125,8 @@ def _outcome(task: asyncio.Future[Any]) -> tuple[Any, BaseException | None]:
 def _without_fault(answer: Any, name: str) -> Any:
     """An answer that is one. Raises what is wrong with the question otherwise."""
     if isinstance(answer, dict) and _FAULT in answer:
-        if answer[_FAULT] == NoTasks.__name__:
-            raise NoTasks(f"{name} has no tasks to tell of: {answer['message']}")
+        if answer[_FAULT] == TasksUnsupported.__name__:
+            raise TasksUnsupported(f"{name} has no tasks to tell of: {answer['message']}")
         raise UsageError(answer["message"], data=answer["data"])
     return answer
 
@@ -162,12 +162,12 @@ def _fault(message: str, count: int | None = None, kind: type[UsageError] = Usag
     return {_FAULT: kind.__name__, "message": message, "data": {} if count is None else {"num_tasks": count}}
 
 
-def _needs_no_instance(cls: type[Any], question: _Question) -> bool:
+def _needs_no_instance(cls: type[Any], question: _TaskQuery) -> bool:
     """Whether the class answers by itself, also what is asked when something is wrong with the question."""
     return isinstance(inspect.getattr_static(cls, question.method), (staticmethod, classmethod))
 
 
-async def _of_class(cls: type[Any], question: _Question) -> Any:
+async def _of_class(cls: type[Any], question: _TaskQuery) -> Any:
     answer = await _awaited(asyncio.to_thread(_answer, cls, question), question.method)
     return await _awaited(answer, question.method) if inspect.isawaitable(answer) else answer
 
@@ -187,14 +187,14 @@ async def _awaited(answer: Awaitable[Any], method: str) -> Any:
         is_cancelled = isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
         if is_cancelled or from_signal(error):
             raise
-        raise StepFailed(f"{method} raised {type(error).__name__}: {describe(error)}") from error
+        raise StepFailed(f"{method} raised {type(error).__name__}: {error_text(error)}") from error
 
 
-def _answer(provider: Any, question: _Question) -> Any:
+def _answer(provider: Any, question: _TaskQuery) -> Any:
     """The operation that asks an environment, or its class; returns a coroutine for a method that is one."""
     method = getattr(provider, question.method, None)
     if not callable(method):
-        return _fault(f"{_name(provider)} has no method {question.method}", kind=NoTasks)
+        return _fault(f"{_name(provider)} has no method {question.method}", kind=TasksUnsupported)
     inquiry = _inquire(provider, method, question, inspect.iscoroutinefunction(method))
     if inspect.iscoroutinefunction(method):
         return inquiry
@@ -205,7 +205,7 @@ def _answer(provider: Any, question: _Question) -> Any:
     raise AssertionError("waits for nothing")
 
 
-async def _inquire(provider: Any, method: Any, question: _Question, may_wait: bool) -> Any:
+async def _inquire(provider: Any, method: Any, question: _TaskQuery, may_wait: bool) -> Any:
     """Waits for nothing unless it may."""
     if _means_nothing(question.arguments):
         return await _out_of_range(provider, question.arguments, may_wait)
@@ -270,7 +270,7 @@ def splits_of(answer: Any) -> list[dict[str, Any]]:
     try:
         return [_split_of(split) for split in answer]
     except Exception as error:  # the edge to foreign code: it may be anything
-        raise StepFailed(f"list_splits returned no list of splits: {describe(error)}") from error
+        raise StepFailed(f"list_splits returned no list of splits: {error_text(error)}") from error
 
 
 def _split_of(split: Any) -> dict[str, Any]:

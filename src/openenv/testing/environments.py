@@ -1,4 +1,4 @@
-"""What every environment must hold, as tests that its author inherits."""
+"""`EnvironmentConformance`: the checks of `openenv validate` as tests that an environment's author inherits."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from .conduct import PROBES as CONDUCT
-from .load import PROBES as LOAD
-from .probe import Doubt, Probe
-from .repeat import PROBES as REPEAT
-from .stage import Stage
-from .truth import PROBES as TRUTH
-
-__all__ = ["LOAD", "RUNTIME", "EnvironmentConformance"]
+from .check import Check, CheckWarning
+from .determinism_checks import PROBES as REPEAT
+from .harness import ConformanceHarness
+from .lifecycle_checks import PROBES as CONDUCT
+from .load_checks import PROBES as LOAD_PROBES
+from .schema_checks import PROBES as TRUTH
 
 # In the order in which `openenv validate` asks: what others build on comes first, what may end the process last.
 _OF_RUNTIME = {probe.id.partition(".")[2]: probe for probe in (*CONDUCT, *TRUTH, *REPEAT)}
@@ -22,7 +20,7 @@ _ORDER = (
     *("session", "reset", "step", "state", "schema", "finite", "reward", "done", "after-done"),
     *("seed", "episodes", "isolation", "bad-action", "close"),
 )
-RUNTIME: tuple[Probe, ...] = tuple(_OF_RUNTIME[name] for name in _ORDER)
+RUNTIME: tuple[Check, ...] = tuple(_OF_RUNTIME[name] for name in _ORDER)
 
 
 class EnvironmentConformance:
@@ -37,7 +35,7 @@ class EnvironmentConformance:
                 return app
 
     They are the questions of `openenv validate`, at its levels runtime and load. What is worth a word and no fault
-    is a warning (`openenv.testing.probe.Doubt`); what cannot be asked is skipped.
+    is a warning (`openenv.testing.check.CheckWarning`); what cannot be asked is skipped.
 
     Attributes:
         call_s: Seconds that one call of the environment may take.
@@ -116,14 +114,14 @@ class EnvironmentConformance:
         self._ask("load.memory")
 
     def _ask(self, name: str) -> None:
-        probe = next(each for each in (*RUNTIME, *LOAD) if each.id == name)
+        probe = next(each for each in (*RUNTIME, *LOAD_PROBES) if each.id == name)
         try:
             asyncio.run(self._asked(probe))
-        except Doubt as doubt:
+        except CheckWarning as doubt:
             warnings.warn(doubt, stacklevel=2)
 
-    async def _asked(self, probe: Probe) -> None:
-        stage = Stage(
+    async def _asked(self, probe: Check) -> None:
+        stage = ConformanceHarness(
             self.app(), call_s=self.call_s, sessions=self.sessions, episodes=self.episodes, actions=self.actions()
         )
         try:

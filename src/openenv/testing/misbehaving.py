@@ -20,11 +20,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ..environment import Environment
-from ..providers.secrecy import KEYS
+from ..providers.redaction import KEYS
 from ..settings import ServerSettings, environ_of_environments
 from ..types import Action, Observation, State
-
-__all__ = ["CRASH_CODE", "DIE", "LAST_WORDS", "Mortal", "Said", "Say", "main"]
 
 CRASH_CODE = 3
 DIE = "die"

@@ -1,26 +1,91 @@
-"""What every provider must hold, as tests that a provider's author inherits."""
+"""`ProviderConformance`: tests that the author of a provider inherits."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
 import sys
+import threading
 import time
+import traceback
 import unittest
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, ClassVar
 
 from ..client import GenericEnvClient
 from ..errors import LaunchFailed, NotReady, OpenEnvError, ProviderFailed
+from ..providers.base import Provider
 from ..providers.deployment import Deployment, Server
-from ..providers.owner import Owner
-from ..providers.provider import Provider
+from ..providers.owner import OwnerProcess
 from ..providers.spec import LaunchSpec
-from .checks import check, raises, truth_of, until, whole
-from .command_lines import CommandLines
 from .misbehaving import DIE, LAST_WORDS
 
-__all__ = ["ProviderConformance"]
+GLANCE_S = 0.05
+
+
+def check(holds: bool, otherwise: str) -> None:
+    # No assert: its message is to be read where assertions are not rewritten, too.
+    if not holds:
+        raise AssertionError(otherwise)
+
+
+@contextmanager
+def raises(kind: type[BaseException], when: str) -> Iterator[list[BaseException]]:
+    caught: list[BaseException] = []
+    try:
+        yield caught
+    except kind as error:
+        caught.append(error)
+    else:
+        raise AssertionError(f"no {kind.__name__} was raised {when}")
+
+
+def traceback_text(error: BaseException) -> str:
+    """All that anybody could read of an error: notes and causes, too."""
+    return "".join(traceback.format_exception(error))
+
+
+async def truth_of(value: Awaitable[object]) -> bool:
+    return bool(await value)
+
+
+async def until(holds: Callable[[], Awaitable[bool]], limit_s: float, otherwise: str) -> None:
+    limit = time.monotonic() + limit_s
+    while not await holds():
+        check(time.monotonic() < limit, f"{otherwise} within {limit_s:g} s")
+        await asyncio.sleep(GLANCE_S)
+
+
+class CommandLines:
+    """Looks for secrets on the command lines of this machine, as anybody may."""
+
+    def __init__(self, secrets: list[str]):
+        self._secrets = secrets
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="openenv-command-lines", daemon=True)
+        self.found: set[str] = set()
+
+    def __enter__(self) -> CommandLines:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(GLANCE_S):
+            self.found.update(line for line in _command_lines() if any(each in line for each in self._secrets))
+
+
+def _command_lines() -> Iterator[str]:
+    for line in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            yield line.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue  # it has ended
 
 
 class ProviderConformance:
@@ -152,7 +217,7 @@ class ProviderConformance:
                 await deployment.ready(10 * self.soon_s)
             took = time.monotonic() - began
             check(took < self.soon_s, f"it took {took:.1f} s to notice that the server has crashed")
-            told = whole(caught[0])
+            told = traceback_text(caught[0])
             check(not isinstance(caught[0], NotReady), f"it was waited for one that had crashed: {told}")
             check(not self.logs or LAST_WORDS in told, f"the end of the server's log is not in the error: {told}")
             check(spec.env_vars["CONFORMANCE_TOKEN"] not in told, "a secret is in the error")
@@ -288,7 +353,7 @@ class ProviderConformance:
 
     async def _nothing_left(self, provider: Provider, deployment: Deployment) -> None:
         check(deployment.servers == [], f"servers are counted that were stopped: {deployment.servers}")
-        this = Owner.this()
+        this = OwnerProcess.this()
         left = [each for each in await provider.leftovers() if each.deployment == deployment.name]
         check(all(each.owner == this for each in left), f"the owner of {left} is not this process")
         check(not left, f"left of {deployment.name}: {left}")

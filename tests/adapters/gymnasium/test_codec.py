@@ -13,8 +13,8 @@ from hypothesis.extra import numpy as arrays
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
+from openenv.adapters.farama import plain
 from openenv.adapters.gymnasium.codec import codec_of
-from openenv.adapters.gymnasium.plain import plain
 from openenv.errors import InvalidAction, UsageError
 
 from .strategies import any_space, discretes, float_boxes, integer_boxes, texts

@@ -15,8 +15,8 @@ from starlette.testclient import TestClient
 
 from openenv.adapters.gymnasium import gymnasium_app, gymnasium_environment
 from openenv.adapters.gymnasium.description import KEYWORD, describe, rebuild
-from openenv.contract import Contract, contract_of, first_difference
 from openenv.errors import UsageError
+from openenv.protocol.contract import Contract, contract_of, first_difference
 
 from .strategies import any_space
 

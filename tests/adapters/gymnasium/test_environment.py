@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from starlette.testclient import TestClient
 
+from openenv._introspection import type_arguments
 from openenv.adapters.gymnasium import (
     GymnasiumObservation,
     GymnasiumState,
@@ -23,7 +24,6 @@ from openenv.adapters.gymnasium import (
 from openenv.client import EnvClient, GenericEnvClient
 from openenv.environment import Environment
 from openenv.errors import InvalidAction, ResetRequired, UsageError
-from openenv.generics import type_arguments
 from openenv.types import State
 
 CartPole = gymnasium_environment("CartPole-v1")

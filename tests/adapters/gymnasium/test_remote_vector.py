@@ -36,7 +36,7 @@ from openenv.types import Action, Observation, State
 
 from ...cli.process import serving
 from ...server.wires import eventually, served
-from ...supervisor.whereabouts import workers_of
+from ...server.workers.whereabouts import workers_of
 
 pytestmark = pytest.mark.real
 

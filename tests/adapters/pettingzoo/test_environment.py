@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from openenv._introspection import type_arguments
 from openenv.adapters.gymnasium.description import KEYWORD, rebuild
 from openenv.adapters.pettingzoo import PettingZooEnvironment, pettingzoo_environment
-from openenv.adapters.pettingzoo.models import PettingZooState
+from openenv.adapters.pettingzoo.environment import PettingZooState
 from openenv.environment import Environment
 from openenv.errors import ImportFailed, InvalidAction, ResetRequired, UsageError
-from openenv.generics import type_arguments
 
 from . import games
 

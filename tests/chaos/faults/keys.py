@@ -13,7 +13,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 from websockets.typing import Subprotocol
 
-from openenv.server.keys import Keyring
+from openenv.server.auth import Keyring
 
 from ..served import Served
 from ..trial import Trial, fault

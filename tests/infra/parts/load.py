@@ -13,8 +13,7 @@ import pytest
 
 from openenv.client import GenericEnvClient
 from openenv.errors import SessionLost
-from openenv.launch import Gateway
-from openenv.providers import Deployment
+from openenv.providers import Deployment, Gateway
 
 from ...chaos.proxy import Proxy
 from .crowd import Crowd, spread

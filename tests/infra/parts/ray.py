@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 from typing import Self
 
-from openenv.bench.procfs import process_tree
-from openenv.providers.ports import free_port
+from openenv.bench.machine import process_tree
+from openenv.providers.process import free_port
 
 __all__ = ["RayCluster", "RayNode", "Unavailable", "ray_program"]
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from openenv.providers.ports import free_port
+from openenv.providers.process import free_port
 
 __all__ = ["PASSWORD", "USER", "refusing", "registry"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from openenv.project.checks.dockerfile import Dockerfile
+from openenv.project.checks.files import Dockerfile
 
 WHOLE = """\
 # a comment

@@ -15,7 +15,7 @@ import pytest
 from openenv.errors import NotAProject
 from openenv.project.checks import Level, Outcome
 from openenv.project.checks.examination import examine, folder_of
-from openenv.project.checks.run import InternalFault
+from openenv.project.checks.findings import InternalFault
 
 from ...corpus import GOOD
 
@@ -166,7 +166,7 @@ def test_an_error_of_a_check_is_told_as_one(project: Path, monkeypatch: pytest.M
     hook = project.parent / "hook"
     hook.mkdir()
     (hook / "sitecustomize.py").write_text(
-        "import openenv.testing.stage as stage\n"
+        "import openenv.testing.harness as stage\n"
         "def broken(*_): raise LookupError('our own mistake')\n"
         "stage.Stage.sample = broken\n",
         encoding="utf-8",

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from openenv.errors import NotAProject
 from openenv.project.checks import Finding, Level, Outcome
 from openenv.project.checks.files import PROBES
-from openenv.project.checks.run import run
+from openenv.project.checks.findings import run
 
 from ...corpus import GOOD
 

@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 from openenv.project.checks import Level
-from openenv.project.checks.table import OF_CODE, OF_FILES, level_of, up_to
+from openenv.project.checks.examination import CODE_PROBES, FILE_PROBES, level_of, probes_up_to
 from openenv.project.checks.url import PROBES
 
 ROOT = Path(__file__).parent.parent.parent.parent
-ALL = (*OF_FILES, *OF_CODE, *PROBES)
+ALL = (*FILE_PROBES, *CODE_PROBES, *PROBES)
 
 
 def test_the_page_has_the_table_that_the_code_makes() -> None:
@@ -31,7 +31,7 @@ def test_every_check_has_an_id_of_its_own_and_asks_a_question() -> None:
 
 
 def test_a_check_needs_only_what_is_asked_before() -> None:
-    for probes in ((*OF_FILES, *OF_CODE), PROBES):
+    for probes in ((*FILE_PROBES, *CODE_PROBES), PROBES):
         before: set[str] = set()
         for probe in probes:
             assert set(probe.needs) <= before, probe.id
@@ -39,7 +39,9 @@ def test_a_check_needs_only_what_is_asked_before() -> None:
 
 
 def test_a_level_includes_those_before_it() -> None:
-    asked = {level: [probe.id for probe in up_to(level)] for level in (Level.STATIC, Level.RUNTIME, Level.LOAD)}
+    asked = {
+        level: [probe.id for probe in probes_up_to(level)] for level in (Level.STATIC, Level.RUNTIME, Level.LOAD)
+    }
     assert asked[Level.RUNTIME][: len(asked[Level.STATIC])] == asked[Level.STATIC]
-    assert asked[Level.LOAD] == [probe.id for probe in OF_CODE]
-    assert {level_of(probe) for probe in up_to(Level.RUNTIME)} == {Level.STATIC, Level.RUNTIME}
+    assert asked[Level.LOAD] == [probe.id for probe in CODE_PROBES]
+    assert {level_of(probe) for probe in probes_up_to(Level.RUNTIME)} == {Level.STATIC, Level.RUNTIME}

@@ -16,9 +16,10 @@ from starlette.routing import Mount
 
 from openenv.envs.echo.server.echo_environment import EchoEnvironment
 from openenv.errors import UsageError
-from openenv.project.checks import Finding, Outcome, Report, url_frames
+from openenv.project.checks import Finding, Outcome, Report
+from openenv.project.checks import url as url_frames
 from openenv.project.checks.url import PROBES, TIMEOUT_S, check_url
-from openenv.project.checks.url_site import Site
+from openenv.project.checks.url_server import ServerUnderTest
 from openenv.server import create_app
 from tests.trainers.environments import served
 
@@ -41,12 +42,12 @@ def finding(report: Report, check: str) -> Finding:
 
 def patient_until(monkeypatch: pytest.MonkeyPatch, check: str) -> Callable[[Finding], None]:
     """What comes up to a finding has its time, however short the timeout is. To be heard with."""
-    short = Site.seconds
-    monkeypatch.setattr(Site, "seconds", lambda site: PATIENCE_S)
+    short = ServerUnderTest.seconds
+    monkeypatch.setattr(ServerUnderTest, "seconds", lambda site: PATIENCE_S)
 
     def heard(each: Finding) -> None:
         if each.check == check:
-            monkeypatch.setattr(Site, "seconds", short)
+            monkeypatch.setattr(ServerUnderTest, "seconds", short)
 
     return heard
 
@@ -326,9 +327,9 @@ def _no_work_left() -> Iterator[None]:
     ids=["a pattern that takes years", "long", "endless", "doubling"],
 )
 def test_a_schema_made_to_hold_us_up_does_not(schema: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    short = Site.seconds
+    short = ServerUnderTest.seconds
 
-    def seconds(site: Site) -> float:
+    def seconds(site: ServerUnderTest) -> float:
         left = short(site)
         try:
             asyncio.get_running_loop()
@@ -336,7 +337,7 @@ def test_a_schema_made_to_hold_us_up_does_not(schema: dict[str, Any], monkeypatc
             return left
         return PATIENCE_S  # the server has its time
 
-    monkeypatch.setattr(Site, "seconds", seconds)
+    monkeypatch.setattr(ServerUnderTest, "seconds", seconds)
     state = {"type": "state", "data": {"step_count": 0, "a": "a" * 40 + "!", "number": 1}}
     reset = observing(observation={"a": "a" * 40 + "!", "number": 1})
     schemas = {"action": schema, "observation": schema, "state": schema}

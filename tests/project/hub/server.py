@@ -24,7 +24,7 @@ from typing import Any
 
 import yaml
 
-from openenv.project.ignore import GIT, Globs
+from openenv.project.hub.files import GIT, Globs
 
 TOKEN = "hf_stand_in_token_of_a_user"
 READ_TOKEN = "hf_stand_in_token_that_reads"

@@ -9,8 +9,7 @@ import pytest
 from openenv.errors import UsageError
 from openenv.project import Project
 from openenv.project.image import image_name, local_name
-from openenv.project.image.names import plain, tag_of
-from openenv.project.image.registry import remote_name
+from openenv.project.image.registry import image_word, remote_name, tag_of
 
 
 @pytest.mark.parametrize(
@@ -41,13 +40,13 @@ def test_capitals_are_written_small() -> None:
     ("name", "word"), [("My Env", "my-env"), ("a__b", "a__b"), ("--x--", "x"), ("a-_.b", "a-b"), ("Ünder", "nder")]
 )
 def test_a_project_s_name_becomes_one_that_images_may_have(name: str, word: str) -> None:
-    assert plain(name) == word
+    assert image_word(name) == word
     assert image_name(word)
 
 
 def test_a_name_of_which_nothing_is_left(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="name the image with --tag"):
-        plain("日本")
+        image_word("日本")
 
 
 def test_what_a_project_s_image_is_called(project: Project) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from openenv.providers import KubernetesProvider, Pace
+from openenv.providers import KubernetesProvider, StartRate
 
 if TYPE_CHECKING:
     from .api import Cluster
@@ -34,7 +34,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 def provider(cluster: Cluster) -> Make:
     def make(**options: Any) -> KubernetesProvider:
         return KubernetesProvider(
-            **{"kubeconfig": cluster.kubeconfig, "reach": "forward", "pace": Pace(pause_s=0.05), **options}
+            **{"kubeconfig": cluster.kubeconfig, "reach": "forward", "pace": StartRate(pause_s=0.05), **options}
         )
 
     return make

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from openenv.providers.kubernetes import manifests
-from openenv.providers.kubernetes.workload import Workload
+from openenv.providers.kubernetes.manifests import PodWorkload
 
 from .api import NAMESPACE, Cluster, standing_in
 
@@ -41,7 +41,7 @@ PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 
 
 def pod(change: Callable[[dict[str, Any]], Any] = lambda spec: None, name: str = "a") -> dict[str, Any]:
-    made = manifests.pod(Workload(name="a", image="i", command=["sleep", "9"], selector={}, labels={}), name)
+    made = manifests.pod(PodWorkload(name="a", image="i", command=["sleep", "9"], selector={}, labels={}), name)
     change(made["spec"])
     return made
 

@@ -14,8 +14,8 @@ import pytest
 
 from openenv.errors import LaunchFailed, MissingExtra, NotReady, ProviderBusy, ProviderFailed
 from openenv.providers import KubernetesProvider, LaunchSpec, Resources
-from openenv.providers.kubernetes import access
-from openenv.providers.kubernetes.api import Api, Place, Refused
+from openenv.providers.kubernetes import provider as access
+from openenv.providers.kubernetes.api import ApiRefusal, KubernetesApi, ResourcePath
 
 from ...cli.certificates import certificate
 from . import kubelet
@@ -24,7 +24,7 @@ from .conftest import Make
 
 IDLE = ["sleep", "1000"]
 SECRET = "what-nobody-may-see"
-PODS = Place("v1", "pods", NAMESPACE)
+PODS = ResourcePath("v1", "pods", NAMESPACE)
 
 
 def idle(**changes: Any) -> LaunchSpec:
@@ -342,20 +342,20 @@ async def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch) ->
 # Connections.
 
 
-async def refused_at_first(cluster: Cluster, api: Api) -> None:
+async def refused_at_first(cluster: Cluster, api: KubernetesApi) -> None:
     cluster.misbehave("GET .*/version", 500)
-    with pytest.raises(Refused):
+    with pytest.raises(ApiRefusal):
         await api.namespace()
 
 
-async def let_in_anew(cluster: Cluster, api: Api) -> None:
+async def let_in_anew(cluster: Cluster, api: KubernetesApi) -> None:
     await api.text("GET", PODS)
     cluster.token = "another-token"
     write_kubeconfig(cluster, cluster.kubeconfig)
     await asyncio.gather(*(api.text("GET", PODS) for _ in range(10)))
 
 
-async def renewed_on_the_road(cluster: Cluster, api: Api) -> None:
+async def renewed_on_the_road(cluster: Cluster, api: KubernetesApi) -> None:
     _, needed = await api.road(PODS)
     roads = await asyncio.gather(*(api.road(PODS, refused=needed) for _ in range(10)))
     assert len({id(options) for _, options in roads}) == 1
@@ -367,7 +367,7 @@ async def test_no_connection_is_left_open(course: Any, tmp_path: Path) -> None:
     cluster = Cluster()
     cluster.keep_alive_s = 600
     with standing_in(cluster, tmp_path) as cluster.kubeconfig:
-        api = Api(None, cluster.kubeconfig, None)
+        api = KubernetesApi(None, cluster.kubeconfig, None)
         await course(cluster, api)
         await api.aclose()
         async with asyncio.timeout(10.0):

@@ -8,7 +8,7 @@ from typing import Any
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.typing import Subprotocol
 
-from openenv.providers.kubernetes.forward import Forward
+from openenv.providers.kubernetes.forward import PortForward
 
 LIMIT_S = 10.0
 
@@ -33,7 +33,7 @@ async def test_a_client_that_does_not_read_holds_up_no_stop() -> None:
     protocol = Subprotocol("v4.channel.k8s.io")
     async with asyncio.timeout(LIMIT_S), serve(pod, "127.0.0.1", 0, subprotocols=[protocol]) as server:
         cluster: Any = Road(next(iter(server.sockets)).getsockname()[1])
-        forward = Forward(cluster, "a-pod", 80)
+        forward = PortForward(cluster, "a-pod", 80)
         reader, writer = await asyncio.open_connection("127.0.0.1", await forward.start(), limit=1024)
         try:
             assert await reader.readexactly(1) == b"\0"

@@ -10,7 +10,7 @@ import pytest
 
 from openenv.errors import UsageError
 from openenv.providers.kubernetes import manifests
-from openenv.providers.kubernetes.workload import PodOptions, Workload
+from openenv.providers.kubernetes.manifests import PodOptions, PodWorkload
 from openenv.providers.spec import LaunchSpec, Resources
 
 from .rules import breaches, restricted
@@ -23,8 +23,10 @@ LABELS = {"openenv.deployment": "openenv-echo-1", "openenv.owner": "h" * 20 + "_
 VERSIONS = ["1.30", "1.31", "1.32", "1.33", "1.34", "1.35", "1.36", "1.37"]
 
 
-def workload(variables: dict[str, str] | None = None, resources: Resources | None = None, **options: Any) -> Workload:
-    return Workload(
+def workload(
+    variables: dict[str, str] | None = None, resources: Resources | None = None, **options: Any
+) -> PodWorkload:
+    return PodWorkload(
         name="openenv-echo-1",
         image="echo:1",
         selector={"openenv.deployment": "openenv-echo-1"},
@@ -35,7 +37,7 @@ def workload(variables: dict[str, str] | None = None, resources: Resources | Non
     )
 
 
-def everything(of: Workload) -> list[dict[str, Any]]:
+def everything(of: PodWorkload) -> list[dict[str, Any]]:
     return [
         manifests.namespace("training"),
         manifests.secret(of),
@@ -177,7 +179,9 @@ def test_variables_of_the_server_win_over_ours() -> None:
 
 
 def test_what_goes_with_the_pod_of_a_trainer() -> None:
-    owned = Workload(name="a", image="i", selector={}, labels={}, owner={"name": "trainer-0", "uid": "1-2", "x": "y"})
+    owned = PodWorkload(
+        name="a", image="i", selector={}, labels={}, owner={"name": "trainer-0", "uid": "1-2", "x": "y"}
+    )
     for manifest in (manifests.secret(owned), manifests.pod(owned, "b")):
         (reference,) = manifest["metadata"]["ownerReferences"]
         assert reference == {"apiVersion": "v1", "kind": "Pod", "name": "trainer-0", "uid": "1-2"}
@@ -212,7 +216,7 @@ def test_variables_of_names_that_a_cluster_would_leave_out() -> None:
 
 def test_one_server_for_each_gpu() -> None:
     spec = LaunchSpec(image="a", resources=Resources(gpus=4), one_per_gpu=True)
-    of = Workload.of(spec, "n", {}, {}, {})
+    of = PodWorkload.of(spec, "n", {}, {}, {})
     assert (spec.count, manifests.pod(of, "a")["spec"]["containers"][0]["resources"]["limits"]) == (
         4,
         {"nvidia.com/gpu": "1"},

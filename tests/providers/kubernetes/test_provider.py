@@ -18,9 +18,9 @@ import pytest
 from openenv.client import GenericEnvClient
 from openenv.errors import LaunchFailed, UsageError
 from openenv.providers import KubernetesProvider, LaunchSpec, Resources
-from openenv.providers.kubernetes import access
+from openenv.providers.kubernetes import provider as access
 from openenv.providers.kubernetes import provider as module
-from openenv.providers.owner import OWNER, Owner
+from openenv.providers.owner import OWNER, OwnerProcess
 
 from ...ports import held_port
 from .api import NAMESPACE, Cluster, standing_in, write_kubeconfig
@@ -128,7 +128,7 @@ async def test_many_pods_are_watched_over_one_connection(provider: Make, cluster
 
 def test_where_there_is_no_cluster_nothing_is_said_to_be_left(tmp_path: Path) -> None:
     code = (
-        "from openenv.launch import deploy\n"
+        "from openenv.providers import deploy\n"
         "from openenv.providers import KubernetesProvider, LaunchSpec\n"
         "with deploy(LaunchSpec(image='any:1'), KubernetesProvider()):\n"
         "    pass\n"
@@ -295,5 +295,5 @@ async def test_much_goes_through_a_forwarded_port_both_ways(provider: Make, clus
 
 
 def test_this_process_is_an_owner_that_a_label_can_name() -> None:
-    assert Owner.read(str(Owner.this())) is not None
-    assert len(str(Owner.this())) <= 63
+    assert OwnerProcess.read(str(OwnerProcess.this())) is not None
+    assert len(str(OwnerProcess.this())) <= 63

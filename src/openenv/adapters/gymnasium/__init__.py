@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..._imports import lazy
 from ...errors import MissingExtra
-from ...lazy import lazy
 
 try:
     import gymnasium as _gymnasium  # noqa: F401
@@ -16,8 +16,14 @@ except ModuleNotFoundError as missing:
     raise MissingExtra("gymnasium", "gymnasium") from missing
 
 from .description import describe, rebuild
-from .environment import GymnasiumEnvironment, GymnasiumObservation, GymnasiumState
-from .made import gymnasium_app, gymnasium_environment, parse_target
+from .environment import (
+    GymnasiumEnvironment,
+    GymnasiumObservation,
+    GymnasiumState,
+    gymnasium_app,
+    gymnasium_environment,
+    parse_target,
+)
 
 if TYPE_CHECKING:
     from .remote import RemoteEnv

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from ...errors import UsageError
 
-__all__ = ["KEYWORD", "describe", "dtype_of", "rebuild"]
-
 KEYWORD = "x-gymnasium"
 """Where the description of a space stands in the JSON Schema of the field that carries its members."""
 

@@ -1,18 +1,321 @@
-"""One served environment as a `gymnasium.Env`."""
+"""One served environment as a `gymnasium.Env`: spaces from its schemas, actions and observations converted."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from http import HTTPStatus
+from http.client import HTTPException
+from typing import Any, Self
+from urllib.parse import urlsplit
 
 import gymnasium
-from gymnasium import Space
+import numpy as np
+from gymnasium import Space, spaces
+from numpy.typing import NDArray
 
-from ...client import SyncEnvClient
+from ...client import GenericEnvClient, SyncEnvClient
+from ...client.endpoints import SECRET, http_url, is_loopback
+from ...errors import (
+    ConnectionFailed,
+    Forbidden,
+    InvalidAction,
+    InvalidArgument,
+    OpenEnvError,
+    ProtocolViolation,
+    Unauthorized,
+    UsageError,
+)
 from ...types import StepResult
-from .outlet import Fields, Outlet, ends_of
+from .description import KEYWORD
+from .schema import MappedSpace, Role, space_of_fields
 
-__all__ = ["RemoteEnv"]
+
+class Bounds:
+    """Lowest and highest numbers of a space.
+
+    Gymnasium's own `contains` asks for a type of numbers too, and so refuses what environments take.
+
+    Args:
+        low: Lowest, of one shape with `high`, or numbers.
+        high: Highest.
+        dtype: What the numbers are in the space.
+    """
+
+    def __init__(self, low: Any, high: Any, dtype: np.dtype[Any]):
+        self._low = low
+        self._high = high
+        self._dtype = dtype
+
+    @classmethod
+    def of(cls, space: Space[Any]) -> Self | None:
+        """Those of a space of numbers; None for another."""
+        dtype = np.dtype(space.dtype)
+        if isinstance(space, spaces.Discrete):
+            return cls(space.start, space.start + space.n - 1, dtype)
+        if isinstance(space, spaces.MultiDiscrete):
+            return cls(space.start, space.start + (space.nvec - 1), dtype)
+        if isinstance(space, spaces.Box):
+            return cls(space.low, space.high, dtype)
+        if isinstance(space, spaces.MultiBinary):
+            return cls(0, 1, dtype)
+        return None
+
+    def inside(self, array: NDArray[Any]) -> NDArray[np.bool_]:
+        """Which numbers of an array are in the space: within its bounds, whole where it has whole ones.
+
+        Raises:
+            TypeError: They are no numbers.
+            ValueError: The array has another shape.
+        """
+        if array.dtype.kind not in "biuf":
+            raise TypeError(f"{array.dtype} are no numbers")
+        inside: NDArray[np.bool_] = (array >= self._low) & (array <= self._high)  # not the opposite: NaN is in none
+        if array.dtype.kind != "f":
+            return inside
+        if self._dtype.kind != "f":
+            inside &= array == np.floor(array)
+        elif array.dtype.itemsize > self._dtype.itemsize:
+            with np.errstate(over="ignore"):
+                inside &= np.isfinite(array.astype(self._dtype)) | ~np.isfinite(array)
+        return inside
+
+
+Schemas = Mapping[str, Mapping[str, Any]]
+# A space lists its bounds; an image's are one number.
+MOST_BYTES = 64 * 2**20
+
+
+def schemas_of(client: GenericEnvClient) -> Schemas:
+    """The schemas of `action` and `observation`, as the server of a client tells them. Blocks.
+
+    Raises:
+        ConnectionFailed: The server is not there, or has no such route; of several, the last one's.
+        Unauthorized: It wants another key.
+        ProtocolViolation: It answers something else.
+    """
+    if client._app is not None:
+        return _check_schemas(client._app.state.openenv.schemas, "the app")
+    if client._endpoints is None:  # a provider starts the server first
+        client.sync().connect()
+    assert client._endpoints is not None
+    failure: OpenEnvError = ConnectionFailed("there is no server")
+    for endpoint in client._endpoints.all:
+        try:
+            return _get_schemas(f"{http_url(endpoint.url)}/schema", client)
+        except ConnectionFailed as error:
+            failure = error
+    raise failure
+
+
+def _get_schemas(url: str, client: GenericEnvClient) -> Schemas:
+    options = client._options
+    request = urllib.request.Request(url, headers=dict(options.headers))  # noqa: S310 - http_url makes no other kind
+    proxies = [urllib.request.ProxyHandler({})] if is_loopback(urlsplit(url).hostname or "") else []
+    try:
+        with urllib.request.build_opener(_Redirects, *proxies).open(request, timeout=options.connect_timeout_s) as it:
+            body = it.read(MOST_BYTES + 1)
+    except urllib.error.HTTPError as error:
+        with error:
+            raise _http_error(url, error.code) from None
+    except (OSError, HTTPException) as error:
+        why = getattr(error, "reason", error)
+        raise ConnectionFailed(f"{url} cannot be asked for the types of its environment: {why}") from None
+    if len(body) > MOST_BYTES:
+        raise ProtocolViolation(f"{url} answers with more than {MOST_BYTES >> 20} MiB")
+    try:
+        return _check_schemas(json.loads(body), url)
+    except (ValueError, RecursionError):
+        raise ProtocolViolation(f"{url} answers what is no JSON: {body[:100]!r}") from None
+
+
+def _http_error(url: str, status: int) -> OpenEnvError:
+    if status == HTTPStatus.UNAUTHORIZED:
+        return Unauthorized(f"{url} wants a key: pass api_key=..., or set OPENENV_API_KEY")
+    if status == HTTPStatus.FORBIDDEN:
+        return Forbidden(f"{url} does not let this api_key (OPENENV_API_KEY) read: pass one with a wider scope")
+    return ConnectionFailed(
+        f"{url} answers HTTP {status}, and no schemas: is that an openenv server? Else give observation_space, "
+        "decode_observation, action_space and encode_action"
+    )
+
+
+def _check_schemas(schemas: Any, place: str) -> Schemas:
+    if isinstance(schemas, Mapping) and all(
+        isinstance(schemas.get(name), Mapping) for name in ("action", "observation")
+    ):
+        return schemas
+    raise ProtocolViolation(f"{place} says nothing of its action and observation: {schemas!s:.200}")
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows, but shows the key to no other server."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        follow = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if follow is not None and urlsplit(req.full_url)[:2] != urlsplit(newurl)[:2]:
+            follow.headers = {name: value for name, value in follow.headers.items() if name.lower() not in SECRET}
+        return follow
+
+
+Fields = dict[str, Any]
+_MISFITS = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
+
+
+class RemoteSpaces:
+    """Where a served environment is, and how its values become members of spaces. It can be pickled.
+
+    Args:
+        base_url: As for `EnvClient`.
+        observation_space, decode_observation: In place of what the schema says. The function makes a member of the
+            fields of an observation.
+        action_space, encode_action: The same for actions. The function makes the fields of an action of a member.
+        missing_reward: The reward of a step that has none; None: such a step is an error.
+        options: Further arguments of `EnvClient`.
+
+    Attributes:
+        observation_space, action_space: Of one environment.
+        observation, action: How their members travel.
+    """
+
+    def __init__(
+        self,
+        base_url: Any,
+        observation_space: Space[Any] | None,
+        decode_observation: Callable[[Fields], Any] | None,
+        action_space: Space[Any] | None,
+        encode_action: Callable[[Any], Fields] | None,
+        missing_reward: float | None,
+        options: Mapping[str, Any],
+    ):
+        self._base_url = base_url
+        self._options = dict(options)
+        self._given = observation_space, decode_observation, action_space, encode_action
+        self._missing_reward = missing_reward
+        complete = all(each is not None for each in self._given)
+        self._schemas: Schemas = {} if complete else self._ask()
+        self._read()
+
+    @property
+    def place(self) -> str:
+        """Its address, for people."""
+        return "an app in this process" if self._base_url is None else str(self._base_url)
+
+    def client(self) -> GenericEnvClient:
+        """A new client of it."""
+        return GenericEnvClient(self._base_url, **self._options)
+
+    def vector_arguments(self) -> tuple[Any, Fields]:
+        """What a vector client of it is made with: its address, and options."""
+        return self._base_url, self._options
+
+    def reset_arguments(self, seed: Any, options: Mapping[str, Any] | None) -> Fields:
+        """What the environment's reset is given. Raises `InvalidArgument` for options that are none."""
+        if options is not None and not isinstance(options, Mapping):
+            raise InvalidArgument(f"options is {options!r:.80}: give a dict, or None")
+        # What nobody gave is not sent: not every environment takes a seed.
+        seeded: Fields = {} if seed is None else {"seed": int(seed)}
+        if options is None:
+            return seeded
+        return {**seeded, "options": dict(options)} if self._is_gymnasium else {**options, **seeded}
+
+    def fields_of(self, member: Any) -> Fields:
+        """An action as the wire has it.
+
+        Raises:
+            InvalidAction: It is none, or a number outside of its space. All else about it is for the server to say.
+        """
+        bounds = self._bounds
+        try:
+            if bounds is not None and not bounds.inside(np.asarray(member)).all():
+                raise outside_error(member, self.action_space)
+            fields: Fields = self.action.encode(member)
+        except _MISFITS as error:
+            raise outside_error(member, self.action_space) from error
+        return fields
+
+    def member_of(self, fields: Any) -> Any:
+        """An observation as a member of the space. Raises `ProtocolViolation` for what cannot be one."""
+        try:
+            return self.observation.decode(fields)
+        except _MISFITS as error:
+            raise self.misfit(fields, error) from error
+
+    def misfit(self, fields: Any, error: Exception) -> ProtocolViolation:
+        """The error for an observation that is no member."""
+        return ProtocolViolation(
+            f"the server's observation {fields!s:.200} does not fit {self.observation_space} "
+            f"({type(error).__name__}: {error}): give observation_space=... and decode_observation=..."
+        )
+
+    def reward_of(self, result: StepResult[Any]) -> float:
+        """The reward of a step. Raises `UsageError` where it has none, and nothing was given in place of one."""
+        reward = result.reward
+        if reward is None:
+            reward = self._missing_reward
+        if reward is None:
+            raise UsageError(
+                "the environment gave this step no reward, which is not 0, and Gymnasium knows only numbers: pass "
+                "missing_reward=0.0 if none means 0 here"
+            )
+        return float(reward)
+
+    def __getstate__(self) -> Fields:
+        if self._options.keys() & {"app", "env", "provider"}:
+            raise UsageError(
+                "its environment belongs to this process, and cannot be pickled: serve it (openenv serve) and give "
+                "its base_url"
+            )
+        return {name: value for name, value in self.__dict__.items() if name not in {"observation", "action"}}
+
+    def __setstate__(self, state: Fields) -> None:
+        self.__dict__.update(state)
+        seeded: tuple[Space[Any], Space[Any]] = state["observation_space"], state["action_space"]
+        self._read()
+        self.observation_space, self.action_space = seeded  # with their random numbers
+
+    def _ask(self) -> Schemas:
+        client = self.client()
+        try:
+            return schemas_of(client)
+        finally:
+            client.sync().close()
+
+    def _read(self) -> None:
+        observation_space, decode, action_space, encode = self._given
+        self.observation = self._side("observation", observation_space, decode)
+        self.action = self._side("action", action_space, encode)
+        self.observation_space, self.action_space = self.observation.space, self.action.space
+        self._bounds = Bounds.of(self.action_space)
+        self._is_gymnasium = KEYWORD in self._schemas.get("action", {}).get("properties", {}).get("action", {})
+
+    def _side(self, role: Role, space: Space[Any] | None, function: Callable[[Any], Any] | None) -> MappedSpace:
+        """A side by what was given for it, and by its schema where that says more."""
+        if space is not None and function is not None:
+            return MappedSpace(space, function, function)
+        if function is not None:
+            raise InvalidArgument(f"a function for the {role} needs a space: give {role}_space=... too")
+        mapped = space_of_fields(self._schemas[role], role)
+        return mapped if space is None else replace(mapped, space=space)
+
+
+def ends_of(result: StepResult[Any]) -> tuple[bool, bool]:
+    """Whether the episode terminated, and whether it was truncated.
+
+    Only where `done` says that it is over, for that is when the next one begins; and then at least one of both.
+    """
+    truncated = result.done and result.truncated
+    return result.done and (result.terminated or not truncated), truncated
+
+
+def outside_error(member: Any, space: Space[Any]) -> OpenEnvError:
+    """The error for an action that is none."""
+    return InvalidAction(f"the action {member!s:.200} is not in the action space {space}")
 
 
 class RemoteEnv(gymnasium.Env[Any, Any]):
@@ -56,7 +359,7 @@ class RemoteEnv(gymnasium.Env[Any, Any]):
         **options: Any,
     ):
         self.metadata = {"render_modes": []}
-        self._outlet = Outlet(
+        self._outlet = RemoteSpaces(
             base_url, observation_space, decode_observation, action_space, encode_action, missing_reward, options
         )
         self.observation_space = self._outlet.observation_space

@@ -9,9 +9,14 @@ try:
 except ModuleNotFoundError as missing:
     raise MissingExtra("pettingzoo", "pettingzoo") from missing
 
-from .environment import PettingZooEnvironment
-from .made import pettingzoo_app, pettingzoo_environment
-from .models import PettingZooAction, PettingZooObservation, PettingZooState
+from .environment import (
+    PettingZooAction,
+    PettingZooEnvironment,
+    PettingZooObservation,
+    PettingZooState,
+    pettingzoo_app,
+    pettingzoo_environment,
+)
 
 __all__ = [
     "PettingZooAction",

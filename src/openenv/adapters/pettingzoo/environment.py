@@ -1,30 +1,175 @@
-"""An environment of PettingZoo as one of this package: one session plays all agents.
-
-An action is `{"actions": {agent: member of its action space}}`, with an entry for each agent that the last
-observation has in `to_act`: all that live where they act side by side (parallel), one where they take turns (AEC).
-"""
+"""Serve a PettingZoo environment: one session plays all agents, in parallel (Parallel API) or in turns (AEC API)."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from typing import Any, ClassVar
+import importlib.util
+import inspect
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import GenericAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from uuid import uuid4
 
 import numpy as np
-from gymnasium import spaces
+from gymnasium import Space, spaces
+from pettingzoo.utils.env import AECEnv, ParallelEnv
+from pydantic import ConfigDict, Field, create_model, with_config
+from typing_extensions import TypedDict  # typing's own cannot be read by pydantic before Python 3.12
 
 from ...environment import Environment
-from ...errors import InvalidAction, ResetRequired
-from ..gymnasium.codec import SpaceCodec
-from ..gymnasium.duplicate import duplicate
-from ..gymnasium.plain import plain
-from ..picture import as_html
-from ..reset_arguments import check_reset_arguments
-from .models import PettingZooAction, PettingZooObservation, PettingZooState
-from .turns import Game, Told
+from ...errors import InvalidAction, ResetRequired, UsageError
+from ...project.target import import_module
+from ...types import Action, Observation, State
+from ..farama import as_html, check_reset_arguments, duplicate, plain
+from ..gymnasium.codec import SpaceCodec, codec_of
+from ..gymnasium.description import KEYWORD, describe
 
-__all__ = ["PettingZooEnvironment"]
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+# As a function: here, the keys are known only when it is called.
+_typed_dict: Any = TypedDict
+
+
+class PettingZooAction(Action):
+    """What `step` takes: an action of each agent in `to_act`; subclasses type them by the spaces."""
+
+    # How another process gets a class that no module has (`openenv.runtime.process`).
+    __reference__: ClassVar[tuple[Any, ...]]
+
+    actions: Any
+
+
+class PettingZooObservation(Observation):
+    """What `reset` and `step` return. `reward` is the sum of `rewards`; `done` is true once no agent lives.
+
+    All that is told by agent is there for the agents that are to act now, and for those whose last step this was.
+    """
+
+    observations: Any = Field(description="What each agent sees")
+    rewards: dict[str, float] = Field(default_factory=dict, description="What each agent got since it was told last")
+    terminations: dict[str, bool] = Field(default_factory=dict, description="Who reached an end of its own")
+    truncations: dict[str, bool] = Field(default_factory=dict, description="Who was cut short")
+    infos: dict[str, dict[str, Any]] = Field(default_factory=dict, description="What else the environment tells each")
+    action_masks: dict[str, list[int]] = Field(
+        default_factory=dict, description="Of agents whose environment has masks: 1 for each action that is allowed"
+    )
+    agents: list[str] = Field(default_factory=list, description="Who lives")
+    to_act: list[str] = Field(default_factory=list, description="Whose actions the next step takes, all of them")
+    terminated: bool = Field(default=False, description="The episode is over, and no agent was cut short")
+    truncated: bool = Field(default=False, description="The episode is over, and some agent was cut short")
+
+
+class PettingZooState(State):
+    """What is known about the episode beside its observations."""
+
+    module: str = Field(description="The module that has the environment")
+    seed: int | None = Field(default=None, description="The seed given to the last reset")
+    agents: list[str] = Field(default_factory=list, description="Who lives")
+    to_act: list[str] = Field(default_factory=list, description="Whose actions the next step takes")
+
+
+def by_agent(name: str, spaces: Mapping[str, Space[Any]], codecs: Mapping[str, SpaceCodec]) -> Any:
+    """A type of JSON objects with a member of its space for each agent, or for some of them."""
+    fields = {}
+    for agent, space in spaces.items():
+        words = " ".join(str(space).split())
+        told = Field(description=words, json_schema_extra={KEYWORD: describe(space)})
+        fields[agent] = Annotated[codecs[agent].type, told]
+    made = _typed_dict(name, fields, total=False)
+    with_config(ConfigDict(extra="forbid"))(made)
+    return made
+
+
+@dataclass(slots=True)
+class AgentReports:
+    """What some agents are told, each under its own name as PettingZoo has it."""
+
+    observations: dict[Any, Any] = field(default_factory=dict)
+    rewards: dict[Any, float] = field(default_factory=dict)
+    terminations: dict[Any, bool] = field(default_factory=dict)
+    truncations: dict[Any, bool] = field(default_factory=dict)
+    infos: dict[Any, dict[str, Any]] = field(default_factory=dict)
+
+
+class AgentGame(ABC):
+    """A game and who plays it."""
+
+    env: Any
+
+    @property
+    def agents(self) -> list[Any]:
+        """Who lives."""
+        return list(self.env.agents)
+
+    @property
+    @abstractmethod
+    def to_act(self) -> list[Any]:
+        """Whose actions the next step takes."""
+
+    @abstractmethod
+    def reset(self, seed: int | None, options: dict[str, Any] | None) -> AgentReports:
+        """Begins an episode."""
+
+    @abstractmethod
+    def step(self, actions: dict[Any, Any]) -> AgentReports:
+        """Takes one action of each agent in `to_act`."""
+
+
+class ParallelGame(AgentGame):
+    """All agents that live act at a time."""
+
+    def __init__(self, env: ParallelEnv[Any, Any, Any]):
+        self.env = env
+
+    @property
+    def to_act(self) -> list[Any]:
+        return list(self.env.agents)
+
+    def reset(self, seed: int | None, options: dict[str, Any] | None) -> AgentReports:
+        observations, infos = self.env.reset(seed=seed, options=options)
+        return AgentReports(observations=observations, infos=infos)
+
+    def step(self, actions: dict[Any, Any]) -> AgentReports:
+        return AgentReports(*self.env.step(actions))
+
+
+class TurnBasedGame(AgentGame):
+    """One agent acts at a time. Those that are dead are told of their end, and need not act for it."""
+
+    def __init__(self, env: AECEnv[Any, Any, Any]):
+        self.env = env
+
+    @property
+    def to_act(self) -> list[Any]:
+        return [self.env.agent_selection] if self.env.agents else []
+
+    def reset(self, seed: int | None, options: dict[str, Any] | None) -> AgentReports:
+        self.env.reset(seed=seed, options=options)
+        return self._heard()
+
+    def step(self, actions: dict[Any, Any]) -> AgentReports:
+        self.env.step(actions[self.env.agent_selection])
+        return self._heard()
+
+    def _heard(self) -> AgentReports:
+        """What the next agent that lives is told, and those before it that have died."""
+        told = AgentReports()
+        while self.env.agents:
+            agent = self.env.agent_selection
+            observation, reward, terminated, truncated, info = self.env.last()
+            told.observations[agent] = observation
+            told.rewards[agent] = reward
+            told.terminations[agent], told.truncations[agent] = terminated, truncated
+            told.infos[agent] = dict(info)
+            if not (terminated or truncated):
+                break
+            self.env.step(None)
+        return told
+
 
 MOST_BUTTONS = 30
 _MASK = "action_mask"
@@ -48,7 +193,7 @@ class PettingZooEnvironment(Environment[PettingZooAction, PettingZooObservation,
     action_cls: ClassVar[type[PettingZooAction]]
     observation_cls: ClassVar[type[PettingZooObservation]]
     names: ClassVar[dict[str, Any]]
-    _make: ClassVar[Callable[..., Game]]
+    _make: ClassVar[Callable[..., AgentGame]]
     _action_codecs: ClassVar[dict[str, SpaceCodec]]
     _observation_codecs: ClassVar[dict[str, SpaceCodec]]
 
@@ -136,7 +281,7 @@ class PettingZooEnvironment(Environment[PettingZooAction, PettingZooObservation,
     def __deepcopy__(self, memo: dict[int, Any]) -> PettingZooEnvironment:
         return duplicate(self, self._game.env, memo)
 
-    def _seen(self, told: Told, first: bool) -> PettingZooObservation:
+    def _seen(self, told: AgentReports, first: bool) -> PettingZooObservation:
         """What was told, under the names of the wire, and what it means for the whole."""
         state = self._state
         state.agents = [str(agent) for agent in self._game.agents]
@@ -168,7 +313,7 @@ class PettingZooEnvironment(Environment[PettingZooAction, PettingZooObservation,
         )
 
 
-def _masks(told: Told, to_act: list[Any]) -> dict[str, list[int]]:
+def _masks(told: AgentReports, to_act: list[Any]) -> dict[str, list[int]]:
     """Where environments keep them: in the observation, or in the info."""
     masks: dict[str, list[int]] = {}
     for agent in to_act:
@@ -177,3 +322,157 @@ def _masks(told: Told, to_act: list[Any]) -> dict[str, list[int]]:
             if isinstance(mask, np.ndarray | list) and np.ndim(mask) == 1:
                 masks[str(agent)] = np.asarray(mask).astype(int).tolist()
     return masks
+
+
+# In this order: where a module has both, one call for all agents is the cheaper one.
+_CONSTRUCTORS = ("parallel_env", "env")
+
+
+def pettingzoo_environment(module: str, **kwargs: Any) -> type[PettingZooEnvironment]:
+    """Makes a class that serves an environment of PettingZoo; one instance is made to see its spaces.
+
+    Args:
+        module: Of PettingZoo (`butterfly.pistonball_v6`), or any other one; `:env` behind it chooses the constructor,
+            which otherwise is `parallel_env` if the module has one, and `env` if not.
+        kwargs: For the constructor.
+
+    Raises:
+        UsageError: There is no such module or constructor, it fails with these arguments, it does not say
+            who may play, or one of the spaces cannot be served.
+        ImportFailed: The module cannot be imported.
+    """
+    constructor = _constructor(module)
+
+    def make(**arguments: Any) -> AgentGame:
+        return _game(constructor(**arguments), module)
+
+    try:
+        game = make(**copy.deepcopy(kwargs))
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(f"{module} cannot be made with {kwargs}: {type(error).__name__}: {error}") from error
+    try:
+        return _class(module, kwargs, make, game)
+    finally:
+        game.env.close()
+
+
+def pettingzoo_app(module: str, **kwargs: Any) -> FastAPI:
+    """Makes an app that serves an environment of PettingZoo; arguments and errors as above."""
+    from ...server import create_app
+
+    environment = pettingzoo_environment(module, **kwargs)
+    return create_app(
+        environment, environment.action_cls, environment.observation_cls, module, state_cls=PettingZooState
+    )
+
+
+def _constructor(target: str) -> Callable[..., Any]:
+    name, colon, wanted = target.partition(":")
+    what = f"pettingzoo:{target}"
+    full = f"pettingzoo.{name}"
+    module = import_module(full if _is_there(full) else name, what)
+    found = [each for each in ((wanted,) if colon else _CONSTRUCTORS) if callable(getattr(module, each, None))]
+    if not found:
+        raise UsageError(
+            f"{what}: {module.__name__} has no {wanted or ' and no '.join(_CONSTRUCTORS)}: write MODULE:NAME for a "
+            "function or class that makes an environment"
+        )
+    constructor: Callable[..., Any] = getattr(module, found[0])
+    return constructor
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # nor is what it would be in
+        return False
+
+
+def _game(env: Any, what: str) -> AgentGame:
+    if isinstance(env, ParallelEnv):
+        return ParallelGame(env)
+    if isinstance(env, AECEnv):
+        return TurnBasedGame(env)
+    raise UsageError(f"pettingzoo:{what} makes a {type(env).__name__}, which is no environment of PettingZoo")
+
+
+def _class(
+    module: str, kwargs: dict[str, Any], make: Callable[..., AgentGame], game: AgentGame
+) -> type[PettingZooEnvironment]:
+    env, agents = game.env, _agents(game, module)
+    actions = {name: env.action_space(agent) for name, agent in agents.items()}
+    observations = {name: env.observation_space(agent) for name, agent in agents.items()}
+    action_codecs = {name: codec_of(space) for name, space in actions.items()}
+    observation_codecs = {name: codec_of(space) for name, space in observations.items()}
+    name = re.sub(r"\W", "_", module.rpartition(".")[2])
+    action_cls = create_model(
+        f"{name}_Action",
+        __base__=PettingZooAction,
+        __module__=__name__,
+        actions=(by_agent("Actions", actions, action_codecs), ...),
+    )
+    observation_cls = create_model(
+        f"{name}_Observation",
+        __base__=PettingZooObservation,
+        __module__=__name__,
+        observations=(by_agent("Observations", observations, observation_codecs), ...),
+    )
+    action_cls.__reference__ = (_remake_action, module, kwargs)
+    made: type[PettingZooEnvironment] = type(
+        name,
+        (PettingZooEnvironment,),
+        {
+            "__doc__": _description(module, game),
+            "__module__": __name__,
+            # What it is made for, as a class that is written down says it (PEP 560).
+            "__orig_bases__": (GenericAlias(Environment, (action_cls, observation_cls, PettingZooState)),),
+            "module": module,
+            "arguments": kwargs,
+            "action_cls": action_cls,
+            "observation_cls": observation_cls,
+            "names": agents,
+            "_make": staticmethod(make),
+            "_action_codecs": action_codecs,
+            "_observation_codecs": observation_codecs,
+            "__reference__": (_remake, module, kwargs),
+        },
+    )
+    return made
+
+
+def _agents(game: AgentGame, module: str) -> dict[str, Any]:
+    try:
+        agents = {str(agent): agent for agent in game.env.possible_agents}
+    except AttributeError:
+        agents = {}
+    if not agents:
+        raise UsageError(
+            f"pettingzoo:{module} has no `possible_agents`: without them nobody can say what an action may be"
+        )
+    if len(agents) < len(game.env.possible_agents):
+        raise UsageError(f"pettingzoo:{module} has agents that are called alike: {game.env.possible_agents}")
+    return agents
+
+
+def _description(module: str, game: AgentGame) -> str:
+    documentation = inspect.cleandoc(vars(type(game.env.unwrapped)).get("__doc__") or "")
+    summary = " ".join(documentation.split("\n\n")[0].split())
+    how = "act side by side" if isinstance(game, ParallelGame) else "take turns"
+    return f"{module}: {summary or 'An environment of PettingZoo.'} Its agents {how}."
+
+
+def _remake(module: str, kwargs: dict[str, Any]) -> type[PettingZooEnvironment]:
+    """The class that another process serves; made once in this one."""
+    key = repr((module, kwargs))
+    if key not in _class_cache:
+        _class_cache[key] = pettingzoo_environment(module, **kwargs)
+    return _class_cache[key]
+
+
+def _remake_action(module: str, kwargs: dict[str, Any]) -> type[PettingZooAction]:
+    return _remake(module, kwargs).action_cls
+
+
+_class_cache: dict[str, type[PettingZooEnvironment]] = {}

@@ -5,7 +5,6 @@ Needs neither torch nor trl itself.
 
 from __future__ import annotations
 
-from .episode import Episode
-from .factory import environment_factory
+from .episode import Episode, environment_factory
 
 __all__ = ["Episode", "environment_factory"]

@@ -1,13 +1,17 @@
-"""What a trainer holds: one session of an environment, reused for one episode after another."""
+"""`environment_factory` for TRL: classes whose instances hold one session and play one episode after another."""
 
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import logging
 import os
 import time
 import weakref
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, cast
 
 from ...client import EnvClient
 from ...client.portal import portal, submit_to
@@ -24,11 +28,39 @@ from ...errors import (
     UsageError,
 )
 from ...types import StepResult
-from .answer import answer_of, refusal_of
-from .recipe import Recipe
-from .tool import Tool
+from .methods import method_of
+from .results import Render, Reward, answer_of, refusal_of, reward_of
+from .tools import EpisodeTool, Tools, tools_of
 
-__all__ = ["Episode"]
+
+@dataclass(frozen=True)
+class EpisodeConfig:
+    """How to make an episode. Picklable, as long as its parts are.
+
+    Attributes:
+        name: The class's name, under which trainers log its reward.
+        client_type: The client class.
+        arguments: What each client is made with.
+        tools: What the model may call.
+        reward: How an episode is scored; None leaves that to the trainer.
+        render: What the model gets to read of an observation; None for `answer_of`.
+        columns: Columns of the dataset that the environment's reset gets; None for all.
+        patience_s: Seconds for which a reset is tried again while there is no session to be had.
+    """
+
+    name: str
+    client_type: type[EnvClient[Any, Any, Any]]
+    arguments: Mapping[str, Any]
+    tools: tuple[EpisodeTool, ...]
+    reward: Reward | None
+    render: Render | None
+    columns: tuple[str, ...] | None
+    patience_s: float
+
+    def client(self) -> EnvClient[Any, Any, Any]:
+        """A client of its own for one episode; it connects with its first call."""
+        return self.client_type(**self.arguments)
+
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +78,7 @@ class Episode:
     meantime, and its session is closed when it is collected, or when the process ends.
     """
 
-    _recipe: ClassVar[Recipe]
+    _recipe: ClassVar[EpisodeConfig]
 
     def __init__(self) -> None:
         self._client = self._recipe.client().sync()
@@ -100,7 +132,7 @@ class Episode:
     def _begin(self, arguments: dict[str, Any]) -> StepResult[Any]:
         """Resets, again and again where the road or a full server are in the way."""
         if self._farewell is None:
-            self._farewell = weakref.finalize(self, _farewell, self._client.async_client, os.getpid())
+            self._farewell = weakref.finalize(self, _close_session, self._client.async_client, os.getpid())
             self._farewell.atexit = False  # at the end of the process the portal closes what is left, within a time
         end = time.monotonic() + self._recipe.patience_s
         pause = FIRST_PAUSE_S
@@ -120,7 +152,7 @@ class Episode:
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
-    def _use(self, tool: Tool, arguments: dict[str, Any]) -> Any:
+    def _use(self, tool: EpisodeTool, arguments: dict[str, Any]) -> Any:
         """Steps. What it raises, trainers show to the model.
 
         Raises:
@@ -162,8 +194,107 @@ class Episode:
         return None if self._failure is not None else self._recipe.reward(list(self._results))
 
 
-def _farewell(client: EnvClient[Any, Any, Any], pid: int) -> None:
+def _close_session(client: EnvClient[Any, Any, Any], pid: int) -> None:
     """Closes a session without waiting for it: garbage is collected on any thread."""
     if os.getpid() == pid:
         with contextlib.suppress(OpenEnvError):  # the process is ending: the portal has closed the client
             submit_to(portal().loop, client._close())
+
+
+class EpisodeType(type):
+    """Class of the classes that `environment_factory` makes. They are in no module: pickled is their recipe."""
+
+    _recipe: EpisodeConfig
+
+
+def environment_factory(
+    client_cls: type[EnvClient[Any, Any, Any]],
+    tools: Tools = None,
+    reward: Reward | str | None = "sum",
+    *,
+    render: Render | None = None,
+    columns: Iterable[str] | None = None,
+    patience_s: float = 60.0,
+    name: str | None = None,
+    **client_kwargs: Any,
+) -> type[Episode]:
+    """The class that `GRPOTrainer(environment_factory=...)` wants, for an environment served somewhere::
+
+        F = environment_factory(CounterEnv, tools={"count": CounterAction}, base_url="http://localhost:8000")
+        GRPOTrainer(model, environment_factory=F, train_dataset=rows, args=...)
+
+    Its public methods are `reset`, `get_reward` and the tools, each with a typed signature and a docstring made from
+    the JSON Schema of its arguments. The class can be pickled if the client class, the functions and `client_kwargs`
+    can, so it serves TRL's asynchronous trainer as well. Tool calls are one step of the environment each.
+
+    What goes wrong, and what becomes of it:
+
+    - Wrong arguments, a call after the end of the episode, an error that a tool reports: the model is told, and the
+      episode goes on. (TRL turns what a tool raises into a tool message.)
+    - The environment, its server or the road to it failed in an episode: the model is told, further calls say the
+      same, and `get_reward` returns None. TRL leaves such a rollout out: it is no reward of 0.
+    - There is no session at the start of an episode (server gone, or full): reset tries again for `patience_s`
+      seconds and then raises, which ends the training. Where the environment's own reset fails, the episode goes
+      unscored; three times in a row in one instance raise.
+
+    Args:
+        client_cls: The client class: a subclass of `EnvClient`.
+        tools: What the model may call. A mapping from names to action classes (`{"move": MoveAction}`), to functions
+            with typed arguments that return an action, or to names of tools of an MCP environment; a list of the
+            same, named after them; `"mcp"` for all tools of an MCP environment, which is asked now, once; None for
+            `"mcp"` where the client lists tools, or else for the action classes that it was declared with.
+        reward: The episode's reward: `"sum"` or `"last"` of what the steps gave (0 without any step), a function from
+            the list of their `StepResult`s to a number or None, or None for a class without `get_reward`.
+        render: What a model gets to read of an observation, from `reset` and from tools: text, a list of content
+            blocks, or None. By default a field such as `text` or `message`, an only text, or JSON.
+        columns: Columns of the dataset that the environment's reset gets; None passes all of them on, `prompt`
+            included, and the environment takes those that it knows.
+        patience_s: Seconds for which a reset is tried again.
+        name: Name of the class, under which TRL logs the reward.
+        client_kwargs: For the client class: `base_url`, `api_key`, `message_timeout_s` and so on.
+
+    Raises:
+        UsageError: A tool that cannot be one (the message says why), or no tools at all.
+        ConnectionFailed: The server was to be asked for its tools, and did not answer.
+    """
+    if not (isinstance(client_cls, type) and issubclass(client_cls, EnvClient)):
+        raise UsageError(f"client_cls is a subclass of EnvClient, not {client_cls!r}")
+    if isinstance(columns, str):
+        raise UsageError(f"columns={columns!r}: give a list of names")
+    recipe = EpisodeConfig(
+        name=name or f"{client_cls.__name__.removesuffix('Client').removesuffix('Env')}Environment",
+        client_type=client_cls,
+        arguments=client_kwargs,
+        tools=tools_of(client_cls, tools, partial(client_cls, **client_kwargs)),
+        reward=None if reward is None else reward_of(reward),
+        render=render,
+        columns=None if columns is None else tuple(columns),
+        patience_s=patience_s,
+    )
+    return _class_of(recipe)
+
+
+def _class_of(recipe: EpisodeConfig) -> type[Episode]:
+    methods: dict[str, Callable[..., Any]] = {tool.name: method_of(tool, Episode._use) for tool in recipe.tools}
+    if recipe.reward is not None:
+        methods["get_reward"] = _get_reward()
+    for each, method in methods.items():
+        method.__qualname__ = f"{recipe.name}.{each}"
+    described = {"__doc__": f"Episodes of {recipe.client_type.__name__}.", "__module__": __name__}
+    made = EpisodeType(recipe.name, (Episode,), {**methods, **described, "_recipe": recipe})
+    return cast("type[Episode]", made)
+
+
+def _get_reward() -> Callable[[Episode], float | None]:
+    def get_reward(self: Episode) -> float | None:
+        """The episode's reward, None if it cannot be scored."""
+        return self._score()
+
+    return get_reward
+
+
+def _reduce(cls: EpisodeType) -> tuple[Callable[[EpisodeConfig], type[Episode]], tuple[EpisodeConfig]]:
+    return _class_of, (cls._recipe,)
+
+
+copyreg.dispatch_table[EpisodeType] = _reduce

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...lazy import lazy
+from ..._imports import lazy
 
 if TYPE_CHECKING:
-    from ...environment import Environment, Transform
+    from ...environment import (
+        CompositeTransform,
+        Environment,
+        Message,
+        ModelTokenizer,
+        NullTransform,
+        TaskProvider,
+        Transform,
+    )
     from ...errors import (
         ConcurrencyConfigurationError,
         EnvironmentFactoryError,
@@ -16,14 +24,12 @@ if TYPE_CHECKING:
         SessionCreationError,
         SessionNotFoundError,
     )
-    from ...interfaces import Message, ModelTokenizer, TaskProvider
     from ...mcp.environment import MCPEnvironment
     from ...mcp.types import (
         RESERVED_TOOL_NAMES,
         CallToolAction,
         CallToolObservation,
         JsonRpcError,
-        JsonRpcErrorCode,
         JsonRpcRequest,
         JsonRpcResponse,
         ListToolsAction,
@@ -35,33 +41,15 @@ if TYPE_CHECKING:
         WSMCPMessage,
         WSMCPResponse,
     )
-    from ...protocol.forms import serialize_observation
-    from ...server import HTTPEnvServer, create_app, create_fastapi_app
-    from ...server.app import create_web_interface_app
-    from ...server.route_config import GetEndpointConfig
-    from ...server.web_manager import WebInterfaceManager
-    from ...transforms import CompositeTransform, NullTransform
-    from ...types import (
-        Action,
-        BaseMessage,
-        CodeExecResult,
-        ConcurrencyConfig,
-        EnvironmentMetadata,
+    from ...messages import (
         GetTaskRangeRequest,
         GetTaskRequest,
         HealthResponse,
-        HealthStatus,
         ListTasksRequest,
         NumTasksRequest,
-        Observation,
         ResetRequest,
         ResetResponse,
-        Scalar,
         SchemaResponse,
-        ServerCapacityStatus,
-        ServerMode,
-        SessionInfo,
-        State,
         StepRequest,
         StepResponse,
         WSCloseMessage,
@@ -73,6 +61,25 @@ if TYPE_CHECKING:
         WSStateMessage,
         WSStateResponse,
         WSStepMessage,
+    )
+    from ...protocol.forms import serialize_observation
+    from ...protocol.jsonrpc import JsonRpcErrorCode
+    from ...server import HTTPEnvServer, create_app, create_fastapi_app
+    from ...server.app import GetEndpointConfig, create_web_interface_app
+    from ...server.page.gradio import WebInterfaceManager
+    from ...types import (
+        Action,
+        BaseMessage,
+        CodeExecResult,
+        ConcurrencyConfig,
+        EnvironmentMetadata,
+        HealthStatus,
+        Observation,
+        Scalar,
+        ServerCapacityStatus,
+        ServerMode,
+        SessionInfo,
+        State,
     )
     from .._adapters import deserialize_action, deserialize_action_with_preprocessing
     from . import base_transforms as base_transforms
@@ -169,37 +176,37 @@ __getattr__, __dir__ = lazy(
         "CallToolAction": "openenv.mcp.types",
         "CallToolObservation": "openenv.mcp.types",
         "CodeExecResult": "openenv.types",
-        "CompositeTransform": "openenv.transforms",
+        "CompositeTransform": "openenv.environment",
         "ConcurrencyConfig": "openenv.types",
         "ConcurrencyConfigurationError": "openenv.errors",
         "Environment": "openenv.environment",
         "EnvironmentFactoryError": "openenv.errors",
         "EnvironmentMetadata": "openenv.types",
-        "GetEndpointConfig": "openenv.server.route_config",
-        "GetTaskRangeRequest": "openenv.types",
-        "GetTaskRequest": "openenv.types",
+        "GetEndpointConfig": "openenv.server.app",
+        "GetTaskRangeRequest": "openenv.messages",
+        "GetTaskRequest": "openenv.messages",
         "HTTPEnvServer": "openenv.server",
-        "HealthResponse": "openenv.types",
+        "HealthResponse": "openenv.messages",
         "HealthStatus": "openenv.types",
         "JsonRpcError": "openenv.mcp.types",
         "JsonRpcErrorCode": "openenv.mcp.types",
         "JsonRpcRequest": "openenv.mcp.types",
         "JsonRpcResponse": "openenv.mcp.types",
-        "ListTasksRequest": "openenv.types",
+        "ListTasksRequest": "openenv.messages",
         "ListToolsAction": "openenv.mcp.types",
         "ListToolsObservation": "openenv.mcp.types",
         "MCPEnvironment": "openenv.mcp.environment",
         "McpMethod": "openenv.mcp.types",
-        "Message": "openenv.interfaces",
-        "ModelTokenizer": "openenv.interfaces",
-        "NullTransform": "openenv.transforms",
-        "NumTasksRequest": "openenv.types",
+        "Message": "openenv.environment",
+        "ModelTokenizer": "openenv.environment",
+        "NullTransform": "openenv.environment",
+        "NumTasksRequest": "openenv.messages",
         "Observation": "openenv.types",
         "OpenEnvError": "openenv.errors",
-        "ResetRequest": "openenv.types",
-        "ResetResponse": "openenv.types",
+        "ResetRequest": "openenv.messages",
+        "ResetResponse": "openenv.messages",
         "Scalar": "openenv.types",
-        "SchemaResponse": "openenv.types",
+        "SchemaResponse": "openenv.messages",
         "ServerCapacityStatus": "openenv.types",
         "ServerMode": "openenv.types",
         "SessionCapacityError": "openenv.errors",
@@ -207,25 +214,25 @@ __getattr__, __dir__ = lazy(
         "SessionInfo": "openenv.types",
         "SessionNotFoundError": "openenv.errors",
         "State": "openenv.types",
-        "StepRequest": "openenv.types",
-        "StepResponse": "openenv.types",
-        "TaskProvider": "openenv.interfaces",
+        "StepRequest": "openenv.messages",
+        "StepResponse": "openenv.messages",
+        "TaskProvider": "openenv.environment",
         "Tool": "openenv.mcp.types",
         "ToolError": "openenv.mcp.types",
         "ToolErrorType": "openenv.mcp.types",
         "Transform": "openenv.environment",
-        "WSCloseMessage": "openenv.types",
-        "WSErrorCode": "openenv.types",
-        "WSErrorResponse": "openenv.types",
-        "WSIncomingMessage": "openenv.types",
+        "WSCloseMessage": "openenv.messages",
+        "WSErrorCode": "openenv.messages",
+        "WSErrorResponse": "openenv.messages",
+        "WSIncomingMessage": "openenv.messages",
         "WSMCPMessage": "openenv.mcp.types",
         "WSMCPResponse": "openenv.mcp.types",
-        "WSObservationResponse": "openenv.types",
-        "WSResetMessage": "openenv.types",
-        "WSStateMessage": "openenv.types",
-        "WSStateResponse": "openenv.types",
-        "WSStepMessage": "openenv.types",
-        "WebInterfaceManager": "openenv.server.web_manager",
+        "WSObservationResponse": "openenv.messages",
+        "WSResetMessage": "openenv.messages",
+        "WSStateMessage": "openenv.messages",
+        "WSStateResponse": "openenv.messages",
+        "WSStepMessage": "openenv.messages",
+        "WebInterfaceManager": "openenv.server.page.gradio",
         "base_transforms": "openenv.core.env_server.base_transforms",
         "create_app": "openenv.server",
         "create_fastapi_app": "openenv.server",

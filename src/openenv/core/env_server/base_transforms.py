@@ -1,9 +1,8 @@
-"""`openenv.transforms` under its older name."""
+"""`openenv.environment` under its older name."""
 
 from __future__ import annotations
 
-from ...environment import Transform
-from ...transforms import CompositeTransform, NullTransform
+from ...environment import CompositeTransform, NullTransform, Transform
 from ...types import Observation
 
 __all__ = [

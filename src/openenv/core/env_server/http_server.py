@@ -8,7 +8,6 @@ from ...mcp.library import get_server_tools
 from ...mcp.types import (
     CallToolAction,
     CallToolObservation,
-    JsonRpcErrorCode,
     JsonRpcRequest,
     JsonRpcResponse,
     ListToolsAction,
@@ -17,27 +16,15 @@ from ...mcp.types import (
     WSMCPMessage,
     WSMCPResponse,
 )
-from ...protocol.forms import serialize_observation
-from ...server import HTTPEnvServer, create_app, create_fastapi_app
-from ...server.route_config import GetEndpointConfig, register_get_endpoints
-from ...types import (
-    Action,
-    ConcurrencyConfig,
-    EnvironmentMetadata,
+from ...messages import (
     GetTaskRangeRequest,
     GetTaskRequest,
     HealthResponse,
-    HealthStatus,
     ListTasksRequest,
     NumTasksRequest,
-    Observation,
     ResetRequest,
     ResetResponse,
     SchemaResponse,
-    ServerCapacityStatus,
-    ServerMode,
-    SessionInfo,
-    State,
     StepRequest,
     StepResponse,
     WSCloseMessage,
@@ -48,6 +35,21 @@ from ...types import (
     WSStateMessage,
     WSStateResponse,
     WSStepMessage,
+)
+from ...protocol.forms import serialize_observation
+from ...protocol.jsonrpc import JsonRpcErrorCode
+from ...server import HTTPEnvServer, create_app, create_fastapi_app
+from ...server.app import GetEndpointConfig, register_get_endpoints
+from ...types import (
+    Action,
+    ConcurrencyConfig,
+    EnvironmentMetadata,
+    HealthStatus,
+    Observation,
+    ServerCapacityStatus,
+    ServerMode,
+    SessionInfo,
+    State,
 )
 from .._adapters import deserialize_action
 

@@ -1,9 +1,8 @@
-"""`openenv.environment` and `openenv.interfaces` under their older name."""
+"""`openenv.environment` and `openenv.environment` under their older name."""
 
 from __future__ import annotations
 
-from ...environment import Environment, Transform
-from ...interfaces import Message, ModelTokenizer, TaskProvider
+from ...environment import Environment, Message, ModelTokenizer, TaskProvider, Transform
 from ...types import Action, ActT, EnvironmentMetadata, Observation, ObsT, State, StateT
 
 __all__ = [

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...lazy import lazy
+from ..._imports import lazy
 
 if TYPE_CHECKING:
-    from ...background import run_async_safely
+    from ..._asyncio import run_async_safely
     from ...environment import Environment
     from ...mcp.environment import MCPEnvironment
     from ...mcp.library import get_server_tools
@@ -62,6 +62,6 @@ __getattr__, __dir__ = lazy(
         "ToolError": "openenv.mcp.types",
         "ToolErrorType": "openenv.mcp.types",
         "get_server_tools": "openenv.mcp.library",
-        "run_async_safely": "openenv.background",
+        "run_async_safely": "openenv._asyncio",
     },
 )

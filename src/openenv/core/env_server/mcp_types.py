@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...lazy import lazy
+from ..._imports import lazy
 
 if TYPE_CHECKING:
     from ...mcp.types import (
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
         CallToolAction,
         CallToolObservation,
         JsonRpcError,
-        JsonRpcErrorCode,
         JsonRpcRequest,
         JsonRpcResponse,
         ListToolsAction,
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
         WSMCPMessage,
         WSMCPResponse,
     )
+    from ...protocol.jsonrpc import JsonRpcErrorCode
     from ...types import Action, BaseMessage, Observation
 
 __all__ = [

@@ -1,8 +1,8 @@
-"""`openenv.server.route_config` under its older name."""
+"""`openenv.server.app` under its older name."""
 
 from __future__ import annotations
 
-from ...server.route_config import GetEndpointConfig, register_get_endpoints
+from ...server.app import GetEndpointConfig, register_get_endpoints
 
 __all__ = [
     "GetEndpointConfig",

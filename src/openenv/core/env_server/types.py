@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from ...types import (
-    Action,
-    BaseMessage,
-    CodeExecResult,
-    ConcurrencyConfig,
-    EnvironmentMetadata,
+from ...messages import (
     GetTaskRangeRequest,
     GetTaskRequest,
     HealthResponse,
-    HealthStatus,
     ListTasksRequest,
     NumTasksRequest,
-    Observation,
     ResetRequest,
     ResetResponse,
-    Scalar,
     SchemaResponse,
-    ServerCapacityStatus,
-    ServerMode,
-    SessionInfo,
-    State,
     StepRequest,
     StepResponse,
     WSCloseMessage,
@@ -34,6 +22,20 @@ from ...types import (
     WSStateMessage,
     WSStateResponse,
     WSStepMessage,
+)
+from ...types import (
+    Action,
+    BaseMessage,
+    CodeExecResult,
+    ConcurrencyConfig,
+    EnvironmentMetadata,
+    HealthStatus,
+    Observation,
+    Scalar,
+    ServerCapacityStatus,
+    ServerMode,
+    SessionInfo,
+    State,
 )
 
 __all__ = [

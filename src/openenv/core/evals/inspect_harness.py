@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...lazy import lazy
+from ..._imports import lazy
 
 if TYPE_CHECKING:
     from ...evals import EvalHarness, InspectAIHarness

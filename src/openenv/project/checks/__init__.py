@@ -1,8 +1,7 @@
-"""What `openenv validate` looks at, and what it found."""
+"""The findings of `openenv validate`."""
 
 from __future__ import annotations
 
-from .finding import Finding, Level, Outcome
-from .report import Report
+from .findings import Finding, Level, Outcome, Report
 
 __all__ = ["Finding", "Level", "Outcome", "Report"]

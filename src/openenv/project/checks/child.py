@@ -17,19 +17,16 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from ...testing.probe import Probe
-from .finding import Finding, Outcome
-from .run import InternalFault, Verdict, needed, verdict
-from .served import PROBES as IMPORTS
-from .served import Served
-from .table import level_of, ours
-
-__all__ = ["main"]
+from ...testing.check import Check
+from .examination import level_of, probe_of
+from .findings import Finding, InternalFault, Outcome, ProbeResult, probe_result, skip_finding
+from .imports import PROBES as IMPORTS
+from .imports import EnvironmentUnderTest
 
 BEAT_S = 0.25
 
 
-class Reporter:
+class PipeReporter:
     """The pipe to whoever started this process.
 
     Args:
@@ -56,11 +53,11 @@ class Reporter:
 def main() -> None:
     """Answers the checks that the argument names."""
     order = json.loads(sys.argv[1])
-    _hush()
-    reporter = Reporter(order["report"])
+    _silence_logs()
+    reporter = PipeReporter(order["report"])
     os.set_inheritable(order["report"], False)  # what the environment starts is no part of this
     folder = order["folder"]
-    served = Served(
+    served = EnvironmentUnderTest(
         order["target"],
         None if folder is None else Path(folder),
         order["call_s"],
@@ -69,22 +66,22 @@ def main() -> None:
     )
     if order["again"]:
         served.load()
-    asking = Asking(served, reporter, {each["check"]: Finding.model_validate(each) for each in order["found"]})
-    probes = [ours(name) for name in order["checks"]]
+    asking = ProbeRunner(served, reporter, {each["check"]: Finding.model_validate(each) for each in order["found"]})
+    probes = [probe_of(name) for name in order["checks"]]
     for probe in probes:
         if probe in IMPORTS:  # outside of any event loop: modules may run one of their own
             asking.look(probe)
     asyncio.run(asking.play([probe for probe in probes if probe not in IMPORTS]))
 
 
-def _hush() -> None:
+def _silence_logs() -> None:
     """What the server says of errors that probes provoke is not what the environment had to say at last."""
-    ours = logging.getLogger("openenv")
-    ours.addHandler(logging.NullHandler())
-    ours.propagate = False
+    probe_of = logging.getLogger("openenv")
+    probe_of.addHandler(logging.NullHandler())
+    probe_of.propagate = False
 
 
-class Asking:
+class ProbeRunner:
     """Puts the questions.
 
     Args:
@@ -93,45 +90,45 @@ class Asking:
         found: Answers of before.
     """
 
-    def __init__(self, served: Served, reporter: Reporter, found: dict[str, Finding]):
+    def __init__(self, served: EnvironmentUnderTest, reporter: PipeReporter, found: dict[str, Finding]):
         self._served = served
         self._reporter = reporter
         self._found = found
 
-    def look(self, probe: Probe) -> None:
+    def look(self, probe: Check) -> None:
         """Puts a question whose answer needs no event loop."""
         if self._begins(probe):
             began = time.perf_counter()
             try:
-                told = Verdict(Outcome.PASS, str(probe.look(self._served)))
+                told = ProbeResult(Outcome.PASS, str(probe.look(self._served)))
             except Exception as error:  # noqa: BLE001 - it is told as what it is
                 told = self._verdict(probe, error)
             self._note(told.finding(probe, level_of(probe), began))
 
-    async def play(self, probes: list[Probe]) -> None:
+    async def play(self, probes: list[Check]) -> None:
         """Puts those that play, on one event loop."""
         beating = asyncio.create_task(self._reporter.beat())
         for probe in probes:
             if self._begins(probe):
                 began = time.perf_counter()
                 try:
-                    told = Verdict(Outcome.PASS, str(await probe.look(self._served.stage)))
+                    told = ProbeResult(Outcome.PASS, str(await probe.look(self._served.stage)))
                 except Exception as error:  # noqa: BLE001 - it is told as what it is
                     told = self._verdict(probe, error)
                 self._note(told.finding(probe, level_of(probe), began))
         beating.cancel()
         os._exit(0)  # threads of the environment must not keep it
 
-    def _begins(self, probe: Probe) -> bool:
+    def _begins(self, probe: Check) -> bool:
         self._reporter.say(begin=probe.id)
-        skipped = needed(probe, self._found, level_of(probe))
+        skipped = skip_finding(probe, self._found, level_of(probe))
         if skipped is not None:
             self._note(skipped)
         return skipped is None
 
-    def _verdict(self, probe: Probe, error: Exception) -> Verdict:
+    def _verdict(self, probe: Check, error: Exception) -> ProbeResult:
         try:
-            return verdict(probe, error)
+            return probe_result(probe, error)
         except InternalFault as fault:
             traceback.print_exc()
             self._reporter.say(internal=[fault.check, fault.reason])

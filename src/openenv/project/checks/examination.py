@@ -1,4 +1,4 @@
-"""The examination of one environment, level by level; its code runs in another process."""
+"""Check one environment level by level. Its code runs in a child process that may hang or crash."""
 
 from __future__ import annotations
 
@@ -11,24 +11,90 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ...errors import NotAProject
-from ...testing.probe import Probe
-from ...testing.remains import descendants
+from ...testing.check import Check
+from ...testing.environments import RUNTIME
+from ...testing.leak_checks import descendants
+from ...testing.load_checks import PROBES as LOAD_PROBES
 from .. import target as targets
-from ..imports import is_there
-from ..manifest import FILE_NAME
-from ..project import Project
-from .finding import Finding, Level, Outcome
-from .report import Report
-from .run import InternalFault, needed, run
-from .table import OF_FILES, level_of, up_to
-from .words import Words
+from ..manifest import FILE_NAME, Project
+from ..target import is_there
+from . import files, imports
+from .findings import Finding, InternalFault, Level, Outcome, Report, run, skip_finding
 
-__all__ = ["EPISODES", "SESSIONS", "Examination", "examine", "folder_of"]
+TAIL_BYTES = 400
+READ_BYTES = 65536
+# Of one that never stops writing, no more is read after its end.
+DRAIN_S = 0.2
+
+
+class OutputTail:
+    """A pipe to which a process writes, and whose reader keeps the end.
+
+    Attributes:
+        reading: The end that is read, without waiting.
+        writing: The one for the process.
+    """
+
+    def __init__(self) -> None:
+        self.reading, self.writing = os.pipe()
+        os.set_blocking(self.reading, False)
+        self._kept = b""
+
+    def hear(self) -> bool:
+        """Reads what is there; whether there was anything."""
+        try:
+            read = os.read(self.reading, READ_BYTES)
+        except BlockingIOError:
+            return False
+        self._kept = (self._kept + read)[-TAIL_BYTES:]
+        return bool(read)
+
+    def last(self) -> str:
+        """The last line, with what is still to be read."""
+        until = time.monotonic() + DRAIN_S
+        while self.hear() and time.monotonic() < until:
+            pass
+        return self._kept.decode(errors="replace").strip().rpartition("\n")[2]
+
+    def begun(self) -> None:
+        """The process has its end."""
+        os.close(self.writing)
+
+    def close(self) -> None:
+        """Nobody reads any more."""
+        os.close(self.reading)
+
+
+_PLAYING_PROBES = tuple(
+    replace(probe, needs=("static.import",)) if not probe.needs else probe for probe in (*RUNTIME, *LOAD_PROBES)
+)
+FILE_PROBES: tuple[Check, ...] = files.PROBES
+"""What looks at files alone."""
+CODE_PROBES: tuple[Check, ...] = (*imports.PROBES, *_PLAYING_PROBES)
+"""What runs the environment's code."""
+
+_ORDER = (Level.STATIC, Level.RUNTIME, Level.LOAD)
+
+
+def level_of(probe: Check) -> Level:
+    """The level of a check, which its id begins with."""
+    return Level(probe.id.partition(".")[0])
+
+
+def probe_of(name: str) -> Check:
+    """The check of an id."""
+    return next(probe for probe in (*FILE_PROBES, *CODE_PROBES) if probe.id == name)
+
+
+def probes_up_to(level: Level) -> list[Check]:
+    """The checks that run code, of a level and those before it."""
+    return [probe for probe in CODE_PROBES if _ORDER.index(level_of(probe)) <= _ORDER.index(level)]
+
 
 SESSIONS = 64
 EPISODES = 1000
@@ -97,15 +163,15 @@ def examine(
         _must_be_there(target)
     found: list[Finding] = []
     if folder is not None:
-        found += run(OF_FILES, folder, Level.STATIC, heard)
+        found += run(FILE_PROBES, folder, Level.STATIC, heard)
         if found[0].outcome is Outcome.FAIL:
-            found += _skipped(up_to(level), f"it needs {found[0].check}, which failed", heard)
+            found += _skipped(probes_up_to(level), f"it needs {found[0].check}, which failed", heard)
             return Report(target=target, findings=found)
     else:
-        found += _skipped(OF_FILES, f"{target} is no folder with {FILE_NAME}", heard)
+        found += _skipped(FILE_PROBES, f"{target} is no folder with {FILE_NAME}", heard)
     served = target if target in targets.bundled() or folder is None else str(folder)
     examination = Examination(served, folder, call_s, sessions, episodes, begun, heard)
-    return Report(target=target, findings=found + examination.run(up_to(level)))
+    return Report(target=target, findings=found + examination.run(probes_up_to(level)))
 
 
 def _skipped(probes: Any, why: str, heard: Callable[[Finding], None]) -> list[Finding]:
@@ -137,7 +203,7 @@ class Examination:
     _found: dict[str, Finding] = field(default_factory=dict)
     _current: str | None = None
 
-    def run(self, probes: list[Probe]) -> list[Finding]:
+    def run(self, probes: list[Check]) -> list[Finding]:
         """The findings, in the order of the probes. Raises InternalFault."""
         while remaining := self._remaining(probes):
             self._current = None
@@ -147,16 +213,16 @@ class Examination:
                 self._note(Finding(check=failed.id, level=level_of(failed), outcome=Outcome.FAIL, **why))
         return [self._found[probe.id] for probe in probes]
 
-    def _remaining(self, probes: list[Probe]) -> list[Probe]:
+    def _remaining(self, probes: list[Check]) -> list[Check]:
         """Those that have no finding yet; what cannot be asked any more gets one."""
         for probe in probes:
             if probe.id not in self._found and self._found:
-                skipped = needed(probe, self._found, level_of(probe), known=True)
+                skipped = skip_finding(probe, self._found, level_of(probe), known=True)
                 if skipped is not None:
                     self._note(skipped)
         return [probe for probe in probes if probe.id not in self._found]
 
-    def _ask(self, probes: list[Probe]) -> dict[str, Any] | None:
+    def _ask(self, probes: list[Check]) -> dict[str, Any] | None:
         """Has one process answer as many as it can; why it came no further, if it did not."""
         with self._process(probes) as (process, report, words):
             reason = self._listen(process, report, words)
@@ -174,9 +240,9 @@ class Examination:
             }
 
     @contextlib.contextmanager
-    def _process(self, probes: list[Probe]) -> Iterator[tuple[subprocess.Popen[bytes], int, Words]]:
+    def _process(self, probes: list[Check]) -> Iterator[tuple[subprocess.Popen[bytes], int, OutputTail]]:
         report, theirs = os.pipe()
-        words = Words()
+        words = OutputTail()
         order = {
             "report": theirs,
             "target": self.target,
@@ -210,7 +276,7 @@ class Examination:
             os.close(report)
             words.close()
 
-    def _listen(self, process: subprocess.Popen[bytes], report: int, words: Words) -> str | None:
+    def _listen(self, process: subprocess.Popen[bytes], report: int, words: OutputTail) -> str | None:
         """Hears the process to its end; why it was not waited for longer, if it says nothing."""
         unread = b""
         limit = time.monotonic() + self._silence_s()

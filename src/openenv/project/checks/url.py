@@ -1,17 +1,433 @@
-"""Checks of a running server, whoever wrote it."""
+"""Checks of a running server of any implementation, over HTTP and over its WebSocket (protocol v1)."""
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
+from typing import Any
 
-from ...testing.probe import Probe
-from . import url_frames, url_http
-from .finding import Finding, Level
-from .report import Report
-from .run import run
-from .url_site import Site
+from ...testing.check import Check, CheckFailure, CheckSkip, CheckWarning
+from .findings import Finding, Level, Report, run
+from .url_schema import action_of, check_schema, check_value
+from .url_server import (
+    RETRY_S,
+    ProbeConnection,
+    ProbeConnectionClosed,
+    ProbeConnectionRefused,
+    ServerAnswer,
+    ServerUnderTest,
+    excerpt,
+)
 
-__all__ = ["PROBES", "TIMEOUT_S", "check_url"]
+_GIVE_KEY = "give a key of scope control by --api-key (OPENENV_API_KEY)"
+# Whatever may be behind an address: what is not there, and what is there for others.
+_ABSENT, _BARRED = {404, 405}, {401, 403}
+_LIST_TOOLS = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
+_CODES: dict[int, Any] = {
+    -32601: {"jsonrpc": "2.0", "id": 2, "method": "no/such/method"},
+    -32700: b"{",
+    -32600: {"id": 3},
+}
+
+
+def reach(site: ServerUnderTest) -> str:
+    answer = site.get("/health")
+    site.learned.health = answer
+    if 300 <= answer.status < 400:
+        raise CheckFailure(
+            f"{answer.asked} redirects to {excerpt(answer.location)} (status {answer.status})",
+            "check the server that it leads to: openenv validate --url with that address",
+        )
+    return f"{site.place} answers HTTP in {answer.seconds * 1000:.0f} ms"
+
+
+def health(site: ServerUnderTest) -> str:
+    answer = site.learned.health
+    assert answer is not None
+    said = _object(answer, '200 and {"status": "healthy"}')
+    if said.get("status") != "healthy":
+        raise CheckFailure(
+            f"/health says {excerpt(answer.body)}", 'answer {"status": "healthy"}, which launchers wait for'
+        )
+    return "healthy"
+
+
+def key(site: ServerUnderTest) -> str:
+    answer = site.learned.metadata = site.get("/metadata")
+    if answer.status in _BARRED:
+        raise CheckFailure(
+            f"{answer.asked} answers with status {answer.status} to {'this key' if site.has_key else 'nobody'}",
+            _GIVE_KEY,
+        )
+    return "this key is taken" if site.has_key else "no key is asked for"
+
+
+def metadata(site: ServerUnderTest) -> str:
+    answer = site.learned.metadata
+    assert answer is not None
+    said = _object(answer, "200 and an object with name and description")
+    for name in ("name", "description"):
+        if not isinstance(said.get(name), str) or not said[name]:
+            raise CheckFailure(
+                f"/metadata has no {name}: {excerpt(answer.body)}", f"say {name}, a text, in get_metadata()"
+            )
+    return f"{excerpt(said['name'])} {excerpt(said.get('version') or 'without a version')}"
+
+
+def openapi(site: ServerUnderTest) -> str:
+    said = _object(site.get("/openapi.json"), "200 and the OpenAPI document")
+    form, about, paths = said.get("openapi"), said.get("info"), said.get("paths")
+    if not isinstance(form, str) or not form.startswith("3."):
+        raise CheckFailure(f"/openapi.json is of OpenAPI {excerpt(repr(form))}", "serve a document of OpenAPI 3")
+    version = about.get("version") if isinstance(about, dict) else None
+    if not isinstance(version, str) or not version:
+        raise CheckFailure(
+            f"/openapi.json has info.version {excerpt(repr(version))}", "give the app a version, as a text"
+        )
+    if not isinstance(paths, dict):
+        raise CheckFailure("/openapi.json has no paths", "list the routes that are served")
+    site.learned.paths = paths.keys()
+    return f"OpenAPI {excerpt(form)}, version {excerpt(version)}, {len(paths)} paths"
+
+
+def schema(site: ServerUnderTest) -> str:
+    said = _object(site.get("/schema"), "200 and JSON Schemas: {action, observation, state}")
+    names = [*("action", "observation", "state"), *(["reset_observation"] if said.get("reset_observation") else [])]
+    for name in names:
+        if name not in said:
+            raise CheckFailure(
+                f"/schema has no {name}, only {excerpt(', '.join(said))}", f"add the JSON Schema of {name}"
+            )
+        check_schema(name, said[name], site.seconds())
+    site.learned.schemas = {name: said[name] for name in names}
+    return f"{', '.join(names)} are JSON Schemas"
+
+
+def mcp(site: ServerUnderTest) -> str:
+    answer = site.post("/mcp", _LIST_TOOLS)
+    if answer.status in _ABSENT:
+        raise CheckWarning("there is no POST /mcp, so nobody can list or call tools", "serve JSON-RPC at /mcp")
+    said = _rpc(answer, 1)
+    if "error" in said:
+        return f"no tools ({excerpt(said['error'].get('message', ''))})"
+    tools = said["result"].get("tools") if isinstance(said.get("result"), dict) else None
+    if not isinstance(tools, list):
+        raise CheckFailure(f"tools/list answers {excerpt(answer.body)}", 'answer {"result": {"tools": [...]}}')
+    for tool in tools:
+        if not isinstance(tool, dict) or not isinstance(tool.get("name"), str):
+            raise CheckFailure(f"tools/list has {excerpt(tool)}", "give each tool a name")
+        check_schema(f"inputSchema of {excerpt(tool['name'])}", tool.get("inputSchema"), site.seconds())
+    return f"{len(tools)} tools"
+
+
+def mcp_errors(site: ServerUnderTest) -> str:
+    for code, body in _CODES.items():
+        answer = site.post("/mcp", body)
+        if answer.status in _ABSENT:
+            raise CheckWarning("there is no POST /mcp", "serve JSON-RPC at /mcp")
+        error = _rpc(answer, body["id"] if code == -32601 else None).get("error")
+        if not isinstance(error, dict) or error.get("code") != code:
+            sent = body.decode() if isinstance(body, bytes) else body
+            raise CheckFailure(
+                f"POST /mcp answers {sent} with {excerpt(answer.body)}", f"answer an error of code {code}"
+            )
+    return ", ".join(map(str, _CODES))
+
+
+def mode(site: ServerUnderTest) -> str:
+    """Whether all that controls an environment is served, or nothing of it, and whether the list of routes agrees."""
+    answers = {
+        "/reset": site.post("/reset", {}),
+        "/step": site.post("/step", {}),
+        "/state": site.get("/state"),
+    }
+    for answer in answers.values():
+        if answer.status in _BARRED:
+            raise CheckFailure(f"{answer.asked} answers with status {answer.status}: this key may not", _GIVE_KEY)
+    served = [path for path, answer in answers.items() if answer.status not in _ABSENT]
+    site.learned.production = not served
+    if served and len(served) < len(answers):
+        absent = ", ".join(path for path in answers if path not in served)
+        raise CheckFailure(
+            f"{', '.join(served)} is served, and {absent} is not",
+            "serve all of /reset, /step and /state (simulation), or none of them (production)",
+        )
+    _agrees(site, served, list(answers))
+    if not served:
+        return "production: no reset, step or state"
+    _control(answers)
+    return "simulation: reset, step and state"
+
+
+def _agrees(site: ServerUnderTest, served: list[str], control: list[str]) -> None:
+    """Compares what is served with what is listed."""
+    paths = site.learned.paths
+    if paths is None:
+        return
+    listed = [path for path in control if path in paths]
+    if listed and not served:
+        raise CheckFailure(f"{', '.join(listed)} is in /openapi.json, and not served", "list what is served")
+    # In production a key of scope control is served what others are not told of.
+    if served and len(listed) < len(control) and not site.has_key:
+        raise CheckWarning(f"{', '.join(served)} is served, and not in /openapi.json", "list what is served")
+
+
+def _control(answers: dict[str, ServerAnswer]) -> None:
+    check_payload(_object(answers["/reset"], "200 and an observation"), "POST /reset", answers["/reset"].body)
+    step = answers["/step"]
+    if not 400 <= step.status < 500:
+        raise step.fault("422 to a step without an action")
+    _object(answers["/state"], "200 and the state")
+
+
+def check_payload(payload: dict[str, Any], what: str, text: object) -> None:
+    """Raises `CheckFailure` unless it is what a reset or step gives: observation, reward, done."""
+    reward = payload.get("reward")
+    if not isinstance(payload.get("observation"), dict):
+        raise CheckFailure(f"{what} has no observation: {excerpt(text)}", "answer {observation: {...}, reward, done}")
+    if reward is not None and (not isinstance(reward, (bool, int, float)) or not math.isfinite(reward)):
+        raise CheckFailure(
+            f"{what} has the reward {excerpt(repr(reward))}", "give a number, or null where there is none"
+        )
+    if not isinstance(payload.get("done"), bool):
+        raise CheckFailure(f"{what} has done {excerpt(repr(payload.get('done')))}", "say true or false")
+
+
+def _object(answer: ServerAnswer, expected: str) -> dict[str, Any]:
+    if answer.status != 200:
+        raise answer.fault(expected)
+    said = answer.json()
+    if not isinstance(said, dict):
+        raise CheckFailure(f"{answer.asked} answers {excerpt(answer.body)}", f"answer {expected}")
+    return said
+
+
+def _rpc(answer: ServerAnswer, number: int | None) -> dict[str, Any]:
+    """An answer of JSON-RPC: a result or an error, under the id of the request."""
+    if answer.status >= 500:
+        raise answer.fault("JSON-RPC, and its error codes for what goes wrong")
+    said = answer.json()
+    error = said.get("error") if isinstance(said, dict) else None
+    if (
+        not isinstance(said, dict)
+        or said.get("jsonrpc") != "2.0"
+        or (number is not None and said.get("id") != number)
+        or (error is None and "result" not in said)
+        or (error is not None and (not isinstance(error, dict) or not isinstance(error.get("code"), int)))
+    ):
+        raise CheckFailure(
+            f"{answer.asked} answers {excerpt(answer.body)}",
+            'answer JSON-RPC 2.0: {"jsonrpc": "2.0", "id": of the request, "result" or "error": {code, message}}',
+        )
+    return {name: value for name, value in said.items() if value is not None}
+
+
+_RESET = {"type": "reset", "data": {}}
+_STATE = {"type": "state"}
+_ODD = ("3", "[]", '{"type": "reset", "data": [1]}')
+# What is sent at once, and what answers it.
+_AT_ONCE: tuple[tuple[dict[str, Any] | str, str], ...] = (
+    (_STATE, "state"),
+    (_RESET, "observation"),
+    (_STATE, "state"),
+    ("{", "error"),
+    (_STATE, "state"),
+)
+
+
+def production(site: ServerUnderTest) -> str:
+    if not site.learned.production:
+        raise CheckSkip("it is not in production mode")
+    try:
+        talk = ProbeConnection.begin(site)
+    except ProbeConnectionRefused as refusal:
+        return f"nobody resets an environment: {refusal.saw}"
+    try:
+        for frame in (_RESET, _STATE):
+            answer = talk.ask(frame)
+            if answer["type"] != "error":
+                raise CheckWarning(
+                    f"/reset and /state are not served over HTTP, but anyone may {frame['type']} over /ws",
+                    "set OPENENV_API_KEYS, so that only control keys reset",
+                )
+    except ProbeConnectionClosed as closed:
+        return f"nobody resets an environment: {closed.saw}"
+    finally:
+        talk.end()
+    return "neither reset nor state over /ws"
+
+
+def reset(site: ServerUnderTest) -> str:
+    _only_in_simulation(site)
+    talk, answer = _begun(site)
+    site.learned.talk = talk
+    payload = _payload(answer, "reset")
+    own = "reset_observation" in site.learned.schemas
+    _keep(site, "the observation of reset", payload, "reset_observation" if own else "observation")
+    return f"observation with {excerpt(', '.join(payload['observation']) or 'no fields')}"
+
+
+def state(site: ServerUnderTest) -> str:
+    answer = _talk(site).ask(_STATE)
+    data: dict[str, Any] = _of_type(answer, "state", "state")
+    count = data.get("step_count", 0)
+    if not isinstance(count, int) or count < 0:
+        raise CheckFailure(f"the state has step_count {excerpt(repr(count))}", "count steps from 0")
+    site.learned.values.append(("the state", data, "state"))
+    return f"state with {excerpt(', '.join(data) or 'no fields')}"
+
+
+def step(site: ServerUnderTest) -> str:
+    talk = _talk(site)
+    if "action" not in site.learned.schemas:
+        raise CheckSkip("there is no valid schema to make an action from")
+    action = action_of(site.learned.schemas["action"], site.seconds())
+    answer = talk.ask({"type": "step", "data": action})
+    if answer["type"] == "error" and answer["data"].get("code") in {"EXECUTION_ERROR", "VALIDATION_ERROR"}:
+        raise CheckWarning(
+            f"a made-up action, {excerpt(action)}, is refused: {excerpt(answer['data'].get('message'))}",
+            "nothing, if it is no action of this environment; else see the server's log",
+        )
+    payload = _payload(answer, "step")
+    _keep(site, "the observation of step", payload, "observation")
+    return f"{excerpt(action)} gives reward {payload.get('reward')}, done {payload['done']}"
+
+
+def truth(site: ServerUnderTest) -> str:
+    """Whether what was said is of the schemas of `/schema`."""
+    schemas = site.learned.schemas
+    if not schemas:
+        raise CheckSkip("there are no valid schemas")
+    for name, value, schema in site.learned.values:
+        check_value(name, value, schemas[schema], site.seconds())
+    return ", ".join(name for name, _, _ in site.learned.values)
+
+
+def bad_frames(site: ServerUnderTest) -> str:
+    talk = _talk(site)
+    expected = {"{": "INVALID_JSON", '{"type": "dance"}': "UNKNOWN_TYPE", '{"type": "step"}': "VALIDATION_ERROR"}
+    schema = site.learned.schemas.get("action", {})
+    if schema.get("additionalProperties") is False:
+        expected['{"type": "step", "data": {"openenv_no_such_field": 1}}'] = "VALIDATION_ERROR"
+    for frame, code in expected.items():
+        answer = talk.ask(frame)
+        data = _of_type(answer, "error", frame)
+        if data.get("code") != code or not isinstance(data.get("message"), str):
+            raise CheckFailure(
+                f"{frame} is answered by {excerpt(data)}", f"answer an error of code {code}, with a message"
+            )
+    _of_type(talk.ask(_STATE), "state", "state after bad frames")
+    return f"{', '.join(dict.fromkeys(expected.values()))}, and the session goes on"
+
+
+def order(site: ServerUnderTest) -> str:
+    talk = _talk(site)
+    for frame, _ in _AT_ONCE:
+        talk.say(frame)
+    wanted = [kind for _, kind in _AT_ONCE]
+    said = [talk.take(f"{len(wanted)} frames at once")["type"] for _ in wanted]
+    if said != wanted:
+        raise CheckFailure(
+            f"frames that ask for {', '.join(wanted)} are answered by {excerpt(', '.join(said))}",
+            "answer each frame once, in the order in which they came",
+        )
+    return f"{len(wanted)} frames at once, {len(said)} answers in their order"
+
+
+def close(site: ServerUnderTest) -> str:
+    talk = _talk(site)
+    talk.say({"type": "close"})
+    site.learned.talk = None
+    try:
+        answer = talk.take("close")
+    except ProbeConnectionClosed as closed:
+        if closed.code != 1000:
+            raise CheckFailure(closed.saw, "answer close by ending the connection with code 1000") from None
+        return "code 1000"
+    finally:
+        talk.end()
+    raise CheckFailure(
+        f"close is answered by {excerpt(answer)}", "answer close by ending the connection with code 1000"
+    )
+
+
+def odd_frames(site: ServerUnderTest) -> str:
+    _only_in_simulation(site)
+    talk, _ = _begun(site)
+    try:
+        for frame in _ODD:
+            try:
+                answer = talk.ask(frame)
+                alive = answer["type"] == "error" and talk.ask(_STATE)["type"] == "state"
+            except ProbeConnectionClosed:
+                alive = False
+            if not alive:
+                raise CheckWarning(
+                    f"{frame}, which is JSON and no message, ends the session",
+                    "answer an error (INVALID_JSON or VALIDATION_ERROR), and go on",
+                )
+    finally:
+        talk.end()
+    return "errors, and the session goes on"
+
+
+def _only_in_simulation(site: ServerUnderTest) -> None:
+    if site.learned.production:
+        raise CheckSkip("in production mode nobody resets an environment")
+
+
+def _talk(site: ServerUnderTest) -> ProbeConnection:
+    """The conversation that goes on; a new one where a probe has spoilt it."""
+    if site.learned.talk is None:
+        site.learned.talk, answer = _begun(site)
+        _payload(answer, "reset")
+    return site.learned.talk
+
+
+def _begun(site: ServerUnderTest) -> tuple[ProbeConnection, dict[str, Any]]:
+    """A new session, and what its reset gave. A server that is full is asked again for a while."""
+    limit = time.monotonic() + site.seconds()
+    while True:
+        talk = ProbeConnection.begin(site)
+        try:
+            answer = talk.ask(_RESET)
+        except BaseException:
+            talk.end()
+            raise
+        if answer["type"] != "error" or answer["data"].get("code") != "CAPACITY_REACHED":
+            return talk, answer
+        talk.end()
+        if time.monotonic() > limit:
+            raise CheckFailure(
+                f"the server is full: {excerpt(answer['data'].get('message'))}",
+                "check it when a session is free, or let it have more (--max-sessions, MAX_CONCURRENT_ENVS)",
+            )
+        time.sleep(RETRY_S)
+
+
+def _payload(answer: dict[str, Any], asked: str) -> dict[str, Any]:
+    data: dict[str, Any] = _of_type(answer, "observation", asked)
+    check_payload(data, f"the answer to {asked}", data)
+    return data
+
+
+def _of_type(answer: dict[str, Any], kind: str, asked: str) -> dict[str, Any]:
+    data: dict[str, Any] = answer["data"]
+    if answer["type"] != kind:
+        said = data.get("message", data) if answer["type"] == "error" else data
+        raise CheckFailure(
+            f"{asked} is answered by {excerpt(answer['type'])} {excerpt(data.get('code', ''))}: {excerpt(said)}",
+            f"answer a frame of type {kind}; the server's log says why it did not",
+        )
+    return data
+
+
+def _keep(site: ServerUnderTest, name: str, payload: dict[str, Any], schema: str) -> None:
+    # The wire has these two beside it.
+    whole = {**payload["observation"], "reward": payload.get("reward"), "done": payload["done"]}
+    site.learned.values.append((name, whole, schema))
+
 
 TIMEOUT_S = 5.0
 _REACHED = ("url.reach",)
@@ -19,29 +435,29 @@ _LET_IN = ("url.key",)
 _TALKING = ("url.reset",)
 
 PROBES = (
-    Probe("url.reach", "Is there a server of HTTP at the address?", url_http.reach),
-    Probe("url.health", "Does /health say that it is healthy?", url_http.health, _REACHED),
-    Probe("url.key", "May whoever asks, with the key given, ask?", url_http.key, _REACHED),
-    Probe("url.openapi", "Is /openapi.json of OpenAPI 3, with a version?", url_http.openapi, _LET_IN),
-    Probe("url.metadata", "Does /metadata say name and description?", url_http.metadata, _LET_IN),
-    Probe("url.schema", "Are those of /schema valid JSON Schemas of objects?", url_http.schema, _LET_IN),
-    Probe("url.mcp", "Does /mcp answer tools/list in JSON-RPC?", url_http.mcp, _LET_IN),
-    Probe("url.mcp-errors", "Has /mcp the error codes of JSON-RPC?", url_http.mcp_errors, _LET_IN),
-    Probe("url.mode", "Is all of reset, step and state served, or nothing of it?", url_http.mode, _LET_IN),
-    Probe(
+    Check("url.reach", "Is there a server of HTTP at the address?", reach),
+    Check("url.health", "Does /health say that it is healthy?", health, _REACHED),
+    Check("url.key", "May whoever asks, with the key given, ask?", key, _REACHED),
+    Check("url.openapi", "Is /openapi.json of OpenAPI 3, with a version?", openapi, _LET_IN),
+    Check("url.metadata", "Does /metadata say name and description?", metadata, _LET_IN),
+    Check("url.schema", "Are those of /schema valid JSON Schemas of objects?", schema, _LET_IN),
+    Check("url.mcp", "Does /mcp answer tools/list in JSON-RPC?", mcp, _LET_IN),
+    Check("url.mcp-errors", "Has /mcp the error codes of JSON-RPC?", mcp_errors, _LET_IN),
+    Check("url.mode", "Is all of reset, step and state served, or nothing of it?", mode, _LET_IN),
+    Check(
         "url.production",
         "In production, does /ws refuse control without a key?",
-        url_frames.production,
+        production,
         ("url.mode",),
     ),
-    Probe("url.reset", "Is reset over /ws answered by an observation?", url_frames.reset, _LET_IN),
-    Probe("url.state", "Is state answered by a state?", url_frames.state, _TALKING),
-    Probe("url.step", "Is a step answered by an observation?", url_frames.step, _TALKING),
-    Probe("url.truth", "Are observations and state of the schemas of /schema?", url_frames.truth, _TALKING),
-    Probe("url.bad-frames", "Do bad frames get errors of the right codes?", url_frames.bad_frames, _TALKING),
-    Probe("url.order", "Is each frame answered once, in order?", url_frames.order, _TALKING),
-    Probe("url.close", "Does close end the connection with code 1000?", url_frames.close, _TALKING),
-    Probe("url.odd-frames", "Does a session outlive JSON that is no message?", url_frames.odd_frames, _TALKING),
+    Check("url.reset", "Is reset over /ws answered by an observation?", reset, _LET_IN),
+    Check("url.state", "Is state answered by a state?", state, _TALKING),
+    Check("url.step", "Is a step answered by an observation?", step, _TALKING),
+    Check("url.truth", "Are observations and state of the schemas of /schema?", truth, _TALKING),
+    Check("url.bad-frames", "Do bad frames get errors of the right codes?", bad_frames, _TALKING),
+    Check("url.order", "Is each frame answered once, in order?", order, _TALKING),
+    Check("url.close", "Does close end the connection with code 1000?", close, _TALKING),
+    Check("url.odd-frames", "Does a session outlive JSON that is no message?", odd_frames, _TALKING),
 )
 
 
@@ -64,5 +480,5 @@ def check_url(
         UsageError: The address or the key is none.
         MissingExtra: httpx or jsonschema is not installed.
     """
-    with Site(url, timeout_s, api_key) as site:
+    with ServerUnderTest(url, timeout_s, api_key) as site:
         return Report(target=site.place, findings=run(PROBES, site, Level.URL, heard))

@@ -1,4 +1,4 @@
-"""JSON Schemas that nobody here wrote: whether they are any, whether what is said is of them, and actions of them."""
+"""Validate foreign JSON Schemas, validate values against them, and generate actions from them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from ...errors import MissingExtra
-from ...testing.probe import CannotTell, Doubt, Fault
-from ...testing.schema_faults import first_fault
-from ...testing.schema_values import NoValue, SchemaValues
-from .url_site import clipped
-
-__all__ = ["action_of", "check_schema", "check_value"]
+from ...testing.check import CheckFailure, CheckSkip, CheckWarning
+from ...testing.schemas import NoValue, SchemaValues, first_fault
+from .url_server import excerpt
 
 T = TypeVar("T")
 # Lengths from which on no value is made up.
@@ -22,11 +19,13 @@ _LENGTHS = ("minItems", "minLength", "minProperties")
 
 
 def check_schema(name: str, schema: Any, seconds: float) -> None:
-    """Raises `Fault` unless it is a JSON Schema of objects."""
+    """Raises `CheckFailure` unless it is a JSON Schema of objects."""
     if not isinstance(schema, dict):
-        raise Fault(f"{name} is {clipped(repr(schema))}", f"answer /schema with the JSON Schema of {name}")
+        raise CheckFailure(f"{name} is {excerpt(repr(schema))}", f"answer /schema with the JSON Schema of {name}")
     if schema.get("type", "object") != "object":
-        raise Fault(f"{name} is of type {clipped(schema['type'])}", "actions, observations and states are objects")
+        raise CheckFailure(
+            f"{name} is of type {excerpt(schema['type'])}", "actions, observations and states are objects"
+        )
     jsonschema = _jsonschema()
     kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
 
@@ -35,19 +34,21 @@ def check_schema(name: str, schema: Any, seconds: float) -> None:
             kind.check_schema(schema)
         except jsonschema.SchemaError as error:
             place = "/".join(map(str, error.absolute_path)) or "its root"
-            raise Fault(
-                f"{name} is no JSON Schema: {clipped(error.message)}, at {clipped(place)}", "correct it"
+            raise CheckFailure(
+                f"{name} is no JSON Schema: {excerpt(error.message)}, at {excerpt(place)}", "correct it"
             ) from None
         for part in _parts(schema):
             reference = part.get("$ref")
             if isinstance(reference, str) and not _leads_somewhere(schema, reference):
-                raise Fault(f"{name}: $ref {clipped(reference)} leads to nothing", "put what it means under $defs")
+                raise CheckFailure(
+                    f"{name}: $ref {excerpt(reference)} leads to nothing", "put what it means under $defs"
+                )
 
     _within(seconds, look, name)
 
 
 def check_value(name: str, value: Any, schema: Any, seconds: float) -> None:
-    """Raises `Fault` unless a value is of its schema, `Doubt` if all that is wrong is that required fields of it are
+    """Raises `CheckFailure` unless a value is of its schema, `CheckWarning` if only required fields of it are
     absent. Regular expressions are left out: some take years to match, and nothing else can run meanwhile.
     """
     plain = _without_patterns(schema)
@@ -55,25 +56,25 @@ def check_value(name: str, value: Any, schema: Any, seconds: float) -> None:
     mend = "declare what is sent in the class, or send what it declares"
     fault = _within(seconds, lambda: first_fault(value, lenient, name), name)
     if fault is not None:
-        raise Fault(clipped(fault), mend)
+        raise CheckFailure(excerpt(fault), mend)
     absent = _within(seconds, lambda: first_fault(value, plain, name), name)
     if absent is not None:
-        raise Doubt(clipped(absent), mend)
+        raise CheckWarning(excerpt(absent), mend)
 
 
 def action_of(schema: Any, seconds: float) -> Any:
-    """An action made up; raises `CannotTell` if none can be."""
+    """An action made up; raises `CheckSkip` if none can be."""
     if any(
         isinstance(part.get(name), (int, float)) and part[name] > LONG for part in _parts(schema) for name in _LENGTHS
     ):
-        raise CannotTell(f"its schema asks for more than {LONG:,} of something")
+        raise CheckSkip(f"its schema asks for more than {LONG:,} of something")
     try:
         plain = _without_patterns(schema)
         # What nobody requires is left out: less can be wrong with it.
         optional = frozenset(schema.get("properties", ())) - frozenset(schema.get("required", ()))
         return _within(seconds, SchemaValues(plain, skipped=optional).value, "the action")
     except NoValue as error:
-        raise CannotTell(f"no action can be made from its schema: {clipped(error)}") from None
+        raise CheckSkip(f"no action can be made from its schema: {excerpt(error)}") from None
 
 
 def _within(seconds: float, look: Callable[[], T], name: str) -> T:
@@ -84,12 +85,12 @@ def _within(seconds: float, look: Callable[[], T], name: str) -> T:
     def run() -> None:
         try:
             made.append(look())
-        except (Fault, NoValue) as error:
+        except (CheckFailure, NoValue) as error:
             raised.append(error)
         except RecursionError:
-            raised.append(Fault(f"the schema of {name} has no end", "let each $ref lead to something smaller"))
+            raised.append(CheckFailure(f"the schema of {name} has no end", "let each $ref lead to something smaller"))
         except Exception as error:  # noqa: BLE001 - of a library, on what somebody wrote to break it
-            raised.append(CannotTell(f"the schema of {name} cannot be worked with: {clipped(repr(error))}"))
+            raised.append(CheckSkip(f"the schema of {name} cannot be worked with: {excerpt(repr(error))}"))
 
     thread = threading.Thread(target=run, daemon=True, name="openenv-schema")
     thread.start()
@@ -97,7 +98,7 @@ def _within(seconds: float, look: Callable[[], T], name: str) -> T:
     if raised:
         raise raised[0]
     if not made:
-        raise Fault(f"the schema of {name} takes more than {seconds:g} s to work with", "write a simpler one")
+        raise CheckFailure(f"the schema of {name} takes more than {seconds:g} s to work with", "write a simpler one")
     return made[0]
 
 

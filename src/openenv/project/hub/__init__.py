@@ -1,13 +1,12 @@
-"""Projects on the Hub: push them to Spaces, copy Spaces, fetch them. (Extra `hub`.)"""
+"""Publish projects as Spaces of the Hub, fork Spaces, download them. (Extra `hub`.)"""
 
 from __future__ import annotations
 
-from .fork import Forked, fork
-from .hub import Hub, Patience
-from .name import SpaceName
+from .client import Hub, Patience
 from .pull import Pulled, pull
 from .push import Published, push
-from .request import SpaceRequest
+from .request import SpaceName, SpaceRequest
+from .space import Forked, fork
 from .stage import Stage
 
 __all__ = [

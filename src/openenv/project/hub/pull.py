@@ -1,4 +1,4 @@
-"""A Space becomes a project here."""
+"""Download a Space as a project. Nothing of it is executed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,8 @@ from typing import Any
 
 from ...errors import UsageError
 from ..manifest import FILE_NAME
-from .crew import outcome
-from .hub import Hub, Patience
-from .name import SpaceName
-
-__all__ = ["Pulled", "pull"]
+from .client import Hub, Patience, call_on_thread
+from .request import SpaceName
 
 # A folder counts as removed when it has stayed away for so long; it is tried so often.
 CLEARING_S = 0.05
@@ -78,7 +75,7 @@ def pull(
 def _fetch(hub: Hub, name: SpaceName, folder: Path, revision: str | None) -> Pulled:
     """Fetches a Space into a folder that is free."""
     what = f"fetching {name}"
-    info: Any = outcome(lambda: hub.ask(what, lambda: hub.api.space_info(str(name), revision=revision)))
+    info: Any = call_on_thread(lambda: hub.ask(what, lambda: hub.api.space_info(str(name), revision=revision)))
     if FILE_NAME not in {each.rfilename for each in info.siblings or ()}:
         raise UsageError(f"{name} is no environment, for it has no {FILE_NAME}: is it another Space that you mean?")
     with _beside(folder) as part:
@@ -86,7 +83,7 @@ def _fetch(hub: Hub, name: SpaceName, folder: Path, revision: str | None) -> Pul
         def call() -> Any:
             return hub.api.snapshot_download(str(name), repo_type="space", revision=info.sha, local_dir=part)
 
-        outcome(lambda: hub.ask(what, call))
+        call_on_thread(lambda: hub.ask(what, call))
         shutil.rmtree(part / ".cache", ignore_errors=True)  # notes of the library
         count = sum(path.is_file() for path in part.rglob("*"))
         _settle(part, folder)

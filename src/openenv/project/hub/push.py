@@ -1,4 +1,4 @@
-"""A project becomes Spaces of the Hub."""
+"""Publish a project as one or several Spaces."""
 
 from __future__ import annotations
 
@@ -7,19 +7,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from ...errors import Forbidden, OpenEnvError, UsageError
-from ...providers.secrecy import secrets_of
-from ..manifest import Manifest
-from ..project import Project
-from .crew import outcomes
-from .hub import Hub, Patience, User
-from .name import SpaceName
-from .request import SpaceRequest, check_variables
-from .space import Settings, Space
+from ...providers.redaction import secrets_of
+from ..manifest import Manifest, Project
+from .client import Hub, HubUser, Patience, call_on_threads
+from .request import SpaceName, SpaceRequest, check_variables
+from .space import Space, SpaceSettings
 from .stage import INTERFACE, Stage
 
-__all__ = ["Published", "Said", "names_of", "push", "variables_of"]
-
-Said = Callable[[str], None]
+Notify = Callable[[str], None]
 AT_ONCE = 4
 """Most Spaces that are pushed to at one time."""
 _MESSAGE = "openenv push"
@@ -56,7 +51,7 @@ def push(
     *,
     token: str | None = None,
     patience: Patience | None = None,
-    say: Said | None = None,
+    say: Notify | None = None,
     heard: Callable[[Published], None] | None = None,
     stage: Stage | None = None,
 ) -> list[Published]:
@@ -89,20 +84,20 @@ def push(
         names = names_of(project, request, user.name)
         _check_rights(user, names[0])
         stage = stage or Stage.of(project, request)
-        stage.check_holds_none([str(hub.token), *request.secrets.values()])
+        stage.check_no_secrets([str(hub.token), *request.secrets.values()])
         for note in [*stage.notes, *_doubts(variables, request)]:
             say(note)
-        settings = Settings(
+        settings = SpaceSettings(
             private=request.private or None, hardware=request.hardware, variables=variables, secrets=request.secrets
         )
-        say(f"uploading {len(stage.files)} files ({stage.size / 1000:,.0f} kB) to {_listed(names)}")
+        say(f"uploading {len(stage.files)} files ({stage.size / 1000:,.0f} kB) to {_names_text(names)}")
         spaces = [Space(hub, name) for name in names]
-        return _all(spaces, lambda space: _push_one(space, stage, settings, request), heard or (lambda _: None))
+        return _push_all(spaces, lambda space: _push_one(space, stage, settings, request), heard or (lambda _: None))
 
 
 def names_of(project: Project, request: SpaceRequest, user: str) -> list[SpaceName]:
     """The Spaces that are meant, in their order."""
-    name = SpaceName.of(request.repo_id or project.manifest.name).of_owner(user)
+    name = SpaceName.of(request.repo_id or project.manifest.name).with_owner(user)
     return [name] if request.count == 1 else [name.numbered(number) for number in range(1, request.count + 1)]
 
 
@@ -115,14 +110,14 @@ def variables_of(manifest: Manifest) -> dict[str, str]:
     given = manifest.variables if manifest.variables is not None else {}
     if not isinstance(given, Mapping) or any(isinstance(value, (list, dict)) for value in given.values()):
         raise UsageError(f"{manifest.path}: `variables` must have names and values, as `MODEL_ID: gpt2`")
-    return {str(name): _written(value) for name, value in given.items() if value is not None}
+    return {str(name): _variable_text(value) for name, value in given.items() if value is not None}
 
 
-def _written(value: object) -> str:
+def _variable_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _check_rights(user: User, name: SpaceName) -> None:
+def _check_rights(user: HubUser, name: SpaceName) -> None:
     if not user.may_write:
         raise Forbidden(
             f"the token of {user.name} may only read: `hf auth login` with one that may write, or correct HF_TOKEN"
@@ -144,7 +139,7 @@ def _doubts(variables: Mapping[str, str], request: SpaceRequest) -> list[str]:
     return notes
 
 
-def _push_one(space: Space, stage: Stage, settings: Settings, request: SpaceRequest) -> Published:
+def _push_one(space: Space, stage: Stage, settings: SpaceSettings, request: SpaceRequest) -> Published:
     info = space.look()
     if request.create_pr and info is None:
         raise UsageError(
@@ -156,7 +151,7 @@ def _push_one(space: Space, stage: Stage, settings: Settings, request: SpaceRequ
             "private, or leave out --private"
         )
     if info is not None:
-        space.check_is_ours(info, replaces_all="*" in request.delete)
+        space.check_is_environment(info, replaces_all="*" in request.delete)
     if info is None:
         space.create(settings)
     elif not request.create_pr:
@@ -170,7 +165,7 @@ def _push_one(space: Space, stage: Stage, settings: Settings, request: SpaceRequ
             info.sha if info is not None else None,
         )
     except OpenEnvError as error:
-        raise _of_upload(error, space, info is None, request.create_pr) from None
+        raise _upload_error(error, space, info is None, request.create_pr) from None
     return Published(
         space.name,
         space.page,
@@ -182,7 +177,7 @@ def _push_one(space: Space, stage: Stage, settings: Settings, request: SpaceRequ
     )
 
 
-def _of_upload(error: OpenEnvError, space: Space, created: bool, create_pr: bool) -> OpenEnvError:
+def _upload_error(error: OpenEnvError, space: Space, created: bool, create_pr: bool) -> OpenEnvError:
     """Says what is on the Hub now."""
     if create_pr:
         there = f"look whether the pull request is there ({space.page}/discussions) before you run the command again"
@@ -199,7 +194,7 @@ def _of_upload(error: OpenEnvError, space: Space, created: bool, create_pr: bool
     return error
 
 
-def _all(
+def _push_all(
     spaces: list[Space], call: Callable[[Space], Published], heard: Callable[[Published], None]
 ) -> list[Published]:
     def attended(space: Space) -> Published:
@@ -210,7 +205,7 @@ def _all(
         heard(done)
         return done
 
-    came = outcomes([partial(attended, space) for space in spaces], AT_ONCE)
+    came = call_on_threads([partial(attended, space) for space in spaces], AT_ONCE)
     for outcome in came:
         if isinstance(outcome, Exception):  # of nobody's making
             raise outcome
@@ -220,5 +215,5 @@ def _all(
     return done
 
 
-def _listed(names: list[SpaceName]) -> str:
+def _names_text(names: list[SpaceName]) -> str:
     return str(names[0]) if len(names) == 1 else f"{names[0]} to {names[-1]}"

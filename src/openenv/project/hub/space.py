@@ -1,25 +1,22 @@
-"""One Space of the Hub."""
+"""One Space of the Hub: create, configure, commit, fork."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ...errors import Forbidden, OpenEnvError, UsageError
-from .hub import Hub
-from .name import SpaceName
-from .refusal import missing
-
-__all__ = ["Commit", "Settings", "Space", "with_hardware"]
+from .client import Hub, Patience, call_on_thread, is_not_found
+from .request import SpaceName, check_variables
 
 _OWN_FILES = {".gitattributes", "README.md"}
 
 
 @dataclass(frozen=True)
-class Settings:
+class SpaceSettings:
     """What is set at a Space, beside its files.
 
     Attributes:
@@ -34,7 +31,7 @@ class Settings:
     variables: Mapping[str, str] | None = None
     secrets: Mapping[str, str] | None = field(default=None, repr=False)
 
-    def for_library(self) -> dict[str, Any]:
+    def as_library_arguments(self) -> dict[str, Any]:
         """As `create_repo` and `duplicate_repo` take them."""
         return {
             "private": self.private or None,
@@ -45,7 +42,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Commit:
+class SpaceCommit:
     """What a push made.
 
     Attributes:
@@ -81,11 +78,11 @@ class Space:
         try:
             return self._hub.ask(f"looking for {self.name}", lambda: self._hub.api.space_info(str(self.name)))
         except UsageError as error:
-            if missing(error):
+            if is_not_found(error):
                 return None
             raise
 
-    def check_is_ours(self, info: Any, replaces_all: bool) -> None:
+    def check_is_environment(self, info: Any, replaces_all: bool) -> None:
         """Raises `UsageError` for a Space that holds something else than an environment."""
         if info.sdk not in {None, "docker"}:
             raise UsageError(
@@ -99,12 +96,14 @@ class Space:
                 "to another name (--repo-id), or replace all of it with --delete '*'"
             )
 
-    def create(self, settings: Settings) -> None:
+    def create(self, settings: SpaceSettings) -> None:
         """Makes it, empty."""
         api = self._hub.api
 
         def call() -> Any:
-            return api.create_repo(str(self.name), repo_type="space", space_sdk="docker", **settings.for_library())
+            return api.create_repo(
+                str(self.name), repo_type="space", space_sdk="docker", **settings.as_library_arguments()
+            )
 
         try:
             self._hub.ask(f"creating {self.name}", call)
@@ -118,7 +117,7 @@ class Space:
                 ) from None
             raise with_hardware(error, settings.hardware) from None
 
-    def change(self, settings: Settings, info: Any) -> None:
+    def change(self, settings: SpaceSettings, info: Any) -> None:
         """Sets what is to be set at a Space that is there; what is so already is left alone."""
         hub, api, name = self._hub, self._hub.api, str(self.name)
         if settings.private and not info.private:
@@ -153,7 +152,7 @@ class Space:
         message: str,
         create_pr: bool,
         before: str | None,
-    ) -> Commit:
+    ) -> SpaceCommit:
         """Puts files there: all of them, or none.
 
         Args:
@@ -172,7 +171,7 @@ class Space:
 
         # Again, it finds what is there already. A pull request would be opened twice.
         done = self._hub.ask(f"uploading to {name}", call, again=not create_pr)
-        return Commit(str(done.oid), done.oid != before, done.pr_url)
+        return SpaceCommit(str(done.oid), done.oid != before, done.pr_url)
 
     def _operations(self, files: Mapping[str, Path | bytes], delete: Sequence[str]) -> list[Any]:
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete
@@ -215,3 +214,107 @@ def with_hardware(error: OpenEnvError, hardware: str | None) -> OpenEnvError:
     return UsageError(
         f"{error.message}; {hardware!r} may be no hardware of the Hub: --hardware {', '.join(near)}, ..."
     )
+
+
+@dataclass(frozen=True)
+class Forked:
+    """A copy of a Space.
+
+    Attributes:
+        name: Its name, with its owner.
+        page: Its page on the Hub.
+        url: Where it is served, when it has been built.
+        notes: What a user should know about it.
+    """
+
+    name: SpaceName
+    page: str
+    url: str
+    notes: list[str]
+
+
+def fork(
+    source: str,
+    target: str | None = None,
+    *,
+    private: bool = False,
+    hardware: str | None = None,
+    variables: Mapping[str, str] | None = None,
+    secrets: Mapping[str, str] | None = None,
+    token: str | None = None,
+    patience: Patience | None = None,
+    say: Callable[[str], None] | None = None,
+) -> Forked:
+    """Copies a Space on the Hub, with its history. Blocks for as long as that takes.
+
+    Args:
+        source: The Space: `owner/name`, or the address of its page.
+        target: Name of the copy, with or without an owner; None: that of the source, of the token's user.
+        private: Whether nobody else may see the copy.
+        hardware: Its hardware; None: the Hub's default.
+        variables: Public variables of the copy.
+        secrets: Variables that nobody can read there. Those of the source are not copied.
+        token: What the Hub knows the user by; None takes that of huggingface_hub.
+        patience: How long the Hub is waited for.
+        say: Told what is being done.
+
+    Raises:
+        OpenEnvError: There is no such Space, the name is taken, or the Hub refuses it.
+    """
+    origin = SpaceName.whole(source)
+    wanted = SpaceName.of(target) if target is not None else SpaceName("", origin.name)
+    settings = SpaceSettings(private or None, hardware, variables or {}, secrets or {})
+    check_variables(settings.variables or {}, settings.secrets or {})
+    with Hub(token=token, patience=patience, say=say, secrets=(secrets or {}).values()) as hub:
+        hub.check_public(variables or {})
+        return call_on_thread(lambda: _fork(hub, origin, wanted, settings))
+
+
+def _fork(hub: Hub, origin: SpaceName, wanted: SpaceName, settings: SpaceSettings) -> Forked:
+    user = hub.user()
+    if not user.may_write:
+        raise Forbidden(f"the token of {user.name} may only read: `hf auth login` with one that may write")
+    name = wanted.with_owner(user.name)
+    if name == origin:
+        raise UsageError(f"{origin} is the Space itself: name the copy with --repo-id")
+    info = Space(hub, origin).look()
+    if info is None:
+        raise UsageError(
+            f"there is no Space {origin}, or it is hidden from this token: correct the name, or `hf auth login`"
+        )
+    copy = Space(hub, name)
+    if copy.look() is not None:
+        raise _taken(name)
+    _duplicate(hub, copy, origin, settings)
+    return Forked(name, copy.page, name.url, _notes(info))
+
+
+def _duplicate(hub: Hub, copy: Space, origin: SpaceName, settings: SpaceSettings) -> None:
+    def call() -> Any:
+        return hub.api.duplicate_repo(
+            str(origin), str(copy.name), repo_type="space", **settings.as_library_arguments()
+        )
+
+    try:
+        # Its first attempt may have had its effect: then the second is told so.
+        hub.ask(f"copying {origin} to {copy.name}", call)
+    except OpenEnvError as error:
+        if error.data.get("status") == 409:
+            if copy.look() is not None:
+                return
+            raise _taken(copy.name) from None
+        if is_not_found(error):
+            raise UsageError(f"{error.message} ({origin}, or the account {copy.name.owner})") from None
+        raise with_hardware(error, settings.hardware) from None
+
+
+def _taken(name: SpaceName) -> UsageError:
+    return UsageError(f"{name} exists already: name the copy with --repo-id, or delete that Space on its page")
+
+
+def _notes(info: Any) -> list[str]:
+    notes = ["secrets of the original are not copied: give those that it needs with --secret"]
+    files = {each.rfilename for each in info.siblings or ()}
+    if files and "openenv.yaml" not in files:
+        notes.append("it has no openenv.yaml, so it may be no environment")
+    return notes

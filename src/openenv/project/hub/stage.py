@@ -1,4 +1,4 @@
-"""A project as it goes to a Space: its files, and those that are changed on the way. The project stays as it is."""
+"""Prepare the files of a Space: README, Dockerfile and wheel are adapted, and the project is not changed."""
 
 from __future__ import annotations
 
@@ -14,15 +14,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from ...errors import UsageError
-from ...providers.secrecy import KEYS
-from ..front_matter import FrontMatter
-from ..image.dockerfile import Dockerfile, Instruction
+from ...providers.redaction import KEYS
+from ..dockerfile import Dockerfile, Instruction
 from ..image.wheel import own_wheel
-from ..project import Project
+from ..manifest import FrontMatter, Project
+from .files import Tree
 from .request import SHORTEST, SpaceRequest
-from .tree import Tree
-
-__all__ = ["Stage", "front_matter_of"]
 
 INTERFACE = "ENABLE_WEB_INTERFACE"
 OWN_WHEELS = "wheels/openenv-*.whl"
@@ -79,7 +76,7 @@ class Stage:
         """Bytes of all files."""
         return sum(len(each) if isinstance(each, bytes) else each.stat().st_size for each in self.files.values())
 
-    def check_holds_none(self, secrets: Collection[str]) -> None:
+    def check_no_secrets(self, secrets: Collection[str]) -> None:
         """Raises `UsageError` if a file has a secret in it, which others could read there, or cannot be read."""
         wanted = [secret.encode() for secret in secrets if len(secret) >= SHORTEST]
         for path, source in self.files.items():

@@ -1,14 +1,11 @@
-"""Images of environment projects: what they are built of, by what, and where they are pushed to. (Extra `docker`.)"""
+"""Build and push images of environment projects. (Extra `docker`.)"""
 
 from __future__ import annotations
 
-from .building import BuildRequest, Built, build
-from .context import Context
-from .dockerfile import Dockerfile
-from .names import image_name, local_name
-from .registry import Pushed, push_image
-from .steps import BuildProgress
-from .upload import PushProgress
+from ..dockerfile import Dockerfile
+from .building import BuildRequest, Built, Context, build
+from .progress import BuildProgress, PushProgress
+from .registry import Pushed, image_name, local_name, push_image
 from .wheel import from_index, own_wheel
 
 __all__ = [

@@ -1,29 +1,134 @@
-"""Building the image of a project, by the engine that `DOCKER_HOST` names or the one of this machine."""
+"""Build the image of a project, with the engine of `DOCKER_HOST` or of this machine."""
 
 from __future__ import annotations
 
 import contextlib
+import io
+import tarfile
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from ...errors import ProviderBusy, UsageError
-from ...providers.engine import connected, translated
-from ...providers.secrecy import secrets_of
-from ..project import Project
-from .context import IGNORE_FILE, WHEELS, Context
-from .dockerfile import BASE, Dockerfile
-from .names import image_name, local_name
-from .steps import BuildProgress, Failure, Step, Steps
-from .streams import streamed
+from ...providers.docker_engine import docker_client, docker_errors
+from ...providers.redaction import secrets_of
+from ..dockerfile import BASE, Dockerfile
+from ..manifest import Project
+from .progress import BuildFailure, BuildProgress, BuildStep, BuildSteps, engine_stream
+from .registry import image_name, local_name
 from .wheel import NAME, from_index, own_wheel
 
-__all__ = ["BuildRequest", "Built", "Report", "build"]
+IGNORE_FILE = ".dockerignore"
+WHEELS = "wheels"
+# For folders without one: what no image needs, and what must not get into one.
+_IGNORED = (".git", ".venv", "venv", ".env", "**/__pycache__", "**/*.pyc", "**/.*_cache")
 
-Report = Callable[[BuildProgress | str], object]
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The files of a build.
+
+    Attributes:
+        folder: Whose files they are.
+        files: Names of those that are sent, in their order: all but what `.dockerignore` names.
+        added: What is sent besides or instead, by name.
+    """
+
+    folder: Path
+    files: tuple[str, ...]
+    added: Mapping[str, bytes] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, folder: Path, added: Mapping[str, bytes]) -> Context:
+        """Looks what there is in a folder.
+
+        Args:
+            folder: The folder.
+            added: What is sent besides, by name.
+
+        Raises:
+            UsageError: It, or its `.dockerignore`, cannot be read.
+        """
+        from docker.utils.build import exclude_paths
+
+        if not folder.is_dir():
+            raise UsageError(f"there is no folder {folder}: name what the Dockerfile copies from with --context")
+        try:
+            found = exclude_paths(str(folder), _patterns(folder))
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(
+                f"{folder} cannot be read: {error}; name in {IGNORE_FILE} what the image needs not"
+            ) from None
+        return cls(folder, tuple(sorted(found)), dict(added))
+
+    @property
+    def wheels(self) -> list[str]:
+        """Names of the wheels among them that are in the folder for wheels."""
+        return [name for name in self.files if name.startswith(f"{WHEELS}/") and name.endswith(".whl")]
+
+    def sizes(self) -> Counter[str]:
+        """Bytes by what is directly in the folder."""
+        sizes: Counter[str] = Counter()
+        for name in self.files:
+            path = self.folder / name
+            if name not in self.added and path.is_file() and not path.is_symlink():
+                sizes[name.partition("/")[0]] += path.stat().st_size
+        for name, contents in self.added.items():
+            sizes[name.partition("/")[0]] += len(contents)
+        return sizes
+
+    def write(self, file: IO[bytes]) -> None:
+        """Writes all of it as a tar file, whoever's the files are here, and whenever they were copied.
+
+        Raises:
+            UsageError: A file cannot be read.
+        """
+        with tarfile.open(fileobj=file, mode="w") as archive:
+            for name in self.files:
+                if name not in self.added:
+                    self._write_one(archive, name)
+            for name, contents in self.added.items():
+                entry = tarfile.TarInfo(name)
+                entry.size, entry.mode = len(contents), 0o644
+                archive.addfile(entry, io.BytesIO(contents))
+
+    def _write_one(self, archive: tarfile.TarFile, name: str) -> None:
+        path = self.folder / name
+        try:
+            entry: Any = archive.gettarinfo(path, arcname=name)
+            if entry is None or not (entry.isfile() or entry.isdir() or entry.issym() or entry.islnk()):
+                return  # a socket or a device, which no image can have of here
+            entry.uid = entry.gid = 0
+            entry.uname = entry.gname = ""
+            entry.mode = 0o755 if entry.isdir() or entry.mode & 0o100 else 0o644
+            entry.mtime = int(max(entry.mtime, 0))
+            with path.open("rb") if entry.isfile() else contextlib.nullcontext() as contents:
+                archive.addfile(entry, contents)
+        except OSError as error:
+            raise UsageError(
+                f"{path} cannot be read: {error.strerror}; name it in {IGNORE_FILE}, or mend it"
+            ) from None
+
+
+def _patterns(folder: Path) -> list[str]:
+    file = folder / IGNORE_FILE
+    if not file.is_file():
+        return list(_IGNORED)
+    return list(_lines(file.read_text(encoding="utf-8-sig")))
+
+
+def _lines(text: str) -> Iterator[str]:
+    for line in text.splitlines():
+        bare = line.strip()
+        if bare and not bare.startswith("#"):
+            yield bare
+
+
+BuildCallback = Callable[[BuildProgress | str], object]
 OUTSIDE = ".openenv.Dockerfile"
 """What a Dockerfile is called in the context that is not in its folder."""
 # In so many folders above a project, one is looked for that its Dockerfile could copy from.
@@ -84,7 +189,7 @@ class Built:
     names: tuple[str, ...]
     size: int
     seconds: float
-    steps: tuple[Step, ...]
+    steps: tuple[BuildStep, ...]
     base: str
     wheel: str | None
     warnings: tuple[str, ...]
@@ -95,7 +200,7 @@ class Built:
         return sum(not step.cached and not step.text.upper().startswith(("FROM ", "ARG ")) for step in self.steps)
 
 
-def build(project: Project, request: BuildRequest, report: Report = lambda _: None) -> Built:
+def build(project: Project, request: BuildRequest, report: BuildCallback = lambda _: None) -> Built:
     """Builds the image of a project. Interrupted, it ends the build at the engine, too.
 
     Args:
@@ -109,12 +214,12 @@ def build(project: Project, request: BuildRequest, report: Report = lambda _: No
         MissingExtra: The Docker SDK is not installed.
         ProviderFailed: There is no engine, or it cannot build at the moment.
     """
-    order = _Order(project, request)
-    with contextlib.closing(connected()) as engine:
+    order = _Build(project, request)
+    with contextlib.closing(docker_client()) as engine:
         return order.run(engine, report)
 
 
-class _Order:
+class _Build:
     """One build. What needs no engine is checked when it is made."""
 
     def __init__(self, project: Project, request: BuildRequest):
@@ -126,16 +231,16 @@ class _Order:
             self._folder = _context(project, path)
         inside = path.is_relative_to(self._folder)
         self._place = path.relative_to(self._folder).as_posix() if inside else OUTSIDE
-        self._dockerfile = _written(Dockerfile.read(path, self._place if inside else str(path)), request)
+        self._dockerfile = _adapted(Dockerfile.read(path, self._place if inside else str(path)), request)
         self._warnings: list[str] = []
 
-    def run(self, engine: Any, report: Report) -> Built:
+    def run(self, engine: Any, report: BuildCallback) -> Built:
         began = time.monotonic()
         with tempfile.TemporaryFile(prefix="openenv-context-") as file:
             wheel = self._stage(file, report)
             steps = self._build(engine.api, file, report)
         assert steps.image is not None
-        with translated("naming the image", {}):
+        with docker_errors("naming the image", {}):
             for name in self._names[1:]:
                 engine.api.tag(steps.image, *name.rsplit(":", 1))
             facts = engine.api.inspect_image(steps.image)
@@ -150,7 +255,7 @@ class _Order:
             warnings=(*self._warnings, *steps.warnings),
         )
 
-    def _stage(self, file: IO[bytes], report: Report) -> str | None:
+    def _stage(self, file: IO[bytes], report: BuildCallback) -> str | None:
         """Writes what the engine is sent; returns the name of the wheel that was put there."""
         context = Context.of(self._folder, {self._place: self._dockerfile.text.encode()})
         added = dict(context.added)
@@ -166,7 +271,7 @@ class _Order:
         file.seek(0)
         return wheel
 
-    def _wheel(self, added: dict[str, bytes], report: Report) -> str | None:
+    def _wheel(self, added: dict[str, bytes], report: BuildCallback) -> str | None:
         if WHEELS not in self._dockerfile.text:
             if not from_index():
                 self._warnings.append(
@@ -196,9 +301,9 @@ class _Order:
                 f"name in {IGNORE_FILE} what the image needs not"
             )
 
-    def _build(self, api: Any, file: IO[bytes], report: Report) -> Steps:
+    def _build(self, api: Any, file: IO[bytes], report: BuildCallback) -> BuildSteps:
         arguments = dict(self._request.arguments)
-        steps = Steps(self._dockerfile, secrets_of(arguments))
+        steps = BuildSteps(self._dockerfile, secrets_of(arguments))
 
         def ask() -> Any:
             return api.build(
@@ -214,7 +319,7 @@ class _Order:
                 decode=True,
             )
 
-        with translated("the build", arguments), streamed(api, ask) as events:
+        with docker_errors("the build", arguments), engine_stream(api, ask) as events:
             for event in _with_refusal(events):
                 for shown in steps.note(event):
                     report(shown)
@@ -226,7 +331,7 @@ class _Order:
             report(shown)
         return steps
 
-    def _failed(self, failure: Failure, total: int) -> UsageError:
+    def _failed(self, failure: BuildFailure, total: int) -> UsageError:
         where = self._dockerfile.name + (f", line {failure.line}" if failure.line is not None else "")
         reason = failure.reason
         if failure.step:
@@ -238,7 +343,7 @@ class _Order:
         facts = {"dockerfile": self._dockerfile.name, "line": failure.line, "step": failure.step}
         return UsageError(message, data={**facts, "log": list(failure.log)})
 
-    def _hint(self, failure: Failure) -> str:
+    def _hint(self, failure: BuildFailure) -> str:
         said = failure.reason.lower()
         if failure.text.upper().startswith("FROM "):
             return "; --base-image takes another"
@@ -272,7 +377,7 @@ def _context(project: Project, path: Path) -> Path:
     return project.folder
 
 
-def _written(dockerfile: Dockerfile, request: BuildRequest) -> Dockerfile:
+def _adapted(dockerfile: Dockerfile, request: BuildRequest) -> Dockerfile:
     """As the request wants it."""
     if request.base_image is not None:
         if BASE in request.arguments:

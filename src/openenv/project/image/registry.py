@@ -1,4 +1,4 @@
-"""Images that are pushed to a registry."""
+"""Image names, and pushing an image to a registry."""
 
 from __future__ import annotations
 
@@ -9,16 +9,56 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import LaunchFailed, ProviderBusy, ProviderFailed, UsageError
-from ...providers.engine import connected, translated
-from ...providers.secrecy import masked
-from ..project import Project
-from .names import image_name, plain, tag_of
-from .streams import streamed
-from .upload import PushProgress, Upload
+from ...providers.docker_engine import docker_client, docker_errors
+from ...providers.redaction import redact
+from ..manifest import Project
+from .progress import ImageUpload, PushProgress, engine_stream
 
-__all__ = ["Pushed", "push_image", "remote_name"]
+LOCAL = "openenv-"
+"""What the names of images begin with that are for this machine."""
+_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+_PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+_NAME = re.compile(rf"(?:[A-Za-z0-9.-]+(?::[0-9]+)?/)?{_PART}(?:/{_PART})*(?::(?P<tag>[^:/]+))?")
 
-Report = Callable[[PushProgress], object]
+
+def image_word(name: str) -> str:
+    """A name of a project, as images may be called."""
+    word = re.sub(r"[^a-z0-9_.-]+", "-", name.lower())
+    word = re.sub(r"[-._]*-[-._]*|\.[._]+|_[.]+|_{3,}", "-", word).strip("-._")
+    if not word:
+        raise UsageError(f"`name: {name}` of openenv.yaml gives no image a name: name the image with --tag")
+    return word
+
+
+def local_name(project: Project) -> str:
+    """What a project's image is called where nobody says otherwise."""
+    return LOCAL + image_word(project.manifest.name)
+
+
+def image_name(text: str) -> str:
+    """The name of an image that somebody gave, with its tag.
+
+    Raises:
+        UsageError: No image can be called that.
+    """
+    if not _fits(text):
+        hint = f"write {text.lower()}" if _fits(text.lower()) else "NAME[:TAG] in small letters, as my-env:1.0"
+        raise UsageError(f"no image can be called {text!r}: {hint}")
+    return text if ":" in text.rpartition("/")[2] else f"{text}:latest"
+
+
+def _fits(text: str) -> bool:
+    found = _NAME.fullmatch(text)
+    return found is not None and (found["tag"] is None or _TAG.fullmatch(found["tag"]) is not None)
+
+
+def tag_of(project: Project) -> str:
+    """The tag of a project's image: its version."""
+    version = re.sub(r"[^A-Za-z0-9_.-]+", "-", project.manifest.version or "")[:128].lstrip(".-")
+    return version or "latest"
+
+
+PushCallback = Callable[[PushProgress], object]
 _REGISTRY = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]+)?(/[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*)*")
 _HOME = "docker.io"
 
@@ -96,11 +136,11 @@ def remote_name(registry: str, project: Project, tag: str | None) -> str:
     if not _REGISTRY.fullmatch(registry):
         bare = registry.partition("://")[2].rstrip("/") or registry.rstrip("/")
         hint = f": write {bare}" if bare != registry and _REGISTRY.fullmatch(bare) else ""
-        raise UsageError(f"--registry {masked(registry, ())} is none{hint or ': HOST/NAMESPACE, as docker.io/me'}")
-    return image_name(f"{registry}/{plain(project.manifest.name)}:{tag or tag_of(project)}")
+        raise UsageError(f"--registry {redact(registry, ())} is none{hint or ': HOST/NAMESPACE, as docker.io/me'}")
+    return image_name(f"{registry}/{image_word(project.manifest.name)}:{tag or tag_of(project)}")
 
 
-def push_image(image: str, name: str, report: Report = lambda _: None) -> Pushed:
+def push_image(image: str, name: str, report: PushCallback = lambda _: None) -> Pushed:
     """Gives an image a name, and pushes it by that. Interrupted, it ends that at the engine, too.
 
     Args:
@@ -112,8 +152,8 @@ def push_image(image: str, name: str, report: Report = lambda _: None) -> Pushed
         UsageError: There is no such image here.
         ProviderFailed: The registry does not take it, or cannot be reached, or there is no engine.
     """
-    upload = Upload()
-    with contextlib.closing(connected()) as engine, _named(engine.api, image, name):
+    upload = ImageUpload()
+    with contextlib.closing(docker_client()) as engine, _temporary_name(engine.api, image, name):
         _push(engine.api, name, upload, report)
     assert upload.digest is not None
     progress = upload.progress
@@ -121,11 +161,11 @@ def push_image(image: str, name: str, report: Report = lambda _: None) -> Pushed
 
 
 @contextlib.contextmanager
-def _named(api: Any, image: str, name: str) -> Iterator[None]:
+def _temporary_name(api: Any, image: str, name: str) -> Iterator[None]:
     """Gives an image a name, which it keeps only when it is pushed."""
     from docker.errors import DockerException, ImageNotFound
 
-    with translated(f"naming {image}", {}):
+    with docker_errors(f"naming {image}", {}):
         try:
             # Engines leave out the registry that they know best.
             known = name.removeprefix(f"{_HOME}/") in (api.inspect_image(image)["RepoTags"] or ())
@@ -141,27 +181,27 @@ def _named(api: Any, image: str, name: str) -> Iterator[None]:
         raise
 
 
-def _push(api: Any, name: str, upload: Upload, report: Report) -> None:
+def _push(api: Any, name: str, upload: ImageUpload, report: PushCallback) -> None:
     repository, _, tag = name.rpartition(":")
 
     def ask() -> Any:
         return api.push(repository, tag=tag, stream=True, decode=True)
 
     try:
-        with translated(f"pushing {name}", {}), streamed(api, ask) as events:
+        with docker_errors(f"pushing {name}", {}), engine_stream(api, ask) as events:
             for event in events:
                 upload.note(event)
                 if upload.progress.layers:
                     report(upload.progress)
     except LaunchFailed as error:
-        raise _refused(name, error.message.partition("failed: ")[2]) from None
+        raise _push_error(name, error.message.partition("failed: ")[2]) from None
     if upload.failure is not None:
-        raise _refused(name, masked(upload.failure, ()))
+        raise _push_error(name, redact(upload.failure, ()))
     if upload.digest is None:
         raise ProviderBusy(f"pushing {name} failed: the engine ended it, and says nothing; try it again")
 
 
-def _refused(name: str, said: str) -> ProviderFailed:
+def _push_error(name: str, said: str) -> ProviderFailed:
     """What a refusal means, and what to do then."""
     reason = " ".join(said.split())
     repository = name.rpartition(":")[0]

@@ -1,4 +1,4 @@
-"""A wheel of the openenv that runs here, for images that shall have the same."""
+"""Build a wheel of the running openenv, for images that must have the same version."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from ...errors import UsageError
-
-__all__ = ["NAME", "from_index", "own_wheel"]
 
 NAME = "openenv"
 MADE_S = 300.0

@@ -1,8 +1,8 @@
-"""Servers on a Kubernetes cluster."""
+"""Servers in Pods of a Kubernetes cluster."""
 
 from __future__ import annotations
 
+from .manifests import PodOptions
 from .provider import KubernetesProvider
-from .workload import PodOptions
 
 __all__ = ["KubernetesProvider", "PodOptions"]

@@ -1,4 +1,4 @@
-"""Requests to the API of a Kubernetes cluster: what goes wrong with them is translated here and nowhere else."""
+"""Requests to the Kubernetes API, and the objects of one namespace. Errors are translated here."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import ssl
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from ...chance import CHANCE
-from ...errors import MissingExtra, ProviderBusy, ProviderFailed
+from ..._asyncio import run_to_completion
+from ..._backoff import system_random
+from ...errors import LaunchFailed, MissingExtra, ProviderBusy, ProviderFailed
 
 if TYPE_CHECKING:
     import httpx
-
-__all__ = ["Api", "Place", "Refused", "Unanswered", "decoded", "translated"]
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a Pod finds who it is for the API."""
@@ -34,7 +34,7 @@ UNAUTHORIZED, TOO_MANY = 401, 429
 _COPY = re.compile(rf"{re.escape(tempfile.gettempprefix())}[a-z0-9_]{{8}}")
 
 
-class Refused(Exception):
+class ApiRefusal(Exception):
     """An answer that is no success.
 
     Attributes:
@@ -55,12 +55,12 @@ class Refused(Exception):
         return self.status == TOO_MANY or self.status >= 500
 
 
-class Unanswered(Exception):
+class ApiUnreachable(Exception):
     """There was no answer: the request may or may not have been executed."""
 
 
 @contextlib.contextmanager
-def translated(what: str, failure: type[ProviderFailed] = ProviderFailed) -> Iterator[None]:
+def api_errors(what: str, failure: type[ProviderFailed] = ProviderFailed) -> Iterator[None]:
     """Has what goes wrong with requests be errors of ours.
 
     Args:
@@ -73,15 +73,15 @@ def translated(what: str, failure: type[ProviderFailed] = ProviderFailed) -> Ite
     """
     try:
         yield
-    except Refused as refusal:
+    except ApiRefusal as refusal:
         kind: type[ProviderFailed] = ProviderBusy if refusal.passing else failure
         raise kind(f"{what} failed: {refusal.message}", retry_after_s=refusal.retry_after_s) from None
-    except Unanswered as silence:
+    except ApiUnreachable as silence:
         raise ProviderBusy(f"{what} failed: the cluster does not answer ({silence})") from None
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ResourcePath:
     """A path of the API.
 
     Attributes:
@@ -95,7 +95,7 @@ class Place:
     namespace: str | None
 
 
-class Api:
+class KubernetesApi:
     """The API of a cluster. Belongs to one event loop.
 
     Args:
@@ -112,7 +112,7 @@ class Api:
         self._namespace = namespace
         self._kubeconfig = None if kubeconfig is None else str(kubeconfig)
         self._context = context
-        self._line: _Line | None = None
+        self._line: _ApiConnection | None = None
         self._connecting = asyncio.Lock()
         self.reached = False
         self.version = ""
@@ -126,7 +126,7 @@ class Api:
     async def text(
         self,
         method: str,
-        place: Place,
+        place: ResourcePath,
         body: Mapping[str, Any] | None = None,
         params: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
@@ -135,8 +135,8 @@ class Api:
         """What the cluster answers; asked again while it fails for a passing reason.
 
         Raises:
-            Refused: With something else.
-            Unanswered: With nothing.
+            ApiRefusal: With something else.
+            ApiUnreachable: With nothing.
         """
         content = None if body is None else json.dumps(body)
         more: dict[str, Any] = {"params": dict(params or {}), "headers": dict(headers or {}), "content": content}
@@ -144,15 +144,15 @@ class Api:
             try:
                 async with self._asked(method, place, more) as answer:
                     return answer.text
-            except (Refused, Unanswered) as failure:
-                if number == attempts or (isinstance(failure, Refused) and not failure.passing):
+            except (ApiRefusal, ApiUnreachable) as failure:
+                if number == attempts or (isinstance(failure, ApiRefusal) and not failure.passing):
                     raise
-                asked_for = failure.retry_after_s if isinstance(failure, Refused) else None
-            pause = FIRST_PAUSE_S * 2 ** (number - 1) * CHANCE.uniform(0.5, 1.0)
+                asked_for = failure.retry_after_s if isinstance(failure, ApiRefusal) else None
+            pause = FIRST_PAUSE_S * 2 ** (number - 1) * system_random.uniform(0.5, 1.0)
             await asyncio.sleep(min(max(pause, asked_for or 0.0), LONGEST_PAUSE_S))
         raise AssertionError("an attempt returns or raises")
 
-    async def lines(self, place: Place, params: Mapping[str, str], silence_s: float) -> AsyncGenerator[str]:
+    async def lines(self, place: ResourcePath, params: Mapping[str, str], silence_s: float) -> AsyncGenerator[str]:
         """The lines of an answer that goes on and on.
 
         Args:
@@ -161,15 +161,17 @@ class Api:
             silence_s: Seconds without a line after which the connection is given up.
 
         Raises:
-            Refused: The answer is no success.
-            Unanswered: There is none, or it broke off.
+            ApiRefusal: The answer is no success.
+            ApiUnreachable: There is none, or it broke off.
         """
         more = {"params": dict(params), "timeout": _timeout(silence_s)}
         async with self._asked("GET", place, more, stream=True) as answer:
             async for line in answer.aiter_lines():
                 yield line
 
-    async def road(self, place: Place, refused: Mapping[str, Any] | None = None) -> tuple[str, Mapping[str, Any]]:
+    async def road(
+        self, place: ResourcePath, refused: Mapping[str, Any] | None = None
+    ) -> tuple[str, Mapping[str, Any]]:
         """The address of a WebSocket of the API, and what `websockets.connect` needs for it.
 
         Args:
@@ -178,7 +180,7 @@ class Api:
                 say so.
 
         Raises:
-            Unanswered: The cluster does not answer.
+            ApiUnreachable: The cluster does not answer.
         """
         line = await self._connected()
         if refused is line.options:
@@ -195,7 +197,7 @@ class Api:
 
     @contextlib.asynccontextmanager
     async def _asked(
-        self, method: str, place: Place, more: Mapping[str, Any], stream: bool = False
+        self, method: str, place: ResourcePath, more: Mapping[str, Any], stream: bool = False
     ) -> AsyncGenerator[httpx.Response]:
         """A success, read unless it is to `stream`. Credentials that have ended are looked for anew."""
         line = await self._connected()
@@ -213,7 +215,7 @@ class Api:
         except _failures() as error:
             raise _unanswered(error) from None
 
-    async def _connected(self, stale: _Line | None = None) -> _Line:
+    async def _connected(self, stale: _ApiConnection | None = None) -> _ApiConnection:
         """The way to the cluster; another one than a `stale` one, which nobody has replaced yet."""
         async with self._connecting:
             if self._line is not None and self._line is stale:
@@ -224,7 +226,7 @@ class Api:
                 self.reached = True
             return self._line
 
-    async def _connect(self) -> _Line:
+    async def _connect(self) -> _ApiConnection:
         try:
             import kr8s.asyncio
         except ImportError:
@@ -245,7 +247,7 @@ class Api:
         except Exception as error:  # noqa: BLE001 - kr8s raises what its libraries do
             raise _unanswered(error) from None
         _remove_copies(auth, began)
-        line = _Line.to(auth, tls)
+        line = _ApiConnection.to(auth, tls)
         try:
             answer = await _sent(line, "GET", "/version", {})
             await answer.aread()
@@ -260,7 +262,7 @@ class Api:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Line:
+class _ApiConnection:
     """A way to the cluster.
 
     Attributes:
@@ -274,7 +276,7 @@ class _Line:
     options: Mapping[str, Any]
 
     @classmethod
-    def to(cls, auth: Any, tls: ssl.SSLContext | bool) -> _Line:
+    def to(cls, auth: Any, tls: ssl.SSLContext | bool) -> _ApiConnection:
         """One with certain credentials."""
         import httpx
 
@@ -298,23 +300,23 @@ class _Line:
 
 
 def decoded(text: str) -> dict[str, Any]:
-    """The object that an answer is. Raises `Unanswered` if it is none: then it is not the cluster that answered."""
+    """The object that an answer is. Raises `ApiUnreachable` if it is none: the cluster did not answer."""
     try:
         found = json.loads(text)
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise Unanswered(f"something answers that is no cluster: {text:.100}")
+        raise ApiUnreachable(f"something answers that is no cluster: {text:.100}")
     return found
 
 
-def _path(place: Place) -> str:
+def _path(place: ResourcePath) -> str:
     base = "api" if place.version == "v1" else "apis"
     where = "" if place.namespace is None else f"namespaces/{place.namespace}/"
     return f"/{base}/{place.version}/{where}{place.path}"
 
 
-async def _sent(line: _Line, method: str, path: str, more: Mapping[str, Any]) -> httpx.Response:
+async def _sent(line: _ApiConnection, method: str, path: str, more: Mapping[str, Any]) -> httpx.Response:
     """The beginning of an answer."""
     name = line.auth.tls_server_name
     request = line.client.build_request(method, path, **more, extensions={"sni_hostname": name} if name else None)
@@ -322,7 +324,7 @@ async def _sent(line: _Line, method: str, path: str, more: Mapping[str, Any]) ->
 
 
 def _check(answer: httpx.Response) -> None:
-    """Raises `Refused` for an answer, read by now, that is no success."""
+    """Raises `ApiRefusal` for an answer, read by now, that is no success."""
     if answer.is_success:
         return
     try:
@@ -331,7 +333,7 @@ def _check(answer: httpx.Response) -> None:
         message = f"{answer.text:.500}"
     after = answer.headers.get("Retry-After", "")
     said = message or f"HTTP {answer.status_code}"
-    raise Refused(answer.status_code, said, float(after) if after.isdecimal() else None)
+    raise ApiRefusal(answer.status_code, said, float(after) if after.isdecimal() else None)
 
 
 def _failures() -> tuple[type[Exception], ...]:
@@ -341,8 +343,8 @@ def _failures() -> tuple[type[Exception], ...]:
     return httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError, RuntimeError
 
 
-def _unanswered(error: BaseException) -> Unanswered:
-    return Unanswered(f"{type(error).__name__}: {error}".rstrip(": "))
+def _unanswered(error: BaseException) -> ApiUnreachable:
+    return ApiUnreachable(f"{type(error).__name__}: {error}".rstrip(": "))
 
 
 def _timeout(read_s: float) -> httpx.Timeout:
@@ -359,3 +361,214 @@ def _remove_copies(auth: Any, since: float) -> None:
             with contextlib.suppress(OSError):
                 if path.stat().st_ctime >= since - 1.0:
                     path.unlink()
+
+
+Manifest = dict[str, Any]
+
+KINDS = {
+    "Deployment": ("apps/v1", "deployments"),
+    "DaemonSet": ("apps/v1", "daemonsets"),
+    "Pod": ("v1", "pods"),
+    "Service": ("v1", "services"),
+    "HorizontalPodAutoscaler": ("autoscaling/v2", "horizontalpodautoscalers"),
+    "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),
+    "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies"),
+    "Secret": ("v1", "secrets"),
+    "Event": ("v1", "events"),
+    "Namespace": ("v1", "namespaces"),
+}
+"""Version and path of each kind that is used here."""
+MANAGER = "openenv"
+"""Who has set a field, where several do."""
+# Seconds after which what is watched is asked for anew, and of silence beyond that: a connection may be dead, and
+# nobody has said so.
+WATCH_S, SILENCE_S = 45, 15
+_NOT_FOUND, _CONFLICT, _GONE = 404, 409, 410
+
+
+class WatchExpired(Exception):
+    """What is watched has to be listed again: the cluster remembers no more what has happened since."""
+
+
+def _age(event: Manifest) -> tuple[str, bool, int]:
+    """Sorts events, the most telling last: times are in seconds, and "BackOff" says less than what went before."""
+    when = event.get("lastTimestamp") or event.get("eventTime") or ""
+    version = event.get("metadata", {}).get("resourceVersion", "")
+    return when, event.get("reason") != "BackOff", int(version) if version.isdigit() else 0
+
+
+class KubernetesCluster:
+    """The objects of one namespace.
+
+    Args:
+        api: The cluster's API, as somebody with certain rights.
+    """
+
+    def __init__(self, api: KubernetesApi):
+        self.api = api
+
+    async def create(self, manifest: Manifest) -> Manifest:
+        """Creates an object, or finds it there as a request made it whose answer was lost.
+
+        A caller who is cancelled waits until it is known whether it is there: so it can be deleted.
+
+        Raises:
+            LaunchFailed: The cluster refuses it (`ProviderBusy`: at the moment).
+        """
+        with api_errors(f"creating {manifest['kind']} {manifest['metadata']['name']}", LaunchFailed):
+            return await run_to_completion(self._created(manifest))
+
+    async def apply(self, manifest: Manifest) -> Manifest:
+        """Has an object be as a manifest says, whether it is there or not (server-side apply).
+
+        Raises:
+            LaunchFailed: The cluster refuses it (`ProviderBusy`: at the moment).
+        """
+        kind, name = manifest["kind"], manifest["metadata"]["name"]
+        with api_errors(f"applying {kind} {name}", LaunchFailed):
+            return await self._answer(
+                "PATCH",
+                await self._place(kind, name),
+                manifest,
+                {"fieldManager": MANAGER, "force": "true"},
+                {"Content-Type": "application/apply-patch+yaml"},
+            )
+
+    async def get(self, kind: str, name: str) -> Manifest | None:
+        """An object; None where there is none.
+
+        Raises:
+            ProviderFailed: The cluster does not say.
+        """
+        with api_errors(f"looking at {kind} {name}"):
+            try:
+                return await self._answer("GET", await self._place(kind, name))
+            except ApiRefusal as refusal:
+                if refusal.status == _NOT_FOUND:
+                    return None
+                raise
+
+    async def find(self, kind: str, **selectors: str) -> tuple[list[Manifest], str]:
+        """Objects of a kind, and the version of the whole, from which changes can be watched.
+
+        Args:
+            kind: The kind.
+            selectors: `labelSelector` and `fieldSelector`, as the API has them.
+
+        Raises:
+            ProviderFailed: The cluster does not say.
+        """
+        with api_errors(f"looking for {KINDS[kind][1]}"):
+            found = await self._answer("GET", await self._place(kind), params=selectors)
+        return found.get("items") or [], found.get("metadata", {}).get("resourceVersion", "")
+
+    async def delete(self, kind: str, name: str, *, uid: str | None = None, grace_s: int | None = None) -> None:
+        """Deletes an object, and what it has made. It need not be there.
+
+        Args:
+            kind: The kind.
+            name: Its name.
+            uid: Only if it is this one, and not another of its name.
+            grace_s: Seconds that a Pod has to end; None: as it says itself. With 0, it is forgotten at once.
+
+        Raises:
+            ProviderFailed: The cluster does not do it.
+        """
+        body: Manifest = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+        if uid is not None:
+            body["preconditions"] = {"uid": uid}
+        if grace_s is not None:
+            body["gracePeriodSeconds"] = grace_s
+        with api_errors(f"deleting {kind} {name}"):
+            try:
+                await self.api.text("DELETE", await self._place(kind, name), body)
+            except ApiRefusal as refusal:
+                if refusal.status != _NOT_FOUND and not (uid is not None and refusal.status == _CONFLICT):
+                    raise
+
+    async def log(self, pod: str, lines: int) -> str:
+        """The last lines of a Pod's log; "" where there is none to be had."""
+        params = {"tailLines": str(lines)}
+        try:
+            text = await self.api.text("GET", await self._place("Pod", f"{pod}/log"), params=params, attempts=2)
+        except (ApiRefusal, ApiUnreachable):
+            return ""
+        return text.rstrip()
+
+    async def warnings(self, name: str) -> list[str]:
+        """What the cluster warns of about an object, the latest last; [] where it does not say."""
+        try:
+            events, _ = await self.find("Event", fieldSelector=f"involvedObject.name={name},type=Warning")
+        except ProviderFailed:
+            return []
+        events.sort(key=_age)
+        return [f"{event.get('reason')}: {event.get('message')}" for event in events]
+
+    async def watch(self, kind: str, since: str, **selectors: str) -> AsyncGenerator[tuple[str, Manifest]]:
+        """What happens to objects of a kind, until the question has to be asked anew.
+
+        Args:
+            kind: The kind.
+            since: A version that `find` or an object had.
+            selectors: As for `find`.
+
+        Yields:
+            ADDED, MODIFIED, DELETED or BOOKMARK, and the object.
+
+        Raises:
+            WatchExpired: That version is too old.
+            ProviderFailed: The cluster does not say.
+        """
+        params = {
+            **selectors,
+            "watch": "true",
+            "resourceVersion": since,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(WATCH_S),
+        }
+        with api_errors(f"watching {KINDS[kind][1]}"):
+            try:
+                async with aclosing(self.api.lines(await self._place(kind), params, WATCH_S + SILENCE_S)) as lines:
+                    async for line in lines:
+                        event = decoded(line)
+                        if event["type"] == "ERROR":
+                            raise ApiRefusal(event["object"].get("code") or 500, str(event["object"].get("message")))
+                        yield event["type"], event["object"]
+            except ApiRefusal as refusal:
+                if refusal.status == _GONE:
+                    raise WatchExpired from None
+                raise
+
+    async def road_to(
+        self, pod: str, port: int, refused: Mapping[str, Any] | None = None
+    ) -> tuple[str, Mapping[str, Any]]:
+        """The address of a WebSocket that leads to a port of a Pod, and what `websockets.connect` needs for it.
+
+        Args:
+            pod: The Pod.
+            port: Its port.
+            refused: What was needed before, and was not let in.
+
+        Raises:
+            ProviderFailed: The cluster is not to be found.
+        """
+        with api_errors(f"reaching Pod {pod}"):
+            return await self.api.road(await self._place("Pod", f"{pod}/portforward?ports={port}"), refused)
+
+    async def _created(self, manifest: Manifest) -> Manifest:
+        kind, metadata = manifest["kind"], manifest["metadata"]
+        try:
+            return await self._answer("POST", await self._place(kind), manifest, attempts=1)
+        except ApiRefusal as refusal:
+            there = await self.get(kind, metadata["name"]) if refusal.status == _CONFLICT else None
+            if there is None or not metadata["labels"].items() <= there["metadata"].get("labels", {}).items():
+                raise
+            return there
+
+    async def _answer(self, method: str, place: ResourcePath, *more: Any, **settings: Any) -> Manifest:
+        return decoded(await self.api.text(method, place, *more, **settings))
+
+    async def _place(self, kind: str, name: str | None = None) -> ResourcePath:
+        version, plural = KINDS[kind]
+        path = plural if name is None else f"{plural}/{name}"
+        return ResourcePath(version, path, None if kind == "Namespace" else await self.api.namespace())

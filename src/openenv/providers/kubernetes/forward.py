@@ -1,4 +1,4 @@
-"""A port of this machine that leads to a port of a Pod, through the API of its cluster."""
+"""Forward a local port to a port of a Pod, through the API of its cluster."""
 
 from __future__ import annotations
 
@@ -13,11 +13,8 @@ from websockets.exceptions import InvalidStatus, WebSocketException
 from websockets.typing import Subprotocol
 
 from ...errors import LaunchFailed, ProviderFailed
-from ..provider import Refusal
-from .api import UNAUTHORIZED
-from .cluster import Cluster
-
-__all__ = ["Forward"]
+from ..base import ConnectionRefusal
+from .api import UNAUTHORIZED, KubernetesCluster
 
 # Each message is of a channel, which its first byte names: data, or what went wrong. The first message of each says
 # its port and nothing else.
@@ -30,7 +27,7 @@ FORBIDDEN = 403
 MOST_SAID = 1000
 
 
-class Forward:
+class PortForward:
     """Takes connections on a loopback port and passes their bytes to a Pod and back: one WebSocket each.
 
     What kr8s has for this asks a cluster again without a pause, and for ever, when the Pod is gone.
@@ -44,11 +41,11 @@ class Forward:
         refusal: Why the cluster refused the last connection; None where it made one.
     """
 
-    def __init__(self, cluster: Cluster, pod: str, port: int):
+    def __init__(self, cluster: KubernetesCluster, pod: str, port: int):
         self._cluster = cluster
         self._pod = pod
         self._port = port
-        self.refusal: Refusal | None = None
+        self.refusal: ConnectionRefusal | None = None
         self._listener: asyncio.Server | None = None
         self._roads: set[asyncio.Task[None]] = set()
 
@@ -106,11 +103,11 @@ class Forward:
             self.refusal = _refusal(refusal)
             raise
         except ProviderFailed as error:
-            self.refusal = Refusal(error.message, lasting=False)
+            self.refusal = ConnectionRefusal(error.message, lasting=False)
             raise
 
 
-def _refusal(answer: InvalidStatus) -> Refusal:
+def _refusal(answer: InvalidStatus) -> ConnectionRefusal:
     status, body = answer.response.status_code, bytes(answer.response.body or b"")
     try:
         said = json.loads(body)["message"]
@@ -118,8 +115,10 @@ def _refusal(answer: InvalidStatus) -> Refusal:
         said = body[:MOST_SAID].decode("utf-8", "replace").strip() or "no reason given"
     reason = f"the cluster's API answers {status} to a port-forward: {said}"
     if status != FORBIDDEN:
-        return Refusal(reason, lasting=False)  # credentials may be renewed, and a kubelet may come back
-    return Refusal(f"{reason} (the role of this account needs create and get of pods/portforward)", lasting=True)
+        return ConnectionRefusal(reason, lasting=False)  # credentials may be renewed, and a kubelet may come back
+    return ConnectionRefusal(
+        f"{reason} (the role of this account needs create and get of pods/portforward)", lasting=True
+    )
 
 
 async def _dial(url: str, needed: Mapping[str, Any]) -> ClientConnection:

@@ -1,34 +1,205 @@
-"""Servers on a Kubernetes cluster: a Pod each."""
+"""Run each server in a Pod (`KubernetesProvider`)."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ...errors import LaunchFailed, ProviderFailed, UsageError
-from ..blocking import BlockingContainers
-from ..capabilities import Capabilities
+from ...errors import LaunchFailed, OpenEnvError, ProviderFailed, UsageError
+from ..base import (
+    PRIVATE_SERVER_VARIABLES,
+    BlockingContainers,
+    ConnectionRefusal,
+    Leftover,
+    SingleServerProvider,
+    StartRate,
+)
 from ..deployment import Deployment, Server
-from ..one_by_one import OneByOne
-from ..owner import DEPLOYMENT, OWNER, PROVIDER, Owner
-from ..pace import Pace
-from ..provider import FOR_ITS_OWNER, Leftover, Refusal
-from ..secrecy import masked
-from ..spec import LaunchSpec, Resources
+from ..owner import DEPLOYMENT, OWNER, PROVIDER, OwnerProcess
+from ..redaction import redact
+from ..spec import Capabilities, LaunchSpec, Resources
 from . import manifests
-from .access import Access
-from .api import SERVICE_ACCOUNT
-from .belongings import Belongings
-from .cluster import Manifest
-from .forward import Forward
-from .state import address_of, end_of, never_ran, unplaced
-from .workload import PodOptions, Workload
+from .api import SERVICE_ACCOUNT, KubernetesApi, KubernetesCluster, Manifest
+from .forward import PortForward
+from .manifests import PodOptions, PodWorkload
+from .pods import PodWatch, address_of, end_of, never_ran, unplaced
 
-__all__ = ["KubernetesProvider"]
+# Seconds between two looks whether a Pod is gone, at first and at most.
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
+# The same for one that is watched.
+GLANCE_S = 5.0
+# Seconds for a Pod to be gone, beyond those that it has for its end; and when it is only to be forgotten.
+BEYOND_END_S, FORGET_S = 10.0, 10.0
+# For so long at most, the first Pod waits for the list of those that there are: then none has to be asked about.
+LISTING_S = 5.0
+
+
+class ClusterAccess:
+    """A cluster, and what it tells of the Pods of this process. Belongs to one event loop.
+
+    Args:
+        namespace, kubeconfig, context: As for `KubernetesApi`.
+
+    Attributes:
+        loop: The event loop.
+        deployments: What has servers there; without any, nothing is watched and no connection is kept
+            beyond a visit.
+    """
+
+    def __init__(self, namespace: str | None, kubeconfig: str | Path | None, context: str | None):
+        self.loop = asyncio.get_running_loop()
+        self.cluster = KubernetesCluster(KubernetesApi(namespace, kubeconfig, context))
+        self.watch = PodWatch(self.cluster, f"{OWNER}={OwnerProcess.this()}")
+        self.deployments: set[Deployment] = set()
+        self._visits = 0
+
+    def enter(self, deployment: Deployment) -> None:
+        """Watches the Pods of a deployment from now on."""
+        self.deployments.add(deployment)
+        self.watch.start()
+
+    async def leave(self, deployment: Deployment) -> None:
+        """Watches a deployment no longer."""
+        self.deployments.discard(deployment)
+        await self._disconnect()
+
+    @contextlib.asynccontextmanager
+    async def visit(self) -> AsyncIterator[KubernetesCluster]:
+        """The cluster, for what belongs to no deployment of this process."""
+        self._visits += 1
+        try:
+            yield self.cluster
+        finally:
+            self._visits -= 1
+            await self._disconnect()
+
+    async def look(self, name: str) -> Manifest | None:
+        """A Pod of this process, as far as is known; None if it is gone.
+
+        Raises:
+            ProviderFailed: The cluster has been silent for long.
+        """
+        self.watch.check()
+        known, losses = self.watch.pods.get(name), self.watch.losses
+        if known is None:
+            known = await self.cluster.get("Pod", name)
+            if known is not None:
+                self.watch.note(known, losses)
+        return known
+
+    async def create(self, manifest: Manifest) -> None:
+        """Creates a Pod, and knows of it from then on. Raises as `KubernetesCluster.create` does."""
+        await self.watch.until(lambda: self.watch.listed, LISTING_S)
+        losses = self.watch.losses
+        self.watch.note(await self.cluster.create(manifest), losses)
+
+    async def remove(self, name: str, termination_s: float, uid: str | None = None) -> None:
+        """Deletes a Pod and waits until it is gone. One that does not end is forgotten.
+
+        Raises:
+            ProviderFailed: It is still there.
+        """
+        for grace_s, patience_s in ((None, termination_s + BEYOND_END_S), (0, FORGET_S)):
+            await self.cluster.delete("Pod", name, uid=uid, grace_s=grace_s)
+            if await self._vanished(name, uid, patience_s):
+                return
+        raise ProviderFailed(f"Pod {name} was deleted, and is still there: look at its finalizers")
+
+    async def own_pod(self) -> Manifest | None:
+        """The Pod that this process runs in, if it is in the same namespace: to be named as an owner."""
+        try:
+            here = (SERVICE_ACCOUNT / "namespace").read_text(encoding="utf-8").strip()
+        except OSError:
+            return None
+        if here != await self.cluster.api.namespace():
+            return None
+        return await self.cluster.get("Pod", socket.gethostname())
+
+    async def _disconnect(self) -> None:
+        """Ends what nobody needs any more."""
+        if not self.deployments:
+            await self.watch.stop()
+        if not self.deployments and not self._visits:
+            await self.cluster.api.aclose()
+
+    async def _vanished(self, name: str, uid: str | None, limit_s: float) -> bool:
+        pause, limit = FIRST_PAUSE_S, self.loop.time() + limit_s
+        while True:
+            found = await self.cluster.get("Pod", name)
+            if found is None or (uid is not None and found["metadata"]["uid"] != uid):
+                return True
+            if self.loop.time() > limit:
+                return False
+            if self.deployments:  # what is watched is told of, and seldom has to be asked for
+                await self.watch.until(lambda: name not in self.watch.pods, min(limit - self.loop.time(), GLANCE_S))
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+
+
+@dataclass(eq=False)
+class SharedObjects:
+    """A Secret, perhaps a NetworkPolicy and a DaemonSet: made before the first server, removed after the last.
+
+    Attributes:
+        workload: What they belong to.
+    """
+
+    workload: PodWorkload
+    _making: asyncio.Lock = field(default_factory=asyncio.Lock)
+    # What may be on the cluster.
+    _there: list[Manifest] = field(default_factory=list)
+    _made: bool = False
+
+    async def make(self, access: ClusterAccess) -> None:
+        """Creates them, if that was not done.
+
+        Raises:
+            LaunchFailed: The cluster refuses it (`ProviderBusy`: at the moment).
+        """
+        async with self._making:
+            if self._made:
+                return
+            own = await access.own_pod()
+            if own is not None:
+                self.workload = replace(self.workload, owner=own["metadata"])
+            for each in self._manifests():
+                if each not in self._there:
+                    self._there.append(each)
+                try:
+                    await access.cluster.create(each)
+                except OpenEnvError as error:
+                    if not (error.retryable and access.cluster.api.reached):
+                        self._there.remove(each)  # the cluster has refused it, or there is none
+                    raise
+            self._made = True
+
+    async def unmake(self, access: ClusterAccess) -> None:
+        """Deletes what there may be of them.
+
+        Raises:
+            ProviderFailed: The cluster does not do it.
+        """
+        while self._there:
+            each = self._there[-1]
+            await access.cluster.delete(each["kind"], each["metadata"]["name"])
+            self._there.remove(each)
+        self._made = False
+
+    def _manifests(self) -> list[Manifest]:
+        options = self.workload.options
+        found = [manifests.secret(self.workload)]
+        if options.policy:
+            found.append(manifests.network_policy(self.workload))
+        if options.prepull:
+            found.append(manifests.prepull(self.workload))
+        return found
+
 
 # Warnings of the cluster that an error shows.
 EVENTS = 5
@@ -47,16 +218,16 @@ class _Pod:
     deployment: Deployment
     termination_s: float = 0.0
     begun: bool = False
-    forward: Forward | None = None
+    forward: PortForward | None = None
     unplaced_since: float | None = None
 
     @property
-    def workload(self) -> Workload:
-        workload: Workload = self.deployment.handle.workload
+    def workload(self) -> PodWorkload:
+        workload: PodWorkload = self.deployment.handle.workload
         return workload
 
 
-class KubernetesProvider(BlockingContainers, OneByOne):
+class KubernetesProvider(BlockingContainers, SingleServerProvider):
     """Runs each server in a Pod of its own. (Extra `kubernetes`.)
 
     A deployment has one Secret with the variables of its servers, and a NetworkPolicy. All of it is removed with it.
@@ -98,7 +269,7 @@ class KubernetesProvider(BlockingContainers, OneByOne):
         unschedulable_s: float = 0.0,
         env_vars: Mapping[str, str] | None = None,
         start_timeout_s: float = 300.0,
-        pace: Pace | None = None,
+        pace: StartRate | None = None,
         **options: Any,
     ):
         if reach not in {None, "cluster", "forward"}:
@@ -109,10 +280,10 @@ class KubernetesProvider(BlockingContainers, OneByOne):
         self._where = (namespace, kubeconfig, context)
         self._forwards = reach == "forward" or (reach is None and not SERVICE_ACCOUNT.exists())
         self._unschedulable_s = unschedulable_s
-        self.variables = {**FOR_ITS_OWNER, **(env_vars or {})}
+        self.variables = {**PRIVATE_SERVER_VARIABLES, **(env_vars or {})}
         self.ready_timeout_s = start_timeout_s
-        self.pace = pace or Pace(rate=20.0, at_once=32)
-        self._access: Access | None = None
+        self.pace = pace or StartRate(rate=20.0, at_once=32)
+        self._access: ClusterAccess | None = None
 
     def deployment(self, spec: LaunchSpec) -> Deployment:
         """See `Provider.deployment`.
@@ -123,7 +294,7 @@ class KubernetesProvider(BlockingContainers, OneByOne):
         deployment = super().deployment(spec.changed(options={**self._options, **spec.options}))
         if spec.count > 1 and deployment.spec.options.get("local_port") is not None:
             raise UsageError("several servers cannot be forwarded to one local_port: leave it out")
-        deployment.handle = Belongings(_workload(deployment))
+        deployment.handle = SharedObjects(_workload(deployment))
         return deployment
 
     def _spec(self, image: str, port: int | None, env_vars: dict[str, str], options: dict[str, Any]) -> LaunchSpec:
@@ -154,14 +325,14 @@ class KubernetesProvider(BlockingContainers, OneByOne):
             await deployment.handle.unmake(access)
             await access.leave(deployment)
 
-    async def _start_one(self, deployment: Deployment, server: Server) -> None:
+    async def start_server(self, deployment: Deployment, server: Server) -> None:
         access = self._accessed()
         server.handle = pod = _Pod(deployment)
         with _masking(deployment):
             await deployment.handle.make(access)
             workload = pod.workload
             if self._forwards:
-                pod.forward = Forward(access.cluster, server.name, workload.port)
+                pod.forward = PortForward(access.cluster, server.name, workload.port)
                 port = await pod.forward.start(workload.options.local_port)
             manifest = manifests.pod(workload, server.name)
             pod.termination_s = manifest["spec"]["terminationGracePeriodSeconds"]
@@ -172,7 +343,7 @@ class KubernetesProvider(BlockingContainers, OneByOne):
             else:
                 server.url = f"http://{await self._address(server)}:{workload.port}"
 
-    async def _stop_one(self, server: Server) -> None:
+    async def stop_server(self, server: Server) -> None:
         pod: _Pod | None = server.handle
         if pod is None:
             return
@@ -193,9 +364,9 @@ class KubernetesProvider(BlockingContainers, OneByOne):
             # Its log is empty: what the cluster says of it stands in its events.
             told = await self._accessed().cluster.warnings(server.name)
             end = "; ".join([end, *dict.fromkeys(told[-EVENTS:])])
-        return end if end is None else masked(end, pod.deployment.secrets)
+        return end if end is None else redact(end, pod.deployment.secrets)
 
-    def _refusal(self, server: Server) -> Refusal | None:
+    def _refusal(self, server: Server) -> ConnectionRefusal | None:
         pod: _Pod | None = server.handle
         return None if pod is None or pod.forward is None else pod.forward.refusal
 
@@ -204,13 +375,13 @@ class KubernetesProvider(BlockingContainers, OneByOne):
             return ""
         return await self._accessed().cluster.log(server.name, lines)
 
-    async def _leftovers(self) -> list[Leftover]:
+    async def find_leftovers(self) -> list[Leftover]:
         selector = f"{PROVIDER}={type(self).__name__}"
         async with self._accessed().visit() as cluster:
             lists = await asyncio.gather(*(cluster.find(kind, labelSelector=selector) for kind in _OURS))
         return [_leftover(kind, found) for kind, (items, _) in zip(_OURS, lists, strict=True) for found in items]
 
-    async def _discard(self, leftover: Leftover) -> None:
+    async def remove_leftover(self, leftover: Leftover) -> None:
         access = self._accessed()
         kind, uid, termination_s = leftover.handle
         async with access.visit() as cluster:
@@ -219,10 +390,10 @@ class KubernetesProvider(BlockingContainers, OneByOne):
             else:
                 await cluster.delete(kind, leftover.name, uid=uid)
 
-    def _accessed(self) -> Access:
+    def _accessed(self) -> ClusterAccess:
         """The cluster, for this event loop: after a fork it is another one."""
         if self._access is None or self._access.loop is not asyncio.get_running_loop():
-            self._access = Access(*self._where)
+            self._access = ClusterAccess(*self._where)
         return self._access
 
     def _over(self, pod: _Pod, found: Manifest) -> str | None:
@@ -253,17 +424,17 @@ class KubernetesProvider(BlockingContainers, OneByOne):
         return address
 
 
-def _workload(deployment: Deployment) -> Workload:
+def _workload(deployment: Deployment) -> PodWorkload:
     labels = {**_LABELS, **deployment.labels}
     selector = {DEPLOYMENT: deployment.name}
-    return Workload.of(deployment.spec, deployment.name, selector, labels, deployment.variables)
+    return PodWorkload.of(deployment.spec, deployment.name, selector, labels, deployment.variables)
 
 
 def _leftover(kind: str, found: Manifest) -> Leftover:
     metadata = found["metadata"]
     labels = metadata["labels"]
     termination_s = found.get("spec", {}).get("terminationGracePeriodSeconds", 0) if kind == "Pod" else 0
-    owner = Owner.read(labels.get(OWNER, ""))
+    owner = OwnerProcess.read(labels.get(OWNER, ""))
     return Leftover(kind, metadata["name"], labels.get(DEPLOYMENT, ""), owner, (kind, metadata["uid"], termination_s))
 
 
@@ -273,6 +444,6 @@ def _masking(deployment: Deployment) -> Iterator[None]:
     try:
         yield
     except ProviderFailed as error:
-        error.message = masked(error.message, deployment.secrets)
+        error.message = redact(error.message, deployment.secrets)
         error.args = (error.message,)
         raise

@@ -1,4 +1,4 @@
-"""Servers that stay when whoever started them has gone: a Deployment and what goes with it."""
+"""Deploy servers that stay when their starter ends: a Deployment with its Services, limits and autoscaler."""
 
 from __future__ import annotations
 
@@ -8,14 +8,11 @@ import re
 from dataclasses import dataclass, replace
 
 from ...errors import LaunchFailed, NotReady, ProviderFailed, UsageError
-from ..secrecy import KEYS, masked, secrets_of
-from ..tail import TAIL_LINES, with_tail
+from ..redaction import KEYS, TAIL_LINES, redact, secrets_of, with_tail
 from . import manifests
-from .cluster import Cluster, Manifest
-from .state import end_of, unplaced
-from .workload import Workload
-
-__all__ = ["Rollout", "labels_of", "selector_of"]
+from .api import KubernetesCluster, Manifest
+from .manifests import PodWorkload
+from .pods import end_of, unplaced
 
 GLANCE_S = 0.5
 OLDEST = (1, 30)
@@ -45,7 +42,7 @@ class Rollout:
         made: Variables that were made for it, such as keys: those that the cluster has already stay as they are.
     """
 
-    workload: Workload
+    workload: PodWorkload
     replicas: int = 1
     most: int | None = None
     sessions: int = 64
@@ -77,7 +74,7 @@ class Rollout:
             found.append(manifests.prepull(workload))
         return found
 
-    async def kept(self, cluster: Cluster) -> Rollout:
+    async def kept(self, cluster: KubernetesCluster) -> Rollout:
         """The same with the keys that the cluster has for it: clients know them already.
 
         Raises:
@@ -90,7 +87,7 @@ class Rollout:
         known = {name: base64.b64decode(coded[name]).decode() for name in self.made & coded.keys()}
         return replace(self, workload=replace(self.workload, variables={**self.workload.variables, **known}))
 
-    async def apply(self, cluster: Cluster, timeout_s: float | None) -> None:
+    async def apply(self, cluster: KubernetesCluster, timeout_s: float | None) -> None:
         """Has a cluster be so, and waits until it is.
 
         Args:
@@ -127,13 +124,13 @@ class Rollout:
                 f"see kubectl rollout status deployment/{self.workload.name}"
             ) from None
 
-    async def _live_replicas(self, cluster: Cluster, most: int) -> int:
+    async def _live_replicas(self, cluster: KubernetesCluster, most: int) -> int:
         """As many servers as there are, within the bounds: a Deployment without a number would drop to one server."""
         there = await cluster.get("Deployment", self.workload.name)
         live: int = (there or {}).get("spec", {}).get("replicas", self.replicas)
         return min(max(live, self.replicas), most)
 
-    async def _remove_unwanted(self, cluster: Cluster, wanted: set[tuple[str, str]]) -> None:
+    async def _remove_unwanted(self, cluster: KubernetesCluster, wanted: set[tuple[str, str]]) -> None:
         """Deletes what an earlier rollout of this name had and this one has not."""
         for each in (
             manifests.autoscaler(self.workload, 1, 1, 1),
@@ -152,7 +149,7 @@ class Rollout:
             if there is not None and _label_of(there) == _label_of(each):
                 await cluster.delete(kind, name, uid=there["metadata"]["uid"])
 
-    async def _check_names(self, cluster: Cluster) -> None:
+    async def _check_names(self, cluster: KubernetesCluster) -> None:
         """Raises `LaunchFailed` where somebody else's object has one of the names: it would be changed."""
         for each in self.manifests:
             kind, metadata = each["kind"], each["metadata"]
@@ -165,16 +162,16 @@ class Rollout:
                     "--name, or delete it first"
                 )
 
-    async def _pods(self, cluster: Cluster) -> list[Manifest]:
+    async def _pods(self, cluster: KubernetesCluster) -> list[Manifest]:
         selector = ",".join(f"{name}={value}" for name, value in self.workload.selector.items())
         pods, _ = await cluster.find("Pod", labelSelector=selector)
         return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
 
-    async def _is_there(self, cluster: Cluster) -> bool:
+    async def _is_there(self, cluster: KubernetesCluster) -> bool:
         found = await cluster.get("Deployment", self.workload.name)
         return found is not None and _complete(found)
 
-    async def _check(self, cluster: Cluster, older: set[str]) -> None:
+    async def _check(self, cluster: KubernetesCluster, older: set[str]) -> None:
         """Raises `LaunchFailed` if a server failed that was started now."""
         for pod in await self._pods(cluster):
             name = pod["metadata"]["name"]
@@ -182,7 +179,7 @@ class Rollout:
             if end is not None:
                 told = await cluster.log(name, TAIL_LINES) or "\n".join(await cluster.warnings(name))
                 said = with_tail(f"the server {name} {end}", told)
-                raise LaunchFailed(masked(said, secrets_of(self.workload.variables)))
+                raise LaunchFailed(redact(said, secrets_of(self.workload.variables)))
 
 
 def _check_version(version: str) -> None:

@@ -1,4 +1,4 @@
-"""Servers as jobs on the Hub, reached over one local proxy for all of them."""
+"""Servers as jobs on the Hugging Face Hub, reached over one local proxy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The provider whose servers are jobs on the Hub."""
+"""Run servers as jobs on the Hub (`HFSandboxProvider`)."""
 
 from __future__ import annotations
 
@@ -8,20 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from ...errors import MissingExtra, UsageError
-from ..blocking import BlockingContainers
-from ..capabilities import Capabilities
+from ..base import PRIVATE_SERVER_VARIABLES, BlockingContainers, Leftover, SingleServerProvider, StartRate
 from ..deployment import Deployment, Server
-from ..one_by_one import OneByOne
-from ..owner import DEPLOYMENT, OWNER, PROVIDER, Owner
-from ..pace import Pace
-from ..provider import FOR_ITS_OWNER, Leftover
-from ..secrecy import KEYS, key_of, secrets_of
-from ..spec import LaunchSpec
-from .hub import Hub
-from .job import Job
-from .route import Patience, Route
-
-__all__ = ["HFSandboxProvider"]
+from ..owner import DEPLOYMENT, OWNER, PROVIDER, OwnerProcess
+from ..redaction import KEYS, key_of, secrets_of
+from ..spec import Capabilities, LaunchSpec
+from .jobs import Hub, HubJob
+from .relay import ProxyTimeouts, SandboxRoute
 
 PORT = 8000
 # Settings that a specification may have for itself.
@@ -32,11 +25,11 @@ _OPTIONS = frozenset({"flavor", "timeout", "secrets", "labels"})
 class _Sandbox:
     """What there is of a server: its job, and the way to it."""
 
-    job: Job
-    route: Route
+    job: HubJob
+    route: SandboxRoute
 
 
-class HFSandboxProvider(BlockingContainers, OneByOne):
+class HFSandboxProvider(BlockingContainers, SingleServerProvider):
     """Runs servers as jobs on the Hub, which are reached over a proxy on loopback: one for all of this process.
 
     The proxy asks for the deployment's key, so nobody else on this machine can use it, and shows the Hub's token to
@@ -91,15 +84,15 @@ class HFSandboxProvider(BlockingContainers, OneByOne):
         ready_timeout_s: float = 600.0,
         request_timeout_s: float = 30.0,
         glance_s: float = 1.0,
-        patience: Patience | None = None,
-        pace: Pace | None = None,
+        patience: ProxyTimeouts | None = None,
+        pace: StartRate | None = None,
     ):
         _require_httpx()
-        self.pace = pace or Pace(rate=5.0)
+        self.pace = pace or StartRate(rate=5.0)
         # Cancelling waits for nobody's turn: what ends may not queue behind what begins.
         retries = replace(self.pace, rate=1000.0, at_once=64)
         self._hub = Hub(endpoint, token, namespace, insecure, request_timeout_s, retries)
-        self.variables = {**FOR_ITS_OWNER, **(env_vars or {}), **(secrets or {})}
+        self.variables = {**PRIVATE_SERVER_VARIABLES, **(env_vars or {}), **(secrets or {})}
         self.api_key = key_of(self.variables)
         self.ready_timeout_s = ready_timeout_s
         self._image = image
@@ -111,7 +104,7 @@ class HFSandboxProvider(BlockingContainers, OneByOne):
             "labels": labels or {},
         }
         self._glance_s = glance_s
-        self._patience = patience or Patience()
+        self._patience = patience or ProxyTimeouts()
 
     def deployment(self, spec: LaunchSpec) -> Deployment:
         """See `Provider.deployment`. Where the servers ask for no key, the way to them does."""
@@ -133,15 +126,15 @@ class HFSandboxProvider(BlockingContainers, OneByOne):
             options=options,
         )
 
-    async def _start_one(self, deployment: Deployment, server: Server) -> None:
+    async def start_server(self, deployment: Deployment, server: Server) -> None:
         from .proxy import open_route
 
         port = deployment.spec.port or PORT
         wanted = self._wanted(deployment, port)
-        job = Job(self._hub, server.name, port, self._glance_s, [*deployment.secrets, *wanted["secrets"].values()])
+        job = HubJob(self._hub, server.name, port, self._glance_s, [*deployment.secrets, *wanted["secrets"].values()])
         assert deployment.api_key is not None
         keys = _keys(deployment)
-        route = Route(server.name, keys or [deployment.api_key], job, self._patience, shows_key=bool(keys))
+        route = SandboxRoute(server.name, keys or [deployment.api_key], job, self._patience, shows_key=bool(keys))
         server.handle = _Sandbox(job, route)
         await job.begin(**wanted)
         server.url = await open_route(route)
@@ -164,7 +157,7 @@ class HFSandboxProvider(BlockingContainers, OneByOne):
             "timeout": chosen["timeout"],
         }
 
-    async def _stop_one(self, server: Server) -> None:
+    async def stop_server(self, server: Server) -> None:
         from .proxy import close_route
 
         sandbox: _Sandbox | None = server.handle
@@ -183,11 +176,11 @@ class HFSandboxProvider(BlockingContainers, OneByOne):
         sandbox: _Sandbox | None = server.handle
         return "" if sandbox is None else await sandbox.job.log(lines)
 
-    async def _leftovers(self) -> list[Leftover]:
+    async def find_leftovers(self) -> list[Leftover]:
         jobs = await self._hub.labelled({_plain(PROVIDER): type(self).__name__})
         return [_leftover(str(job.id), job.labels or {}) for job in jobs]
 
-    async def _discard(self, leftover: Leftover) -> None:
+    async def remove_leftover(self, leftover: Leftover) -> None:
         await self._hub.cancel(leftover.handle)
 
     def _command_of(self, spec: LaunchSpec) -> list[str]:
@@ -197,7 +190,7 @@ class HFSandboxProvider(BlockingContainers, OneByOne):
 
 
 def _leftover(job: str, labels: Mapping[str, str]) -> Leftover:
-    owner = Owner.read(labels.get(_plain(OWNER), ""))
+    owner = OwnerProcess.read(labels.get(_plain(OWNER), ""))
     return Leftover("job", job, labels.get(_plain(DEPLOYMENT), ""), owner, job)
 
 

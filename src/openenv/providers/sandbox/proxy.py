@@ -1,4 +1,4 @@
-"""The local proxy: one for all sandboxes of a process, on loopback, from the first of them to the last."""
+"""The local proxy of all sandboxes of a process. Imported late, as it needs uvicorn."""
 
 from __future__ import annotations
 
@@ -15,14 +15,11 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from uvicorn.server import ServerState
 
 from ...errors import OpenEnvError, UsageError
-from .http_relay import ABORT, HttpRelay, refuse
-from .route import Route
-from .websocket_relay import MOST_BYTES, WebSocketRelay
+from .relay import ABORT, MOST_BYTES, HttpRelay, SandboxRoute, WebSocketRelay, refuse
 
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["close_route", "open_route"]
 
 logger = logging.getLogger("openenv.providers.sandbox")
 HOST = "127.0.0.1"
@@ -32,7 +29,7 @@ KEEP_ALIVE_S = 75
 BACKLOG = 2048
 
 
-async def open_route(route: Route) -> str:
+async def open_route(route: SandboxRoute) -> str:
     """Adds a route to the proxy of this loop, which begins with the first; gives the address of its beginning."""
     shared = _of_this_loop()
     async with shared.turn:
@@ -41,7 +38,7 @@ async def open_route(route: Route) -> str:
         return shared.proxy.add(route)
 
 
-async def close_route(route: Route) -> None:
+async def close_route(route: SandboxRoute) -> None:
     """Takes a route away, with all connections on it; the proxy ends with the last. May be called repeatedly."""
     shared = _of_this_loop()
     async with shared.turn:
@@ -55,7 +52,7 @@ class Proxy:
 
     def __init__(self, client: httpx.AsyncClient):
         self._client = client
-        self._routes: dict[str, Route] = {}
+        self._routes: dict[str, SandboxRoute] = {}
         self._state = ServerState()
         # No logging of uvicorn's: it would change that of the whole process.
         self._config = Config(
@@ -87,12 +84,12 @@ class Proxy:
         logger.debug("the proxy listens on port %d", proxy._port)
         return proxy
 
-    def add(self, route: Route) -> str:
+    def add(self, route: SandboxRoute) -> str:
         """Adds a route; gives the address of its beginning."""
         self._routes[route.name] = route
         return f"http://{HOST}:{self._port}/{route.name}"
 
-    def remove(self, route: Route) -> bool:
+    def remove(self, route: SandboxRoute) -> bool:
         """Takes a route away; True if it was the last."""
         route.closed.set()
         return self._routes.pop(route.name, None) is not None and not self._routes

@@ -1,19 +1,21 @@
-"""Slurm's commands: run without a shell, within bounded times, and their failures told apart."""
+"""Run Slurm's commands, ask for the states of jobs, cancel jobs."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import pwd
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 
+from ..._asyncio import retrieve_exception
 from ...errors import LaunchFailed, ProviderBusy, ProviderFailed
 from ...settings import environ_of_environments
-from ..secrecy import masked, secrets_of
-
-__all__ = ["environ_of_jobs", "refused", "run", "user"]
+from ..base import StartRate
+from ..redaction import redact, secrets_of
+from .job import COLUMNS, FORGOTTEN, SlurmJob, jobs_in, jobs_in_history, leftovers_in
 
 # Seconds for one command. They try again by themselves while the controller does not answer.
 LIMIT_S = 30.0
@@ -51,7 +53,7 @@ def _environ() -> dict[str, str]:
     }
 
 
-def refused(error: BaseException) -> bool:
+def certainly_refused(error: BaseException) -> bool:
     """Whether a command has certainly not done what it was to do."""
     if isinstance(error, ProviderBusy):
         return _UNHEARD.search(str(error)) is not None
@@ -103,7 +105,174 @@ async def run(
             process.kill()
             await process.wait()
     if process.returncode:
-        said = masked(complaint.decode(errors="replace").strip(), secrets_of(environ))[-2000:]
+        said = redact(complaint.decode(errors="replace").strip(), secrets_of(environ))[-2000:]
         kind = ProviderBusy if _PASSING.search(said) else LaunchFailed
         raise kind(f"{command[0]} failed: {said or f'exit code {process.returncode}'}")
     return output.decode(errors="replace")
+
+
+# Between two looks at what is not over yet.
+GLANCE_S = 0.1
+# Until jobs that were cancelled are over; those that do not end when asked to have KillWait, 30 s by default.
+END_S = 90.0
+
+
+def all_of(deployment: str) -> list[str]:
+    """All jobs of a deployment, in the words of `scancel` and `squeue`."""
+    return [f"--name={deployment}", f"--user={user()}"]
+
+
+async def cancel(deployment: str, pace: StartRate) -> None:
+    """Ends all jobs of a deployment, also those whose numbers were never heard of."""
+    selection = all_of(deployment)
+    await cancel_tasks(selection, pace, lambda: _unfinished_jobs(*selection))
+
+
+async def cancel_tasks(
+    selection: Sequence[str], pace: StartRate, under_way: Callable[[], Awaitable[Sequence[str]]]
+) -> None:
+    """Ends tasks and waits for their end.
+
+    Args:
+        selection: Which, in the words of `scancel`.
+        pace: How often a controller is asked again that does not answer.
+        under_way: Those that are not over.
+
+    Raises:
+        LaunchFailed: They do not end, or Slurm refuses.
+    """
+    await pace.start(lambda: _scancel(selection))
+    try:
+        async with asyncio.timeout(END_S):
+            while await under_way():  # noqa: ASYNC110 - Slurm calls nobody back
+                await asyncio.sleep(GLANCE_S)
+    except TimeoutError:
+        raise LaunchFailed(f"{' '.join(selection)}: not over {END_S:g} s after scancel; see squeue") from None
+
+
+async def cancel_others(deployment: str, known: Collection[str]) -> None:
+    """Ends the arrays of a deployment that are not known, and does not wait for that."""
+    listing = await run("squeue", "--noheader", *all_of(deployment), f"--Format={COLUMNS['labels']}")
+    for each in leftovers_in(listing):
+        if each.name not in known:
+            await _scancel([each.name])
+
+
+async def _scancel(selection: Sequence[str]) -> None:
+    # The task kills its server at this signal; scancel alone asks it to drain, and waits. What waits has none.
+    with contextlib.suppress(LaunchFailed):
+        await run("scancel", "--batch", "--signal=USR1", "--state=RUNNING", *selection)
+    try:
+        await run("scancel", *selection)
+    except ProviderBusy:
+        raise
+    except LaunchFailed as refusal:
+        if not any(word in str(refusal).lower() for word in ("invalid job id", "already complet")):
+            raise
+
+
+async def _unfinished_jobs(*selection: str) -> list[str]:
+    """Which of some jobs are not over."""
+    try:
+        return (await run("squeue", "--noheader", "--format=%i", *selection)).split()
+    except ProviderBusy:
+        return ["unknown"]
+    except LaunchFailed as refusal:
+        if "invalid job id" in str(refusal).lower():
+            return []
+        raise
+
+
+EVERY_S = 1.0
+# A task that was submitted so many seconds ago and is not known has been there and is over.
+SETTLED_S = 5.0
+_WAITS = SlurmJob("PENDING")
+
+
+class JobStates:
+    """The states of tasks, which are called `ARRAY_INDEX`, as they were a second ago at most."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, float] = {}
+        self._jobs: dict[str, SlurmJob] = {}
+        self._asked = float("-inf")
+        self._question: asyncio.Task[None] | None = None
+
+    def watch(self, tasks: Iterable[str]) -> None:
+        """Asks for these from now on."""
+        self._since |= dict.fromkeys(tasks, asyncio.get_running_loop().time())
+
+    def forget(self, tasks: Iterable[str]) -> None:
+        """Asks for these no more."""
+        for task in tasks:
+            self._since.pop(task, None)
+            self._jobs.pop(task, None)
+
+    async def job(self, task: str) -> SlurmJob:
+        """What is known of a task.
+
+        While the controller does not answer, what is known stands. One that it has forgotten is over.
+
+        Raises:
+            ProviderFailed: There is no `squeue`, or it refuses.
+        """
+        if asyncio.get_running_loop().time() - self._asked >= EVERY_S:
+            await self._answer()
+        return self._jobs.get(task, _WAITS)
+
+    async def under_way(self, tasks: Collection[str]) -> list[str]:
+        """Which of those are not over, as of now."""
+        if self._question is not None:  # that one may have been asked before what the caller did
+            await self._answer()
+        await self._answer()
+        return [task for task in tasks if self._jobs.get(task, _WAITS).over is None]
+
+    async def _answer(self) -> None:
+        if self._question is None:
+            self._question = asyncio.ensure_future(self._ask())
+            self._question.add_done_callback(retrieve_exception)
+        question = self._question
+        try:
+            await asyncio.shield(question)
+        finally:
+            if question.done() and self._question is question:
+                self._question = None
+
+    async def _ask(self) -> None:
+        asked = asyncio.get_running_loop().time()
+        try:
+            arrays = sorted({task.partition("_")[0] for task in self._since})
+            found = jobs_in(await _squeue_states(arrays)) if arrays else {}
+            lost = [
+                task
+                for task, since in self._since.items()
+                if task not in found and asked - since > SETTLED_S and self._jobs.get(task, _WAITS).over is None
+            ]
+            if lost:
+                found |= await _sacct_states(lost)
+        except ProviderBusy:
+            found = {}
+        finally:
+            self._asked = asyncio.get_running_loop().time()
+        self._jobs |= {task: job for task, job in found.items() if task in self._since}
+
+
+async def _squeue_states(arrays: list[str]) -> str:
+    how = ("--noheader", "--array", "--states=all", f"--Format={COLUMNS['states']}")
+    try:
+        return await run("squeue", *how, f"--jobs={','.join(arrays)}")
+    except LaunchFailed as refusal:
+        if "invalid job id" in str(refusal).lower():
+            return ""  # forgotten, as it does some minutes after their end
+        raise
+
+
+async def _sacct_states(tasks: list[str]) -> dict[str, SlurmJob]:
+    """How tasks ended that the controller has forgotten; the accounting may know, where there is one."""
+    try:
+        listing = await run("sacct", "-n", "-P", "-X", "-o", "JobID,State", "-j", ",".join(tasks))
+    except ProviderBusy:
+        raise
+    except ProviderFailed:  # there is none, or it is not to be had
+        listing = ""
+    return dict.fromkeys(tasks, FORGOTTEN) | jobs_in_history(listing)

@@ -1,4 +1,4 @@
-"""Jobs in Slurm's words: what is given to `sbatch`, and what `squeue` tells. Pure."""
+"""Jobs in Slurm's words: arguments of `sbatch`, listings of `squeue`, notices of tasks. Pure."""
 
 from __future__ import annotations
 
@@ -7,29 +7,14 @@ import math
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ...errors import UsageError
-from ..owner import DEPLOYMENT, OWNER, Owner
-from ..provider import Leftover
+from ..base import Leftover
+from ..owner import DEPLOYMENT, OWNER, OwnerProcess
 from ..spec import LaunchSpec
-
-__all__ = [
-    "COLUMNS",
-    "FORGOTTEN",
-    "OPTIONS",
-    "Job",
-    "arrays_of",
-    "comment",
-    "jobs_in",
-    "jobs_in_history",
-    "leftovers_in",
-    "options_of",
-    "script",
-    "seconds_of",
-]
 
 OPTIONS = frozenset(
     {
@@ -77,7 +62,7 @@ _TIME = re.compile(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}|UNLIMITED|INFINITE", re.I
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class SlurmJob:
     """What `squeue` tells of one task of an array.
 
     Attributes:
@@ -106,7 +91,7 @@ class Job:
         return self.state in {"RUNNING", "COMPLETING", "SIGNALING"}
 
 
-FORGOTTEN = Job("FORGOTTEN")
+FORGOTTEN = SlurmJob("FORGOTTEN")
 """A task that is over, and of which no more is known."""
 
 
@@ -191,22 +176,22 @@ def script(python: str, setup: Sequence[str], task: str, plan: Mapping[str, Any]
     return "\n".join([*lines, task, f"main({dict(plan)!r}, os.environ)", "OPENENV_TASK", ""])
 
 
-def jobs_in(listing: str) -> dict[str, Job]:
+def jobs_in(listing: str) -> dict[str, SlurmJob]:
     """What `squeue --array` prints in the columns of states, by `ARRAY_INDEX`."""
     found = {}
     for row in _rows(listing, _WIDTHS):
         restarts = row["RestartCnt"]
         reason = "" if row["Reason"] in {"None", "(null)"} else row["Reason"]
-        job = Job(row["State"], int(restarts) if restarts.isdigit() else 0, reason, row["NodeList"])
+        job = SlurmJob(row["State"], int(restarts) if restarts.isdigit() else 0, reason, row["NodeList"])
         for index in indices(row["ArrayTaskID"]):
             found[f"{row['ArrayJobID']}_{index}"] = job
     return found
 
 
-def jobs_in_history(listing: str) -> dict[str, Job]:
+def jobs_in_history(listing: str) -> dict[str, SlurmJob]:
     """What `sacct --parsable2` prints as JobID and State, by `ARRAY_INDEX`."""
     rows = (line.split("|") for line in listing.splitlines())
-    return {row[0]: Job(row[1].split()[0]) for row in rows if len(row) == 2 and row[1].split()}
+    return {row[0]: SlurmJob(row[1].split()[0]) for row in rows if len(row) == 2 and row[1].split()}
 
 
 def indices(text: str) -> list[int]:
@@ -231,7 +216,7 @@ def leftovers_in(listing: str) -> list[Leftover]:
         # Of the right name, by which it will be cancelled.
         if mark == _MARK and deployment == row["Name"]:
             array = row["ArrayJobID"]
-            found[array] = Leftover("job", array, deployment, Owner.read(str(owner)), folder)
+            found[array] = Leftover("job", array, deployment, OwnerProcess.read(str(owner)), folder)
     return list(found.values())
 
 
@@ -242,3 +227,67 @@ def _rows(listing: str, widths: Mapping[str, int]) -> Iterable[dict[str, str]]:
             row[name] = line[start : start + width].strip()
             start += width
         yield row
+
+
+AS_ASKED = "as asked"
+"""How a server ended that Slurm or its owner asked to: whether the task is over, Slurm knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskNotice:
+    """What one start of a task has told.
+
+    Attributes:
+        task: Array and index.
+        restart: How often it was started before.
+        url: Where its server is; None: nowhere yet, or no more.
+        node: Where it runs.
+        ended: How its server ended by itself, to go on with after "the server"; None while it is there.
+        log: The last lines of its log, where there is no file of it.
+    """
+
+    task: str
+    restart: int = 0
+    url: str | None = None
+    node: str = ""
+    ended: str | None = None
+    log: tuple[str, ...] = field(default=(), repr=False)
+
+    @classmethod
+    def read(cls, text: str) -> TaskNotice | None:
+        """A notice as a task writes it; None for what is none."""
+        try:
+            facts: Any = json.loads(text)
+            url, ended = facts.get("url"), facts.get("ended")
+            return cls(
+                str(facts["task"]),
+                int(facts["restart"]),
+                None if url is None else str(url),
+                str(facts.get("node", "")),
+                None if ended is None else str(ended),
+                tuple(str(line) for line in facts.get("log", ())),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+
+def end_of(job: SlurmJob, notice: TaskNotice | None) -> str | None:
+    """Why a server is gone, to go on with after "the server"; None while it is there or on its way."""
+    told = None
+    if notice is not None and notice.restart >= job.restarts and notice.ended != AS_ASKED:
+        told = notice.ended
+    return told or job.over
+
+
+def address_of(job: SlurmJob, notice: TaskNotice | None) -> str | None:
+    """Where a server is. What an earlier start has told counts no more."""
+    return None if notice is None or notice.restart < job.restarts or job.over is not None else notice.url
+
+
+def newest(notices: Iterable[TaskNotice]) -> dict[str, TaskNotice]:
+    """Of each task the notice of its last start."""
+    found: dict[str, TaskNotice] = {}
+    for notice in notices:
+        if notice.task not in found or found[notice.task].restart <= notice.restart:
+            found[notice.task] = notice
+    return found

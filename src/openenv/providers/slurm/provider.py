@@ -1,38 +1,127 @@
-"""Servers as jobs of a Slurm cluster."""
+"""Run each server as a task of a Slurm job array (`SlurmProvider`)."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import secrets
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from ...background import heard, on_thread
-from ...cleanup import kept
+from ..._asyncio import on_thread, retrieve_exception
+from ..._exceptions import add_cleanup_note
 from ...errors import LaunchFailed, NotReady, ProviderFailed, UsageError
-from ..blocking import BlockingRuntime
-from ..capabilities import Capabilities
+from ..base import BlockingRuntime, Leftover, StartRate
 from ..deployment import Deployment, Server
-from ..owner import DEPLOYMENT, OWNER, Owner
-from ..pace import Pace
-from ..provider import Leftover
-from ..secrecy import KEYS, key_of, masked
-from ..spec import LaunchSpec
-from ..tail import TAIL_LINES, with_tail
-from .board import Board, Folder, Listener, labels_of
-from .cancelling import cancel, cancel_others, cancel_tasks
-from .commands import environ_of_jobs, refused, run, user
-from .job import COLUMNS, OPTIONS, arrays_of, leftovers_in
-from .notices import address_of, end_of
-from .queue import Queue
-from .request import Request, in_slurms_words
+from ..owner import DEPLOYMENT, OWNER, OwnerProcess
+from ..redaction import KEYS, TAIL_LINES, key_of, redact, with_tail
+from ..spec import Capabilities, LaunchSpec
+from . import task
+from .channel import FolderChannel, ListenerChannel, TaskChannel, labels_of
+from .commands import JobStates, cancel, cancel_others, cancel_tasks, certainly_refused, environ_of_jobs, run, user
+from .job import (
+    COLUMNS,
+    OPTIONS,
+    address_of,
+    arrays_of,
+    comment,
+    end_of,
+    leftovers_in,
+    options_of,
+    script,
+    seconds_of,
+)
 
-__all__ = ["SlurmProvider"]
+# Slurm sees what time it is now and then only: so much earlier than they need it are servers asked to end.
+MARGIN_S = 5
+LONGEST_GRACE_S = 65000
+
+
+@dataclass(frozen=True, slots=True)
+class SbatchRequest:
+    """What all arrays of a provider have in common. What the attributes mean, `SlurmProvider` says.
+
+    Attributes:
+        given: Options of `sbatch` by their names, as for `options_of`.
+        reached_at: "address" or "hostname".
+        trainers: Hosts that servers are reached from; those that Slurm knows of are tried after them.
+    """
+
+    given: Mapping[str, Any]
+    _: KW_ONLY
+    grace_s: float
+    requeue: bool
+    reached_at: str
+    trainers: Sequence[str]
+    python: str
+    folder: Path
+    setup: Sequence[str]
+
+    def __post_init__(self) -> None:
+        if self.reached_at not in {"address", "hostname"}:
+            raise UsageError(f"reached_at must be address or hostname, got {self.reached_at!r}")
+        if not 0 <= self.grace_s <= LONGEST_GRACE_S:
+            raise UsageError(f"grace_s must be from 0 to {LONGEST_GRACE_S}, got {self.grace_s!r}")
+
+    def check(self, spec: LaunchSpec) -> None:
+        """Raises `UsageError` for what `sbatch` cannot be given."""
+        self._options(spec)
+        script(self.python, self.setup, "", {})
+
+    def arguments(self, deployment: Deployment, count: int, board: TaskChannel) -> list[str]:
+        """Arguments of `sbatch` for an array of so many servers. No secrets."""
+        return [
+            "--parsable",
+            f"--array=0-{count - 1}",
+            f"--job-name={deployment.name}",
+            f"--comment={comment(deployment.labels, board.folder)}",
+            f"--output={board.output}",
+            "--open-mode=append",
+            f"--chdir={self.folder}",
+            "--export=ALL",
+            *self._options(deployment.spec),
+        ]
+
+    async def script(self, spec: LaunchSpec, board: TaskChannel) -> str:
+        """The script of each of them. No secrets."""
+        if spec.command is not None:
+            command, port = list(spec.command), spec.port
+        else:
+            serve = ["serve", str(spec.target), "--host", "{host}", "--port", "{port}"]
+            command, port = [self.python, "-m", "openenv", *serve], spec.port or 0
+        facts = {"command": command, "port": port, "announced": self.reached_at, "trainers": list(self.trainers)}
+        source = await on_thread(lambda: Path(task.__file__).read_text(encoding="utf-8"))
+        return script(self.python, self.setup, source, {**facts, **board.plan})
+
+    def _options(self, spec: LaunchSpec) -> list[str]:
+        """Those that do not depend on a deployment."""
+        chosen = options_of(spec, self.given)
+        warning_s = math.ceil(self.grace_s) + MARGIN_S
+        limit_s = seconds_of(str(spec.options.get("time", self.given["time"]) or ""))
+        if limit_s is not None and limit_s <= warning_s:
+            raise UsageError(
+                f"time_limit ({limit_s} s) leaves no time before its last {warning_s} s, in which servers take no "
+                "new sessions: raise it, or lower grace_s"
+            )
+        again = "--requeue" if self.requeue else "--no-requeue"
+        return ["--nodes=1", "--ntasks=1", again, f"--signal=B:TERM@{warning_s}", *chosen]
+
+
+def slurm_time_limit(limit: str | timedelta | None) -> str | None:
+    """A time limit as `sbatch` takes it. Raises `UsageError` for one of no length."""
+    if not isinstance(limit, timedelta):
+        return limit
+    minutes = math.ceil(limit.total_seconds() / 60)
+    if minutes < 1:
+        raise UsageError(f"time_limit must be more than 0, got {limit!r}")
+    return str(minutes)
+
 
 # Tasks of one array: clusters allow 1,001 by default (MaxArraySize).
 LONGEST_ARRAY = 1000
@@ -115,7 +204,7 @@ class SlurmProvider(BlockingRuntime):
         env_vars: Mapping[str, str] | None = None,
         queue_timeout_s: float = 600.0,
         ready_timeout_s: float = 60.0,
-        pace: Pace | None = None,
+        pace: StartRate | None = None,
     ):
         if announce not in {"folder", "connect"}:
             raise UsageError(f"announce must be folder or connect, got {announce!r}")
@@ -130,9 +219,9 @@ class SlurmProvider(BlockingRuntime):
             "nodelist": nodes,
             "exclude": exclude,
             "exclusive": exclusive,
-            "time": in_slurms_words(time_limit),
+            "time": slurm_time_limit(time_limit),
         }
-        self._request = Request(
+        self._request = SbatchRequest(
             given,
             grace_s=grace_s,
             requeue=requeue,
@@ -153,8 +242,8 @@ class SlurmProvider(BlockingRuntime):
         self.api_key = key_of(self.variables) or (None if KEYS in self.variables else secrets.token_urlsafe(24))
         self.queue_timeout_s = queue_timeout_s
         self.ready_timeout_s = ready_timeout_s
-        self.pace = pace or Pace(rate=4.0, at_once=2, pause_s=1.0)
-        self._queue = Queue()
+        self.pace = pace or StartRate(rate=4.0, at_once=2, pause_s=1.0)
+        self._queue = JobStates()
 
     def deployment(self, spec: LaunchSpec) -> Deployment:
         """See `Provider.deployment`. Raises `UsageError` for options that `sbatch` cannot be given, too."""
@@ -169,7 +258,7 @@ class SlurmProvider(BlockingRuntime):
             await self._end_all(deployment)
             return
         # Those that are gone count no more: others are started in their place.
-        await self._survey(deployment)
+        await self.refresh_servers(deployment)
         there = [server for server in deployment.servers if server.gone is None]
         surplus = [server for server in deployment.servers if server.gone is not None] + there[replicas:]
         if surplus:
@@ -185,7 +274,7 @@ class SlurmProvider(BlockingRuntime):
         job = await self._queue.job(name)
         return end_of(job, (await board.notices()).get(name))
 
-    async def _survey(self, deployment: Deployment) -> None:
+    async def refresh_servers(self, deployment: Deployment) -> None:
         for server in list(deployment.servers):
             await self._look_at(server)
 
@@ -196,20 +285,20 @@ class SlurmProvider(BlockingRuntime):
         text: str = await board.log(name, lines)
         return text
 
-    async def _leftovers(self) -> list[Leftover]:
+    async def find_leftovers(self) -> list[Leftover]:
         listing = await run("squeue", "--noheader", f"--user={user()}", f"--Format={COLUMNS['labels']}")
         jobs = leftovers_in(listing)
         with_jobs = {each.deployment for each in jobs}
         return jobs + [each for each in await on_thread(self._folders) if each.deployment not in with_jobs]
 
-    async def _discard(self, leftover: Leftover) -> None:
+    async def remove_leftover(self, leftover: Leftover) -> None:
         folder = leftover.handle
         await cancel(leftover.deployment, self.pace)
         if folder is not None:
             path = Path(folder)
             # The folder is what a job says; only one that is really ours is removed.
             if ((await on_thread(lambda: labels_of(path))) or {}).get(DEPLOYMENT) == leftover.deployment:
-                await Folder(path.parent, path.name).close()
+                await FolderChannel(path.parent, path.name).close()
 
     # How it does it.
 
@@ -229,7 +318,7 @@ class SlurmProvider(BlockingRuntime):
                 await self._add_array(deployment, servers[begin : begin + LONGEST_ARRAY])
             await self._announced(deployment, servers)
         except BaseException as error:
-            with kept(error):
+            with add_cleanup_note(error):
                 await self._end(deployment, servers)
             raise
 
@@ -239,27 +328,27 @@ class SlurmProvider(BlockingRuntime):
             server.handle = (f"{array}_{index}", deployment.handle)
         self._queue.watch(_names(servers))
 
-    def _board(self, deployment: Deployment) -> Board:
+    def _board(self, deployment: Deployment) -> TaskChannel:
         if self._announce == "folder":
-            return Folder(self._parent, deployment.name)
-        return Listener(self._listen_port)
+            return FolderChannel(self._parent, deployment.name)
+        return ListenerChannel(self._listen_port)
 
     async def _submit(self, deployment: Deployment, count: int) -> str:
-        board: Board = deployment.handle
+        board: TaskChannel = deployment.handle
         arguments = self._request.arguments(deployment, count, board)
         text = await self._request.script(deployment.spec, board)
         board.used = True
         told = run("sbatch", *arguments, text=text, variables=environ_of_jobs() | dict(board.environ))
         submission = asyncio.ensure_future(told)
-        submission.add_done_callback(heard)
+        submission.add_done_callback(retrieve_exception)
         try:
             return (await asyncio.shield(submission)).strip().partition(";")[0]
         except (ProviderFailed, asyncio.CancelledError) as error:
             await asyncio.wait([submission])
-            if refused(error):
+            if certainly_refused(error):
                 board.used = bool(_names(deployment.servers))
             else:  # it comes through for all that, perhaps
-                with kept(error):
+                with add_cleanup_note(error):
                     known = {name.partition("_")[0] for name in _names(deployment.servers)}
                     await cancel_others(deployment.name, known)
             raise
@@ -299,7 +388,7 @@ class SlurmProvider(BlockingRuntime):
         return NotReady(reason if begun is None else await self._told(reason, deployment, begun))
 
     async def _told(self, reason: str, deployment: Deployment, server: Server) -> str:
-        log = masked(await self._log(server, TAIL_LINES), deployment.secrets)
+        log = redact(await self._log(server, TAIL_LINES), deployment.secrets)
         name, board = server.handle
         if log or board.folder is None or name in await board.notices():
             return with_tail(reason, log)
@@ -315,7 +404,7 @@ class SlurmProvider(BlockingRuntime):
             deployment.servers.remove(server)
 
     async def _end_all(self, deployment: Deployment) -> None:
-        board: Board | None = deployment.handle
+        board: TaskChannel | None = deployment.handle
         if board is not None:
             if board.used:
                 # By its name, which also finds what was submitted while nobody waited for the answer any more.
@@ -331,7 +420,7 @@ class SlurmProvider(BlockingRuntime):
             for path in self._parent.iterdir():
                 labels = labels_of(path)
                 if labels is not None and labels.get(DEPLOYMENT) == path.name:
-                    owner = Owner.read(labels.get(OWNER, ""))
+                    owner = OwnerProcess.read(labels.get(OWNER, ""))
                     found.append(Leftover("folder", path.name, labels[DEPLOYMENT], owner, str(path)))
         return found
 

@@ -25,8 +25,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["SECRETS", "TOKEN", "VARIABLES", "main", "proof"]
-
 VARIABLES = "OPENENV_TASK_VARIABLES"
 """Variable with the server's variables as JSON, where there is no folder that they could be read from."""
 SECRETS = "OPENENV_TASK_SECRETS"

@@ -3,8 +3,7 @@
 from typing import Any
 
 from openenv.core import EnvClient
-from openenv.core.client_types import StepResult
-from openenv.core.env_server.types import State
+from openenv.types import State, StepResult
 
 from .models import MazeAction, MazeObservation
 

@@ -1,0 +1,96 @@
+"""Exceptions of foreign code: which a signal raised, which must not end a loop, and notes of a failed cleanup."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import opcode
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from types import CodeType, TracebackType
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+logger = logging.getLogger("openenv.interrupts")
+
+_RAISE = opcode.opmap["RAISE_VARARGS"]
+
+
+def from_signal(error: BaseException) -> bool:
+    """Whether a signal raised an exception: it is then for the process, and not for the code that it hit.
+
+    Python runs signal handlers on the main thread, on top of the code that they interrupt. So an exception comes
+    from a signal if the frame of a handler is in its traceback. The default handler of Ctrl-C is written in C and has
+    no frame; while it is installed, a `KeyboardInterrupt` comes from a signal unless a `raise` statement raised it.
+
+    Args:
+        error: An exception that was caught.
+    """
+    if not isinstance(error, (KeyboardInterrupt, SystemExit)):
+        return False
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    traces = list(_traces(error.__traceback__))
+    frames = {trace.tb_frame.f_code for trace in traces}
+    for number in signal.valid_signals():
+        handler = signal.getsignal(number)
+        if handler is signal.default_int_handler:
+            if isinstance(error, KeyboardInterrupt) and not (traces and _raises(traces[-1])):
+                return True
+        elif callable(handler) and _code_of(handler) in frames:
+            return True
+    return False
+
+
+def keep_running(run: Callable[[], T]) -> T:
+    """Runs an event loop until it ends or a signal interrupts it.
+
+    asyncio lets `KeyboardInterrupt` and `SystemExit` of any task or callback end the loop. A task that an environment
+    started must not do that: the exception stays in the task, and the loop goes on.
+
+    Args:
+        run: Runs the loop; called again after an exception that no signal raised.
+    """
+    while True:
+        try:
+            return run()
+        except (KeyboardInterrupt, SystemExit) as error:
+            if from_signal(error):
+                raise
+            name = type(error).__name__
+            logger.exception("code on the event loop raised %s: its task has failed, the event loop goes on", name)
+
+
+def _traces(trace: TracebackType | None) -> Iterator[TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
+
+
+def _raises(trace: TracebackType) -> bool:
+    """Whether a `raise` statement stands where a frame was left."""
+    return trace.tb_frame.f_code.co_code[trace.tb_lasti] == _RAISE
+
+
+def _code_of(handler: Any) -> CodeType | None:
+    """The Python code of a handler; None for one that is written in C."""
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    function = getattr(handler, "__func__", handler)
+    code = getattr(function, "__code__", None)
+    if code is None:  # an object that can be called
+        code = getattr(vars(type(handler)).get("__call__"), "__code__", None)
+    return code if isinstance(code, CodeType) else None
+
+
+@contextlib.contextmanager
+def add_cleanup_note(error: BaseException | None) -> Iterator[None]:
+    """Cleaning up after an error, which goes first: what goes wrong here becomes a note of it."""
+    try:
+        yield
+    except Exception as failure:
+        if error is None:
+            raise
+        error.add_note(f"and cleaning up failed: {type(failure).__name__}: {failure}")

@@ -1,0 +1,100 @@
+"""Quantiles by nearest rank, and Welch's interval for the difference of two means."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from statistics import fmean, variance
+from typing import NamedTuple
+
+
+class Quantiles(NamedTuple):
+    """What a latency column says. Seconds; None where nothing was measured."""
+
+    p50: float | None = None
+    p90: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+
+
+def nearest_rank(ordered: Sequence[float], share: float) -> float | None:
+    """The smallest value that at least `share` of the values do not exceed: the value of rank ceil(share * n).
+
+    It is always one of the values that were measured; nothing is interpolated.
+
+    Args:
+        ordered: Values in ascending order.
+        share: Above 0 and at most 1; 0.99 is the P99.
+
+    Returns:
+        None if there are no values.
+    """
+    if not 0 < share <= 1:
+        raise ValueError(f"share is {share}: it must be above 0 and at most 1")
+    if not ordered:
+        return None
+    # 0.07 * 100 is 7.000000000000001, whose ceiling would be one rank too high.
+    return ordered[max(0, math.ceil(round(share * len(ordered), 9)) - 1)]
+
+
+def quantiles_of(values: Iterable[float | None]) -> Quantiles:
+    """The quantiles of a column; None, a phase that was not reached, does not count."""
+    ordered = sorted(value for value in values if value is not None)
+    return Quantiles(*(nearest_rank(ordered, share) for share in (0.50, 0.90, 0.95, 0.99)))
+
+
+# Intervals of Simpson's rule, and halvings of the search: both are good for nine digits.
+_STEPS = 2000
+_HALVINGS = 60
+
+
+def welch_interval(
+    first: Sequence[float], second: Sequence[float], level: float = 0.95
+) -> tuple[float, float] | None:
+    """A confidence interval for the mean of `second` minus the mean of `first`.
+
+    Args:
+        first, second: Independent values, each sample about normally distributed.
+        level: How often, of many such intervals, the true difference shall lie within.
+
+    Returns:
+        None if a sample has fewer than two values: one value says nothing about chance.
+    """
+    if min(len(first), len(second)) < 2:
+        return None
+    difference = fmean(second) - fmean(first)
+    squares = variance(first) / len(first), variance(second) / len(second)
+    total = sum(squares)
+    if total == 0:
+        return difference, difference
+    shares = squares[0] ** 2 / (len(first) - 1) + squares[1] ** 2 / (len(second) - 1)
+    reach = t_quantile(0.5 + level / 2, total**2 / shares) * math.sqrt(total)
+    return difference - reach, difference + reach
+
+
+def t_quantile(share: float, freedom: float) -> float:
+    """The value that Student's t stays below with a probability of `share`.
+
+    Args:
+        share: From 0.5 to below 1.
+        freedom: Degrees of freedom, at least 1; need not be a whole number.
+    """
+    if not 0.5 <= share < 1 or freedom < 1:
+        raise ValueError(f"share {share} must be in [0.5, 1) and freedom {freedom} at least 1")
+    # With t = sqrt(freedom) * tan(angle) the density becomes cos(angle) ** (freedom - 1), on a bounded range.
+    constant = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(math.pi)
+    low, high = 0.0, math.pi / 2
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if constant * _integral(middle, freedom - 1) < share - 0.5:
+            low = middle
+        else:
+            high = middle
+    return math.sqrt(freedom) * math.tan(low)
+
+
+def _integral(end: float, power: float) -> float:
+    """Of cos(angle) ** power from 0 to `end`, which is at most a right angle."""
+    width = end / _STEPS
+    heights: list[float] = [math.cos(width * number) ** power for number in range(_STEPS + 1)]
+    return width / 3 * (heights[0] + 4 * sum(heights[1:-1:2]) + 2 * sum(heights[2:-1:2]) + heights[-1])

@@ -1,0 +1,170 @@
+"""What served Gymnasium and PettingZoo environments share: frames, reset arguments, `info` as JSON, copies."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import html
+import struct
+import zlib
+from collections.abc import Container, Iterator, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+from gymnasium.utils import EzPickle
+from numpy.typing import NDArray
+
+from ..errors import InvalidAction
+
+# Larger pictures are thinned out: the page shows none that is wider, and has a limit for the whole.
+MOST_PIXELS = 1024
+MOST_BYTES = 2 * 1024 * 1024
+_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_COLOUR_TYPES = {1: 0, 2: 4, 3: 2, 4: 6}  # by the number of channels: grey, grey and alpha, RGB, RGBA
+
+
+def as_html(rendered: Any) -> str | None:
+    """What `render()` returned, as HTML.
+
+    Args:
+        rendered: A frame (an array of height x width, with 1 to 4 channels or none), a list of frames, of which
+            the last is shown, or text.
+
+    Returns:
+        A picture, or the text; None where there is nothing to show.
+
+    Raises:
+        ValueError: An array of another shape.
+    """
+    if isinstance(rendered, list | tuple):
+        return as_html(rendered[-1]) if rendered else None
+    if isinstance(rendered, str):
+        return f"<pre>{html.escape(rendered)}</pre>"
+    if not isinstance(rendered, np.ndarray):
+        return None
+    frame = _eight_bits(rendered)
+    step = max(1, -(-max(frame.shape[:2]) // MOST_PIXELS))
+    written = png(frame[::step, ::step])
+    while len(written) > MOST_BYTES:
+        step *= 2
+        written = png(frame[::step, ::step])
+    text = base64.b64encode(written).decode()
+    return f'<img alt="the environment" style="max-width: 100%" src="data:image/png;base64,{text}">'
+
+
+def png(frame: NDArray[np.uint8]) -> bytes:
+    """A frame as a PNG file.
+
+    Args:
+        frame: Of shape (height, width, channels), with 1 to 4 channels.
+    """
+    height, width, channels = frame.shape
+    # Each row begins with the number of its filter: 0, none.
+    rows = np.zeros((height, 1 + width * channels), dtype=np.uint8)
+    rows[:, 1:] = frame.reshape(height, width * channels)
+    header = struct.pack(">IIBBBBB", width, height, 8, _COLOUR_TYPES[channels], 0, 0, 0)
+    parts = (_part(b"IHDR", header), _part(b"IDAT", zlib.compress(rows.tobytes(), 1)), _part(b"IEND", b""))
+    return _SIGNATURE + b"".join(parts)
+
+
+def _part(name: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+
+def _eight_bits(frame: NDArray[Any]) -> NDArray[np.uint8]:
+    """A frame with channels, of bytes. Fractions are taken for shares of the full brightness."""
+    if frame.ndim == 2:
+        frame = frame[:, :, np.newaxis]
+    if frame.ndim != 3 or frame.shape[2] not in _COLOUR_TYPES or 0 in frame.shape:
+        raise ValueError(f"render() returned an array of shape {frame.shape}: it is no picture")
+    if frame.dtype == np.bool_ or frame.dtype.kind == "f":
+        frame = np.clip(np.nan_to_num(frame.astype(np.float64)), 0, 1) * 255
+    bytes_alone: NDArray[np.uint8] = np.clip(frame, 0, 255).astype(np.uint8)
+    return bytes_alone
+
+
+def check_reset_arguments(seed: Any, options: Any) -> None:
+    """Refuses a seed or options that no environment of Gymnasium or PettingZoo takes.
+
+    Raises:
+        InvalidAction: The seed is neither None nor an integer of at least 0, or options are no dict.
+    """
+    if seed is not None and (type(seed) is not int or seed < 0):
+        raise InvalidAction(f"seed is {seed!r}: it must be an integer of at least 0, or null")
+    if options is not None and not isinstance(options, dict):
+        raise InvalidAction(f"options is {options!r}: it must be an object, or null")
+
+
+_PLAIN = frozenset({bool, int, float, str})
+
+
+def plain(value: Any) -> Any:
+    """Anything as what JSON can say: arrays as lists, numpy's numbers as Python's, unknown objects as text."""
+    if value is None or type(value) in _PLAIN:
+        return value
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain_array(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in value]
+    return value if isinstance(value, int | float | str) else str(value)
+
+
+def _plain_array(value: NDArray[Any] | np.generic) -> Any:
+    items = value.tolist()
+    if value.dtype.kind in "biuf" and not isinstance(items, np.generic):
+        return items
+    # The widest numbers of some machines are no Python number, and come out as themselves.
+    return str(items) if isinstance(items, np.generic) else plain(items)
+
+
+Copied = TypeVar("Copied")
+
+# Its surfaces, clocks and fonts know nothing of `copy`, and are in every environment that has drawn once.
+_DRAWING = "pygame."
+_INNER = ("env", "aec_env")
+
+
+def duplicate(environment: Copied, inner: Any, memo: dict[int, Any], shared: Container[str] = ()) -> Copied:
+    """A deep copy of an environment that wraps another one, with its random numbers where they are.
+
+    Args:
+        environment: What to copy.
+        inner: The environment within, and perhaps its wrappers.
+        memo: Of `copy.deepcopy`.
+        shared: Attributes of `environment` that stay the same objects.
+
+    Raises:
+        TypeError: Something that the environment holds cannot be copied.
+    """
+    layers = list(_layers(inner))
+    for part in (part for layer in layers for part in _drawn_with(vars(layer), 3)):
+        memo[id(part)] = part.copy() if hasattr(part, "get_rect") else part
+    # Left to themselves, these would begin anew from the arguments of their constructors.
+    renewed = [layer for layer in layers if isinstance(layer, EzPickle)]
+    for layer in renewed:
+        memo[id(layer)] = object.__new__(type(layer))
+    made: Copied = object.__new__(type(environment))
+    memo[id(environment)] = made
+    for name, value in vars(environment).items():
+        vars(made)[name] = value if name in shared else copy.deepcopy(value, memo)
+    for layer in renewed:
+        vars(memo[id(layer)]).update(copy.deepcopy(vars(layer), memo))
+    return made
+
+
+def _layers(inner: Any) -> Iterator[Any]:
+    """An environment, and what it wraps."""
+    yield inner
+    for name in _INNER:
+        if name in vars(inner):
+            yield from _layers(vars(inner)[name])
+
+
+def _drawn_with(value: Any, depth: int) -> Iterator[Any]:
+    if f"{type(value).__module__}.".startswith(_DRAWING):
+        yield value
+    elif depth and isinstance(value, dict | list | tuple):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _drawn_with(part, depth - 1)

@@ -1,0 +1,267 @@
+"""Python methods made from tools, with the signature and docstring from which a trainer builds a JSON Schema."""
+
+from __future__ import annotations
+
+import json
+import keyword
+import re
+from collections.abc import Callable, Mapping
+from inspect import Parameter, Signature
+from types import GenericAlias
+from typing import Any, Literal, NamedTuple, Union
+
+from ...errors import UsageError
+from .tools import Doc, EpisodeTool, write_doc
+
+Schema = Mapping[str, Any]
+
+# Schemas that refer to themselves are described down to this level.
+MAX_DEPTH = 6
+
+_SCALARS: dict[str, Any] = {"string": str, "integer": int, "number": float, "boolean": bool, "null": type(None)}
+_LITERALS = frozenset({str, int, float, bool, type(None)})
+# Restrictions that a type does not say, as the words for them.
+_BOUNDS = {
+    "minimum": "at least {}",
+    "exclusiveMinimum": "more than {}",
+    "maximum": "at most {}",
+    "exclusiveMaximum": "less than {}",
+    "multipleOf": "a multiple of {}",
+    "minLength": "at least {} characters",
+    "maxLength": "at most {} characters",
+    "minItems": "at least {} items",
+    "maxItems": "at most {} items",
+    "pattern": "matching {}",
+    "format": "format {}",
+}
+
+
+def resolved(schema: Any, root: Schema) -> Schema:
+    """A schema with its own reference followed and its `allOf` taken in; `{}` for one that says nothing."""
+    for _ in range(MAX_DEPTH):
+        if not isinstance(schema, Mapping):
+            return {}
+        reference = schema.get("$ref")
+        if isinstance(reference, str):
+            beside = {key: value for key, value in schema.items() if key != "$ref"}
+            schema = {**_referred(reference, root), **beside}
+            continue
+        if "allOf" not in schema:
+            return schema
+        merged: dict[str, Any] = {}
+        for part in schema["allOf"]:
+            merged |= resolved(part, root)
+        schema = {**merged, **{key: value for key, value in schema.items() if key != "allOf"}}
+    return {}
+
+
+def annotation_of(schema: Any, root: Schema, depth: int = 0) -> Any:
+    """The Python type of a JSON Schema: scalars, `Literal`, `list`, `tuple`, `dict`, unions, or `Any`.
+
+    Objects with fields of their own are `dict`: what reads signatures knows no more. `facts_of` describes those.
+    """
+    schema = resolved(schema, root)
+    if depth > MAX_DEPTH:
+        return Any
+    if _values(schema):
+        return _literal(_values(schema))
+    if _parts(schema):
+        return _union([annotation_of(part, root, depth + 1) for part in _parts(schema)])
+    kind = schema.get("type", "object" if "properties" in schema else None)
+    if kind in _CONTAINERS:
+        return _CONTAINERS[kind](schema, root, depth)
+    return _SCALARS.get(str(kind), Any)
+
+
+def is_nullable(schema: Any, root: Schema) -> bool:
+    """Whether null is among what a schema lets in, by name."""
+    schema = resolved(schema, root)
+    return (
+        schema.get("type") == "null"
+        or None in _values(schema)
+        or any(is_nullable(part, root) for part in _parts(schema))
+    )
+
+
+def facts_of(schema: Any, root: Schema) -> list[str]:
+    """What a schema says beyond its type: the fields of objects, bounds, the default; each in a few words."""
+    schema = resolved(schema, root)
+    facts = [f"JSON: {_shape(schema, root)}"] if _has_fields(schema, root) else []
+    for part in (schema, *(resolved(part, root) for part in schema.get("anyOf") or [])):
+        facts += [words.format(part[key]) for key, words in _BOUNDS.items() if key in part]
+    if schema.get("default") is not None:
+        facts.append(f"default {json.dumps(schema['default'], ensure_ascii=False, default=str)}")
+    return facts
+
+
+def _referred(reference: str, root: Schema) -> Schema:
+    found: Any = root
+    for part in reference.removeprefix("#").strip("/").split("/"):
+        found = found.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def _values(schema: Schema) -> list[Any]:
+    """The values that a schema lists; none for one that lists none."""
+    return [schema["const"]] if "const" in schema else list(schema.get("enum", []))
+
+
+def _parts(schema: Schema) -> list[Any]:
+    """The alternatives that a schema gives; none for one that gives none."""
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        return [{**schema, "type": each} for each in kind]
+    return list(schema.get("anyOf") or schema.get("oneOf") or [])
+
+
+def _literal(values: list[Any]) -> Any:
+    return Literal[tuple(values)] if all(type(value) in _LITERALS for value in values) else Any
+
+
+def _union(parts: list[Any]) -> Any:
+    return Any if Any in parts else Union[tuple(parts)]  # noqa: UP007 - the members are known at run time alone
+
+
+def _array(schema: Schema, root: Schema, depth: int) -> Any:
+    places = schema.get("prefixItems")
+    if places and len(places) > 1:
+        return GenericAlias(tuple, tuple(annotation_of(place, root, depth + 1) for place in places))
+    item = places[0] if places else schema.get("items")
+    return GenericAlias(list, (annotation_of(item, root, depth + 1),)) if isinstance(item, Mapping) else list
+
+
+def _object(schema: Schema, root: Schema, depth: int) -> Any:
+    contents = schema.get("additionalProperties")
+    if "properties" in schema or not isinstance(contents, Mapping) or not contents:
+        return dict
+    return GenericAlias(dict, (str, annotation_of(contents, root, depth + 1)))
+
+
+_CONTAINERS: dict[Any, Any] = {"array": _array, "object": _object}
+
+
+def _has_fields(schema: Any, root: Schema, depth: int = 0) -> bool:
+    schema = resolved(schema, root)
+    if depth > MAX_DEPTH:
+        return False
+    inner = [schema.get("items"), schema.get("additionalProperties"), *(schema.get("prefixItems") or [])]
+    return bool(schema.get("properties")) or any(
+        _has_fields(part, root, depth + 1) for part in inner + _parts(schema) if isinstance(part, Mapping)
+    )
+
+
+def _shape(schema: Any, root: Schema, depth: int = 0) -> str:
+    """A value in the manner of JSON, with types in place of values and a question mark at what may be left out."""
+    schema = resolved(schema, root)
+    if depth > MAX_DEPTH:
+        return "..."
+    if _values(schema):
+        return " | ".join(json.dumps(value, ensure_ascii=False, default=str) for value in _values(schema))
+    if _parts(schema):
+        return " | ".join(dict.fromkeys(_shape(part, root, depth + 1) for part in _parts(schema)))
+    if schema.get("properties"):
+        return _shape_of_fields(schema, root, depth)
+    places = [_shape(place, root, depth + 1) for place in schema.get("prefixItems") or []]
+    if not places and isinstance(schema.get("items"), Mapping):
+        places = [_shape(schema["items"], root, depth + 1), "..."]
+    return f"[{', '.join(places)}]" if places else str(schema.get("type", "any"))
+
+
+def _shape_of_fields(schema: Schema, root: Schema, depth: int) -> str:
+    needed = schema.get("required", [])
+    fields = (
+        f'"{name}"{"" if name in needed else "?"}: {_shape(field, root, depth + 1)}'
+        for name, field in schema["properties"].items()
+    )
+    return "{" + ", ".join(fields) + "}"
+
+
+_RECEIVER = "_episode"
+_RETURNS = "What the environment answers."
+
+
+class _Argument(NamedTuple):
+    """One argument of a tool.
+
+    Attributes:
+        key: What it is called where it is sent to.
+        parameter: As it stands in the signature.
+        droppable: Whether None means that it is left out.
+        words: Its description.
+    """
+
+    key: str
+    parameter: Parameter
+    droppable: bool
+    words: str
+
+
+def method_of(tool: EpisodeTool, use: Callable[[Any, EpisodeTool, dict[str, Any]], Any]) -> Callable[..., Any]:
+    """A method that calls a tool.
+
+    Args:
+        tool: The tool.
+        use: Called with the instance, the tool and the arguments that were given, under the tool's own names.
+
+    Raises:
+        UsageError: Two of its arguments would have the same name in Python.
+    """
+    arguments = _arguments(tool)
+    receiver = Parameter(_RECEIVER, Parameter.POSITIONAL_ONLY)
+    signature = Signature([receiver, *(each.parameter for each in arguments.values())], return_annotation=str)
+
+    def method(episode: Any, /, *given: Any, **named: Any) -> Any:
+        try:
+            bound = signature.bind(episode, *given, **named).arguments
+        except TypeError as error:
+            raise TypeError(f"{tool.name}: {error}") from None
+        sent = {
+            argument.key: bound[name]
+            for name, argument in arguments.items()
+            if name in bound and not (argument.droppable and bound[name] is None)
+        }
+        return use(episode, tool, sent)
+
+    method.__name__ = tool.name
+    vars(method)["__signature__"] = signature
+    method.__annotations__ = {name: each.parameter.annotation for name, each in arguments.items()} | {"return": str}
+    summary = tool.doc.summary or f"Does the action {tool.name}."
+    described = {name: each.words for name, each in arguments.items()}
+    method.__doc__ = write_doc(Doc(summary, described, tool.doc.returns or _RETURNS))
+    return method
+
+
+def _arguments(tool: EpisodeTool) -> dict[str, _Argument]:
+    """By their names in Python, the required ones first."""
+    schema = resolved(tool.schema, tool.schema)
+    required = set(schema.get("required", []))
+    properties: dict[str, Any] = schema.get("properties", {})
+    arguments: dict[str, _Argument] = {}
+    for key in sorted(properties, key=lambda key: key not in required):
+        name = _python_name(key)
+        if name in arguments:
+            raise UsageError(f"tool {tool.name!r}: {arguments[name].key!r} and {key!r} are both {name!r} in Python")
+        arguments[name] = _argument(tool, name, key, properties[key], key in required)
+    return arguments
+
+
+def _argument(tool: EpisodeTool, name: str, key: str, declared: Any, required: bool) -> _Argument:
+    root = tool.schema
+    schema = resolved(declared, root)
+    default = Parameter.empty if required else schema.get("default")
+    parameter = Parameter(
+        name, Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=annotation_of(schema, root)
+    )
+    told = (str(schema.get("description") or ""), tool.doc.arguments.get(key, ""), f"The {key.replace('_', ' ')}.")
+    words = next(words for words in told if words.strip())
+    facts = facts_of(schema, root)
+    if facts:
+        words = f"{words} ({'; '.join(facts)})"
+    return _Argument(key, parameter, not required and not is_nullable(schema, root), words)
+
+
+def _python_name(key: str) -> str:
+    name = re.sub(r"\W", "_", key)
+    if keyword.iskeyword(name) or name in {"return", _RECEIVER}:
+        name += "_"
+    return name if name.isidentifier() else f"_{name}"

@@ -1,0 +1,358 @@
+"""Tools that a model may call, with schema and docstring: from action classes, functions or an MCP environment."""
+
+from __future__ import annotations
+
+import inspect
+import keyword
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, NamedTuple, Union, get_args, get_origin
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
+from pydantic_core import ArgsKwargs, to_json
+
+from ..._introspection import type_arguments
+from ...client import EnvClient
+from ...errors import InvalidAction, ResetRequired, UsageError
+
+_SECTION = re.compile(
+    r"^(Args|Arguments|Parameters|Returns|Return|Raises|Yields|Example|Examples|Note|Notes|Attributes):[ \t]*",
+    re.MULTILINE,
+)
+_ENTRY = re.compile(r"^\*{0,2}(\w+)[ \t]*(?:\([^)\n]*\))?:[ \t]*(.*)")
+_RETURN = frozenset({"Returns", "Return"})
+_ARGUMENTS = frozenset({"Args", "Arguments", "Parameters"})
+
+
+class Doc(NamedTuple):
+    """What a docstring says.
+
+    Attributes:
+        summary: Everything before the first section.
+        arguments: What is said of each argument, on one line.
+        returns: What is said of the result, on one line.
+    """
+
+    summary: str
+    arguments: Mapping[str, str]
+    returns: str
+
+
+def read_doc(text: str | None) -> Doc:
+    """Reads a docstring; one without sections is all summary."""
+    sections = _SECTION.split(inspect.cleandoc(text or ""))
+    summary, arguments, returns = sections[0].strip(), {}, ""
+    for title, body in zip(sections[1::2], sections[2::2], strict=True):
+        if title in _ARGUMENTS:
+            arguments = _entries(body)
+        elif title in _RETURN:
+            returns = _one_line(body)
+    return Doc(summary, arguments, returns)
+
+
+def write_doc(doc: Doc) -> str:
+    """A docstring of three sections at most, from which a reader gets these words and no others."""
+    text = _harmless(doc.summary)
+    if doc.arguments:
+        lines = (f"    {name}: {_harmless(_one_line(words))}" for name, words in doc.arguments.items())
+        text += "\n\nArgs:\n" + "\n".join(lines)
+    if doc.returns:
+        text += f"\n\nReturns:\n    {_harmless(_one_line(doc.returns))}"
+    return text
+
+
+def _entries(body: str) -> dict[str, str]:
+    entries: dict[str, str] = {}
+    lines = inspect.cleandoc("\n" + body.expandtabs()).splitlines()
+    name = ""
+    for line in lines:
+        found = None if line.startswith(" ") else _ENTRY.match(line)
+        if found:
+            name = found[1]
+            entries[name] = found[2].strip()
+        elif name:
+            entries[name] = f"{entries[name]} {line.strip()}".strip()
+    return entries
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _harmless(text: str) -> str:
+    """Without what would begin a section in the middle of a text, or a list of choices at its end."""
+    text = re.sub(r"\b(Args|Returns|Raises):", r"\1 -", text)
+    return re.sub(r"(\(choices:.*\))\s*$", r"\1.", text, flags=re.IGNORECASE | re.DOTALL)
+
+
+# What trainers call themselves.
+RESERVED = frozenset({"reset", "get_reward"})
+
+
+@dataclass(frozen=True)
+class EpisodeTool(ABC):
+    """One tool. Picklable, as long as the class or function behind it can be imported.
+
+    Attributes:
+        name: The method's name.
+        schema: JSON Schema of the arguments: an object.
+        doc: What the model is told.
+    """
+
+    name: str
+    schema: Mapping[str, Any] = field(repr=False)
+    doc: Doc = field(repr=False)
+
+    @abstractmethod
+    def action(self, arguments: dict[str, Any]) -> Any:
+        """The action that a call with these arguments stands for.
+
+        Raises:
+            InvalidAction: They are not what the tool takes; the message is for the model.
+        """
+
+
+@dataclass(frozen=True)
+class ActionTool(EpisodeTool):
+    """An action class: the arguments are its fields."""
+
+    action_type: type[BaseModel]
+
+    @classmethod
+    def of(cls, name: str, action_type: type[BaseModel]) -> ActionTool:
+        try:
+            schema = action_type.model_json_schema(by_alias=True)
+        except PydanticUserError as error:
+            raise UsageError(
+                f"tool {name!r}: {action_type.__name__} has a field that no model can write; "
+                f"give a function that makes the action of arguments it can: {error}"
+            ) from error
+        fields = dict(schema.get("properties", {}))
+        for each, facts in list(fields.items()):
+            if each == "metadata" or ("const" in facts and "default" in facts):
+                del fields[each]  # not the model's to say
+        doc = read_doc(schema.get("description"))
+        return cls(check_name(name), {**schema, "properties": fields}, doc, action_type)
+
+    def action(self, arguments: dict[str, Any]) -> Any:
+        try:
+            return self.action_type.model_validate_json(to_json(arguments))
+        except ValidationError as error:
+            raise _refusal(self.name, error) from None
+
+
+@dataclass(frozen=True)
+class FunctionTool(EpisodeTool):
+    """A function from arguments to an action (a model or a mapping)."""
+
+    function: Callable[..., Any]
+
+    @classmethod
+    def of(cls, name: str, function: Callable[..., Any]) -> FunctionTool:
+        check_name(name)
+        try:
+            schema = _adapter(function).json_schema()
+        except (PydanticUserError, NameError, TypeError) as error:
+            raise UsageError(
+                f"tool {name!r}: the arguments of {function!r} cannot be described to a model; "
+                f"give each a type that JSON can say: {error}"
+            ) from error
+        if schema.get("type") != "object":
+            raise UsageError(f"tool {name!r}: {function!r} must take its arguments by name")
+        if any(
+            parameter.kind is parameter.VAR_KEYWORD for parameter in inspect.signature(function).parameters.values()
+        ):
+            raise UsageError(f"tool {name!r}: {function!r} takes **arguments, which no model can know of: name them")
+        return cls(name, schema, read_doc(inspect.getdoc(function)), function)
+
+    def action(self, arguments: dict[str, Any]) -> Any:
+        try:
+            return _adapter(self.function).validate_python(ArgsKwargs((), arguments))
+        except ValidationError as error:
+            raise _refusal(self.name, error) from None
+
+
+@dataclass(frozen=True)
+class ServerTool(EpisodeTool):
+    """A tool of an MCP environment.
+
+    Attributes:
+        called: Its name there.
+    """
+
+    called: str
+
+    @classmethod
+    def of(cls, name: str, listed: Any) -> ServerTool:
+        """From one entry of `list_tools`: a `EpisodeTool` or a mapping with the same fields."""
+        check_name(name, listed_name(listed))
+        schema = _entry(listed, "input_schema") or {}
+        return cls(name, schema, read_doc(_entry(listed, "description")), listed_name(listed))
+
+    def action(self, arguments: dict[str, Any]) -> Any:
+        return {"type": "call_tool", "tool_name": self.called, "arguments": arguments}
+
+
+def listed_name(listed: Any) -> str:
+    """The name of one entry of `list_tools`."""
+    return str(_entry(listed, "name"))
+
+
+def check_name(name: str, called: str | None = None) -> str:
+    """Returns the name of a tool if it can be a public method of what a trainer gets.
+
+    Args:
+        name: The name.
+        called: What the tool is called where it is, if that is known.
+
+    Raises:
+        UsageError: It cannot; the message says how to give it another.
+    """
+    reason = None
+    if name in RESERVED:
+        reason = "trainers call a method of this name themselves"
+    elif name.startswith("_"):
+        reason = "trainers take no notice of private methods"
+    elif not name.isidentifier() or keyword.iskeyword(name):
+        reason = "it is no name for a method"
+    if reason is None:
+        return name
+    raise UsageError(
+        f"tool {name!r}: {reason}; give it another one, as in tools={{'another_name': {called or name!r}}}"
+    )
+
+
+def _refusal(name: str, error: ValidationError) -> InvalidAction:
+    """For a model to read: where its arguments are wrong, without what it said."""
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    said = "; ".join(f"{'.'.join(map(str, fault['loc'])) or 'arguments'}: {fault['msg']}" for fault in faults[:5])
+    return InvalidAction(f"{name}: {said}")
+
+
+def _entry(listed: Any, name: str) -> Any:
+    return listed.get(name) if isinstance(listed, Mapping) else getattr(listed, name, None)
+
+
+@cache
+def _adapter(function: Callable[..., Any]) -> TypeAdapter[Any]:
+    validated: Any = function  # a function is no type, but pydantic takes it all the same
+    return TypeAdapter(validated)
+
+
+# `environment_factory(tools=)`; None takes what the client class says.
+Tools = Mapping[str, Any] | Iterable[Any] | str | None
+
+_HINT = (
+    "give tools={'move': MoveAction}, with action classes or functions that return an action, "
+    "or tools='mcp' for the tools of an MCP environment"
+)
+
+_NO_LIST = "the server lists no tools, as an MCP environment would"
+
+
+def tools_of(
+    client_type: type[EnvClient[Any, Any, Any]], tools: Tools, connect: Callable[[], Any]
+) -> tuple[EpisodeTool, ...]:
+    """The tools that are meant.
+
+    Args:
+        client_type: The client class.
+        tools: As for `environment_factory`.
+        connect: Makes a client, where the server has to be asked for its tools.
+
+    Raises:
+        UsageError: There is no such tool, or none at all, or one that trainers cannot have.
+    """
+    if tools is None:
+        tools = "mcp" if _is_mcp(client_type) else _actions_of(client_type)
+    declared = list(_declared(tools))
+    listed = _listed(connect) if any(isinstance(what, str) or what is None for _, what in declared) else {}
+    made = [tool for name, what in declared for tool in _made(name, what, listed)]
+    names = [tool.name for tool in made]
+    if not made:
+        raise UsageError(f"{client_type.__name__}: there are no tools for a model to call; {_HINT}")
+    if len(set(names)) < len(names):
+        raise UsageError(f"two tools of one name among {', '.join(names)}: {_HINT}")
+    return tuple(made)
+
+
+def _declared(tools: Mapping[str, Any] | Iterable[Any] | str) -> Iterator[tuple[str, Any]]:
+    """Names and what stands behind each: an action class, a function, a server's name for it; None for all it has."""
+    if tools == "mcp":
+        yield "", None
+    elif isinstance(tools, Mapping):
+        yield from tools.items()
+    elif isinstance(tools, str) or not isinstance(tools, Iterable):
+        raise UsageError(f"tools={tools!r}: {_HINT}")
+    else:
+        for what in tools:
+            yield _name_of(what), what
+
+
+def _name_of(what: Any) -> str:
+    if isinstance(what, str):
+        return what
+    name = getattr(what, "__name__", "")
+    if isinstance(what, type):  # MoveAction becomes move, SendMailAction send_mail
+        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.removesuffix("Action") or name).lower()
+    return str(name)
+
+
+def _made(name: str, what: Any, listed: Mapping[str, Any]) -> Iterator[EpisodeTool]:
+    if what is None:
+        yield from (ServerTool.of(each, entry) for each, entry in listed.items())
+    elif isinstance(what, str):
+        if what not in listed:
+            raise UsageError(f"the server has no tool {what!r}; it has {', '.join(listed) or 'none'}")
+        yield ServerTool.of(name, listed[what])
+    elif isinstance(what, type) and issubclass(what, BaseModel):
+        yield ActionTool.of(name, what)
+    elif callable(what) and not isinstance(what, type) and not inspect.iscoroutinefunction(what):
+        yield FunctionTool.of(name, what)
+    else:
+        raise UsageError(f"tool {name!r}: {what!r} is no action class and no function; {_HINT}")
+
+
+def _actions_of(client_type: type[EnvClient[Any, Any, Any]]) -> list[Any]:
+    """The action classes that a client class was declared with."""
+    arguments = type_arguments(client_type, EnvClient)
+    declared = arguments[0] if arguments else None
+    while get_origin(declared) is not None and hasattr(declared, "__metadata__"):  # Annotated[A | B, discriminator]
+        declared = get_args(declared)[0]
+    is_union = get_origin(declared) is Union or type(declared).__name__ == "UnionType"
+    parts = list(get_args(declared)) if is_union else [declared]
+    if not all(isinstance(part, type) and issubclass(part, BaseModel) for part in parts):
+        raise UsageError(f"{client_type.__name__} does not say what its actions are: {_HINT}")
+    return parts
+
+
+def _is_mcp(client_type: type[Any]) -> bool:
+    return callable(getattr(client_type, "list_tools", None))
+
+
+def _listed(connect: Callable[[], Any]) -> dict[str, Any]:
+    """The server's tools, by their names."""
+    client = connect().sync()
+    try:
+        result = _list(client)
+    except InvalidAction as error:
+        raise UsageError(f"{_NO_LIST} ({error.message}): {_HINT}") from error
+    finally:
+        client.close()
+    observation = result.observation
+    tools = observation.get("tools") if isinstance(observation, Mapping) else getattr(observation, "tools", None)
+    if tools is None:
+        raise UsageError(f"{_NO_LIST}: {_HINT}")
+    return {listed_name(tool): tool for tool in tools}
+
+
+def _list(client: Any) -> Any:
+    try:
+        return client.step({"type": "list_tools"})
+    except ResetRequired:
+        client.reset()
+        return client.step({"type": "list_tools"})

@@ -1,0 +1,469 @@
+"""A batch of requests that begin together: connect, reset, one step, close; and its summary."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import json
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from enum import StrEnum
+from functools import lru_cache, partial
+from typing import IO, TYPE_CHECKING, Any
+
+from .._statistics import quantiles_of
+from .._tuning import raise_file_limit
+from ..client.endpoints import websocket_url
+from ..errors import MissingExtra, ProtocolViolation, from_wire
+from ..providers.gateway import HEADER
+from .load import LoadCounts, LoadProcess, check_share, run_load, run_loop, split_evenly, without_gc
+from .thin_client import ThinClient, destination_of
+
+if TYPE_CHECKING:
+    import ssl
+
+    import httpx
+
+
+class Mode(StrEnum):
+    """How a request reaches the server."""
+
+    WS = "ws"
+    HTTP = "http"
+
+
+@dataclass(slots=True)
+class RequestRow:
+    """One request: connect, reset, one step, close. Latencies are seconds, None for phases not reached.
+
+    Attributes:
+        request_id: Its number within the batch, from 0.
+        mode: `ws` (one session) or `http` (two requests over one connection).
+        timestamp: When it began, in seconds since the epoch.
+        wait_requested: Seconds the step was asked to take.
+        batch_size: How many requests began together.
+        connect_latency: `ws`: TCP, TLS and WebSocket handshake. `http`: TCP and TLS.
+        reset_latency: From sending the reset to its reply.
+        step_latency: From sending the step to its reply.
+        total_latency: From the beginning to the reply of the step. The close comes after it.
+        waited_seconds, pid, session_hash, host_url: What the environment said in reply to the step.
+        success: All of it went well, the close too.
+        error_type: Class of the exception that ended the request; None if it succeeded.
+        error_message: What that exception said.
+        server: Which of several servers it reached: what a gateway calls it, or its address where the load chose it.
+            None if that is not known. Not written.
+    """
+
+    request_id: int
+    mode: Mode
+    timestamp: float
+    wait_requested: float | None
+    batch_size: int
+    connect_latency: float | None = None
+    reset_latency: float | None = None
+    step_latency: float | None = None
+    total_latency: float | None = None
+    waited_seconds: float | None = None
+    pid: int | None = None
+    session_hash: str | None = None
+    host_url: str | None = None
+    success: bool = False
+    error_type: str | None = None
+    error_message: str | None = None
+    server: str | None = field(default=None, metadata={"written": False})
+
+    def fail(self, error: BaseException) -> None:
+        """Notes the exception that ended this request."""
+        self.success = False
+        self.error_type = type(error).__name__
+        self.error_message = str(error) or self.error_type
+
+    @classmethod
+    def columns(cls) -> list[str]:
+        """The keys of a line, in their order."""
+        return [field.name for field in fields(cls) if field.metadata.get("written", True)]
+
+    @property
+    def host(self) -> str | None:
+        """Where it ran: the server, or else the machine or container that the environment named."""
+        return self.server or self.host_url
+
+
+def write_rows(file: IO[str], rows: Iterable[RequestRow]) -> None:
+    """Writes one JSON object a line. Times are cut to microseconds."""
+    for row in rows:
+        values = asdict(row)
+        file.write(json.dumps({key: _rounded(values[key]) for key in row.columns()}) + "\n")
+
+
+def _rounded(value: object) -> object:
+    if isinstance(value, list):
+        return [_rounded(element) for element in value]
+    return round(value, 6) if isinstance(value, float) else value
+
+
+@dataclass(frozen=True, slots=True)
+class RequestBatch:
+    """Requests that begin together.
+
+    Attributes:
+        url: Address of the server, in any form that `EnvClient` takes.
+        mode: `ws` or `http`.
+        sessions: How many there are.
+        wait_seconds: What each step asks for.
+        timeout_s: Seconds for each phase of a request.
+        further: Addresses of further servers that do the same: sessions are shared out evenly, and since all begin
+            together, no server ever has more than another.
+        api_key: The key that they ask for.
+    """
+
+    url: str
+    mode: Mode
+    sessions: int
+    wait_seconds: float
+    timeout_s: float
+    further: tuple[str, ...] = ()
+    api_key: str | None = field(default=None, repr=False)
+
+    def url_of(self, number: int) -> str:
+        """The server of a request, by its number."""
+        return (self.url, *self.further)[number % (1 + len(self.further))]
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What every request says that is not a WebSocket's."""
+        return {} if self.api_key is None else {"Authorization": f"Bearer {self.api_key}"}
+
+
+async def request(batch: RequestBatch, request_id: int, member: LoadProcess) -> RequestRow:
+    """Does one request of a batch. Never raises: what went wrong stands in the row."""
+    row = RequestRow(request_id, batch.mode, time.time(), batch.wait_seconds, batch.sessions)
+    row.server = batch.url_of(request_id) if batch.further else None
+    try:
+        if batch.mode is Mode.HTTP:
+            await _over_http(row, batch, member)
+        else:
+            await _over_websocket(row, batch, member)
+        row.success = True
+    except Exception as error:  # noqa: BLE001  the edge of a request: one that fails must not end the others
+        row.fail(error)
+        member.count("failed")
+    member.count("finished")
+    return row
+
+
+async def warm_up(batch: RequestBatch) -> None:
+    """Does once, before a storm, what httpx imports and makes with its first request."""
+    if batch.mode is Mode.HTTP:
+        async with _client(batch, batch.url) as client:
+            await client.get("/health")
+
+
+def require_httpx() -> None:
+    """Raises `MissingExtra` if the `http` mode cannot work here."""
+    try:
+        import httpx  # noqa: F401
+    except ModuleNotFoundError:
+        raise MissingExtra("httpx", "bench") from None
+
+
+async def _over_websocket(row: RequestRow, batch: RequestBatch, member: LoadProcess) -> None:
+    began = time.perf_counter()
+    destination = destination_of(batch.url_of(row.request_id), batch.api_key)
+    client = await ThinClient.connect(destination, row.request_id, batch.timeout_s)
+    row.server = client.route or row.server
+    try:
+        connected = time.perf_counter()
+        row.connect_latency = connected - began
+        member.count("connected")
+        first = await client.call("reset", {}, batch.timeout_s)
+        reset = time.perf_counter()
+        row.reset_latency = reset - connected
+        member.count("reset")
+        second = await client.call("step", {"wait_seconds": batch.wait_seconds}, batch.timeout_s)
+        _note_step(row, began, reset, second, member)
+    finally:
+        await client.close()
+        member.count("closed")
+    hashes = (first.get("session_hash"), second.get("session_hash"))
+    if hashes[0] != hashes[1]:
+        raise ProtocolViolation(f"reset was answered by session {hashes[0]}, step by session {hashes[1]}")
+
+
+async def _over_http(row: RequestRow, batch: RequestBatch, member: LoadProcess) -> None:
+    connection = _ConnectTimer()
+    async with _client(batch, batch.url_of(row.request_id)) as client:
+        began = time.perf_counter()
+        try:
+            response = await client.post("/reset", json={}, extensions={"trace": connection.trace})
+        finally:
+            if connection.opened is not None:
+                row.connect_latency = connection.opened - began
+                member.count("connected")
+        try:
+            _http_observation(response)
+            reset = time.perf_counter()
+            row.reset_latency = reset - (connection.opened or began)
+            member.count("reset")
+            row.server = response.headers.get(HEADER) or row.server
+            action = {"action": {"wait_seconds": batch.wait_seconds}}
+            observation = _http_observation(await client.post("/step", json=action))
+            _note_step(row, began, reset, observation, member)
+        finally:
+            member.count("closed")
+
+
+def _note_step(
+    row: RequestRow, began: float, reset: float, observation: Mapping[str, Any], member: LoadProcess
+) -> None:
+    stepped = time.perf_counter()
+    row.step_latency = stepped - reset
+    row.total_latency = stepped - began
+    member.count("steps")
+    for name in ("waited_seconds", "pid", "session_hash", "host_url"):
+        setattr(row, name, observation.get(name))
+    if row.waited_seconds is not None and row.wait_requested is not None and row.waited_seconds < row.wait_requested:
+        raise ProtocolViolation(f"the step waited {row.waited_seconds:g} s of the {row.wait_requested:g} s asked for")
+
+
+class _ConnectTimer:
+    """Learns from httpx when its connection was open."""
+
+    def __init__(self) -> None:
+        self.opened: float | None = None
+
+    async def trace(self, event: str, info: Mapping[str, Any]) -> None:
+        """Called by httpx as things happen: TLS, where there is any, after TCP."""
+        if event in {"connection.connect_tcp.complete", "connection.start_tls.complete"}:
+            self.opened = time.perf_counter()
+
+
+def _http_observation(response: httpx.Response) -> dict[str, Any]:
+    """What a response carries. Raises the server's error, or `ProtocolViolation`."""
+    try:
+        body = response.json()
+    except ValueError:
+        body = None
+    if response.is_success and isinstance(body, dict) and isinstance(body.get("observation"), dict):
+        observation: dict[str, Any] = body["observation"]
+        return observation
+    if isinstance(body, dict) and "code" in body:
+        raise from_wire(body)
+    raise ProtocolViolation(f"HTTP {response.status_code} from {response.url.path}: {response.text[:200]}")
+
+
+def _client(batch: RequestBatch, url: str) -> httpx.AsyncClient:
+    import httpx
+
+    base_url = _http_url(url)
+    return httpx.AsyncClient(base_url=base_url, timeout=batch.timeout_s, verify=_tls(base_url), headers=batch.headers)
+
+
+def _http_url(url: str) -> str:
+    return "http" + websocket_url(url).removeprefix("ws").removesuffix("/ws")
+
+
+@lru_cache
+def _tls(base_url: str) -> ssl.SSLContext | bool:
+    """Made once: reading the certificates takes as long as a thousand requests."""
+    import ssl
+
+    return ssl.create_default_context() if base_url.startswith("https") else False
+
+
+@dataclass(slots=True)
+class BatchResult:
+    """What came of a batch.
+
+    Attributes:
+        rows: One a request.
+        wall_s: From the first request's beginning to the last one's end, its close included.
+    """
+
+    rows: list[RequestRow]
+    wall_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _BatchShare:
+    rows: list[RequestRow]
+    began: float
+    ended: float
+
+
+def run_batch(
+    batch: RequestBatch, processes: int = 1, progress: Callable[[LoadCounts], None] = lambda counts: None
+) -> BatchResult:
+    """Begins all requests of a batch at the same moment and waits for them.
+
+    Args:
+        batch: What to do.
+        processes: Among which the requests are shared out.
+        progress: Called about ten times a second.
+
+    Raises:
+        UsageError: The processes cannot have as many sessions open.
+    """
+    check_share(batch.sessions, processes, raise_file_limit())
+    parts = run_load(partial(_requests, batch), split_evenly(batch.sessions, processes), progress=progress)
+    # The clock of perf_counter is one for all processes of a machine.
+    wall_s = max(part.ended for part in parts) - min(part.began for part in parts)
+    return BatchResult([row for part in parts for row in part.rows], wall_s)
+
+
+def _requests(batch: RequestBatch, member: LoadProcess, numbers: range) -> _BatchShare:
+    """In a process of the crew: its share of the requests."""
+
+    async def all_at_once() -> list[RequestRow]:
+        return await asyncio.gather(*(request(batch, number, member) for number in numbers))
+
+    raise_file_limit()
+    run_loop(warm_up(batch))
+    without_gc()
+    member.meet()
+    began = time.perf_counter()
+    rows = run_loop(all_at_once())
+    return _BatchShare(rows, began, time.perf_counter())
+
+
+# Percent of the requests of every repetition that must succeed for a batch to count as carried.
+CARRIED_PERCENT = 95
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSummary:
+    """One batch. Latencies are seconds, by nearest rank over the requests that succeeded; None if none did.
+
+    Attributes:
+        mode: `ws` or `http`.
+        num_requests: How many began together.
+        wait_seconds: What each step asked for.
+        repetition: From 1.
+        successful, failed: How the requests ended.
+        error_rate: `failed` as a share of all.
+        total_wall_time: Seconds from the first beginning to the last end.
+        requests_per_second: Successful requests by wall time.
+        effective_concurrency: Sum of the successful requests' total latencies by wall time: how many were under
+            way on average.
+        unique_pids, unique_sessions, unique_hosts: How many different ones the environment named.
+        hosts: How many of the successful requests each host had (`RequestRow.host`). Not in `summary.csv`.
+    """
+
+    mode: str
+    num_requests: int
+    wait_seconds: float
+    repetition: int
+    successful: int
+    failed: int
+    error_rate: float
+    total_wall_time: float
+    connect_p50: float | None
+    connect_p95: float | None
+    connect_p99: float | None
+    reset_p50: float | None
+    reset_p95: float | None
+    reset_p99: float | None
+    step_p50: float | None
+    step_p95: float | None
+    step_p99: float | None
+    total_p50: float | None
+    total_p90: float | None
+    total_p95: float | None
+    total_p99: float | None
+    requests_per_second: float
+    effective_concurrency: float
+    unique_pids: int
+    unique_sessions: int
+    unique_hosts: int
+    hosts: Mapping[str, int] = field(default_factory=dict, metadata={"written": False})
+
+    @classmethod
+    def columns(cls) -> list[str]:
+        """The header of `summary.csv`."""
+        return [field.name for field in fields(cls) if field.metadata.get("written", True)]
+
+    @property
+    def host_spread(self) -> float | None:
+        """By how much the fullest and the emptiest host lie apart, as a share of their mean; None without hosts."""
+        if not self.hosts:
+            return None
+        return (max(self.hosts.values()) - min(self.hosts.values())) * len(self.hosts) / sum(self.hosts.values())
+
+
+def summarize(rows: Sequence[RequestRow], wall_s: float, repetition: int) -> BatchSummary:
+    """Sums a batch up.
+
+    Args:
+        rows: Its requests, at least one, all of one mode, size and wait.
+        wall_s: Its duration, above 0.
+        repetition: Which time this batch was done, from 1.
+    """
+    good = [row for row in rows if row.success]
+    connect = quantiles_of(row.connect_latency for row in good)
+    reset = quantiles_of(row.reset_latency for row in good)
+    step = quantiles_of(row.step_latency for row in good)
+    total = quantiles_of(row.total_latency for row in good)
+    return BatchSummary(
+        mode=rows[0].mode,
+        num_requests=len(rows),
+        wait_seconds=rows[0].wait_requested or 0.0,
+        repetition=repetition,
+        successful=len(good),
+        failed=len(rows) - len(good),
+        error_rate=(len(rows) - len(good)) / len(rows),
+        total_wall_time=wall_s,
+        connect_p50=connect.p50,
+        connect_p95=connect.p95,
+        connect_p99=connect.p99,
+        reset_p50=reset.p50,
+        reset_p95=reset.p95,
+        reset_p99=reset.p99,
+        step_p50=step.p50,
+        step_p95=step.p95,
+        step_p99=step.p99,
+        total_p50=total.p50,
+        total_p90=total.p90,
+        total_p95=total.p95,
+        total_p99=total.p99,
+        requests_per_second=len(good) / wall_s,
+        effective_concurrency=sum(row.total_latency or 0.0 for row in good) / wall_s,
+        unique_pids=len({row.pid for row in good} - {None}),
+        unique_sessions=len({row.session_hash for row in good} - {None}),
+        unique_hosts=len({row.host_url for row in good} - {None}),
+        hosts=dict(sorted(Counter(row.host for row in good if row.host is not None).items())),
+    )
+
+
+def max_batch(summaries: Iterable[BatchSummary]) -> int:
+    """The largest number of requests of which at least 95 % succeeded in every repetition.
+
+    Args:
+        summaries: Batches of one mode and one wait.
+
+    Returns:
+        0 if there is no such number.
+    """
+    carried: defaultdict[int, bool] = defaultdict(lambda: True)
+    for summary in summaries:
+        carried[summary.num_requests] &= 100 * summary.successful >= CARRIED_PERCENT * summary.num_requests
+    return max((size for size, holds in carried.items() if holds), default=0)
+
+
+def error_counts(rows: Iterable[RequestRow]) -> Counter[tuple[str, str]]:
+    """How often each error came, by type and message."""
+    return Counter((row.error_type or "", row.error_message or "") for row in rows if not row.success)
+
+
+def write_summaries(file: IO[str], summaries: Iterable[BatchSummary]) -> None:
+    """Writes CSV with a header; what was not measured is an empty cell."""
+    table = csv.DictWriter(file, BatchSummary.columns(), lineterminator="\n")
+    table.writeheader()
+    for summary in summaries:
+        values = asdict(summary)
+        table.writerow({key: _rounded_cell(values[key]) for key in BatchSummary.columns()})
+
+
+def _rounded_cell(value: object) -> object:
+    return round(value, 6) if isinstance(value, float) else value

@@ -1,0 +1,442 @@
+"""What a step costs: each session steps again as soon as it has its answer."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
+from statistics import fmean
+from typing import Any, Protocol
+
+from .._statistics import nearest_rank
+from .._tuning import raise_file_limit
+from ..client import GenericEnvClient
+from ..client.vector import VectorEnvClient
+from ..errors import LaunchFailed, OpenEnvError
+from ..types import StepResult
+from .load import LoadCounts, LoadProcess, check_share, run_load, run_loop, split_evenly
+from .served import Floor
+
+
+@dataclass(slots=True)
+class StepCost:
+    """What was measured. Latencies are seconds, by nearest rank.
+
+    Attributes:
+        sessions: How many stepped to the end.
+        failed: How many did not.
+        errors: How often each error came, by type and message.
+        steps: Steps answered.
+        resets: Episodes that ended and were followed by a reset; its time and CPU count too.
+        seconds: Duration.
+        steps_per_second: `steps` by `seconds`.
+        p50, p99: Latency of a step; of a batch of them, where they went as batches.
+        server_us_per_step: CPU microseconds of the server's processes; None if they are not known.
+        client_us_per_step: CPU microseconds of the load's processes.
+        kib_per_session: By how much the server's resident memory grew for each session, read when all had done a
+            few steps and none had anything to do; None if it is not known, or too few to tell.
+    """
+
+    sessions: int
+    failed: int
+    errors: dict[str, int]
+    steps: int
+    resets: int
+    seconds: float
+    steps_per_second: float
+    p50: float | None
+    p99: float | None
+    server_us_per_step: float | None
+    client_us_per_step: float | None
+    kib_per_session: float | None = None
+
+    @property
+    def us_per_step(self) -> float | None:
+        """CPU microseconds of both sides; None if those of one are not known."""
+        if self.server_us_per_step is None or self.client_us_per_step is None:
+            return None
+        return self.server_us_per_step + self.client_us_per_step
+
+
+def mean_cost(trials: Sequence[StepCost]) -> StepCost:
+    """Several trials as one: counts are sums, figures are means of those trials that have them.
+
+    Args:
+        trials: At least one, all of one loop.
+    """
+    return StepCost(
+        sessions=min(trial.sessions for trial in trials),
+        failed=sum(trial.failed for trial in trials),
+        errors=dict(sum((Counter(trial.errors) for trial in trials), Counter[str]())),
+        steps=sum(trial.steps for trial in trials),
+        resets=sum(trial.resets for trial in trials),
+        seconds=sum(trial.seconds for trial in trials),
+        steps_per_second=fmean(trial.steps_per_second for trial in trials),
+        p50=_mean(trial.p50 for trial in trials),
+        p99=_mean(trial.p99 for trial in trials),
+        server_us_per_step=_mean(trial.server_us_per_step for trial in trials),
+        client_us_per_step=_mean(trial.client_us_per_step for trial in trials),
+        kib_per_session=_mean(trial.kib_per_session for trial in trials),
+    )
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    there = [value for value in values if value is not None]
+    return fmean(there) if there else None
+
+
+# Steps of each session before the measurement: buffers and caches are then as large as they get.
+WARM_UP = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedLoop:
+    """A closed loop.
+
+    Attributes:
+        url: Address of the server, in any form that `EnvClient` takes.
+        sessions: How many step at the same time.
+        duration_s: For how long.
+        action: What each step does.
+        timeout_s: Seconds for each call.
+        vector: All sessions of a process go through one `VectorEnvClient`, a batch a step.
+        connections: Of each such client; one for each worker that shall have work.
+    """
+
+    url: str
+    sessions: int
+    duration_s: float
+    action: Mapping[str, Any]
+    timeout_s: float = 60.0
+    vector: bool = False
+    connections: int = 1
+
+
+@dataclass(slots=True)
+class LoopShare:
+    """What one process of the load has done.
+
+    Attributes:
+        latencies: Seconds of every call, which is one step or one batch of them.
+        steps: Steps answered.
+        resets: Episodes that ended and were followed by a reset.
+        errors: How often each error came, by type and message.
+        sessions: How many stepped to the end.
+        seconds: Duration.
+        cpu_s: CPU time of the process.
+    """
+
+    latencies: array[float] = field(default_factory=lambda: array("d"))
+    steps: int = 0
+    resets: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+    sessions: int = 0
+    seconds: float = 0.0
+    cpu_s: float = 0.0
+
+    def note(self, error: OpenEnvError) -> None:
+        """Counts an error."""
+        self.errors[f"{type(error).__name__}: {error.message}"] += 1
+
+    def begin(self) -> None:
+        """What was done so far was the warm-up."""
+        self.latencies, self.steps, self.resets = array("d"), 0, 0
+
+
+class Stepper(Protocol):
+    """Some of the sessions of a closed loop. Failures are counted and end nothing else."""
+
+    @property
+    def alive(self) -> int:
+        """How many of its sessions step still."""
+
+    async def prepare(self, places: asyncio.Semaphore) -> None:
+        """Connects, resets and warms up; holds one of the places meanwhile."""
+
+    async def step_until(self, end: float) -> None:
+        """Steps until the clock has reached `end`, and waits for the last answer."""
+
+    async def close(self) -> None:
+        """Ends its sessions."""
+
+
+class SessionStepper:
+    """One session with a client of its own. Its first failure ends it."""
+
+    def __init__(self, loop: ClosedLoop, part: LoopShare, member: LoadProcess):
+        self._part = part
+        self._member = member
+        self._action = dict(loop.action)
+        self._client = GenericEnvClient(loop.url, connect_timeout_s=loop.timeout_s, message_timeout_s=loop.timeout_s)
+        self.alive = 1
+
+    async def prepare(self, places: asyncio.Semaphore) -> None:
+        async with places:
+            try:
+                await self._client.reset()
+            except OpenEnvError as error:
+                self._fail(error)
+            else:
+                self._member.count("connected")
+                left = iter(range(WARM_UP))
+                await self._steps(lambda: next(left, None) is not None)
+
+    async def step_until(self, end: float) -> None:
+        await self._steps(lambda: time.perf_counter() < end)
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def _steps(self, more: Callable[[], bool]) -> None:
+        part, step, action, clock = self._part, self._client.step, self._action, time.perf_counter
+        note = part.latencies.append
+        try:
+            while self.alive and more():
+                sent = clock()
+                result = await step(action)
+                note(clock() - sent)
+                part.steps += 1
+                if result.done:
+                    await self._client.reset()
+                    part.resets += 1
+        except OpenEnvError as error:
+            self._fail(error)
+
+    def _fail(self, error: OpenEnvError) -> None:
+        self.alive = 0
+        self._part.note(error)
+        self._member.count("failed")
+
+
+class VectorStepper:
+    """The sessions of one `VectorEnvClient`. One that has failed once counts as failed, though it steps on."""
+
+    def __init__(self, loop: ClosedLoop, part: LoopShare, member: LoadProcess, sessions: int):
+        self._part = part
+        self._member = member
+        self._sessions = sessions
+        self._actions = [dict(loop.action)] * sessions
+        self._failed: set[int] = set()
+        # Episodes that are over: their next step is a reset.
+        self._over = 0
+        self._client = VectorEnvClient(
+            GenericEnvClient,
+            base_url=loop.url,
+            num_envs=sessions,
+            connections=min(loop.connections, sessions),
+            autoreset_mode="next_step",
+            connect_timeout_s=loop.timeout_s,
+            message_timeout_s=loop.timeout_s,
+        )
+
+    @property
+    def alive(self) -> int:
+        return self._sessions - len(self._failed)
+
+    async def prepare(self, places: asyncio.Semaphore) -> None:
+        async with places:
+            try:
+                self._count(await self._client.reset())
+            except OpenEnvError as error:
+                for number in range(self._sessions):
+                    self._fail(number, error)
+            for _ in range(self.alive):
+                self._member.count("connected")
+            left = iter(range(WARM_UP))
+            await self._steps(lambda: next(left, None) is not None)
+
+    async def step_until(self, end: float) -> None:
+        await self._steps(lambda: time.perf_counter() < end)
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def _steps(self, more: Callable[[], bool]) -> None:
+        part, step, actions, clock = self._part, self._client.step, self._actions, time.perf_counter
+        while self.alive and more():
+            sent = clock()
+            results = await step(actions)
+            part.latencies.append(clock() - sent)
+            part.steps += self._count(results) - self._over
+            part.resets += self._over
+            self._over = sum(result.done for result in results)
+
+    def _count(self, results: Sequence[StepResult[Any]]) -> int:
+        """How many of the results are none of a failure."""
+        failures = [(number, result.error) for number, result in enumerate(results) if result.error is not None]
+        for number, error in failures:
+            self._fail(number, error)
+        return len(results) - len(failures)
+
+    def _fail(self, number: int, error: OpenEnvError) -> None:
+        if number not in self._failed:
+            self._failed.add(number)
+            self._part.note(error)
+            self._member.count("failed")
+
+
+# Connections opened at one time, so that none of them waits long enough to fail.
+CONNECTING = 64
+# Below so many sessions, what a server allocates once outweighs what it allocates for each.
+MEMORY_SESSIONS = 256
+
+
+class Metered(Protocol):
+    """A server whose use of the machine can be read."""
+
+    def cpu_seconds(self) -> float:
+        """CPU time used so far."""
+
+    def resident_bytes(self) -> int:
+        """Resident memory now."""
+
+
+class _Meter:
+    """Reads a server at the meetings of the load: when all sessions are connected and idle, before and after."""
+
+    def __init__(self, server: Metered | None):
+        self._server = server
+        self._cpu: list[float] = []
+        self._bytes = [server.resident_bytes()] if server is not None else []
+
+    def read(self, _: int) -> None:
+        if self._server is not None:
+            self._cpu.append(self._server.cpu_seconds())
+            self._bytes.append(self._server.resident_bytes())
+
+    def us_per_step(self, steps: int) -> float | None:
+        return 1e6 * (self._cpu[1] - self._cpu[0]) / steps if self._cpu else None
+
+    def kib_per_session(self, sessions: int) -> float | None:
+        if not self._bytes or sessions < MEMORY_SESSIONS:
+            return None
+        return max(0, self._bytes[1] - self._bytes[0]) / 1024 / sessions
+
+
+def measure_steps(
+    loop: ClosedLoop,
+    processes: int = 1,
+    server: Metered | None = None,
+    progress: Callable[[LoadCounts], None] = lambda counts: None,
+) -> StepCost:
+    """Runs a closed loop.
+
+    Args:
+        loop: What to do.
+        processes: Among which the sessions are shared out.
+        server: What serves, for its CPU time and memory.
+        progress: Called about ten times a second.
+
+    Raises:
+        UsageError: The processes cannot have as many sessions open.
+        LaunchFailed: No session could be opened, or none ended a step; the message says why.
+    """
+    check_share(loop.sessions, processes, raise_file_limit())
+    meter = _Meter(server)
+    shares = [len(numbers) for numbers in split_evenly(loop.sessions, processes)]
+    parts = run_load(partial(_step_along, loop), shares, at_meeting=meter.read, progress=progress)
+    errors = sum((part.errors for part in parts), Counter[str]())
+    steps, sessions = sum(part.steps for part in parts), sum(part.sessions for part in parts)
+    if not steps:
+        raise LaunchFailed(f"no step was answered: {'; '.join(errors) or f'not within {loop.duration_s:g} s'}")
+    latencies = sorted(latency for part in parts for latency in part.latencies)
+    seconds = max(part.seconds for part in parts)
+    return StepCost(
+        sessions=sessions,
+        failed=loop.sessions - sessions,
+        errors=dict(errors),
+        steps=steps,
+        resets=sum(part.resets for part in parts),
+        seconds=seconds,
+        steps_per_second=steps / seconds,
+        p50=nearest_rank(latencies, 0.50),
+        p99=nearest_rank(latencies, 0.99),
+        server_us_per_step=meter.us_per_step(steps),
+        client_us_per_step=1e6 * sum(part.cpu_s for part in parts) / steps,
+        kib_per_session=meter.kib_per_session(loop.sessions),
+    )
+
+
+def _step_along(loop: ClosedLoop, member: LoadProcess, sessions: int) -> LoopShare:
+    """In a process of the crew: its share of the sessions."""
+    raise_file_limit()
+    # Collections go on, as in a trainer, but have nothing to do with the modules of this process.
+    gc.freeze()
+    return run_loop(_measure(loop, member, sessions))
+
+
+async def _measure(loop: ClosedLoop, member: LoadProcess, sessions: int) -> LoopShare:
+    part = LoopShare()
+    places = asyncio.Semaphore(CONNECTING)
+    steppers: list[Stepper]
+    if loop.vector:
+        steppers = [VectorStepper(loop, part, member, sessions)]
+    else:
+        steppers = [SessionStepper(loop, part, member) for _ in range(sessions)]
+    await asyncio.gather(*(stepper.prepare(places) for stepper in steppers))
+    part.begin()
+    member.meet()
+    began, cpu = time.perf_counter(), time.process_time()
+    await asyncio.gather(*(stepper.step_until(began + loop.duration_s) for stepper in steppers))
+    part.seconds, part.cpu_s = time.perf_counter() - began, time.process_time() - cpu
+    member.meet()
+    part.sessions = sum(stepper.alive for stepper in steppers)
+    await asyncio.gather(*(stepper.close() for stepper in steppers))
+    return part
+
+
+@dataclass(slots=True)
+class Trials:
+    """What came of it.
+
+    Attributes:
+        server: One a trial.
+        floor: Of the empty server, one a trial; none if it was not asked for.
+    """
+
+    server: list[StepCost] = field(default_factory=list)
+    floor: list[StepCost] = field(default_factory=list)
+
+
+def measure_trials(
+    loop: ClosedLoop,
+    trials: int,
+    processes: int,
+    server: Metered | None,
+    *,
+    floor: bool = False,
+    stage: Callable[[str], None] = lambda text: None,
+) -> Trials:
+    """Measures, turn and turn about.
+
+    Args:
+        loop: What to do. The floor is always that of single steps.
+        trials: How often.
+        processes: Among which the sessions are shared out.
+        server: What serves, for its CPU time and memory.
+        floor: Whether to put the same load on an empty server on this machine.
+        stage: Called with a sentence when something begins.
+
+    Raises:
+        UsageError, LaunchFailed: As `measure_steps`.
+    """
+    found = Trials()
+    what = f"{loop.sessions:,} sessions step for {loop.duration_s:g} s"
+    with Floor() if floor else nullcontext() as empty:
+        for number in range(1, trials + 1):
+            which = f", trial {number} of {trials}" if trials > 1 else ""
+            stage(what + which)
+            cost = measure_steps(loop, processes, server)
+            # A server keeps the memory that sessions have given back: only the first trial sees it grow.
+            found.server.append(cost if number == 1 else replace(cost, kib_per_session=None))
+            if empty is not None:
+                stage(f"the floor: {what}{which}")
+                at_floor = replace(loop, url=empty.url, action={}, vector=False)
+                found.floor.append(measure_steps(at_floor, processes, empty))
+    return found

@@ -1,0 +1,326 @@
+"""Spaces of the Hub: what `openenv push`, `fork` and `pull` do with them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import OpenEnvError, UsageError
+from ..providers.redaction import KEYS, redact
+from ..settings import variable_here
+from .build import project_of
+from .progress import Progress, message_on_interrupt
+
+if TYPE_CHECKING:
+    from ..project import Project
+    from ..project.hub import Published, SpaceRequest, Stage
+
+
+def to_spaces(directory: Path, given: Mapping[str, Any]) -> None:
+    """Pushes a project to one Space or several, and says where they are."""
+    from ..project.hub import Hub, SpaceRequest
+
+    project = project_of(directory)
+    request = SpaceRequest(
+        repo_id=given["repo_id"],
+        base_image=given["base_image"],
+        interface=given["interface"] is not False,
+        private=given["private"],
+        create_pr=given["create_pr"],
+        exclude=given["exclude"],
+        delete=tuple(given["delete"]),
+        hardware=given["hardware"],
+        count=given["count"],
+        variables=pairs("--env-var", given["env_vars"]),
+        secrets=pairs("--secret", given["secrets"]),
+        check=not given["no_check"],
+    )
+    with message_on_interrupt(_INTERRUPTED), Progress() as progress:
+        warn_of_secrets(given["secrets"], progress)
+        if not given["dry_run"]:
+            Hub().check_token()  # before what takes long
+        if request.check:
+            _check(project, progress)
+        if given["dry_run"]:
+            _rehearse(project, request, given["as_json"], progress)
+            return
+        published, stage = _push(project, request, progress, given["as_json"])
+    _tell(published, stage, request, given["as_json"])
+    if any(each.error is not None for each in published):
+        sys.exit(1)
+
+
+_INTERRUPTED = (
+    "interrupted: each Space has all files of this push or, as before, none; the same command may be run again"
+)
+
+
+def pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
+    """Names with their values, as they are given on a command line; a name alone has the value that it has here.
+
+    Raises:
+        UsageError: It is not set here; or it is given twice.
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        name, given, value = text.partition("=")
+        here = value if given else variable_here(name)
+        if not name or here is None:
+            raise UsageError(f"{option} {redact(name, ())}: it is not set here; set it, or write {option} NAME=VALUE")
+        if found.setdefault(name, here) != here:
+            raise UsageError(f"{option} {name} is given twice, with two values: leave out one")
+    return found
+
+
+def warn_of_secrets(texts: Sequence[str], progress: Progress) -> None:
+    """Says what is wrong with secrets whose values are on the command line."""
+    if any("=" in text for text in texts):
+        progress.say("others on this machine can read a command line: --secret NAME takes the variable from here")
+
+
+def _check(project: Project, progress: Progress) -> None:
+    """The static checks: only what fails keeps from publishing."""
+    from ..project.checks import Level, Outcome
+    from ..project.checks.examination import examine
+    from ..project.checks.findings import InternalFault
+
+    progress.show("checking", 0, 0)
+    try:
+        report = examine(str(project.folder), Level.STATIC, begun=lambda name: progress.show("checking", 0, 0, name))
+    except InternalFault as fault:
+        progress.say(f"not checked: {fault}")
+        return
+    seen = [each for each in report.findings if each.outcome in {Outcome.FAIL, Outcome.WARNING}]
+    for each in seen:
+        progress.say(f"{each.outcome.value}: {each.check}: {each.saw}" + (f"; {each.mend}" if each.mend else ""))
+    failed = [each.check for each in seen if each.outcome is Outcome.FAIL]
+    if failed:
+        raise UsageError(
+            f"nothing was pushed, for {', '.join(failed)} failed: mend it (openenv validate --level static), or push "
+            "with --no-check"
+        )
+
+
+def _push(
+    project: Project, request: SpaceRequest, progress: Progress, as_json: bool
+) -> tuple[list[Published], Stage]:
+    from ..project.hub import Stage, push
+
+    done = 0
+
+    def heard(each: Published) -> None:
+        nonlocal done
+        done += 1
+        if request.count > 1:
+            progress.show("pushing", done, request.count, f"{each.name}{': failed' if each.error else ''}")
+
+    progress.show("staging", 0, 0)
+    stage = Stage.of(project, request)
+    progress.show("pushing", 0, request.count)
+    try:
+        return push(project, request, say=progress.say, heard=heard, stage=stage), stage
+    except OpenEnvError as error:
+        if as_json:
+            click.echo(json.dumps({"pushed": False, "spaces": [], "error": error.facts()}, indent=2))
+        raise
+
+
+def _rehearse(project: Project, request: SpaceRequest, as_json: bool, progress: Progress) -> None:
+    """Says what would be pushed; the Hub is not asked."""
+    from ..project.hub import Stage
+    from ..project.hub.push import names_of, variables_of
+
+    stage = Stage.of(project, request)
+    for note in stage.notes:
+        progress.say(note)
+    names = [str(name) for name in names_of(project, request, "YOU")]
+    variables = sorted(variables_of(project.manifest).keys() | request.variables.keys())
+    if as_json:
+        document = {
+            "pushed": False,
+            "spaces": [{"name": name} for name in names],
+            "files": sorted(stage.files),
+            "bytes": stage.size,
+            "variables": variables,
+            "secrets": sorted(request.secrets),
+        }
+        click.echo(json.dumps(document, indent=2))
+        return
+    click.echo(f"would push {len(stage.files)} files ({stage.size / 1000:,.0f} kB) to {', '.join(names)}:")
+    for path, source in stage.files.items():
+        click.echo(f"  {path}{'' if isinstance(source, Path) else '  (made or changed for the Space)'}")
+
+
+def _tell(published: Sequence[Published], stage: Stage, request: SpaceRequest, as_json: bool) -> None:
+    if as_json:
+        good = all(each.error is None for each in published)
+        spaces = [_document(each) for each in published]
+        document = {"pushed": good, "files": len(stage.files), "bytes": stage.size, "spaces": spaces}
+        click.echo(json.dumps(document, indent=2))
+    for each in published:
+        if each.error is not None:
+            click.echo(f"{click.style('error:', fg='red')} {each.name}: {each.error.message}", err=True)
+        elif not as_json:
+            click.echo("\n".join(_lines(each, request)))
+    failed = [each for each in published if each.error is not None]
+    if failed:
+        click.echo(f"{len(published) - len(failed)} of {len(published)} Spaces were pushed", err=True)
+
+
+def _document(each: Published) -> dict[str, Any]:
+    return {
+        "name": str(each.name),
+        "page": each.page,
+        "url": each.url,
+        "created": each.created,
+        "changed": each.changed,
+        "commit": each.commit,
+        "pull_request": each.pull_request,
+        "error": each.error.facts() if each.error is not None else None,
+        "next": [] if each.error else [f"openenv validate --url {each.url}", f'EnvClient("{each.url}")'],
+    }
+
+
+def _lines(each: Published, request: SpaceRequest) -> list[str]:
+    if each.pull_request is not None:
+        return [f"opened a pull request at {each.name}: {each.pull_request}"]
+    what = "made" if each.created else "pushed to" if each.changed else "nothing has changed at"
+    token = ", api_key=TOKEN" if request.private else ""
+    return [
+        f"{what} {each.name}: {each.page}",
+        f"  served at {each.url} when the Hub has built it, which takes some minutes",
+        f"  check it:  openenv validate --url {each.url}",
+        f'  use it:    EnvClient("{each.url}"{token})'
+        + ("  with a token of the Hub that may read it" if token else ""),
+        *([] if request.private or KEYS in request.secrets else [_OPEN]),
+    ]
+
+
+_OPEN = f"  anybody can use it, unless it asks for a key: --secret {KEYS}"
+
+
+@click.command(short_help="Copy a Space of the Hub to an account of yours.")
+@click.argument("space", metavar="OWNER/SPACE")
+@click.option("-r", "--repo-id", metavar="[OWNER/]NAME", help="Name of the copy. [default: yours, of the same name]")
+@click.option("--private", is_flag=True, help="Make the copy private. [default: as the original]")
+@click.option(
+    "-e",
+    "--set-env",
+    "variables",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="Variable of the copy, for all to read.",
+)
+@click.option(
+    "-s",
+    "--set-secret",
+    "--secret",
+    "secrets",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="Secret of the copy; NAME takes it from here.",
+)
+@click.option("-H", "--hardware", metavar="NAME", help="Hardware of the copy, as cpu-basic or t4-medium.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document about the copy.")
+def fork(
+    space: str,
+    repo_id: str | None,
+    private: bool,
+    variables: Sequence[str],
+    secrets: Sequence[str],
+    hardware: str | None,
+    as_json: bool,
+) -> None:
+    """Copies a Space of the Hugging Face Hub, with its history and its variables, on the Hub itself: nothing is
+    downloaded. Secrets are not copied. (Extra `hub`.)
+
+    \b
+    Examples:
+      openenv fork openenv/echo_env
+      openenv fork openenv/echo_env -r my-org/echo --private -e LEVEL=3 -s MODEL_KEY -H cpu-upgrade
+    """
+    from ..project.hub import fork as fork_space
+
+    with message_on_interrupt(f"interrupted: look whether the copy of {space} is there"), Progress() as progress:
+        warn_of_secrets(secrets, progress)
+        progress.show(f"copying {space}", 0, 0)
+        copy = fork_space(
+            space,
+            repo_id,
+            private=private,
+            hardware=hardware,
+            variables=pairs("--set-env", variables),
+            secrets=pairs("--secret", secrets),
+            say=progress.say,
+        )
+        for note in copy.notes:
+            progress.say(note)
+    if as_json:
+        document = {
+            "source": space,
+            "name": str(copy.name),
+            "page": copy.page,
+            "url": copy.url,
+            "next": [f"openenv validate --url {copy.url}", f"openenv pull {copy.name}"],
+        }
+        click.echo(json.dumps(document, indent=2))
+        return
+    click.echo(f"copied {space} to {copy.name}: {copy.page}")
+    click.echo(f"  served at {copy.url} when the Hub has built it, which takes some minutes")
+    click.echo(f"  check it:   openenv validate --url {copy.url}")
+    click.echo(f"  change it:  openenv pull {copy.name}")
+
+
+@click.command(short_help="Fetch the project of a Space of the Hub.")
+@click.argument("space", metavar="OWNER/SPACE")
+@click.option(
+    "-o",
+    "--output-dir",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="The project's folder, which must not exist yet. [default: one here of the Space's name]",
+)
+@click.option("--revision", metavar="NAME", help="Branch, tag, commit or refs/pr/NUMBER. [default: the newest]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document about the project.")
+def pull(space: str, output_dir: Path | None, revision: str | None, as_json: bool) -> None:
+    """Fetches the files of a Space of the Hugging Face Hub into a new folder, as a project. Nothing of them is
+    executed: read them before you serve them. Public Spaces need no token. (Extra `hub`.)
+
+    \b
+    Examples:
+      openenv pull openenv/echo_env
+      openenv pull my-org/echo --output-dir envs/echo --revision refs/pr/2
+    """
+    from ..project.hub import pull as pull_space
+
+    with message_on_interrupt("interrupted: nothing was kept"), Progress() as progress:
+        progress.show(f"fetching {space}", 0, 0)
+        pulled = pull_space(space, output_dir, revision=revision, say=progress.say)
+    folder = _shown(pulled.folder)
+    commands = [f"pip install -e {folder}", f"openenv serve {folder}", f"openenv validate {folder}"]
+    if as_json:
+        document = {
+            "name": str(pulled.name),
+            "folder": str(pulled.folder),
+            "commit": pulled.commit,
+            "files": pulled.files,
+            "next": commands,
+        }
+        click.echo(json.dumps(document, indent=2))
+        return
+    click.echo(f"fetched {pulled.name} into {folder}: {pulled.files} files of commit {pulled.commit[:8]}. Next:")
+    for command in commands:
+        click.echo(f"  {command}")
+
+
+def _shown(folder: Path) -> str:
+    """A folder as a command takes it, from here."""
+    here = Path.cwd()
+    shown = folder.relative_to(here) if folder.is_relative_to(here) else folder
+    return shlex.quote(str(shown))

@@ -1,0 +1,400 @@
+"""What every client does about its session: start the server, connect, open, replace, fork and close."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from weakref import WeakSet
+
+from .._asyncio import on_thread
+from .._exceptions import add_cleanup_note
+from ..errors import (
+    ConnectionFailed,
+    ConnectionLost,
+    ConnectTimeout,
+    Draining,
+    ProtocolViolation,
+    ProviderFailed,
+    SessionLost,
+    UsageError,
+)
+from . import memory, websocket
+from .connection import ClientConnectionV1, ClientConnectionV2, ClientSession, Receiver, Transport, dial
+from .endpoints import ANY_SERVER, Affinity, Endpoint, Endpoints, Headers
+from .portal import LoopBound
+from .session import ResumableSession, Resumption, SessionRef
+
+if TYPE_CHECKING:
+    from .env_client import EnvClient
+    from .recorded import RecordedClientSession
+
+Urls = str | Sequence[str]
+"""The address of a server, or those of several that do the same."""
+
+
+class ManagedServer:
+    """What a client needs of a provider. Its calls block; `stop` may come while another thread starts.
+
+    Args:
+        start: Starts the server, or several, and returns the address or addresses; None where it runs already.
+        ready: Waits until the server at an address is ready.
+        stop: Stops the server, whatever has become of it.
+        url: Its address, where it runs already.
+        provider: Whose it is.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[], Urls] | None,
+        ready: Callable[[Urls], None] | None,
+        stop: Callable[[], object],
+        url: Urls | None = None,
+        provider: Any = None,
+    ):
+        self.url = url
+        self.provider = provider
+        self._start = start
+        self._ready = ready
+        self._stop = stop
+        self._starting = Lock()
+        self._attempt: object = None
+        self._running = url is not None
+        self._owner = os.getpid()
+
+    def start(self) -> Urls:
+        """The address of the server, which is ready.
+
+        Raises:
+            SessionLost: It was stopped meanwhile, or its owner has stopped it before.
+            Exception: Whatever the provider raised; its server is stopped.
+        """
+        with self._starting:
+            return self._started() if self.url is None else self.url
+
+    def stop(self) -> None:
+        """Stops the server, if it runs or is being started."""
+        running, self._running = self._running, False
+        self._attempt = self.url = None
+        if running and os.getpid() == self._owner:  # a fork leaves it to its parent
+            self._stop()
+
+    def hand_over(self) -> ManagedServer:
+        """The same server for another owner, who only stops it."""
+        url, self.url, self._running = self.url, None, False
+        return ManagedServer(None, None, self._stop, url, self.provider)
+
+    def _started(self) -> Urls:
+        if self._start is None:
+            raise SessionLost("this client was closed, and its provider has stopped the server: make a new client")
+        attempt = self._attempt = object()
+        self._running, self._owner = True, os.getpid()
+        try:
+            url = self._start()
+            self._check(attempt)
+            if self._ready is not None:
+                self._ready(url)
+            self.url = url
+            self._check(attempt)  # after that, whoever stops it finds it running
+        except BaseException as error:
+            self._running, self.url = False, None
+            with add_cleanup_note(error):
+                self._stop()
+            raise
+        return url
+
+    def _check(self, attempt: object) -> None:
+        if self._attempt is not attempt:
+            raise SessionLost("this client was closed while its server was being started")
+
+
+def managed_server_of(provider: Any, url: Urls | None) -> ManagedServer:
+    """How a client has its server from a provider that was handed to it.
+
+    Args:
+        provider: With `start`, `wait_for_ready` and `stop` (a `RuntimeProvider`), or `stop_container` (a
+            `ContainerProvider`).
+        url: The address, where the provider has started the server already.
+
+    Raises:
+        UsageError: It is no provider, or one that needs to be told an image first.
+    """
+    stop = getattr(provider, "stop_container", None) or getattr(provider, "stop", None)
+    if not callable(stop):
+        raise UsageError(f"provider is a {type(provider).__name__}: pass a ContainerProvider or a RuntimeProvider")
+    if url is not None:
+        return ManagedServer(None, None, stop, url, provider)
+    start = getattr(provider, "start", None)
+    if not callable(start) or hasattr(provider, "start_container"):
+        raise UsageError(
+            f"{type(provider).__name__} starts containers, and none was named: "
+            "use from_docker_image(image, provider=...), or give the base_url of one that runs"
+        )
+    if "keyed" in inspect.signature(start).parameters:  # nobody but this client is to use the server
+        start = partial(start, keyed=True)
+    return ManagedServer(start, lambda _: provider.wait_for_ready(), stop, provider=provider)
+
+
+def key_of(provider: Any) -> str | None:
+    """The key that a provider has given its server, if it says so."""
+    key = getattr(provider, "api_key", None)
+    return key if isinstance(key, str) else None
+
+
+T = TypeVar("T")
+
+# What belongs to one connection or process, and is made anew in a copy.
+_NOT_COPIED = ("_resumption", "_held", "_closed", "_others", "_home", "_pid", "_connecting", "_claiming", "_blocking")
+
+
+class BaseClient(LoopBound):
+    """What a client does about its session, but for what is said in it. A subclass sets what is declared here."""
+
+    _app: Any
+    _base_url: str | None
+    _endpoints: Endpoints | None
+    _hosting: ManagedServer | None
+    _client_mode: str
+    _options: websocket.WebSocketOptions
+    _headers_with: Callable[[str | None], Headers]
+    _wait_s: float | None
+    _record: Path | None
+
+    def _set_servers(self, base_url: str | Sequence[str] | None) -> None:
+        """Says where the servers are; None: there are none, but an app."""
+        urls = [base_url] if isinstance(base_url, str) else base_url
+        self._endpoints = None if urls is None else Endpoints(urls)
+        self._base_url = None if urls is None else urls[0].rstrip("/")
+
+    @property
+    def _url(self) -> str | None:
+        """The environment endpoint, of the first server where there are several."""
+        return None if self._endpoints is None else self._endpoints.all[0].url
+
+    def _begin(self) -> None:
+        """Begins without a session."""
+        self._settle()
+        self._resumption = Resumption(self._dial, self._options.connect_timeout_s)
+        self._held: ClientSession | None = None
+        self._closed = False
+        self._others: WeakSet[BaseClient] = WeakSet()
+
+    def _copied(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in _NOT_COPIED}
+
+    async def _connect_async(self) -> Self:
+        await self._open(anew=True)
+        return self
+
+    async def _new_session_async(self) -> Self:
+        connecting = self._connecting
+        async with connecting:
+            self._check_open(connecting)
+            await self._host()
+        other = type(self).__new__(type(self))
+        other.__dict__.update(self._copied() | {"_hosting": None})
+        other._begin()
+        self._others.add(other)
+        return await other._routed(other._connect_async())
+
+    async def _fork_async(self, wait_s: float | None, timeout_s: float | None) -> Self:
+        session = await self._session_for("fork")
+        place = getattr(self._held, "place", None)  # of one that is recorded
+        born = await session.fork(wait_s, timeout_s)
+        try:
+            other = type(self).__new__(type(self))
+            other.__dict__.update(self._copied() | {"_hosting": None})
+            other._begin()
+            await other._routed(other._attach_async(born, session.link.way))
+            if place is not None:
+                cast("RecordedClientSession", other._held).went_on_from(place)
+            return other
+        except BaseException:
+            session.dismiss(born)
+            raise
+
+    async def _attach_async(self, born: SessionRef, way: Affinity) -> Self:
+        """Takes over a session that is there, from the connection that has it."""
+        end = await self._dial(way)
+        if not isinstance(end, ClientConnectionV2):
+            await end.aclose()
+            raise ProtocolViolation("the server spoke protocol v2 before and does so no more")
+        try:
+            end.check = None  # done for the session that it comes from
+            try:
+                async with asyncio.timeout(self._options.connect_timeout_s):
+                    await end.request("attach", born._asdict())
+            except TimeoutError as late:
+                limit = f"{self._options.connect_timeout_s:g} s (connect_timeout_s)"
+                raise ConnectTimeout(f"the fork is there, and did not answer within {limit}") from late
+            self._held = self._session_of(end, born)
+        except BaseException:
+            await end.aclose([born.session])
+            raise
+        return self
+
+    async def _restore_async(self, source: BaseClient, timeout_s: float | None) -> None:
+        other = source._held
+        if other is None or other.linked is None or other.error is not None or other is self._held:
+            which = "itself" if other is not None and other is self._held else "a client without a session"
+            raise UsageError(f"restore from {which}: give a client of the same server that has an episode")
+        session = await self._session_for("fork")
+        mine, its = session.link.way, other.linked.link.way
+        if mine != its:
+            raise UsageError(
+                f"restore from a session of another server or worker process ({its}, and here {mine}): take sessions "
+                "that were forked from one another"
+            )
+        born = other.linked.born
+        assert self._held is not None
+        await self._held.call("restore", {"source": born.session, "token": born.token}, timeout_s)
+
+    async def _session_for(self, capability: str) -> ResumableSession:
+        """The session, on a server that can do more than reset and step. Raises `UsageError` if it cannot."""
+        session = (await self._open()).linked
+        if session is None:
+            raise UsageError(f"{capability} needs protocol v2, and this server speaks v1 only: upgrade it")
+        hello = await session.link.greeting(self._options.connect_timeout_s)
+        known = hello.get("capabilities")
+        if not isinstance(known, list) or capability not in known:
+            version = hello.get("server", "unknown")
+            raise UsageError(f"this server (openenv {version}) does not know {capability}: upgrade it")
+        return session
+
+    async def _disconnect_async(self) -> None:
+        # Another one tells whoever is connecting now that it is of no use any more.
+        self._connecting, self._closed = asyncio.Lock(), True
+        session, self._held, self._home = self._held, None, None
+        if session is not None:
+            await session.aclose()
+
+    async def _close(self) -> None:
+        others, self._others = list(self._others), WeakSet()
+        try:
+            await asyncio.gather(*(other._routed(other._close()) for other in others), return_exceptions=True)
+            await self._disconnect_async()
+        finally:
+            if self._hosting is not None:
+                await on_thread(self._hosting.stop)
+
+    async def _host(self) -> None:
+        """Has the provider start the server, if it does not run."""
+        hosting = self._hosting
+        if hosting is not None and hosting.url is None:
+            self._set_servers(await on_thread(hosting.start, hosting.stop))
+            key = key_of(hosting.provider)  # some are made with the server
+            if key is not None:
+                self._options = replace(self._options, headers=self._headers_with(key))
+
+    async def _open(self, anew: bool = False) -> ClientSession:
+        """The session of this client; with `anew`, a new one in place of one that has ended or is about to."""
+        session = self._held
+        if session is not None and (not anew or (session.error is None and not session.leaving)):
+            return session
+        if self._closed and not anew:
+            raise SessionLost("this client was closed, and its session with it: call reset() for a new one")
+        if self._client_mode == "production":
+            raise UsageError(
+                "in production mode (mode, OPENENV_CLIENT_MODE) servers offer tools and no reset, step or state: "
+                "use MCPToolClient, or mode='simulation'"
+            )
+        self._closed = False
+        connecting = self._connecting
+        async with connecting:
+            self._check_open(connecting)
+            if self._held is session:
+                await self._host()
+                try:
+                    end = await self._dial()
+                except (ConnectionFailed, ProviderFailed):
+                    if session is None or session.error is not None:
+                        raise
+                    return session  # there is no other server: this one serves for as long as it does
+                if isinstance(end, ClientConnectionV2) and end.check is not None:
+                    from .schema_check import await_schema_check
+
+                    await await_schema_check(end, self._options.connect_timeout_s)
+                if connecting is not self._connecting:
+                    await end.aclose()
+                self._check_open(connecting)
+                self._held = self._session_of(end)
+                if session is not None:
+                    await session.aclose()
+            assert self._held is not None
+            return self._held
+
+    def _check_open(self, connecting: asyncio.Lock) -> None:
+        """Raises `SessionLost` where the client was closed since somebody began to connect."""
+        if connecting is not self._connecting:
+            raise SessionLost("this client was closed while it was connecting: call reset() for a new session")
+
+    def _session_of(
+        self, end: ClientConnectionV2 | ClientConnectionV1, born: SessionRef | None = None
+    ) -> ClientSession:
+        session: ClientSession
+        if isinstance(end, ClientConnectionV2):
+            session = ResumableSession(end, self._resumption, self._wait_s, born)
+        else:
+            end.owner, session = self, end
+        if self._record is None:
+            return session
+        from .recorded import RecordedClientSession
+
+        return RecordedClientSession(session, end, self._record)
+
+    async def _dial(self, way: Affinity = ANY_SERVER) -> ClientConnectionV2 | ClientConnectionV1:
+        """A connection to a server: the one that a way leads to, else the one with the fewest of this process."""
+        end = await self._reach(way)
+        if isinstance(end, ClientConnectionV2):
+            from .schema_check import (
+                schema_check_of,  # with all that compares schemas, and not before there is a server
+            )
+
+            end.check = schema_check_of(cast("EnvClient[Any, Any, Any]", self), self._options.connect_timeout_s)
+        return end
+
+    async def _reach(self, way: Affinity) -> ClientConnectionV2 | ClientConnectionV1:
+        if self._endpoints is None:
+            return await dial(partial(memory.connect, self._app), self._options.max_message_bytes)
+        return await self._at_one_of(
+            self._endpoints,
+            way,
+            lambda endpoint: dial(
+                partial(self._transport, endpoint, way.to(endpoint.url)), self._options.max_message_bytes
+            ),
+        )
+
+    async def _at_one_of(self, endpoints: Endpoints, way: Affinity, connect: Callable[[Endpoint], Awaitable[T]]) -> T:
+        """What connecting gives: at the server that a way leads to, else at one after another until it is there."""
+        one = endpoints.at(way.server) if way.server is not None else None
+        tried: list[Endpoint] = []
+        while (endpoint := one or endpoints.pick(tried)) is not None:
+            try:
+                return await connect(endpoint)
+            except (ConnectionFailed, ProviderFailed, Draining):
+                endpoint.failed()
+                tried.append(endpoint)
+                if one is not None or len(tried) == len(endpoints.all):
+                    raise
+        raise AssertionError("there is always one to be tried")
+
+    async def _transport(self, endpoint: Endpoint, url: str, receiver: Callable[[str | None], Receiver]) -> Transport:
+        endpoint.opened()
+        try:
+            transport = await websocket.connect(url, receiver, self._options)
+        except BaseException:
+            endpoint.closed()
+            raise
+        transport.way = transport.way._replace(server=endpoint.url)
+        transport.on_closed(endpoint.closed)
+        return transport
+
+    def _cut(self, reason: str) -> None:
+        if self._held is not None:
+            self._held.error = ConnectionLost(reason)

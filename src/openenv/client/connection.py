@@ -1,0 +1,617 @@
+"""One connection to a server: many sessions with protocol v2, one with v1."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from ..errors import (
+    CapacityError,
+    FactoryFailed,
+    MessageTooLarge,
+    OpenEnvError,
+    ProtocolViolation,
+    SessionLost,
+    StepTimeout,
+)
+from ..protocol import ClientProtocol
+from ..protocol.client import ClientProtocolV2, Event, RequestV2, error_of
+from ..protocol.codecs import Codec, codec_of
+from .endpoints import ANY_SERVER, Affinity
+from .payloads import unwritable_error
+
+if TYPE_CHECKING:
+    from .session import ResumableSession
+
+LATE_S = 0.25
+"""Seconds after a deadline in which the server's own word about it is awaited."""
+# What the protocol allows.
+SHORTEST_S, LONGEST_S = 0.001, 86_400.0
+
+
+def deadline_of(due: float, now: float) -> float:
+    """What is left until a deadline, as the protocol has it."""
+    return min(LONGEST_S, max(SHORTEST_S, due - now))
+
+
+class Receiver(Protocol):
+    """Who gets what comes from a server. Called on the event loop that made the connection."""
+
+    def received(self, frame: bytes) -> None:
+        """One frame has come."""
+
+    def lost(self, error: OpenEnvError) -> None:
+        """The connection has ended; nothing follows."""
+
+
+class Transport(Protocol):
+    """An open connection to a server.
+
+    Attributes:
+        subprotocol: What was agreed on in the handshake; None for protocol v1.
+        way: How its server was reached.
+    """
+
+    @property
+    def subprotocol(self) -> str | None: ...
+
+    @property
+    def way(self) -> Affinity: ...
+
+    def send(self, frame: bytes) -> None:
+        """Sends one frame, as the subprotocol has it: binary or text.
+
+        On a connection that has ended, nothing happens: the receiver knows.
+        """
+
+    def drop(self) -> None:
+        """Closes without waiting for anything: this connection is of no further use."""
+
+    async def aclose(self) -> None:
+        """Closes in good order, within a bounded time. May be called repeatedly."""
+
+
+Connect = Callable[[Callable[[str | None], Receiver]], Awaitable[Transport]]
+"""Opens a connection. The receiver is made when the subprotocol is known, before the first frame is read."""
+
+
+CallKind = Literal["reset", "step", "state", "fork", "restore", "tasks", "mcp"]
+
+
+class ClientSession(Protocol):
+    """One session of an environment, on the event loop that opened it.
+
+    Attributes:
+        error: Why there is no session any more; None while there is one.
+    """
+
+    error: OpenEnvError | None
+
+    @property
+    def leaving(self) -> bool:
+        """Whether its server ends it soon, so that the next episode is better begun elsewhere."""
+
+    @property
+    def linked(self) -> ResumableSession | None:
+        """The session of protocol v2 that it is; None for one of v1, which is all that it is."""
+
+    async def call(self, kind: CallKind, data: Any, timeout_s: float | None) -> dict[str, Any]:
+        """Sends a request and waits for its reply; calls made meanwhile are executed in their order.
+
+        Args:
+            kind: What to do; fork, restore and tasks take protocol v2.
+            data: Arguments of a reset, the action of a step, or the fields of another request; None for state.
+            timeout_s: Seconds to wait; None waits for as long as the connection lasts.
+
+        Returns:
+            An observation with what goes beside it (`observation`, `reward`, `done`, ...), the state's fields, the
+            `result` or `error` of mcp, or the reply to another request.
+
+        Raises:
+            MessageTooLarge: The request is over the limit, and was not sent.
+            StepTimeout: No reply in time. The reply is dropped when it comes, and later calls get their own.
+            OpenEnvError: Whatever the server reported, or `SessionLost` when the session has ended.
+        """
+
+    async def aclose(self) -> None:
+        """Ends the session and its connection, within a bounded time."""
+
+
+Payload = dict[str, Any]
+# No connection that needs heartbeats lasts a day without one, and none needs more than a hundred a second.
+LONGEST_PERIOD_S = 86_400
+SHORTEST_PERIOD_S = 0.01
+
+
+class Waiter(Protocol):
+    """Who hears of a request."""
+
+    def answer(self, payload: Payload, more: bool, /) -> None:
+        """One frame of its reply, and whether more follow."""
+
+    def fail(self, error: OpenEnvError, /) -> None:
+        """The error that is the answer, or that the link ends with; `ClientConnectionV2.error` tells which."""
+
+
+class ReplyFuture(asyncio.Future[Payload]):
+    """The reply of one request. To cancel it is to ask the server to stop the work."""
+
+    request: RequestV2
+
+    def __init__(self, link: ClientConnectionV2):
+        super().__init__(loop=link.loop)
+        self._link = link
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        if not super().cancel(msg):
+            return False
+        self._link.cancel(self.request)
+        return True
+
+    def answer(self, payload: Payload, _more: bool) -> None:
+        if not self.done():
+            self.set_result(payload)
+
+    def fail(self, error: OpenEnvError) -> None:
+        if not self.done():
+            self.set_exception(error)
+
+
+class _Stream:
+    """Who hears each frame of a reply."""
+
+    __slots__ = ("answer", "fail")
+
+    def __init__(self, on_frame: Callable[[Payload, bool], None], on_error: Callable[[OpenEnvError], None]):
+        self.answer = on_frame
+        self.fail = on_error
+
+
+def _ignore(*_: object) -> None:
+    """What nobody waits for."""
+
+
+_IGNORE_REPLY = _Stream(_ignore, _ignore)
+
+
+class ClientConnectionV2:
+    """The client's end of a v2 connection. Belongs to the event loop that made it.
+
+    Args:
+        codec: How its frames are written.
+        max_message_bytes: Largest message that is sent.
+
+    Attributes:
+        error: Why it has ended; None while it lasts.
+        hello: What the server said of itself and its limits; None before it came.
+        draining: The server has announced that it stops: it opens no further session.
+        on_event: Hears of events of sessions, as `(name, fields)`.
+        on_end: Hears why the link has ended, once, after all requests have.
+        check: What is still to be found out before the link is used, once the hello is there; `greeting` awaits it
+            and raises what it raises. None: nothing.
+    """
+
+    def __init__(self, codec: Codec, max_message_bytes: int):
+        self.loop = asyncio.get_running_loop()
+        self.error: OpenEnvError | None = None
+        self.hello: Mapping[str, Any] | None = None
+        self._way = ANY_SERVER
+        self.draining = False
+        self.on_event: Callable[[str, Payload], None] | None = None
+        self.on_end: Callable[[OpenEnvError], None] | None = None
+        self.check: Callable[[ClientConnectionV2], Awaitable[None]] | None = None
+        self._protocol = ClientProtocolV2(codec)
+        self._max_bytes = max_message_bytes
+        self._limit = "max_message_size_mb"
+        self._transport: Transport | None = None
+        self._greeted = asyncio.Event()
+        self._spoken = False
+        self._beat: asyncio.TimerHandle | None = None
+
+    def limit(self, name: str) -> int | None:
+        """One of the limits that the server's hello names; None if it does not, or has not come."""
+        limits = (self.hello or {}).get("limits")
+        limit = limits.get(name) if isinstance(limits, Mapping) else None
+        return limit if isinstance(limit, int) and limit > 0 else None
+
+    @property
+    def way(self) -> Affinity:
+        """What leads back to its server and worker process."""
+        worker = (self.hello or {}).get("worker")
+        return self._way._replace(worker=worker if isinstance(worker, str) else None)
+
+    def begin(self, transport: Transport) -> None:
+        """Takes the connection, whose frames it may have received already."""
+        self._transport, self._way = transport, transport.way
+        if self.error is not None:  # it came together with the answer to the handshake
+            transport.drop()
+
+    async def greeting(self, timeout_s: float) -> Mapping[str, Any]:
+        """What the server says of itself. Raises why the link ended instead, or `ProtocolViolation` for silence."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._greeted.wait()
+        except TimeoutError:
+            self.end(ProtocolViolation(f"the server agreed to protocol v2 and said no hello within {timeout_s:g} s"))
+        if self.error is not None:
+            raise self.error
+        assert self.hello is not None
+        check, self.check = self.check, None
+        if check is not None:
+            await check(self)
+        return self.hello
+
+    def request(self, op: str, fields: Mapping[str, Any]) -> ReplyFuture:
+        """Sends a request.
+
+        Returns:
+            Its reply, or the error that the server answers with or that the link ends with.
+
+        Raises:
+            MessageTooLarge: It is over the limit, and was not sent.
+            OpenEnvError: The link has ended, or the fields cannot be written.
+        """
+        call = ReplyFuture(self)
+        call.request = self.ask(op, fields, call)
+        return call
+
+    def stream(
+        self,
+        op: str,
+        fields: Mapping[str, Any],
+        on_frame: Callable[[Payload, bool], None],
+        on_error: Callable[[OpenEnvError], None],
+    ) -> RequestV2:
+        """Sends a request that is answered by one frame or several. Raises as `request` does.
+
+        Args:
+            op: What to do.
+            fields: The request's other fields.
+            on_frame: Gets each frame as it comes, perhaps before this returns, and whether more follow.
+            on_error: Gets the error that is the answer, or that the link ends with.
+        """
+        return self.ask(op, fields, _Stream(on_frame, on_error))
+
+    def ask(self, op: str, fields: Mapping[str, Any], waiter: Waiter) -> RequestV2:
+        """Sends a request, as `request` does.
+
+        Args:
+            op: What to do.
+            fields: The request's other fields.
+            waiter: Hears of it, perhaps before this returns.
+        """
+        if self.error is not None:
+            raise self.error
+        assert self._transport is not None
+        frame, request = self._protocol.request(op, fields, waiter)
+        if len(frame) > self._max_bytes:
+            self._protocol.withdraw(request)
+            raise MessageTooLarge(
+                f"a message of {len(frame)} bytes is over the limit of {self._max_bytes} ({self._limit})"
+            )
+        self._spoken = True
+        self._transport.send(frame)
+        return request
+
+    def post(self, op: str, fields: Mapping[str, Any]) -> None:
+        """Sends a request whose reply nobody waits for; nothing happens on a link that has ended."""
+        if self.error is None:
+            self.ask(op, fields, _IGNORE_REPLY)
+
+    def cancel(self, request: RequestV2) -> None:
+        """Drops the reply of a request, and asks the server to stop its work."""
+        request.abandoned = True
+        self.post("cancel", {"target": request.id})
+
+    def end(self, error: OpenEnvError) -> None:
+        """Closes at once: the connection is of no further use, for the reason that every request is told."""
+        if self.error is None:
+            self.lost(error)
+            if self._transport is not None:  # else it is still being made
+                self._transport.drop()
+
+    async def aclose(self, sessions: Sequence[str] = ()) -> None:
+        """Closes the connection. What is still asked then fails.
+
+        Args:
+            sessions: Those that it has. They are told to end first: without that, they would wait for their client
+                to come back.
+        """
+        if self._transport is None:
+            return
+        with contextlib.suppress(OpenEnvError):  # the link may end meanwhile
+            self._dismiss([{"op": "close", "session": session} for session in sessions])
+        await self._transport.aclose()
+
+    # What the transport calls.
+
+    def received(self, frame: bytes) -> None:
+        if self.error is not None:
+            return
+        try:
+            message = self._protocol.receive(frame)
+        except ProtocolViolation as violation:
+            self.end(violation)
+            return
+        if isinstance(message, Event):
+            self._heard(message.name, message.fields)
+            return
+        request = message.request
+        if request is None:
+            # One of our frames could not be read, and nobody can say which: somebody would wait forever.
+            self.end(message.error or ProtocolViolation("the server answered what was never asked"))
+            return
+        waiter = request.waiter
+        if not message.more:
+            request.waiter = None  # it knows the request: a circle would keep each reply until the next collection
+        if request.abandoned:
+            return
+        if message.error is None:
+            waiter.answer(message.payload, message.more)
+        else:
+            waiter.fail(message.error)
+
+    def lost(self, error: OpenEnvError) -> None:
+        if self.error is not None:
+            return
+        self.error = error
+        self._greeted.set()
+        if self._beat is not None:
+            self._beat.cancel()
+        for request in self._protocol.abandon_all():
+            request.waiter.fail(error)
+        if self.on_end is not None:
+            self.on_end(error)
+
+    def _dismiss(self, closes: list[Payload]) -> None:
+        most = self.limit("max_batch") or 1
+        for begin in range(0, len(closes), most):
+            self._dismiss_together(closes[begin : begin + most])
+
+    def _dismiss_together(self, closes: list[Payload]) -> None:
+        if len(closes) == 1:
+            self.post("close", {"session": closes[0]["session"]})
+            return
+        try:
+            self.post("batch", {"calls": closes})
+        except MessageTooLarge:
+            half = len(closes) // 2
+            self._dismiss_together(closes[:half])
+            self._dismiss_together(closes[half:])
+
+    def _heard(self, name: str, fields: Payload) -> None:
+        if name == "hello":
+            if self.hello is not None:
+                return  # another one would only add a heartbeat
+            self.hello = fields
+            limit = self.limit("max_message_bytes")
+            if limit is not None and limit < self._max_bytes:
+                self._max_bytes, self._limit = limit, "the server's max_message_mb, OPENENV_MAX_MESSAGE_MB"
+            self._greeted.set()
+            self._keep_alive()
+        elif name == "draining":
+            self.draining = True
+        elif self.on_event is not None:
+            self.on_event(name, fields)
+
+    def _keep_alive(self) -> None:
+        """Says something in every period: some tunnels drop pings, and silence costs a session its lease."""
+        if self.error is not None:
+            return
+        period = (self.hello or {}).get("heartbeat_s")
+        if not isinstance(period, (int, float)) or not 0 < period <= LONGEST_PERIOD_S:
+            return
+        period = max(period, SHORTEST_PERIOD_S)
+        if self._beat is not None and not self._spoken:
+            self.post("heartbeat", {})
+        self._spoken = False
+        # Twice a period: what was said just after one look is nearly two of these intervals old at the one that finds
+        # silence.
+        self._beat = self.loop.call_later(period / 2, self._keep_alive)
+
+
+def session_lost(error: OpenEnvError) -> SessionLost:
+    """The end of a session that was there, for whichever reason."""
+    gone = SessionLost(f"the session is gone, call reset() for a new one: {error.message}")
+    gone.__cause__ = error
+    return gone
+
+
+def session_not_resumed(error: OpenEnvError) -> SessionLost:
+    """The end of a session that its server does not have any more when its client comes back."""
+    gone = SessionLost(
+        "the session is gone, call reset() for a new one: its connection was lost, and the server that is there now "
+        f"does not let it come back (another worker process, or away for too long?): {error.message}"
+    )
+    gone.__cause__ = error
+    return gone
+
+
+def error_after_end(error: OpenEnvError, served: bool) -> OpenEnvError:
+    """What a call gets that is made after its session ended.
+
+    Args:
+        error: Why it ended.
+        served: Whether there was a session; one that was refused is refused again.
+    """
+    refused = isinstance(error, (CapacityError, FactoryFailed)) and not served
+    return error if refused else session_lost(error)
+
+
+def loss_reason(fields: Mapping[str, Any]) -> OpenEnvError:
+    """Why a session ended, from the server's event `session_lost`."""
+    facts = fields.get("error")
+    return error_of(facts) if isinstance(facts, Mapping) else SessionLost(str(fields.get("reason", "")))
+
+
+def call_timeout(late: str, link: ClientConnectionV2 | None) -> StepTimeout:
+    """A call that was not answered in time; the road is to blame if there is none at the moment.
+
+    Args:
+        late: What was not answered, and within what.
+        link: The connection of its session.
+    """
+    if link is None or link.error is None:
+        return StepTimeout(f"{late}; the environment may still be at it")
+    error = StepTimeout(
+        f"{late}: the connection is lost ({link.error.message}), and its session goes on with the next"
+    )
+    error.blame = "infrastructure"
+    return error
+
+
+class ClientConnectionV1:
+    """A v1 conversation: one connection, one session (`session.Session`). Belongs to the event loop that made it.
+
+    Args:
+        max_message_bytes: Largest message that is sent.
+
+    Attributes:
+        owner: The client, which stays for as long as its connection does: who else would say goodbye.
+    """
+
+    def __init__(self, max_message_bytes: int) -> None:
+        self.owner: object = None
+        self._protocol = ClientProtocol()
+        self._max_bytes = max_message_bytes
+        self._served = False
+        self._transport: Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self.error: OpenEnvError | None = None
+        """Why there is no session any more; None while there is one."""
+
+    @property
+    def leaving(self) -> bool:
+        return False  # v1 has no words for it
+
+    @property
+    def linked(self) -> None:
+        return None
+
+    def begin(self, transport: Transport) -> None:
+        """Takes the connection, whose frames it may have received already."""
+        self._transport = transport
+        if self.error is not None:  # it came together with the answer to the handshake
+            self._drop()
+
+    async def call(self, kind: CallKind, data: Any, timeout_s: float | None) -> dict[str, Any]:
+        """See `session.Session.call`; calls made meanwhile queue up on the server."""
+        if self.error is not None:
+            raise error_after_end(self.error, self._served)
+        assert self._transport is not None
+        waiter: asyncio.Future[dict[str, Any]] = self._loop.create_future()
+        if kind == "mcp":
+            data = {"jsonrpc": "2.0", "id": 1, **data}
+        try:
+            frame, request = self._protocol.send(kind, data, waiter)
+        except ValueError as error:
+            raise unwritable_error(kind, error) from error
+        if len(frame) > self._max_bytes:
+            self._protocol.withdraw(request)
+            raise MessageTooLarge(
+                f"a message of {len(frame)} bytes is over the limit of {self._max_bytes} (max_message_size_mb)"
+            )
+        try:
+            self._transport.send(frame)
+            async with asyncio.timeout(timeout_s):
+                return await waiter
+        except TimeoutError as error:
+            if isinstance(error, OpenEnvError):  # the server's own
+                raise
+            raise StepTimeout(
+                f"no reply to {kind} within {timeout_s:g} s (message_timeout_s); the environment may still be at it"
+            ) from None
+        finally:
+            request.abandoned = not waiter.done() or waiter.cancelled()
+
+    async def aclose(self) -> None:
+        """Ends the session and the connection."""
+        transport = self._transport
+        # On another loop, its own is gone, and what can be said about that connection is in `error`.
+        if transport is None or self._loop is not asyncio.get_running_loop():
+            return
+        # Behind a call that is still running, a close message would have to wait for it.
+        if self.error is None and not self._protocol.outstanding:
+            transport.send(self._protocol.close())
+        await transport.aclose()
+
+    def received(self, frame: bytes) -> None:
+        try:
+            reply = self._protocol.receive(frame)
+        except ProtocolViolation as violation:
+            self._fail(violation)
+            self._drop()
+            return
+        if reply.request is None:
+            self.error = reply.error  # unasked: the server refuses the session
+        elif not reply.request.waiter.done():  # done: its caller was cancelled, or gave up
+            if reply.error is None:
+                reply.request.waiter.set_result(reply.payload)
+            else:
+                reply.request.waiter.set_exception(self._lost_or(reply.error))
+        if reply.error is None:
+            self._served = True
+        if reply.error is not None and reply.error.code in _FINAL:
+            self.error = reply.error
+            self._drop()
+
+    def lost(self, error: OpenEnvError) -> None:
+        self._fail(self.error or error)
+
+    def _drop(self) -> None:
+        if self._transport is not None:  # else it is still being made, by a server that closes it itself
+            self._transport.drop()
+
+    def _fail(self, error: OpenEnvError) -> None:
+        self.error = error
+        for request in self._protocol.abandon_all():
+            if not request.waiter.done():
+                request.waiter.set_exception(error)
+
+    def _lost_or(self, error: OpenEnvError) -> OpenEnvError:
+        """The error of a reply; `SessionLost` if it refuses a session that was there and had its episode."""
+        return session_lost(error) if self._served and isinstance(error, CapacityError) else error
+
+
+# After these the server closes, as protocol v1 says.
+_FINAL = frozenset({"CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR"})
+
+
+class Dial(Protocol):
+    """Opens a connection to the server of a client."""
+
+    def __call__(self, way: Affinity = ANY_SERVER) -> Awaitable[ClientConnectionV2 | ClientConnectionV1]:
+        """Connects.
+
+        Args:
+            way: Where it shall lead to.
+        """
+
+
+async def dial(connect: Connect, max_message_bytes: int) -> ClientConnectionV2 | ClientConnectionV1:
+    """Opens a connection.
+
+    Args:
+        connect: Opens it; what it raises is raised.
+        max_message_bytes: Largest message that is sent.
+
+    Returns:
+        A link for v2, a conversation for v1.
+    """
+    made: list[ClientConnectionV2 | ClientConnectionV1] = []
+
+    def receiver(subprotocol: str | None) -> ClientConnectionV2 | ClientConnectionV1:
+        end = (
+            ClientConnectionV1(max_message_bytes)
+            if subprotocol is None
+            else ClientConnectionV2(codec_of(subprotocol), max_message_bytes)
+        )
+        made.append(end)
+        return end
+
+    transport = await connect(receiver)
+    (end,) = made
+    end.begin(transport)
+    return end

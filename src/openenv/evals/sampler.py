@@ -1,0 +1,419 @@
+"""Distribute tasks to sessions: each task once per epoch, also after a crash."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Iterator, Sized
+from pathlib import Path
+from threading import Lock
+from types import TracebackType
+from typing import TYPE_CHECKING, NoReturn, Self
+
+from ..errors import InvalidArgument, TaskTaken, UsageError
+from .sampler_journal import SamplingPlan, TaskEvent, TaskJournal
+
+__all__ = ["Epoch", "SampledTask", "TaskSampler"]
+
+
+_FREE, _TAKEN, _DONE, _FOREIGN = range(4)
+
+
+class Epoch:
+    """One pass.
+
+    Args:
+        plan: What is sampled.
+        number: Which pass, from 0.
+
+    Attributes:
+        number: Which pass.
+        free: How many can be taken.
+        left: How many are not done.
+    """
+
+    def __init__(self, plan: SamplingPlan, number: int):
+        self.number = number
+        self._repeats = plan.repeats
+        self._order: array[int] = plan.order(number)
+        # A byte for each repeat of each task of the split, by index, as the journal names them.
+        self._standing = bytearray([_FOREIGN]) * (plan.size * plan.repeats)
+        for index in self._order:
+            self._standing[index * plan.repeats : (index + 1) * plan.repeats] = bytes(plan.repeats)
+        self.free = self.left = len(self._order) * plan.repeats
+        self._upcoming = self._walk()
+        self._returned: list[int] = []
+
+    def take(self) -> tuple[int, int] | None:
+        """The next task: first what was given back, then in order. Returns index and repeat, or None."""
+        while self.free:
+            place = self._returned.pop() if self._returned else next(self._upcoming)
+            if self._standing[place] == _FREE:
+                self._set(place, _TAKEN)
+                return divmod(place, self._repeats)
+        return None
+
+    def take_index(self, index: int) -> int | None:
+        """Takes a task by its index. Returns its repeat; None: all of them are taken or done."""
+        return next((repeat for repeat in range(self._repeats) if self.take_place(index, repeat)), None)
+
+    def take_place(self, index: int, repeat: int) -> bool:
+        """Takes one repeat of a task. Returns whether it was free."""
+        place = index * self._repeats + repeat
+        free = self._standing[place] == _FREE
+        if free:
+            self._set(place, _TAKEN)
+        return free
+
+    def has(self, index: int) -> bool:
+        """Whether the task is one of this shard's in this epoch."""
+        return self._standing[index * self._repeats] != _FOREIGN
+
+    def finish(self, index: int, repeat: int) -> None:
+        """It is done."""
+        self._set(index * self._repeats + repeat, _DONE)
+
+    def give_back(self, index: int, repeat: int) -> None:
+        """It can be taken again, and comes next."""
+        place = index * self._repeats + repeat
+        self._set(place, _FREE)
+        self._returned.append(place)
+
+    def _set(self, place: int, standing: int) -> None:
+        before, self._standing[place] = self._standing[place], standing
+        self.free += (standing == _FREE) - (before == _FREE)
+        self.left += (before == _DONE) - (standing == _DONE)
+
+    def _walk(self) -> Iterator[int]:
+        for index in self._order:
+            yield from range(index * self._repeats, (index + 1) * self._repeats)
+
+
+if TYPE_CHECKING:
+    pass
+
+
+class SampledTask:
+    """A task that was taken: nobody else gets it. A block of it finishes it, or gives it back if it raises::
+
+        for task in sampler:
+            with task:
+                result = await env.reset(split=task.split, index=task.index, seed=task.seed)
+                ...
+
+    Attributes:
+        split: The split's name.
+        index: Its index there: what `reset(split=, index=)` takes.
+        epoch: In which pass over the tasks, from 0.
+        repeat: Which of its repeats in this epoch, from 0.
+        seed: For the episode: the same for all repeats of a task in an epoch, another one in every epoch.
+    """
+
+    __slots__ = ("_sampler", "epoch", "index", "repeat", "seed", "split")
+
+    def __init__(self, sampler: TaskSampler, split: str, index: int, epoch: int, repeat: int, seed: int):
+        self._sampler = sampler
+        self.split = split
+        self.index = index
+        self.epoch = epoch
+        self.repeat = repeat
+        self.seed = seed
+
+    def __repr__(self) -> str:
+        return f"<task {self.index} of {self.split!r}, epoch {self.epoch}, repeat {self.repeat}>"
+
+    def finish(self) -> None:
+        """It is done, and does not come again in this epoch, also after a crash.
+
+        Raises:
+            TaskTaken: It was finished or given back before.
+        """
+        self._sampler.finish(self)
+
+    def give_back(self) -> None:
+        """It is not done: the next who asks gets it.
+
+        Raises:
+            TaskTaken: It was finished or given back before.
+        """
+        self._sampler.give_back(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        if not self._sampler.is_taken(self):  # by the block itself
+            return
+        if kind is None:
+            self.finish()
+        else:
+            self.give_back()
+
+
+_Key = tuple[int, int, int]
+
+
+class TaskSampler:
+    """Shares out the tasks of a split: nobody gets one that somebody else has, or that is done in this epoch::
+
+        sampler = TaskSampler(env.tasks("train"), split="train", seed=1, journal="train.journal")
+        for task in sampler:
+            with task:  # finished at the end of the block, given back if it raises
+                result = await env.reset(split=task.split, index=task.index, seed=task.seed)
+                ...
+
+    Many sessions of a process share one sampler: threads and coroutines may all loop over it at once. Each of many
+    trainer processes makes one of its own, with the same values but for `shard`: together they have every task once
+    in an epoch. It never waits for anybody: when everything that is left is with others, a loop ends, and what one
+    of them gives back is for whoever asks next. A new epoch begins when all tasks of the last one are taken.
+
+    With a journal it goes on where it was after its process has ended, however that came about: what was finished
+    does not come again, and what was not comes first. Every event is with the operating system before the call
+    returns, so the end of the process loses nothing; with `sync` it is on the disk, and the end of the machine loses
+    nothing.
+
+    Args:
+        tasks: How many tasks the split has, or anything with a length.
+        split: The split's name.
+        seed: Of the order, which is another one in each epoch, and the same in all shards and after a restart.
+        shuffle: Whether there is such an order; else tasks come by their index.
+        epochs: How often each task comes; None: without end.
+        repeats: How often in an epoch, one after the other: the group of GRPO. All repeats are in one shard.
+        shard: Which of the shards this process has, from 0.
+        shards: How many there are.
+        journal: The file of this shard; None remembers nothing.
+        sync: Whether each event is written to the disk at once (milliseconds each).
+
+    Raises:
+        InvalidArgument: A value is out of its range, or the journal cannot be opened.
+        JournalInUse: Another sampler, in this process or another, has the journal.
+        JournalMismatch: The journal is of other values, or is none.
+    """
+
+    def __init__(
+        self,
+        tasks: int | Sized,
+        *,
+        split: str = "train",
+        seed: int = 0,
+        shuffle: bool = True,
+        epochs: int | None = 1,
+        repeats: int = 1,
+        shard: int = 0,
+        shards: int = 1,
+        journal: str | os.PathLike[str] | None = None,
+        sync: bool = False,
+    ):
+        size = len(tasks) if isinstance(tasks, Sized) else tasks
+        self._plan = SamplingPlan(split, size, seed, shuffle, repeats, shard, shards)
+        if epochs is not None and (isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1):
+            raise InvalidArgument(f"epochs must be a whole number of at least 1, or None: {epochs!r}")
+        self._most = epochs
+        self._pid = os.getpid()
+        self._lock = Lock()
+        self._epochs: dict[int, Epoch] = {}
+        self._begun = 0
+        self._held: dict[_Key, SampledTask] = {}
+        self._journal = None if journal is None else TaskJournal(Path(journal), self._plan, sync)
+        if self._journal is not None:
+            try:
+                self._resume(self._journal)
+            except BaseException:
+                self._journal.close()
+                raise
+
+    def __iter__(self) -> Iterator[SampledTask]:
+        """Takes one task after the other, until none is to be had."""
+        while (task := self.take()) is not None:
+            yield task
+
+    def take(self, index: int | None = None) -> SampledTask | None:
+        """Takes a task.
+
+        Args:
+            index: Which; None: the next one.
+
+        Returns:
+            None if there is none to be had: all are taken or done.
+
+        Raises:
+            TaskTaken: That index is taken or done in this epoch.
+            InvalidArgument: The split, or this shard of it in this epoch, has no such index.
+            UsageError: The sampler was closed, or belongs to another process.
+        """
+        with self._here():
+            self._check()
+            epoch = self._current()
+            if index is not None:
+                return self._taken(*self._by_index(epoch, index))
+            found = None if epoch is None else epoch.take()
+            return None if epoch is None or found is None else self._taken(epoch, *found)
+
+    def finish(self, task: SampledTask) -> None:
+        """A task is done. See `SampledTask.finish`."""
+        with self._here():
+            key = self._key_of(task, "finished")
+            self._note("finished", key)
+            del self._held[key]
+            self._finish(key)
+
+    def give_back(self, task: SampledTask) -> None:
+        """A task is not done. See `SampledTask.give_back`."""
+        with self._here():
+            key = self._key_of(task, "given back")
+            self._note("returned", key)
+            del self._held[key]
+            self._epochs[task.epoch].give_back(task.index, task.repeat)
+
+    def is_taken(self, task: SampledTask) -> bool:
+        """Whether the task is with whoever took it: neither finished nor given back."""
+        return self._held.get((task.epoch, task.index, task.repeat)) is task
+
+    @property
+    def left(self) -> int | None:
+        """How many are not done, of all epochs; None: without end."""
+        with self._here():
+            if self._most is None:
+                return None
+            further = max(0, self._most - self._begun) * self._plan.share * self._plan.repeats
+            return further + sum(epoch.left for epoch in self._epochs.values())
+
+    def close(self) -> None:
+        """Lets go of the journal; what is not finished comes first when it is opened again."""
+        if self._is_elsewhere:  # and so is the journal
+            return
+        with self._lock:
+            self._pid = -1
+            if self._journal is not None:
+                self._journal.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __getstate__(self) -> NoReturn:
+        raise UsageError(
+            "a TaskSampler stays in its process, or tasks would come twice: make one in each, with shard= and shards="
+        )
+
+    @property
+    def _is_elsewhere(self) -> bool:
+        """Whether this is a copy in a process that was forked."""
+        return self._pid not in {-1, os.getpid()}
+
+    def _here(self) -> Lock:
+        """The lock. That of a copy may be held by a thread that is not there, for ever."""
+        if self._is_elsewhere:
+            self._check()
+        return self._lock
+
+    # Under the lock.
+
+    def _check(self) -> None:
+        if self._pid == -1:
+            raise UsageError("this TaskSampler was closed: make another one")
+        if self._pid != os.getpid():
+            raise UsageError(
+                f"this TaskSampler belongs to process {self._pid}, and tasks would come twice: make one in each "
+                "process, with shard= and shards="
+            )
+
+    def _current(self) -> Epoch | None:
+        """The oldest epoch with something to take; the next one if there is none; None after the last."""
+        for epoch in self._epochs.values():
+            if epoch.free:
+                return epoch
+        return self._next() if self._most is None or self._begun < self._most else None
+
+    def _next(self) -> Epoch:
+        epoch = self._epochs[self._begun] = Epoch(self._plan, self._begun)
+        self._begun += 1
+        return epoch
+
+    def _by_index(self, epoch: Epoch | None, index: int) -> tuple[Epoch, int, int]:
+        plan = self._plan
+        if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < plan.size:
+            raise InvalidArgument(f"split {plan.split!r} has no task {index!r}: there are 0 to {plan.size - 1}")
+        facts = {"split": plan.split, "index": index}
+        if epoch is None:
+            raise TaskTaken(f"task {index} is taken or done, as all tasks of the last epoch are", data=facts)
+        if not epoch.has(index):
+            raise InvalidArgument(
+                f"task {index} is another shard's in epoch {epoch.number} (shard {plan.shard} here)"
+            )
+        repeat = epoch.take_index(index)
+        if repeat is None:
+            raise TaskTaken(
+                f"task {index} is taken or done in epoch {epoch.number}: every index comes once in an epoch "
+                f"(repeats={plan.repeats}); take() gives the next free one",
+                data={**facts, "epoch": epoch.number},
+            )
+        return epoch, index, repeat
+
+    def _taken(self, epoch: Epoch, index: int, repeat: int) -> SampledTask:
+        key = (epoch.number, index, repeat)
+        try:
+            self._note("taken", key)
+        except BaseException:
+            epoch.give_back(index, repeat)
+            raise
+        seed = self._plan.seed_of(epoch.number, index)
+        task = self._held[key] = SampledTask(self, self._plan.split, index, epoch.number, repeat, seed)
+        return task
+
+    def _key_of(self, task: SampledTask, what: str) -> _Key:
+        self._check()
+        if not self.is_taken(task):
+            raise TaskTaken(f"{task!r} cannot be {what}: it was finished or given back before")
+        return task.epoch, task.index, task.repeat
+
+    def _finish(self, key: _Key) -> None:
+        number, index, repeat = key
+        epoch = self._epochs[number]
+        epoch.finish(index, repeat)
+        if not epoch.left:
+            del self._epochs[number]
+
+    def _note(self, event: str, key: _Key) -> None:
+        if self._journal is not None:
+            self._journal.write(TaskEvent(event, *key))
+
+    # After a restart.
+
+    def _resume(self, journal: TaskJournal) -> None:
+        taken: set[_Key] = set()
+        for number, entry in journal.recorded():
+            fault = self._replayed(entry, taken)
+            if fault:
+                raise journal.damaged(number, f"says that task {entry.index} of epoch {entry.epoch} was {fault}")
+        for key in sorted(taken, reverse=True):
+            self._note("returned", key)
+            self._epochs[key[0]].give_back(*key[1:])
+
+    def _replayed(self, entry: TaskEvent, taken: set[_Key]) -> str | None:
+        """Has an event happen again. Returns what is wrong with it, if anything is."""
+        key = entry.key
+        epoch = self._epoch_of(entry)
+        if epoch is None:
+            return f"{entry.event}, which is not this shard's, or before its turn, or done"
+        if entry.event == "taken":
+            if not epoch.take_place(entry.index, entry.repeat):
+                return "taken twice"
+            taken.add(key)
+            return None
+        if key not in taken:
+            return f"{entry.event} by nobody who had it"
+        taken.remove(key)
+        if entry.event == "finished":
+            self._finish(key)
+        else:
+            epoch.give_back(entry.index, entry.repeat)
+        return None
+
+    def _epoch_of(self, entry: TaskEvent) -> Epoch | None:
+        if entry.index >= self._plan.size or entry.repeat >= self._plan.repeats:
+            return None
+        epoch = self._next() if entry.epoch == self._begun else self._epochs.get(entry.epoch)
+        return epoch if epoch is not None and epoch.has(entry.index) else None

@@ -1,0 +1,267 @@
+"""The sampler's order of tasks, and the journal that records which are taken and finished."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import io
+import json
+import os
+import weakref
+from array import array
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from ..errors import InvalidArgument, JournalInUse, JournalMismatch, OpenEnvError
+
+_SEED_BITS = 31
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingPlan:
+    """Which tasks there are, in which order they come, and which of them are this shard's.
+
+    Attributes:
+        split: The split's name.
+        size: How many tasks it has.
+        seed: Of the order.
+        shuffle: Whether there is another order in each epoch; else tasks come by their index.
+        repeats: How often each task comes in an epoch, one after the other.
+        shard, shards: This is shard number `shard`, from 0, of so many.
+    """
+
+    split: str
+    size: int
+    seed: int
+    shuffle: bool
+    repeats: int
+    shard: int
+    shards: int
+
+    def __post_init__(self) -> None:
+        for name, least in (("size", 1), ("repeats", 1), ("shards", 1), ("shard", 0), ("seed", None)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or (least is not None and value < least):
+                at_least = "" if least is None else f" of at least {least}"
+                raise InvalidArgument(f"{name} must be a whole number{at_least}, got {value!r}")
+        if self.shard >= self.shards:
+            raise InvalidArgument(f"shard must be one of 0 to {self.shards - 1} (shards={self.shards}): {self.shard}")
+        if self.shards > self.size:
+            raise InvalidArgument(
+                f"{self.shards} shards of {self.size} tasks: some would have none; use at most {self.size} shards"
+            )
+
+    @property
+    def share(self) -> int:
+        """How many tasks of an epoch are this shard's."""
+        return len(range(self.shard, self.size, self.shards))
+
+    def order(self, epoch: int) -> array[int]:
+        """The indices of this shard's tasks, in the order of an epoch.
+
+        All shards of an epoch together have every index once; no shard has more than one task more than another.
+        """
+        indices = array("q", range(self.size))
+        if self.shuffle:
+            Random(f"{self.seed}/{epoch}").shuffle(indices)  # noqa: S311 - an order, no secret
+        return indices[self.shard :: self.shards]
+
+    def seed_of(self, epoch: int, index: int) -> int:
+        """A seed for the episodes of a task in an epoch: the same for all its repeats, whichever shard has it."""
+        words = f"{self.seed}/{self.split}/{epoch}/{index}".encode()
+        return int.from_bytes(hashlib.blake2b(words, digest_size=8).digest()) >> (64 - _SEED_BITS)
+
+    def facts(self) -> dict[str, Any]:
+        """What a journal says of it."""
+        return asdict(self)
+
+
+EVENTS = ("taken", "finished", "returned")
+_KIND, _VERSION = "openenv.sampler", 1
+_MARK = b'{"journal": "openenv.sampler", '
+_open: weakref.WeakSet[TaskJournal] = weakref.WeakSet()
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEvent:
+    """What happened to a task: one of `EVENTS`."""
+
+    event: str
+    epoch: int
+    index: int
+    repeat: int
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """Which task: epoch, index and repeat."""
+        return self.epoch, self.index, self.repeat
+
+
+class TaskJournal:
+    """One line of JSON for each event; the first line says what is sampled. It is only ever added to.
+
+    A line is with the operating system before a call returns, so it outlives the end of this process, however that
+    comes about. With `sync` it is on the disk, and outlives the machine's. A last line that was cut off is removed.
+
+    The file is locked while it is open; the lock ends with the process.
+
+    Args:
+        path: The file; it is made if there is none.
+        plan: What is sampled.
+        sync: Whether every line is written to the disk before a call returns (milliseconds each).
+
+    Raises:
+        JournalInUse: Another sampler has it.
+        JournalMismatch: It is of something else, or no journal; the message says what.
+        InvalidArgument: The file cannot be opened.
+    """
+
+    def __init__(self, path: Path, plan: SamplingPlan, sync: bool):
+        self.path = path
+        self._sync = sync
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise InvalidArgument(f"the journal {path} cannot be opened: {error.strerror}") from None
+        self._end = 0
+        try:
+            self._lock()
+            self._recorded = self._read(plan)
+        except BaseException:
+            self.close()
+            raise
+        _open.add(self)
+
+    def recorded(self) -> Iterator[tuple[int, TaskEvent]]:
+        """What it said when it was opened, each with the number of its line; to be asked once.
+
+        Raises:
+            JournalMismatch: A line is none.
+        """
+        text, self._recorded = self._recorded, b""
+        for number, line in enumerate(io.BytesIO(text), 2):
+            yield number, self._entry(line, number)
+
+    def damaged(self, number: int, why: str) -> JournalMismatch:
+        """The error for a line that cannot have come about."""
+        return JournalMismatch(f"{self.path}, line {number}, {why}: restore the file, or begin another (journal=)")
+
+    def write(self, entry: TaskEvent) -> None:
+        """Adds a line.
+
+        Raises:
+            OpenEnvError: The disk takes no more; nothing of the line is left in the file.
+        """
+        epoch, index, repeat = entry.key
+        self._append(f'{{"event": "{entry.event}", "epoch": {epoch}, "index": {index}, "repeat": {repeat}}}\n')
+
+    def close(self) -> None:
+        """Lets go of the file. May be called repeatedly."""
+        _open.discard(self)
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_file"):
+            self.close()  # or a sampler that nobody has any more would keep its journal locked
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise JournalInUse(
+                f"another sampler uses the journal {self.path}: close that one, or give each process a shard and a "
+                "journal of its own (shard=, shards=, journal=)"
+            ) from None
+
+    def _read(self, plan: SamplingPlan) -> bytes:
+        """What the file has after its first line, without a last line that was cut off."""
+        text = self._whole()
+        self._end = text.rfind(b"\n") + 1
+        head, whole, rest = text[: self._end].partition(b"\n")
+        if whole:
+            self._check(head, plan)
+        elif not _MARK.startswith(text[: len(_MARK)]):
+            raise self._foreign(1)
+        if self._end < len(text):  # cut off when its process, or the machine, ended
+            os.ftruncate(self._file, self._end)
+        if not whole:
+            self._append(json.dumps({"journal": _KIND, **_facts(plan)}) + "\n")
+            self._sync_folder()
+        return rest
+
+    def _sync_folder(self) -> None:
+        """The name of a new file is on the disk when its folder is."""
+        if self._sync:
+            folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+
+    def _whole(self) -> bytes:
+        with open(self._file, "rb", closefd=False) as file:
+            return file.read()
+
+    def _check(self, line: bytes, plan: SamplingPlan) -> None:
+        try:
+            head = json.loads(line)
+            known = head["journal"] == _KIND
+        except (ValueError, TypeError, KeyError):
+            known = False
+        if not known:
+            raise self._foreign(1)
+        wanted = _facts(plan)
+        different = [
+            f"{name} {head.get(name)!r}, not {wanted[name]!r}" for name in wanted if head.get(name) != wanted[name]
+        ]
+        if different:
+            raise JournalMismatch(
+                f"the journal {self.path} is of another run: {'; '.join(different)}. Use the same values, or another "
+                "file (journal=)"
+            )
+
+    def _entry(self, line: bytes, number: int) -> TaskEvent:
+        try:
+            said = json.loads(line)
+            entry = TaskEvent(said["event"], said["epoch"], said["index"], said["repeat"])
+        except (ValueError, TypeError, KeyError):
+            raise self._foreign(number) from None
+        if entry.event not in EVENTS or not all(type(part) is int and part >= 0 for part in entry.key):
+            raise self._foreign(number)
+        return entry
+
+    def _foreign(self, number: int) -> JournalMismatch:
+        return self.damaged(number, "is no line of a sampler's journal")
+
+    def _append(self, line: str) -> None:
+        data = line.encode()
+        try:
+            written = os.write(self._file, data)
+            if written < len(data):  # the disk is full; the rest will say so
+                os.write(self._file, data[written:])
+            if self._sync:
+                os.fsync(self._file)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, self._end)
+            raise OpenEnvError(f"the journal {self.path} cannot be written: {error.strerror}") from error
+        self._end += len(data)
+
+
+def _facts(plan: SamplingPlan) -> dict[str, Any]:
+    return {"version": _VERSION, **plan.facts()}
+
+
+def _close_in_child() -> None:
+    """In a process that was forked: its copies of the files would hold the locks of a parent that has died."""
+    for journal in list(_open):
+        journal.close()
+
+
+os.register_at_fork(after_in_child=_close_in_child)

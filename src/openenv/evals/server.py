@@ -1,0 +1,159 @@
+"""The server under evaluation: what it says about itself, and one started for the run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Coroutine, Mapping
+from http.client import HTTPException
+from typing import Any, TypeVar
+from urllib.error import HTTPError
+from urllib.request import ProxyHandler, Request, build_opener
+
+from ..bench.served import ServedTarget
+from ..client import GenericEnvClient
+from ..client.endpoints import http_url, websocket_url
+from ..errors import ConnectionFailed, Unauthorized, UsageError
+from ..mcp.types import Tool
+
+ANSWER_S = 10.0
+# Seconds that it may let a session wait for a free slot.
+WAIT_S = 10.0
+# Seconds between two looks at whether a server still runs.
+LOOK_S = 1.0
+
+T = TypeVar("T")
+
+
+class EvalServer:
+    """A server, asked over HTTP.
+
+    Args:
+        url: Its address, in any form that clients take.
+        api_key: The key to show to it.
+    """
+
+    def __init__(self, url: str, api_key: str | None = None):
+        self.url = url
+        self.api_key = api_key
+
+    def environment(self) -> str | None:
+        """The environment's name; None: it does not say."""
+        try:
+            name = self._get("/metadata").get("name")
+        except (ConnectionFailed, UsageError):
+            return None
+        return name if isinstance(name, str) else None
+
+    def action_schema(self) -> Mapping[str, Any]:
+        """The JSON Schema of actions.
+
+        Raises:
+            Unauthorized: It asks for another key.
+            ConnectionFailed: It cannot be reached.
+            UsageError: It does not tell.
+        """
+        schema = self._get("/schema").get("action")
+        if not isinstance(schema, dict):
+            raise UsageError(f"{self.url} does not say what actions are (/schema): give a policy of your own")
+        return schema
+
+    def tools(self) -> list[Tool] | None:
+        """The environment's tools; None: its actions are no tool calls.
+
+        Raises:
+            Unauthorized: It asks for another key.
+            ConnectionFailed: It cannot be reached.
+        """
+        try:
+            told = self._get("/mcp", body={"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}})
+        except Unauthorized:
+            raise
+        except UsageError:  # a server without that route
+            return None
+        found = (told.get("result") or {}).get("tools")
+        if not isinstance(found, list):
+            return None
+        return [
+            Tool(
+                name=each["name"],
+                description=each.get("description") or each["name"],
+                input_schema=each.get("inputSchema") or {"type": "object"},
+            )
+            for each in found
+            if isinstance(each, dict) and isinstance(each.get("name"), str)
+        ]
+
+    def num_tasks(self, split: str) -> int:
+        """How many tasks a split has, asked in a session, which does not need the server's HTTP routes.
+
+        Raises:
+            Unauthorized: It asks for another key.
+            ConnectionFailed: It cannot be reached.
+            UsageError: It has no such split, or no tasks.
+        """
+        with GenericEnvClient(self.url, api_key=self.api_key, wait_s=WAIT_S).sync() as client:
+            return len(client.tasks(split))
+
+    def _get(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """What a route answers; with a body, to a POST."""
+        headers = {} if self.api_key is None else {"Authorization": f"Bearer {self.api_key}"}
+        data = None if body is None else json.dumps(body).encode()
+        if data is not None:
+            headers["Content-Type"] = "application/json"
+        address = http_url(websocket_url(self.url)) + path
+        request = Request(address, data, headers)  # noqa: S310 - an http address, made above
+        try:
+            with build_opener(ProxyHandler({})).open(request, timeout=ANSWER_S) as answer:
+                said = json.load(answer)
+        except HTTPError as error:
+            if error.code in {401, 403}:
+                raise Unauthorized(f"{address} asks for another key: --api-key (OPENENV_API_KEY)") from None
+            raise UsageError(f"{address} answers with status {error.code}{_reason(error)}") from None
+        except (OSError, HTTPException) as error:
+            raise ConnectionFailed(f"{address} cannot be reached: {getattr(error, 'reason', error)}") from None
+        except ValueError:
+            raise UsageError(f"{address} answers with something that is no JSON") from None
+        if not isinstance(said, dict):
+            raise UsageError(f"{address} answers with something else than a server of this package does")
+        return said
+
+
+class LocalEvalServer(ServedTarget):
+    """What `openenv serve TARGET` serves on this machine; ready as soon as it answers a reset."""
+
+    def settle(self) -> None:
+        """Nothing is measured here, so nobody waits for it to be idle."""
+
+    async def beside(self, work: Coroutine[Any, Any, T]) -> T:
+        """Does some work for as long as the server runs.
+
+        Raises:
+            LaunchFailed: The server has ended; the work was cancelled.
+        """
+        task = asyncio.ensure_future(work)
+        try:
+            while not task.done():
+                await asyncio.wait({task}, timeout=LOOK_S)
+                if not task.done():
+                    self.pids()
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+        return task.result()
+
+
+def is_address(target: str) -> bool:
+    """Whether a target is the address of a server: a URL, or host:port."""
+    return "://" in target or target.rpartition(":")[2].isdigit()
+
+
+def _reason(error: HTTPError) -> str:
+    """What its body says, in the words of our servers."""
+    with error:
+        try:
+            said = json.load(error)
+        except (ValueError, OSError):
+            return ""
+    message = said.get("message") if isinstance(said, dict) else None
+    return f": {message}" if isinstance(message, str) else ""

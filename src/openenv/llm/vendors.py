@@ -1,0 +1,286 @@
+"""Model clients by API: OpenAI-compatible servers and Anthropic, and `create_llm_client` to pick one by name."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+from urllib.parse import urlsplit
+
+from .client import LLMClient, LLMResponse, ToolCall, blocks_of, function_of
+from .service import Address, ServedModel
+
+
+class OpenAIClient(ServedModel):
+    """Chat completions. An endpoint without a path gets `/v1`.
+
+    Args:
+        endpoint: URL of the server, `http://localhost` for instance.
+        port: Its port; None if the URL says it, or for the usual one.
+        model: Name of the model.
+        api_key: None for a server that asks for none.
+        system_prompt: Begins each conversation that has no system message of its own.
+        temperature: For calls that do not say otherwise.
+        max_tokens: The same.
+        use_max_completion_tokens: Send the limit under the name that reasoning models want, and no temperature, which
+            they refuse.
+        timeout_s: Seconds for an answer, attempts and pauses included.
+        retries: How often a call is made again after a refused connection, 408, 409, 425, 429 or 5xx.
+        backoff_s: A random part of `backoff_s * 2**n` lies between two attempts; or what Retry-After asks for.
+        sdk: Send through the package `openai`; None: if it is installed.
+
+    Raises:
+        ValueError: The endpoint is no URL, or names another port.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        port: int | None,
+        model: str,
+        api_key: str | None = None,
+        system_prompt: str | None = None,
+        temperature: float = 0.0,
+        max_tokens: int = 256,
+        use_max_completion_tokens: bool = False,
+        *,
+        timeout_s: float = 120.0,
+        retries: int = 2,
+        backoff_s: float = 0.5,
+        sdk: bool | None = None,
+    ):
+        self.use_max_completion_tokens = use_max_completion_tokens
+        super().__init__(
+            endpoint,
+            port,
+            model,
+            api_key,
+            system_prompt,
+            temperature,
+            max_tokens,
+            timeout_s=timeout_s,
+            retries=retries,
+            backoff_s=backoff_s,
+            sdk=sdk,
+        )
+
+    async def complete(self, prompt: str, **kwargs: Any) -> str:
+        """Sends a prompt and returns the text of the answer.
+
+        Args:
+            prompt: What the user says.
+            kwargs: `temperature`, `max_tokens`, and whatever else the API takes.
+
+        Raises:
+            ModelFailed: The server refused, or answered what cannot be read.
+            ModelUnavailable: It could not be reached, or not now; `ModelTimeout` if the time was over.
+            MissingExtra: httpx is not installed.
+        """
+        return _text(await self._message([{"role": "user", "content": prompt}], kwargs))
+
+    async def complete_with_tools(
+        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], **kwargs: Any
+    ) -> LLMResponse:
+        """Sends a conversation with tools; see `LLMClient`. Raises as `complete` does."""
+        if tools:
+            kwargs["tools"] = [{"type": "function", "function": function_of(tool)} for tool in tools]
+        message = await self._message(messages, kwargs)
+        calls = message.get("tool_calls") or []
+        return LLMResponse(_text(message), [self._tool_call(call) for call in calls])
+
+    async def _message(self, messages: list[dict[str, Any]], kwargs: dict[str, Any]) -> dict[str, Any]:
+        answer = await self._ask("/chat/completions", self._body(messages, kwargs))
+        try:
+            message = answer["choices"][0]["message"]
+        except (KeyError, IndexError, TypeError):
+            message = None
+        if not isinstance(message, dict):
+            raise self._garbage("no chat completion", answer)
+        return message
+
+    def _body(self, messages: list[dict[str, Any]], kwargs: dict[str, Any]) -> dict[str, Any]:
+        settings = {"temperature": self.temperature, "max_tokens": self.max_tokens, **kwargs}
+        if self.use_max_completion_tokens:
+            settings.pop("temperature")
+            settings.setdefault("max_completion_tokens", settings.pop("max_tokens"))
+        if self.system_prompt and not any(message.get("role") == "system" for message in messages):
+            messages = [{"role": "system", "content": self.system_prompt}, *messages]
+        return {"model": self.model, "messages": messages, **settings}
+
+    def _tool_call(self, call: Any) -> ToolCall:
+        try:
+            function = call["function"]
+            arguments = json.loads(function.get("arguments") or "{}")
+            if isinstance(arguments, dict):
+                return ToolCall(str(call.get("id") or ""), str(function["name"]), arguments)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            pass
+        raise self._garbage("a tool call whose arguments are no JSON object", call)
+
+    def _address(self) -> Address:
+        base, key = self.base_url, self._key.get_secret_value()
+        root = base if urlsplit(base).path else f"{base}/v1"
+        return Address(root, "openai", key, {"authorization": f"Bearer {key}"} if key else {}, {})
+
+
+def _text(message: dict[str, Any]) -> str:
+    content = message.get("content")
+    if isinstance(content, list):
+        return "".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
+    return "" if content is None else str(content)
+
+
+_API_VERSION = "2023-06-01"
+
+
+class AnthropicClient(ServedModel):
+    """Messages, with conversations and tools in the same form as for `OpenAIClient`.
+
+    Args:
+        endpoint: URL of the server, `https://api.anthropic.com` for instance.
+        port: Its port; None if the URL says it, or for the usual one.
+        model: Name of the model.
+        api_key: None for a server that asks for none.
+        system_prompt: For each conversation that has no system message of its own.
+        temperature: For calls that do not say otherwise.
+        max_tokens: The same.
+        timeout_s: Seconds for an answer, attempts and pauses included.
+        retries: How often a call is made again after a refused connection, 408, 409, 425, 429 or 5xx.
+        backoff_s: A random part of `backoff_s * 2**n` lies between two attempts; or what Retry-After asks for.
+        sdk: Send through the package `anthropic`; None: if it is installed.
+
+    Raises:
+        ValueError: The endpoint is no URL, or names another port.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        port: int | None,
+        model: str,
+        api_key: str | None = None,
+        system_prompt: str | None = None,
+        temperature: float = 0.0,
+        max_tokens: int = 256,
+        *,
+        timeout_s: float = 120.0,
+        retries: int = 2,
+        backoff_s: float = 0.5,
+        sdk: bool | None = None,
+    ):
+        super().__init__(
+            endpoint,
+            port,
+            model,
+            api_key,
+            system_prompt,
+            temperature,
+            max_tokens,
+            timeout_s=timeout_s,
+            retries=retries,
+            backoff_s=backoff_s,
+            sdk=sdk,
+        )
+
+    async def complete(self, prompt: str, **kwargs: Any) -> str:
+        """Sends a prompt and returns the text of the answer.
+
+        Args:
+            prompt: What the user says.
+            kwargs: `temperature`, `max_tokens`, and whatever else the API takes.
+
+        Raises:
+            ModelFailed: The server refused, or answered what cannot be read.
+            ModelUnavailable: It could not be reached, or not now; `ModelTimeout` if the time was over.
+            MissingExtra: httpx is not installed.
+        """
+        return (await self._response([{"role": "user", "content": prompt}], kwargs)).content
+
+    async def complete_with_tools(
+        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], **kwargs: Any
+    ) -> LLMResponse:
+        """Sends a conversation with tools; see `LLMClient`. Raises as `complete` does."""
+        if tools:
+            functions = map(function_of, tools)
+            kwargs["tools"] = [
+                {"name": f["name"], "description": f["description"], "input_schema": f["parameters"]}
+                for f in functions
+            ]
+        return await self._response(messages, kwargs)
+
+    async def _response(self, messages: list[dict[str, Any]], kwargs: dict[str, Any]) -> LLMResponse:
+        system, turns = blocks_of(messages)
+        body = {
+            "model": self.model,
+            "messages": turns,
+            "temperature": self.temperature,
+            "max_tokens": self.max_tokens,
+            **kwargs,
+        }
+        if system or self.system_prompt:
+            body.setdefault("system", system or self.system_prompt)
+        answer = await self._ask("/v1/messages", body)
+        blocks = answer.get("content")
+        if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
+            raise self._garbage("no message", answer)
+        text = "".join(str(block.get("text") or "") for block in blocks if block.get("type") == "text")
+        return LLMResponse(text, [self._tool_call(block) for block in blocks if block.get("type") == "tool_use"])
+
+    def _tool_call(self, block: dict[str, Any]) -> ToolCall:
+        arguments, name = block.get("input") or {}, block.get("name")
+        if not isinstance(arguments, dict) or not isinstance(name, str):
+            raise self._garbage("a tool call whose arguments are no JSON object", block)
+        return ToolCall(str(block.get("id") or ""), name, arguments)
+
+    def _address(self) -> Address:
+        key = self._key.get_secret_value()
+        root, auth = self.base_url.removesuffix("/v1"), {"x-api-key": key} if key else {}
+        return Address(root, "anthropic", key, auth, {"anthropic-version": _API_VERSION})
+
+
+# Models that think before they answer: they want the limit under another name, and refuse a temperature.
+_REASONING = re.compile(r"o\d|gpt-5")
+
+
+def create_llm_client(
+    provider: str,
+    model: str,
+    api_key: str | None = None,
+    *,
+    system_prompt: str | None = None,
+    temperature: float = 0.0,
+    max_tokens: int = 4096,
+) -> LLMClient:
+    """The client of a provider's own service.
+
+    Args:
+        provider: `openai` or `anthropic`.
+        model: Name of the model.
+        api_key: The provider's.
+        system_prompt: Begins each conversation that has no system message of its own.
+        temperature: For calls that do not say otherwise.
+        max_tokens: The same.
+
+    Raises:
+        ValueError: Another provider; `OpenAIClient` takes the endpoint of any that has a compatible API.
+    """
+    name = provider.lower()
+    if name == "openai":
+        return OpenAIClient(
+            "https://api.openai.com",
+            443,
+            model,
+            api_key,
+            system_prompt,
+            temperature,
+            max_tokens,
+            use_max_completion_tokens=_REASONING.match(model) is not None,
+        )
+    if name == "anthropic":
+        return AnthropicClient(
+            "https://api.anthropic.com", 443, model, api_key, system_prompt, temperature, max_tokens
+        )
+    raise ValueError(
+        f"Unsupported provider: {provider!r}. Supported: ['anthropic', 'openai']; for another service with a "
+        "compatible API use OpenAIClient(endpoint, port, model)"
+    )

@@ -1,0 +1,269 @@
+"""Run the tools of one environment on threads that belong to it, so that a deadline holds whatever a tool does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Coroutine
+from contextvars import Context, ContextVar, copy_context
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from .._exceptions import keep_running
+
+logger = logging.getLogger("openenv.mcp")
+
+Outcome = tuple[Any, BaseException | None]
+# The workbenches that the code which runs now was called from. Each is busy with that code, so what is asked of it
+# there (by a tool that steps its own environment) is done on another one.
+_callers: ContextVar[tuple[object, ...]] = ContextVar("openenv_workbenches", default=())
+# Threads that one environment may leave to tools which do not come back.
+MOST_LEFT = 8
+# What an event loop has, beyond a tool's own time, to show that it still turns.
+LOOP_S = 0.25
+
+
+class ToolDeadlineExceeded(Exception):
+    """A tool gave no answer in its time."""
+
+
+class ToolExecutor:
+    """The threads of one environment. Its methods may be called from any thread, with or without an event loop.
+
+    Where `MOST_LEFT` threads are held by what did not come back, `RuntimeError` says so until one of it does.
+    """
+
+    __slots__ = ("__weakref__", "_left", "_loop", "_making", "_name", "_nested", "_worker")
+
+    def __init__(self) -> None:
+        self._worker: _WorkerThread | None = None
+        self._loop: _LoopThread | None = None
+        self._nested: ToolExecutor | None = None
+        self._making = threading.Lock()
+        self._left: list[_WorkerThread | _LoopThread] = []
+        # Instead of itself, in what may outlive it.
+        self._name = object()
+
+    def run(self, job: Callable[[], Any], timeout_s: float) -> Any:
+        """Does a job on the thread, and waits for it.
+
+        Raises:
+            ToolDeadlineExceeded: It did not end in time.
+            BaseException: What the job raised.
+        """
+        if self._name in _callers.get():
+            return self._inner().run(job, timeout_s)
+        outcomes: SimpleQueue[Outcome] = SimpleQueue()
+        worker = self._thread()
+        errand = worker.give(job, outcomes.put, self._context())
+        try:
+            result, error = outcomes.get(timeout=timeout_s)
+        except Empty:
+            self._give_up(worker, errand)
+            raise ToolDeadlineExceeded from None
+        if error is not None:
+            raise error
+        return result
+
+    async def run_async(self, job: Callable[[], Any], timeout_s: float) -> Any:
+        """`run` for a caller who can await."""
+        if self._name in _callers.get():
+            return await self._inner().run_async(job, timeout_s)
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Outcome] = loop.create_future()
+
+        def answer(outcome: Outcome) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop of whoever waited was closed
+                loop.call_soon_threadsafe(lambda: None if future.done() else future.set_result(outcome))
+
+        worker = self._thread()
+        errand = worker.give(job, answer, self._context())
+        try:
+            await asyncio.wait([future], timeout=timeout_s)
+        finally:
+            if not future.done():
+                self._give_up(worker, errand)
+        if not future.done():
+            raise ToolDeadlineExceeded
+        result, error = future.result()
+        if error is not None:
+            raise error
+        return result
+
+    def run_coroutine(self, make: Callable[[], Coroutine[Any, Any, Any]], timeout_s: float) -> Any:
+        """Runs a coroutine on the event loop, and waits for it. Raises as `run` does."""
+        if self._name in _callers.get():
+            return self._inner().run_coroutine(make, timeout_s)
+        with self._making:
+            if self._loop is None:
+                self._check_room()
+                self._loop = _LoopThread()
+                weakref.finalize(self, self._loop.end).atexit = False
+            loop = self._loop
+        outcomes: SimpleQueue[Outcome] = SimpleQueue()
+        task = loop.give(make, outcomes.put, self._context())
+        try:
+            result, error = outcomes.get(timeout=timeout_s)
+        except Empty:
+            if not loop.withdraw(task):
+                logger.warning("an asynchronous tool blocks its event loop, which is left to it")
+                with self._making:
+                    self._loop = None if self._loop is loop else self._loop
+                    self._left.append(loop)
+                loop.end()
+            raise ToolDeadlineExceeded from None
+        if error is not None:
+            raise error
+        return result
+
+    def close(self) -> None:
+        """Ends the threads; one that is at work ends after that. Later calls make new ones."""
+        with self._making:
+            worker, loop, nested = self._worker, self._loop, self._nested
+            self._worker = self._loop = self._nested = None
+        for each in (worker, loop):
+            if each is not None:
+                each.end()
+        if nested is not None:
+            nested.close()
+
+    def _thread(self) -> _WorkerThread:
+        with self._making:
+            if self._worker is None:
+                self._check_room()
+                self._worker = _WorkerThread()
+                weakref.finalize(self, self._worker.end).atexit = False
+            return self._worker
+
+    def _context(self) -> Context:
+        """That of the caller, for what is done for it here."""
+        context = copy_context()
+        context.run(_callers.set, (*_callers.get(), self._name))
+        return context
+
+    def _inner(self) -> ToolExecutor:
+        with self._making:
+            self._nested = self._nested or ToolExecutor()
+            return self._nested
+
+    def _give_up(self, worker: _WorkerThread, errand: _ToolJob) -> None:
+        """Nobody waits for a job any more; the thread is left to it."""
+        errand.wanted = False
+        with self._making:
+            if self._worker is worker:
+                self._worker = None
+                self._left.append(worker)
+        worker.end()
+
+    def _check_room(self) -> None:
+        self._left = [each for each in self._left if each.alive]
+        if len(self._left) >= MOST_LEFT:
+            held = f"{MOST_LEFT} tools of this environment have not come back and hold a thread each"
+            raise RuntimeError(f"{held}: open another session, and give the tools limits of their own")
+
+
+class _ToolJob:
+    __slots__ = ("answer", "context", "job", "wanted")
+
+    def __init__(self, job: Callable[[], Any], answer: Callable[[Outcome], None], context: Context):
+        self.job = job
+        self.answer = answer
+        self.context = context
+        self.wanted = True
+
+
+class _WorkerThread:
+    """A thread that does one job after the other. It does not hold the workbench, and ends with it."""
+
+    def __init__(self) -> None:
+        self._inbox: SimpleQueue[_ToolJob | None] = SimpleQueue()
+        # A daemon: a tool that never returns must not keep the process from ending.
+        self._thread = threading.Thread(target=_run_jobs, args=(self._inbox,), name="openenv-tools", daemon=True)
+        self._thread.start()
+
+    def give(self, job: Callable[[], Any], answer: Callable[[Outcome], None], context: Context) -> _ToolJob:
+        errand = _ToolJob(job, answer, context)
+        self._inbox.put(errand)
+        return errand
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def end(self) -> None:
+        self._inbox.put(None)
+
+
+def _run_jobs(inbox: SimpleQueue[_ToolJob | None]) -> None:
+    while (errand := inbox.get()) is not None:
+        if errand.wanted:
+            errand.answer(_attempt(errand))
+        del errand  # nothing of a job may outlive it while the thread waits
+
+
+def _attempt(errand: _ToolJob) -> Outcome:
+    try:
+        return errand.context.run(errand.job), None
+    except BaseException as error:  # noqa: BLE001 - the edge to foreign code: SystemExit of a tool is a failure of it
+        return None, error
+
+
+class _LoopThread:
+    """A thread with an event loop that turns until the end."""
+
+    def __init__(self) -> None:
+        self._ended = False
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=_run_loop, args=(self._loop,), name="openenv-tools-loop", daemon=True)
+        self._thread.start()
+
+    def give(
+        self, make: Callable[[], Coroutine[Any, Any, Any]], answer: Callable[[Outcome], None], context: Context
+    ) -> list[asyncio.Task[None]]:
+        started: list[asyncio.Task[None]] = []
+
+        async def attempt() -> None:
+            try:
+                answer((await make(), None))
+            except BaseException as error:  # noqa: BLE001 - the edge to foreign code
+                answer((None, error))
+
+        def start() -> None:
+            started.append(self._loop.create_task(attempt(), context=context))
+
+        self._loop.call_soon_threadsafe(start)
+        return started
+
+    def withdraw(self, started: list[asyncio.Task[None]]) -> bool:
+        """Cancels what `give` started. False: the loop does not turn."""
+        turned = threading.Event()
+
+        def stop() -> None:
+            for task in started:
+                task.cancel()
+            turned.set()
+
+        self._loop.call_soon_threadsafe(stop)
+        return turned.wait(LOOP_S)
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def end(self) -> None:
+        # Once: a second `stop` would come in the middle of the loop's last cleaning up.
+        if self._ended:
+            return
+        self._ended = True
+        with contextlib.suppress(RuntimeError):  # closed already
+            self._loop.call_soon_threadsafe(self._loop.stop)
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.get_loop()
+        asyncio.set_event_loop(loop)
+        keep_running(loop.run_forever)  # the runner then cancels what is left there, and closes it

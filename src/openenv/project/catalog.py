@@ -1,0 +1,241 @@
+"""Find the environments of this machine, installed or bundled, without importing their packages."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import json
+import re
+import sys
+from collections.abc import Iterator
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote, urlparse
+
+from ..errors import UnknownEnvironment, UsageError
+from . import Manifest
+from .manifest import FILE_NAME
+
+
+def canonical(name: str) -> str:
+    """What `echo`, `echo-env`, `echo_env`, `openenv-echo` and `openenv_echo_env` have in common: `echo`."""
+    short = plain(name).removeprefix("openenv-")
+    return short.removesuffix("-env") or short
+
+
+def plain(name: str) -> str:
+    """A name in the one way in which installers compare names: `openenv_echo.Env` as `openenv-echo-env`."""
+    return re.sub(r"[-_.\s]+", "-", name.strip().lower()).strip("-")
+
+
+_MODULES = (FILE_NAME, "client.py", "models.py")
+_NEVER = {"tests", "test", "docs", "examples", "build", "dist"}
+
+
+def package_of(distribution: Distribution) -> str | None:
+    """The import name of its package: of several, the one called like it, or else the one that looks like one."""
+    found = [name for name in dict.fromkeys(_packages(distribution)) if folder_of(name) is not None]
+    wanted = canonical(distribution.metadata["Name"])
+    return max(found, key=lambda name: (canonical(name) == wanted, _likeness(name)), default=None)
+
+
+def folder_of(package: str) -> Path | None:
+    """Where a package is; None if it cannot be found, or is none."""
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return None
+    places = list(spec.submodule_search_locations or ()) if spec is not None else []
+    return Path(places[0]) if places else None
+
+
+def manifest_of(distribution: Distribution, folder: Path) -> Path | None:
+    """Its `openenv.yaml`: in its package, among its other files, or in the project that it is an editable one of."""
+    places = [folder / FILE_NAME]
+    places += [Path(str(file.locate())) for file in distribution.files or () if file.name == FILE_NAME]
+    root = _project(distribution)
+    if root is not None:
+        places.append(root / FILE_NAME)
+    return next((place for place in places if place.is_file()), None)
+
+
+def origin_of(distribution: Distribution) -> str:
+    """The URL that it was installed from, if it was from one; else the empty text."""
+    try:
+        origin = json.loads(distribution.read_text("direct_url.json") or "{}")
+    except ValueError:
+        return ""
+    return str(origin.get("url", "")) if isinstance(origin, dict) else ""
+
+
+def _packages(distribution: Distribution) -> Iterator[str]:
+    yield from (distribution.read_text("top_level.txt") or "").split()
+    for file in distribution.files or ():
+        if file.suffix == ".py" and len(file.parts) > 1 and file.parts[0].isidentifier():
+            yield file.parts[0]
+    root = _project(distribution)
+    if root is not None:
+        # A project whose folder is the package has a name that is not told anywhere else.
+        yield root.name
+        for folder in (root, root / "src"):
+            if folder.is_dir():
+                yield from sorted(each.parent.name for each in folder.glob("*/__init__.py") if _may_be(each.parent))
+    name = distribution.metadata["Name"].replace("-", "_").replace(".", "_").lower()
+    yield from (name, name.removeprefix("openenv_"))
+
+
+def _may_be(folder: Path) -> bool:
+    return folder.name.isidentifier() and folder.name not in _NEVER
+
+
+def _project(distribution: Distribution) -> Path | None:
+    """The folder of the project that it is an editable installation of."""
+    origin = urlparse(origin_of(distribution))
+    folder = Path(unquote(origin.path))
+    return folder if origin.scheme == "file" and folder.is_dir() else None
+
+
+def _likeness(package: str) -> int:
+    folder = folder_of(package)
+    assert folder is not None
+    return sum((folder / name).is_file() for name in _MODULES)
+
+
+_BUNDLED = Path(__file__).parent.parent / "envs"
+# This package itself, and what it was called once.
+_OURS = {"openenv", "core"}
+
+
+class EnvironmentEntry(NamedTuple):
+    """One environment.
+
+    Attributes:
+        key: Its shortest name.
+        package: Import name.
+        folder: Where that is.
+        distribution: Name of what was installed; None for one that comes with this package.
+        version: Of that.
+        summary: In one line, if it says one.
+        manifest_path: Its `openenv.yaml`, if it has one.
+        origin: URL that it was installed from, if it was from one.
+    """
+
+    key: str
+    package: str
+    folder: Path
+    distribution: str | None
+    version: str
+    summary: str
+    manifest_path: Path | None
+    origin: str = ""
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """What it says of itself. Raises `UsageError` where that is not valid."""
+        return None if self.manifest_path is None else Manifest.read(self.manifest_path)
+
+    @property
+    def names(self) -> set[str]:
+        """What it is known by, in canonical form."""
+        found = {self.key, canonical(self.package.rpartition(".")[2])}
+        try:
+            manifest = self.manifest
+        except UsageError:  # told to whoever asks for this environment
+            manifest = None
+        return found | ({canonical(manifest.name)} if manifest else set())
+
+
+_known: tuple[object, list[EnvironmentEntry]] | None = None
+
+
+def entries() -> list[EnvironmentEntry]:
+    """All environments by their keys, found anew when distributions were installed or removed."""
+    global _known  # noqa: PLW0603 - one table for the process, as that of importlib
+    print_of_now = _fingerprint()
+    if _known is None or _known[0] != print_of_now:
+        found = _installed()
+        found += [entry for entry in _bundled() if entry.key not in {each.key for each in found}]
+        _known = print_of_now, sorted(found)
+    return list(_known[1])
+
+
+def find(name: str) -> EnvironmentEntry:
+    """The environment of a name, in whichever form.
+
+    Raises:
+        UnknownEnvironment: There is none; the message has those with similar names, and how to install one.
+        UsageError: There are several.
+    """
+    wanted = canonical(name)
+    there = entries()
+    found = [entry for entry in there if wanted in entry.names]
+    exact = [entry for entry in found if plain(name) in {plain(entry.distribution or ""), plain(entry.package)}]
+    chosen = exact if len(exact) == 1 else found
+    if len(chosen) > 1:
+        several = ", ".join(entry.distribution or entry.package for entry in chosen)
+        raise UsageError(f"{name!r} may be each of {several}: use the whole name")
+    if not chosen:
+        raise UnknownEnvironment(_unknown_message(name, there), data={"name": name})
+    return chosen[0]
+
+
+def _unknown_message(name: str, there: list[EnvironmentEntry]) -> str:
+    names = {known: entry.key for entry in there for known in entry.names}
+    close = dict.fromkeys(names[each] for each in difflib.get_close_matches(canonical(name), names, cutoff=0.5))
+    meant = f" did you mean {' or '.join(close)}?" if close else ""
+    known = ", ".join(entry.key for entry in there) or "none"
+    return (
+        f"no environment {name!r} is installed;{meant} there are: {known}. Install its package (pip install "
+        "openenv-NAME, or pip install -e with the folder of its project), or name a Space of the Hub (user/space)"
+    )
+
+
+def _installed() -> list[EnvironmentEntry]:
+    found: dict[str, EnvironmentEntry] = {}
+    for distribution in distributions():
+        name = _field(distribution, "Name")
+        if plain(name) in found or not plain(name).startswith("openenv-") or canonical(name) in _OURS:
+            continue
+        entry = _entry(name, distribution)
+        if entry is not None:
+            found[plain(name)] = entry
+    return list(found.values())
+
+
+def _entry(name: str, distribution: Distribution) -> EnvironmentEntry | None:
+    package = package_of(distribution)
+    folder = None if package is None else folder_of(package)
+    if package is None or folder is None:
+        return None
+    summary = _field(distribution, "Summary")
+    manifest, origin = manifest_of(distribution, folder), origin_of(distribution)
+    return EnvironmentEntry(canonical(name), package, folder, name, distribution.version, summary, manifest, origin)
+
+
+def _field(distribution: Distribution, name: str) -> str:
+    """A line of its metadata; the empty text where that has none."""
+    return str((distribution.metadata.get_all(name) or [""])[0])
+
+
+def _bundled() -> list[EnvironmentEntry]:
+    found = []
+    for path in sorted(_BUNDLED.glob(f"*/{FILE_NAME}")):
+        manifest, folder = Manifest.read(path), path.parent
+        said = manifest.version or "", manifest.description or ""
+        found.append(
+            EnvironmentEntry(canonical(folder.name), f"openenv.envs.{folder.name}", folder, None, *said, path)
+        )
+    return found
+
+
+def _fingerprint() -> object:
+    """What changes with every installation and removal: the times of the folders that hold distributions."""
+    return tuple((place, _time_of(place)) for place in sys.path)
+
+
+def _time_of(place: str) -> int | None:
+    try:
+        return Path(place or ".").stat().st_mtime_ns
+    except OSError:
+        return None

@@ -1,0 +1,181 @@
+"""Run probes and record what each of them found."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, computed_field
+
+from ...errors import NotAProject, OpenEnvError
+from ...testing.check import Check, CheckFailure, CheckSkip, CheckWarning
+
+
+class Level(StrEnum):
+    """How far checks go; each level includes those before it. `URL` is for servers of any implementation."""
+
+    STATIC = "static"
+    RUNTIME = "runtime"
+    LOAD = "load"
+    URL = "url"
+
+
+class Outcome(StrEnum):
+    """What came of a check. Only `FAIL` fails the whole; what was skipped says why in `saw`."""
+
+    PASS = "pass"  # noqa: S105 - the name of an outcome
+    WARNING = "warning"
+    FAIL = "fail"
+    SKIPPED = "skipped"
+
+
+class Finding(BaseModel):
+    """What one check saw.
+
+    Attributes:
+        check: Its id, of `level.what-is-checked` form, as in `runtime.seed`; it never changes its meaning.
+        level: Of the check.
+        outcome: What came of it.
+        saw: What was seen, in one line: the values, the file and the line.
+        mend: What to do about it; None where there is nothing to do.
+        seconds: How long it took.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    check: str
+    level: Level
+    outcome: Outcome
+    saw: str
+    mend: str | None = None
+    seconds: float = 0.0
+
+
+class Report(BaseModel):
+    """What `openenv validate` prints, and writes with `--json`.
+
+    Attributes:
+        target: What was looked at: a folder or an address.
+        findings: In the order in which the checks ran.
+        passed: Whether none of them failed.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    target: str
+    findings: list[Finding]
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def passed(self) -> bool:
+        return not any(finding.outcome is Outcome.FAIL for finding in self.findings)
+
+
+_FINE = (Outcome.PASS, Outcome.WARNING)
+
+
+class InternalFault(Exception):
+    """A check failed by itself: an error of this package, and not of what was checked.
+
+    Args:
+        check: The id of the check.
+        reason: What it raised.
+    """
+
+    def __init__(self, check: str, reason: str):
+        super().__init__(f"the check {check} failed by itself, which is an error of openenv: {reason}")
+        self.check = check
+        self.reason = reason
+
+
+def run(
+    probes: Iterable[Check], subject: Any, level: Level, heard: Callable[[Finding], None] | None = None
+) -> list[Finding]:
+    """Puts probes to a subject, one after the other.
+
+    Args:
+        probes: In their order; those whose `needs` have failed are skipped.
+        subject: Given to each.
+        level: Of all of them.
+        heard: Gets each finding when it is there.
+
+    Raises:
+        InternalFault: A probe raised what no probe may raise.
+    """
+    found: dict[str, Finding] = {}
+    for probe in probes:
+        finding = skip_finding(probe, found, level) or _ask_probe(probe, subject, level)
+        found[probe.id] = finding
+        if heard is not None:
+            heard(finding)
+    return list(found.values())
+
+
+def skip_finding(probe: Check, found: dict[str, Finding], level: Level, known: bool = False) -> Finding | None:
+    """The finding of a probe that cannot be put, since one before it has not passed; None if it can.
+
+    Args:
+        probe: Which.
+        found: What was found before.
+        level: Of the probe.
+        known: Only what was found counts, and not what is still to be asked.
+    """
+    for name in probe.needs:
+        if known and name not in found:
+            continue
+        if name not in found or found[name].outcome not in _FINE:
+            outcome = "was not asked"
+            if name in found:
+                outcome = "failed" if found[name].outcome is Outcome.FAIL else "was skipped"
+            return Finding(
+                check=probe.id, level=level, outcome=Outcome.SKIPPED, saw=f"it needs {name}, which {outcome}"
+            )
+    return None
+
+
+class ProbeResult(NamedTuple):
+    """What came of one probe."""
+
+    outcome: Outcome
+    saw: str
+    mend: str | None = None
+
+    def finding(self, probe: Check, level: Level, began: float) -> Finding:
+        """The same as a finding, of a probe that began at a time of `perf_counter`."""
+        took = time.perf_counter() - began
+        return Finding(check=probe.id, level=level, outcome=self.outcome, saw=self.saw, mend=self.mend, seconds=took)
+
+
+def probe_result(probe: Check, error: Exception) -> ProbeResult:
+    """What it means that a probe raised something.
+
+    Raises:
+        InternalFault: It raised what no probe may raise.
+    """
+    if isinstance(error, CheckFailure):
+        return ProbeResult(Outcome.FAIL, error.saw, error.mend)
+    if isinstance(error, CheckWarning):
+        return ProbeResult(Outcome.WARNING, error.saw, error.mend)
+    if isinstance(error, CheckSkip):
+        return ProbeResult(Outcome.SKIPPED, str(error))
+    if isinstance(error, NotAProject):
+        raise error
+    if isinstance(error, OpenEnvError):  # what no probe expected, and what it looks at is the cause of
+        return ProbeResult(Outcome.FAIL, f"{type(error).__name__}: {error.message}.", "see the message")
+    raise InternalFault(probe.id, f"{type(error).__name__}: {error}") from error
+
+
+def _ask_probe(probe: Check, subject: Any, level: Level) -> Finding:
+    began = time.perf_counter()
+    try:
+        saw = probe.look(subject)
+        if inspect.iscoroutine(saw):
+            saw = asyncio.run(saw)
+        told = ProbeResult(Outcome.PASS, str(saw))
+    except Exception as error:  # noqa: BLE001 - the edge to foreign code: probes call it, and answer for what it raises
+        told = probe_result(probe, error)
+    return told.finding(probe, level, began)

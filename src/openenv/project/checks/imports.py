@@ -1,0 +1,165 @@
+"""Checks that import the modules of an environment and call nothing in it."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from ...client import EnvClient
+from ...client.schema_check import declared_contract
+from ...errors import OpenEnvError
+from ...protocol.contract import first_misfit
+from ...protocol.json_schema import schema_of
+from ...testing.check import Check, CheckFailure, CheckSkip
+from ...testing.harness import ConformanceHarness
+from .. import target as targets
+from ..manifest import Project
+from ..target import import_module
+
+
+@dataclass
+class EnvironmentUnderTest:
+    """What is under examination, in the process that runs its code.
+
+    Attributes:
+        target: As for `openenv serve`.
+        folder: Of the project, if it is one.
+        call_s: Seconds that one call may take.
+        sessions: How many sessions are used at once.
+        episodes: How many are played to see whether memory grows.
+    """
+
+    target: str
+    folder: Path | None
+    call_s: float
+    sessions: int
+    episodes: int
+    app: Any = field(default=None, init=False)
+
+    def load(self) -> None:
+        """Makes the app. Raises as `openenv.project.target.load`."""
+        if self.app is None:
+            self.app = targets.load(self.target)
+
+    @cached_property
+    def stage(self) -> ConformanceHarness:
+        """Where it plays. Raises CheckSkip."""
+        return ConformanceHarness(self.app, call_s=self.call_s, sessions=self.sessions, episodes=self.episodes)
+
+    @property
+    def server(self) -> Any:
+        """What serves it. Raises CheckSkip."""
+        return self.stage.server
+
+
+def _check_import(served: EnvironmentUnderTest) -> str:
+    try:
+        served.load()
+    except OpenEnvError as error:
+        raise CheckFailure(
+            f"{' '.join(error.message.split())}.", "see the message; `openenv serve` says the same"
+        ) from None
+    except Exception as error:  # noqa: BLE001 - the edge to foreign code
+        raise CheckFailure(f"making the app raised {type(error).__name__}: {error}.", "correct the module") from None
+    return f"{type(served.app).__name__} of {served.target}"
+
+
+def _check_models(served: EnvironmentUnderTest) -> str:
+    server = served.server
+    opaque = []
+    for name, kind in (
+        ("action", server.action_cls),
+        ("observation", server.observation_cls),
+        ("state", server.state_cls),
+    ):
+        schema = schema_of(kind)
+        if schema is None:
+            raise CheckFailure(
+                f"the {name} {_named(kind)} has no JSON Schema: {_reason(kind)}.",
+                "declare its fields with types that JSON has: numbers, texts, lists, dicts, models, enums",
+            )
+        opaque += [f"{name}.{place}" for place in _opaque(schema)]
+    unmade = [place for place in opaque if place.startswith("action.")]
+    if unmade:
+        raise CheckFailure(
+            f"{', '.join(unmade)} cannot be written as JSON: no client can send it.",
+            "give it a type that JSON has; for arrays list[float], or a type with a validator of lists",
+        )
+    said = f"action {_named(server.action_cls)}, observation {_named(server.observation_cls)}"
+    return f"{said}, state {_named(server.state_cls)}" + (f"; no schema: {', '.join(opaque)}" if opaque else "")
+
+
+def _opaque(schema: dict[str, Any]) -> list[str]:
+    """Fields for which there is no schema."""
+    parts = {"": schema, **{f"{name}.": part for name, part in schema.get("$defs", {}).items()}}
+    found = []
+    for prefix, part in parts.items():
+        for name, each in part.get("properties", {}).items():
+            if "'$comment': 'opaque'" in repr(each):
+                found.append(f"{prefix}{name}")
+    return found
+
+
+def _check_client(served: EnvironmentUnderTest) -> str:
+    folder = served.folder
+    if folder is None:
+        raise CheckSkip("the target is no folder, so there is no client.py to look at")
+    project = Project.find(folder)
+    reference = project.manifest.client
+    module = reference.partition(":")[0] if reference is not None and ":" in reference else "client"
+    if not (folder / f"{module.replace('.', '/')}.py").is_file():
+        raise CheckSkip(f"there is no {module}.py: clients use GenericEnvClient")
+    parent = _package_of(folder)
+    try:
+        found = import_module(f"{parent}.{module}" if parent else module, str(project.manifest.path))
+    except OpenEnvError as error:
+        raise CheckFailure(f"{' '.join(error.message.split())}.", f"correct {module}.py") from None
+    clients = [each for each in vars(found).values() if _is_client(each, found.__name__)]
+    if not clients:
+        said = f"{module}.py defines no subclass of EnvClient."
+        raise CheckFailure(said, "write class MyEnv(EnvClient[MyAction, MyObservation, State])")
+    for client in clients:
+        misfit = first_misfit(declared_contract(client), served.server.contract)
+        if misfit is not None:
+            raise CheckFailure(
+                f"{client.__name__} does not fit the server: {misfit.sentence('in the client', 'on the server')}.",
+                "take the models of both from the same module",
+            )
+    return f"{', '.join(client.__name__ for client in clients)}, whose types fit the server's"
+
+
+def _package_of(folder: Path) -> str | None:
+    """The name that a folder is imported by, with those of the packages around it."""
+    names: list[str] = []
+    while (folder / "__init__.py").is_file():
+        names.insert(0, folder.name)
+        folder = folder.parent
+    return ".".join(names) or None
+
+
+def _is_client(value: Any, module: str) -> bool:
+    return inspect.isclass(value) and issubclass(value, EnvClient) and value.__module__ == module
+
+
+def _named(kind: Any) -> str:
+    return str(getattr(kind, "__name__", kind))
+
+
+def _reason(kind: Any) -> str:
+    try:
+        TypeAdapter(kind).json_schema()
+    except Exception as error:  # noqa: BLE001 - the edge to foreign code: types bring their own schema functions
+        return str(error).partition("\n")[0]
+    return "it cannot be made"
+
+
+PROBES = (
+    Check("static.import", "Can the app be imported?", _check_import),
+    Check("static.models", "Have action, observation and state a JSON Schema?", _check_models, ("static.import",)),
+    Check("static.client", "Does the client in client.py fit the server?", _check_client, ("static.models",)),
+)

@@ -1,0 +1,387 @@
+"""The server under test: HTTP requests and a v1 WebSocket connection, each in bounded time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Container, Coroutine, Mapping
+from dataclasses import dataclass, field
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self, TypeVar
+from urllib.parse import urlsplit, urlunsplit
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, WebSocketException
+
+from ...client.endpoints import headers_of, http_url, is_loopback, websocket_url
+from ...errors import MissingExtra
+from ...testing.check import CheckFailure, CheckSkip
+
+if TYPE_CHECKING:
+    pass
+
+
+T = TypeVar("T")
+# Of an answer, and of a frame. Observations may be images.
+MAX_BYTES = 100 * 1024 * 1024
+# All checks of one server may take so many times what one call may.
+ALL_CALLS = 12
+# Of what servers say, in messages.
+CLIP = 200
+
+
+class ServerAnswer(NamedTuple):
+    """What came back for a request.
+
+    Attributes:
+        asked: The request, in words.
+        status: Of HTTP.
+        location: Where it redirects to, if it does.
+        body: Its bytes.
+        seconds: Until the last of them was there.
+    """
+
+    asked: str
+    status: int
+    location: str
+    body: bytes
+    seconds: float
+
+    def json(self) -> Any:
+        """The body; raises `CheckFailure` if that is no JSON."""
+        return strict_json(self.body, f"the answer to {self.asked} (status {self.status})")
+
+    def fault(self, expected: str) -> CheckFailure:
+        """That the status is none of those which were expected."""
+        where = f" (to {excerpt(self.location)})" if self.location else ""
+        return CheckFailure(
+            f"{self.asked} answers with status {self.status}{where}: {excerpt(self.body)}",
+            f"answer {expected}; the server's log says why it did not",
+        )
+
+
+@dataclass
+class ServerFacts:
+    """What one probe found out of a server and another needs.
+
+    Attributes:
+        health: What `/health` answered.
+        metadata: What `/metadata` answered.
+        paths: Those of its OpenAPI document.
+        schemas: JSON Schemas by `action`, `observation`, `state`, and perhaps `reset_observation`; only valid ones.
+        production: Whether it lets clients call tools only.
+        talk: The conversation that goes on.
+        values: What was said in it: what that is, its value, and the name of its schema.
+    """
+
+    health: ServerAnswer | None = None
+    metadata: ServerAnswer | None = None
+    paths: Container[str] | None = None
+    schemas: Mapping[str, Any] = field(default_factory=dict)
+    production: bool = False
+    talk: ProbeConnection | None = None
+    values: list[tuple[str, Any, str]] = field(default_factory=list)
+
+
+class ServerUnderTest:
+    """A server, and what was learned of it so far.
+
+    Args:
+        url: In any form that clients take.
+        timeout_s: What one call may take.
+        api_key: Shown with each.
+
+    Attributes:
+        base: Address of its routes.
+        endpoint: Address of its environment.
+        place: Its address for people: without a name and password.
+        learned: What is known of it by now.
+
+    Raises:
+        UsageError: The address or the key is none.
+        MissingExtra: What is needed to ask is not installed.
+    """
+
+    def __init__(self, url: str, timeout_s: float, api_key: str | None):
+        self.endpoint = websocket_url(url)
+        self.base = http_url(self.endpoint)
+        parts = urlsplit(self.base)
+        self.place = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+        self.headers = headers_of({}, api_key)
+        self.has_key = api_key is not None
+        self.timeout_s = timeout_s
+        self.learned = ServerFacts()
+        self._httpx = _httpx()
+        # Each request on a connection of its own: what one did to it is not held against the next.
+        self._client = self._httpx.AsyncClient(
+            timeout=None,  # each call has one for all of it
+            trust_env=not self.is_nearby,
+            limits=self._httpx.Limits(max_keepalive_connections=0),
+        )
+        self._ends = time.monotonic() + ALL_CALLS * timeout_s
+        self._runner = asyncio.Runner()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self.learned.talk is not None:
+            self.learned.talk.end()
+        self._runner.run(self._client.aclose())
+        self._runner.close()
+
+    @property
+    def is_nearby(self) -> bool:
+        """Whether it is on this machine, where proxies do not lead."""
+        return is_loopback(urlsplit(self.endpoint).hostname or "")
+
+    def run(self, call: Coroutine[Any, Any, T]) -> T:
+        """Runs a call to its end; all calls have one event loop."""
+        return self._runner.run(call)
+
+    def seconds(self) -> float:
+        """What the next call may take; raises `CheckSkip` when all time is used up."""
+        left = self._ends - time.monotonic()
+        if left <= 0:
+            raise CheckSkip(f"the server used up {ALL_CALLS * self.timeout_s:g} s: give it longer with --timeout")
+        return min(self.timeout_s, left)
+
+    def late(self, asked: str) -> CheckFailure:
+        """That something took longer than it may."""
+        return CheckFailure(
+            f"{asked}: no answer within {self.timeout_s:g} s",
+            "see what the server is doing, or give it longer with --timeout",
+        )
+
+    def get(self, path: str) -> ServerAnswer:
+        """What `GET` of a path answers; raises `CheckFailure` if nothing does, or no HTTP."""
+        return self.run(self._ask("GET", path, None))
+
+    def post(self, path: str, body: Any) -> ServerAnswer:
+        """The same for `POST` of JSON, or of bytes as they are."""
+        return self.run(self._ask("POST", path, body if isinstance(body, bytes) else json.dumps(body).encode()))
+
+    async def _ask(self, method: str, path: str, content: bytes | None) -> ServerAnswer:
+        asked, seconds, httpx = f"{method} {path}", self.seconds(), self._httpx
+        headers = [*self.headers, ("Accept", "application/json")]
+        if content is not None:
+            headers.append(("Content-Type", "application/json"))
+        began = time.monotonic()
+        try:
+            async with (
+                asyncio.timeout(seconds),
+                self._client.stream(method, self.base + path, content=content, headers=headers) as response,
+            ):
+                body = bytearray()
+                async for part in response.aiter_bytes():
+                    body += part
+                    if len(body) > MAX_BYTES:
+                        raise CheckFailure(
+                            f"{asked}: more than {MAX_BYTES >> 20} MiB came, and no end", "answer what is asked"
+                        )
+                location = response.headers.get("location", "")
+                return ServerAnswer(asked, response.status_code, location, bytes(body), time.monotonic() - began)
+        except TimeoutError:
+            raise self.late(asked) from None
+        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+            raise CheckFailure(
+                f"{asked}: no answer of HTTP ({excerpt(_reason(error))})",
+                f"see that a server of HTTP runs at {self.place}",
+            ) from None
+
+
+def strict_json(text: bytes | str, what: str) -> Any:
+    """JSON, as strictly as it is written; raises `CheckFailure` if it is none."""
+
+    def refuse(constant: str) -> Any:
+        raise ValueError(f"{constant} is no JSON")
+
+    try:
+        return json.loads(text, parse_constant=refuse)
+    except (ValueError, RecursionError) as error:
+        raise CheckFailure(
+            f"{what} is no JSON ({excerpt(str(error))}): {excerpt(text)}", "answer JSON; NaN and infinity are none"
+        ) from None
+
+
+def excerpt(value: object) -> str:
+    """What a server said, for a message: not too much of it, and nothing that a terminal would obey."""
+    text = value[: 4 * CLIP].decode(errors="replace") if isinstance(value, bytes) else str(value)
+    text = " ".join(text.split())
+    shown = "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text[:CLIP])
+    return shown + ("..." if len(text) > CLIP else "")
+
+
+def _reason(error: BaseException) -> str:
+    """What the system said, which libraries hide behind words of their own."""
+    inner: BaseException | None = error
+    while inner is not None:
+        if isinstance(inner, OSError) and inner.errno is not None and inner.strerror:
+            return os.strerror(inner.errno) if inner.errno > 0 else inner.strerror
+        inner = inner.__cause__ or inner.__context__
+    return str(error) or type(error).__name__
+
+
+def _httpx() -> ModuleType:
+    try:
+        import httpx
+    except ModuleNotFoundError:
+        raise MissingExtra("httpx", "core") from None
+    return httpx
+
+
+# Between two attempts to be let in by a server that is full.
+RETRY_S = 0.2
+
+
+class ProbeConnectionClosed(CheckFailure):
+    """The server has ended the conversation, with a `code` if it gave one."""
+
+    def __init__(self, saw: str, code: int | None):
+        super().__init__(saw, "keep the connection until the client closes it")
+        self.code = code
+
+
+class ProbeConnectionRefused(CheckFailure):
+    """The server does not take the connection; with the `status` that it answers, if it is one of HTTP."""
+
+    def __init__(self, saw: str, mend: str, status: int | None = None):
+        super().__init__(saw, mend)
+        self.status = status
+
+
+class _NoRedirectConnect(connect):
+    """One that follows nobody elsewhere."""
+
+    def process_redirect(self, exc: Exception) -> Exception | str:
+        return exc
+
+
+class ProbeConnection:
+    """One connection, which is one session of the server.
+
+    Args:
+        site: The server.
+        connection: To its endpoint.
+    """
+
+    def __init__(self, site: ServerUnderTest, connection: ClientConnection):
+        self._site = site
+        self._connection = connection
+
+    @classmethod
+    def begin(cls, site: ServerUnderTest) -> ProbeConnection:
+        """Connects.
+
+        Raises:
+            ProbeConnectionRefused: The server does not let anybody in.
+        """
+        return site.run(cls._begin(site))
+
+    @classmethod
+    async def _begin(cls, site: ServerUnderTest) -> ProbeConnection:
+        try:
+            async with asyncio.timeout(site.seconds()):
+                connection = await _NoRedirectConnect(
+                    site.endpoint,
+                    additional_headers=site.headers,
+                    open_timeout=None,
+                    ping_interval=None,
+                    close_timeout=site.timeout_s,
+                    max_size=MAX_BYTES,
+                    proxy=None if site.is_nearby else True,
+                )
+        except TimeoutError:
+            raise site.late("the handshake at /ws") from None
+        except InvalidStatus as error:
+            status = error.response.status_code
+            mend = "serve the environment's WebSocket there"
+            if status in {401, 403}:
+                mend = "give a key of scope control by --api-key (OPENENV_API_KEY)"
+            raise ProbeConnectionRefused(f"/ws answers the handshake with status {status}", mend, status) from None
+        except (InvalidHandshake, WebSocketException, OSError, EOFError) as error:
+            raise ProbeConnectionRefused(
+                f"/ws: no WebSocket ({excerpt(str(error) or type(error).__name__)})",
+                "serve the environment's WebSocket there",
+            ) from None
+        return cls(site, connection)
+
+    def ask(self, frame: Mapping[str, Any] | str) -> dict[str, Any]:
+        """Sends a frame and takes the next one; see `take` for what it raises."""
+        self.say(frame)
+        return self.take(f"a frame {_frame_excerpt(frame)}")
+
+    def say(self, frame: Mapping[str, Any] | str) -> None:
+        """Sends a frame, a text as it is."""
+        self._site.run(self._say(frame if isinstance(frame, str) else json.dumps(frame)))
+
+    def take(self, after: str) -> dict[str, Any]:
+        """The next frame: an object with `type` and `data`.
+
+        Args:
+            after: What it answers, for messages.
+
+        Raises:
+            Fault: It is none, or none comes.
+            ProbeConnectionClosed: The connection is.
+        """
+        return self._site.run(self._take(after))
+
+    def end(self) -> None:
+        """Closes, whatever state it is in."""
+        self._site.run(self._end())
+
+    async def _say(self, text: str) -> None:
+        try:
+            async with asyncio.timeout(self._site.seconds()):
+                await self._connection.send(text)
+        except TimeoutError:
+            raise CheckFailure(
+                "the server does not read what it is sent", "read each connection all the time"
+            ) from None
+        except ConnectionClosed as error:
+            self._closed(error, "the last frame")
+
+    async def _take(self, after: str) -> dict[str, Any]:
+        try:
+            async with asyncio.timeout(self._site.seconds()):
+                text = await self._connection.recv()
+        except TimeoutError:
+            raise self._site.late(after) from None
+        except ConnectionClosed as error:
+            self._closed(error, after)
+        if isinstance(text, bytes):
+            raise CheckFailure(
+                f"{after} is answered by a binary frame: {excerpt(text)}", "v1 speaks JSON in text frames"
+            )
+        frame = strict_json(text, f"the answer to {after}")
+        wrong = CheckFailure(
+            f"{after} is answered by {excerpt(text)}", 'answer an object {"type": ..., "data": {...}}, as v1 says'
+        )
+        if not isinstance(frame, dict) or not isinstance(frame.get("type"), str):
+            raise wrong
+        if not isinstance(frame.get("data"), dict):
+            raise wrong
+        return frame
+
+    def _closed(self, error: ConnectionClosed, after: str) -> NoReturn:
+        code = None if error.rcvd is None else error.rcvd.code
+        how = "without a word" if error.rcvd is None else f"with code {error.rcvd.code} {excerpt(error.rcvd.reason)}"
+        raise ProbeConnectionClosed(f"after {after} the server ended the connection {how.strip()}", code) from None
+
+    async def _end(self) -> None:
+        try:
+            async with asyncio.timeout(self._site.timeout_s):
+                await self._connection.close()
+        except TimeoutError:
+            pass
+        finally:
+            self._connection.transport.abort()
+
+
+def _frame_excerpt(frame: Mapping[str, Any] | str) -> str:
+    return excerpt(frame if isinstance(frame, str) else json.dumps(frame))

@@ -1,0 +1,200 @@
+"""Parse and change a Dockerfile. Its lines keep their numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from ..errors import UsageError
+
+BASE = "BASE_IMAGE"
+"""The build argument that Dockerfiles of projects name their base by."""
+_FROM = re.compile(r"FROM\s+(?:--\S+\s+)*(?P<image>\S+)(?:\s+AS\s+(?P<stage>\S+))?\s*$", re.IGNORECASE)
+_ESCAPE = re.compile(r"#\s*escape\s*=\s*(\S)", re.IGNORECASE)
+# What makes a build quicker and its result no other: engines without BuildKit know neither.
+_CACHE_MOUNT = re.compile(r"--mount=(?=\S*\btype=cache\b)\S+ ?")
+_LINK = re.compile(r"--link(=\S+)? ?")
+_HEREDOC = re.compile(r"(?<=\s)<<-?(['\"]?)[A-Za-z_]\w*\1")
+# A pattern, a variable, or something elsewhere.
+_NO_NAME = re.compile(r"[*?\[$<]|://")
+# What a Dockerfile without BuildKit cannot have, by its word.
+_NEEDS_BUILDKIT = {
+    "RUN": re.compile(r"--(mount|network|security)=\S+"),
+    "COPY": re.compile(r"--(chmod|parents|exclude)\b\S*"),
+    "ADD": re.compile(r"--(chmod|keep-git-dir|checksum|exclude)\b\S*"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One instruction.
+
+    Attributes:
+        word: What it is, in capitals: FROM, RUN, ...
+        text: All of it, in one line.
+        first: The number of its first line.
+        last: That of its last one.
+    """
+
+    word: str
+    text: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dockerfile:
+    """A Dockerfile.
+
+    Attributes:
+        name: What errors call it.
+        lines: Its lines, without their ends.
+    """
+
+    name: str
+    lines: tuple[str, ...]
+
+    @classmethod
+    def read(cls, path: Path, name: str | None = None) -> Self:
+        """Reads a file.
+
+        Raises:
+            UsageError: It cannot be read, or has no FROM.
+        """
+        try:
+            text = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise UsageError(f"there is no {path}: name the Dockerfile with --dockerfile") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"{path} cannot be read: {error}") from None
+        found = cls(name or str(path), tuple(text.splitlines()))
+        if not any(each.word == "FROM" for each in found.instructions()):
+            raise UsageError(
+                f"{found.name} has no FROM, so it builds no image: begin it with `FROM python:3.12-slim`"
+            )
+        return found
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return "\n".join(self.lines) + "\n"
+
+    def instructions(self) -> list[Instruction]:
+        """Its instructions, in their order: engines without BuildKit call the first one step 1."""
+        return list(self._instructions())
+
+    def _instructions(self) -> Iterator[Instruction]:
+        escape = self._escape()
+        parts: list[str] = []
+        first = 0
+        for number, line in enumerate(self.lines, 1):
+            bare = line.strip()
+            if bare.startswith("#") or not bare:
+                continue
+            first = first if parts else number
+            goes_on = bare.endswith(escape)
+            parts.append(bare.removesuffix(escape).strip() if goes_on else bare)
+            if not goes_on:
+                yield _instruction(parts, first, number)
+                parts = []
+        if parts:
+            yield _instruction(parts, first, len(self.lines))
+
+    def _escape(self) -> str:
+        for line in self.lines:
+            found = _ESCAPE.match(line.strip())
+            if found:
+                return found[1]
+            if not line.lstrip().startswith("#"):
+                break
+        return "\\"
+
+    def sources(self) -> list[str]:
+        """What it copies from its context, as far as that stands there by its name."""
+        found = []
+        for each in self.instructions():
+            if each.word in {"COPY", "ADD"} and "--from=" not in each.text:
+                words = [word.strip('[]",') for word in each.text.split()[1:] if not word.startswith("--")]
+                found += [word for word in words[:-1] if not _NO_NAME.search(word)]
+        return found
+
+    @property
+    def base(self) -> str:
+        """What its last stage is built on in the end, as it is written there: `${BASE_IMAGE}`, or an image."""
+        stages = dict(self._stages())
+        image = list(stages.values())[-1]
+        while image.lower() in stages and stages[image.lower()] != image:
+            image = stages[image.lower()]
+        return image
+
+    def _stages(self) -> Iterator[tuple[str, str]]:
+        """Each stage's name, or its number, and what it begins with."""
+        for number, each in enumerate(each for each in self.instructions() if each.word == "FROM"):
+            found = _FROM.match(each.text)
+            if found is None:
+                raise UsageError(f"{self.name}, line {each.first}: `{each.text}` names no image")
+            yield (found["stage"] or str(number)).lower(), found["image"]
+
+    def with_base(self, image: str) -> Self:
+        """The same on another base: that of its last stage, and of every other stage that begins with the same."""
+        base = self.base
+        if base in {f"${{{BASE}}}", f"${BASE}"}:
+            for each in self.instructions():
+                if each.word == "ARG" and re.match(rf"ARG\s+{BASE}\b", each.text, re.IGNORECASE):
+                    return self._replaced(each, f"ARG {BASE}={image}")
+        found = self
+        for each in self.instructions():
+            match = _FROM.match(each.text) if each.word == "FROM" else None
+            if match is not None and match["image"] == base:
+                at = match.start("image")
+                found = found._replaced(each, each.text[:at] + image + each.text[match.end("image") :])
+        return found
+
+    def with_variable(self, name: str, value: str) -> Self:
+        """The same with an environment variable in its last stage."""
+        return type(self)(self.name, (*self.lines, f"ENV {name}={value}"))
+
+    def for_any_engine(self) -> Self:
+        """The same for engines without BuildKit: without what only makes builds quicker.
+
+        Raises:
+            UsageError: It needs BuildKit for something else; the message says in which line.
+        """
+        lines = list(self.lines)
+        for each in self.instructions():
+            for at in range(each.first - 1, each.last):
+                if each.word == "RUN":
+                    lines[at] = _CACHE_MOUNT.sub("", lines[at])
+                elif each.word in {"COPY", "ADD"}:
+                    lines[at] = _LINK.sub("", lines[at])
+        found = type(self)(self.name, tuple(lines))
+        for each in found.instructions():
+            _check(each, self.name)
+        return found
+
+    def _replaced(self, old: Instruction, text: str) -> Self:
+        """With another instruction in its place, in as many lines."""
+        empty = ("",) * (old.last - old.first)
+        return type(self)(self.name, (*self.lines[: old.first - 1], text, *empty, *self.lines[old.last :]))
+
+
+def _instruction(parts: list[str], first: int, last: int) -> Instruction:
+    text = " ".join(part for part in parts if part)
+    return Instruction(text.split(maxsplit=1)[0].upper() if text else "", text, first, last)
+
+
+def _check(each: Instruction, name: str) -> None:
+    needed = _NEEDS_BUILDKIT.get(each.word)
+    # Of the words that follow the instruction's own: a command may have such words, too.
+    flags = re.match(r"\S+((?:\s+--\S+)*)", each.text)
+    found = needed.search(flags[1]) if needed is not None and flags is not None else None
+    if found is None and needed is not None:
+        found = _HEREDOC.search(each.text)
+    if found is not None:
+        raise UsageError(
+            f"{name}, line {each.first}: `{found[0]}` needs BuildKit, which is not used here: leave it out, or build "
+            f"with `docker buildx build -f {name} .`"
+        )

@@ -1,0 +1,344 @@
+"""Select the files of a project that are published; ignore files and likely secrets are left out."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Self
+
+from ...errors import UsageError
+
+GIT = "git"
+DOCKER = "docker"
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    matches: re.Pattern[str]
+    keeps: bool
+    folders_only: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Globs:
+    """The lines of one ignore file.
+
+    Attributes:
+        rules: The lines, in their order: the last one that matches counts.
+        strict: Whether nothing in a folder that is left out can be kept, as with Git.
+    """
+
+    rules: tuple[_Rule, ...]
+    strict: bool
+
+    @classmethod
+    def read(cls, text: str, dialect: str) -> Self:
+        """Reads the text of an ignore file.
+
+        Args:
+            text: Its contents: a glob a line, `!` before those that keep, `#` before comments.
+            dialect: `GIT`, where a glob without a slash is looked for in all folders, or `DOCKER`, where it is not.
+        """
+        git = dialect == GIT
+        rules = (_rule(line, git) for line in text.removeprefix("\ufeff").splitlines())
+        return cls(tuple(rule for rule in rules if rule is not None), git)
+
+    def leaves_out(self, path: PurePosixPath, folder: bool = False) -> bool:
+        """Whether a file is left out.
+
+        Args:
+            path: Its path, relative to the folder of the ignore file.
+            folder: Whether it is a folder.
+        """
+        out = False
+        for part, is_folder in _parts(path, folder):
+            out = self._says(part, is_folder, out)
+            if out and self.strict:
+                return True
+        return out
+
+    def _says(self, path: str, folder: bool, out: bool) -> bool:
+        for rule in self.rules:
+            if (folder or not rule.folders_only) and rule.matches.fullmatch(path):
+                out = not rule.keeps
+        return out
+
+
+def _parts(path: PurePosixPath, folder: bool) -> Iterator[tuple[str, bool]]:
+    """The folders that it is in, from the outermost, and then itself."""
+    for parent in reversed(path.parents):
+        if parent.parts:
+            yield str(parent), True
+    yield str(path), folder
+
+
+def _rule(line: str, git: bool) -> _Rule | None:
+    glob = re.sub(r"(?<!\\) +$", "", line) if git else line.strip()
+    if not glob or glob.startswith("#"):
+        return None
+    keeps = glob.startswith("!")
+    glob = glob.removeprefix("!") if git else glob.removeprefix("!").strip().removeprefix("./")
+    folders_only = git and glob.endswith("/")
+    glob = glob.rstrip("/") if git else glob.strip("/")
+    anywhere = git and "/" not in glob
+    glob = glob.removeprefix("/")
+    if not glob or glob == ".":
+        return None
+    try:
+        matches = re.compile(("(?:.*/)?" if anywhere else "") + "".join(_translated(glob, git)), re.DOTALL)
+    except re.error:  # such as [z-a], which matches nothing
+        return None
+    return _Rule(matches, keeps, folders_only)
+
+
+_TOKEN = re.compile(
+    r"(?P<deep>(?:^|(?<=/))\*\*(?:/|$))|\*+|\?|\\(?P<plain>.)|\[(?P<not>[!^]?)(?P<set>\]?[^]]*)\]|(?P<char>.)",
+    re.DOTALL,
+)
+
+
+def _translated(glob: str, git: bool) -> Iterable[str]:
+    """A glob as a regular expression, piece by piece."""
+    for token in _TOKEN.finditer(glob):
+        if token["deep"]:
+            yield "(?:.*/)?" if token["deep"].endswith("/") else ".+"
+        elif token[0].startswith("*"):
+            yield "[^/]*" if git or token[0] == "*" else ".*"
+        elif token[0] == "?":
+            yield "[^/]"
+        elif token["set"]:
+            chosen = token["set"].replace("\\", "\\\\").replace("[", "\\[").replace("]", "\\]")
+            yield f"(?!/)[{'^' if token['not'] else ''}{chosen}]"
+        else:
+            yield re.escape(token["plain"] or token["char"] or token[0])
+
+
+# What is of one machine, or made anew.
+_NOISE = """
+.git
+.hg
+.svn
+__pycache__/
+*.py[cod]
+.*_cache/
+.cache/
+.hypothesis/
+.venv/
+.tox/
+.nox/
+.eggs/
+*.egg-info/
+node_modules/
+.ipynb_checkpoints/
+.coverage
+.coverage.*
+htmlcov/
+.idea/
+.vscode/
+.DS_Store
+Thumbs.db
+*.sw[op]
+*~
+"""
+# What opens doors.
+_KEYS = """
+.env
+.env.*
+*.env
+.envrc
+!.env.example
+!.env.sample
+!.env.template
+.netrc
+.pypirc
+.npmrc
+.git-credentials
+.pgpass
+.my.cnf
+.dockercfg
+.vault-token
+credentials.json
+client_secret*.json
+service_account*.json
+service-account*.json
+.streamlit/secrets.toml
+.ssh/
+.aws/
+.gnupg/
+.kube/
+.docker/
+.huggingface/
+id_rsa*
+id_dsa*
+id_ecdsa*
+id_ed25519*
+*.pem
+*.key
+*.ppk
+*.p12
+*.pfx
+*.jks
+*.keystore
+*.kdbx
+"""
+# What no ignore file leaves out: the Space needs it, and so does whoever pulls it.
+_KEPT = frozenset({"openenv.yaml", "README.md", "pyproject.toml", ".dockerignore", ".gitignore"})
+# Virtual environments have any name.
+_OF_VENVS = "pyvenv.cfg"
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The files of a project that others get.
+
+    Attributes:
+        files: By their paths in it, with `/`, in order.
+        left_out: What a user might miss, and why it stays here.
+    """
+
+    files: dict[str, Path]
+    left_out: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, folder: Path, exclude: Path | None = None, kept: frozenset[str] = frozenset()) -> Self:
+        """Looks through a folder.
+
+        Args:
+            folder: The project's.
+            exclude: File with a glob a line of what else stays here.
+            kept: What no ignore file leaves out, beside what all Spaces need.
+
+        Raises:
+            UsageError: A folder or an ignore file cannot be read.
+        """
+        walk = _Walk(folder, _excluded(exclude), _KEPT | kept)
+        files = dict(sorted(walk.files()))
+        return cls(files, walk.left_out)
+
+
+class _Walk:
+    """One look through a folder.
+
+    Attributes:
+        left_out: What a user might miss.
+    """
+
+    def __init__(self, folder: Path, exclude: _Exclude, kept: frozenset[str]):
+        self._folder = folder
+        self._exclude = exclude
+        self._kept = kept
+        self._noise = Globs.read(_NOISE, GIT)
+        self._keys = Globs.read(_KEYS, GIT)
+        self._docker = Globs.read(_text(folder / ".dockerignore"), DOCKER)
+        self._git: dict[PurePosixPath, Globs] = {}
+        self._outer = list(_outer(folder))
+        self.left_out: list[str] = []
+
+    def files(self) -> Iterator[tuple[str, Path]]:
+        for place, folders, names in os.walk(self._folder, onerror=_refuse):
+            at = PurePosixPath(Path(place).relative_to(self._folder).as_posix())
+            if ignored := _text(Path(place) / ".gitignore"):
+                self._git[at] = Globs.read(ignored, GIT)
+            folders[:] = sorted(name for name in folders if self._enters(at / name))
+            for name in sorted(names):
+                if self._takes(at / name):
+                    yield str(at / name), self._folder / at / name
+
+    def _enters(self, path: PurePosixPath) -> bool:
+        """Whether to look into a folder."""
+        here = self._folder / path
+        if here.is_symlink():
+            self.left_out.append(f"{path}: a link to a folder")
+            return False
+        if self._noise.leaves_out(path, folder=True) or (here / _OF_VENVS).is_file():
+            return False
+        if self._holds_keys(path, folder=True):
+            self.left_out.append(f"{path}: keys are kept there")
+            return False
+        return not self._exclude.leaves_out(path, folder=True)
+
+    def _takes(self, path: PurePosixPath) -> bool:
+        here = self._folder / path
+        if self._noise.leaves_out(path):
+            return False
+        if self._holds_keys(path):
+            self.left_out.append(f"{path}: it may hold keys")
+            return False
+        if self._is_ignored(path):
+            return False
+        if here.is_symlink() and (fault := self._fault_of_link(here)):
+            self.left_out.append(f"{path}: a link {fault}")
+            return False
+        return here.is_file()
+
+    def _holds_keys(self, path: PurePosixPath, folder: bool = False) -> bool:
+        return self._keys.leaves_out(PurePosixPath(str(path).lower()), folder)
+
+    def _fault_of_link(self, link: Path) -> str | None:
+        """Why what a link leads to may not go under the link's name."""
+        try:
+            target = PurePosixPath(link.resolve(strict=True).relative_to(self._folder.resolve()).as_posix())
+        except (OSError, RuntimeError, ValueError):  # nothing there, a link to itself, elsewhere
+            return "that leads out of the project, or nowhere"
+        stays = self._noise.leaves_out(target) or self._holds_keys(target) or self._is_ignored(target)
+        return f"to {target}, which stays here" if stays else None
+
+    def _is_ignored(self, path: PurePosixPath) -> bool:
+        return str(path) not in self._kept and (
+            self._exclude.leaves_out(path)
+            or self._docker.leaves_out(path)
+            or any(globs.leaves_out(way / path) for way, globs in self._outer)
+            or any(
+                globs.leaves_out(path.relative_to(at)) for at, globs in self._git.items() if path.is_relative_to(at)
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Exclude:
+    """The file of `--exclude`: its globs are read as Git does, and as `hf upload` does, where `*` is any text."""
+
+    globs: Globs
+    lines: tuple[str, ...]
+
+    def leaves_out(self, path: PurePosixPath, folder: bool = False) -> bool:
+        text = f"{path}/" if folder else str(path)
+        return self.globs.leaves_out(path, folder) or any(fnmatch.fnmatchcase(text, line) for line in self.lines)
+
+
+def _excluded(file: Path | None) -> _Exclude:
+    if file is None:
+        return _Exclude(Globs.read("", GIT), ())
+    if not file.is_file():
+        raise UsageError(f"--exclude {file}: there is no such file; write a glob a line into it")
+    text = _text(file)
+    lines = [line.strip() for line in text.splitlines()]
+    return _Exclude(Globs.read(text, GIT), tuple(line for line in lines if line and line[0] not in "#!"))
+
+
+def _text(file: Path) -> str:
+    """The contents of an ignore file; "" if there is none."""
+    try:
+        return file.read_text(encoding="utf-8-sig") if file.is_file() else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file} cannot be read: {error}") from None
+
+
+def _outer(folder: Path) -> Iterator[tuple[PurePosixPath, Globs]]:
+    """The `.gitignore` of each folder above, within a repository of Git, and the way down from there."""
+    above = list(folder.parents)
+    depth = next((at for at, each in enumerate([folder, *above]) if (each / ".git").exists()), 0)
+    for parent in above[:depth]:
+        way = PurePosixPath(folder.relative_to(parent).as_posix())
+        globs = Globs.read(_text(parent / ".gitignore"), GIT)
+        # Who pushes a folder that is left out as a whole means it.
+        if not globs.leaves_out(way, folder=True):
+            yield way, globs
+
+
+def _refuse(error: OSError) -> None:
+    raise UsageError(f"{error.filename} cannot be read: {error.strerror}; make it readable, or move it elsewhere")

@@ -1,0 +1,335 @@
+"""The subprotocols of v2 and their codecs: JSON in text frames, msgpack in binary frames."""
+
+from __future__ import annotations
+
+import binascii
+import struct
+from abc import ABC, abstractmethod
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from typing import Any, ClassVar, cast
+
+import msgspec
+from msgspec import Raw, Struct
+from msgspec.msgpack import Ext
+from pydantic_core import from_json, to_json
+
+from ..errors import InvalidMessage
+from .arrays import pack_array, read_array, unpack_array, write_array
+from .values import DOLLAR, UNWRITABLE, Portable, encode_plain, is_plain
+
+# In the order in which our own client prefers them.
+SUBPROTOCOLS = ("openenv.v2.msgpack", "openenv.v2.json")
+
+
+def choose(offered: Iterable[str]) -> str | None:
+    """The subprotocol to answer a handshake with: the first offered one that is known, so the client decides.
+
+    None means that the connection speaks v1, as clients do that offer nothing.
+    """
+    return next((name for name in offered if name in SUBPROTOCOLS), None)
+
+
+class Body(Struct, frozen=True, gc=False):
+    """Entries of a map, encoded, without the map around them: what a reply says beside its `id`.
+
+    Attributes:
+        count: How many entries.
+        fields: The entries as they stand in a frame, `ok` or `error` first.
+    """
+
+    count: int
+    fields: bytes
+
+
+# Of one call of a batch: its place in `calls`, its session if it has one, its reply.
+Result = tuple[int, str | None, Body]
+
+
+class Codec(ABC):
+    """One way to write messages. Stateless, so one serves all connections.
+
+    Attributes:
+        subprotocol: What it is called in the handshake.
+        language: What it is called in a message to a human.
+        binary: Whether its frames are binary frames; the other kind are text frames in UTF-8.
+    """
+
+    subprotocol: ClassVar[str]
+    language: ClassVar[str]
+    binary: ClassVar[bool]
+
+    @abstractmethod
+    def encode(self, value: Any) -> bytes:
+        """Writes a value: what JSON has, bytes, numpy arrays, models, dataclasses, dates and the like.
+
+        Raises:
+            ValueError: It holds what cannot be written; the message says what.
+        """
+
+    @abstractmethod
+    def decode(self, frame: bytes | str) -> Any:
+        """Reads a value. Bytes and arrays are bytes and (where numpy is installed) writable arrays again.
+
+        Raises:
+            InvalidMessage: Not this language, too deep, an array whose size is not what it says.
+        """
+
+    @abstractmethod
+    def decoder(self, declared: Any) -> Callable[[bytes | bytearray | str], Any]:
+        """A fast reader for frames of one declared type; `msgspec.Raw` fields stay encoded.
+
+        What it raises (`ValueError`, `RecursionError`) does not yet mean that the frame is wrong: only `decode`
+        reads every frame.
+        """
+
+    @abstractmethod
+    def body(self, fields: Mapping[str, Any], plain: bool = False) -> Body:
+        """Writes the entries of a map.
+
+        Args:
+            fields: The entries.
+            plain: They are known to be plain (`ObservationPlan.is_plain`).
+
+        Raises:
+            ValueError: As `encode` does.
+        """
+
+    @abstractmethod
+    def reply(self, id: int | None, body: Body) -> bytes:  # noqa: A002 - what the wire calls it
+        """The frame of one reply; without an id, one that answers no request in particular."""
+
+    @abstractmethod
+    def results(self, id: int, items: Iterable[Result], more: bool) -> bytes:  # noqa: A002
+        """The frame of results of a batch, and whether further ones follow."""
+
+
+@cache
+def codec_of(subprotocol: str) -> Codec:
+    """The codec of a negotiated subprotocol.
+
+    Raises:
+        ValueError: Nobody knows it.
+    """
+    if subprotocol == "openenv.v2.msgpack":
+        return MsgpackCodec()
+    if subprotocol == "openenv.v2.json":
+        return JsonCodec()
+    raise ValueError(f"no codec for {subprotocol!r}; there is one for {' and '.join(SUBPROTOCOLS)}")
+
+
+_MARKS = frozenset({"$bytes", "$array", "$object"})
+
+
+class JsonCodec(Codec):
+    """Readable, and within reach of every language."""
+
+    subprotocol: ClassVar[str] = "openenv.v2.json"
+    language: ClassVar[str] = "JSON"
+    binary: ClassVar[bool] = False
+
+    def encode(self, value: Any) -> bytes:
+        try:
+            return _write_json(value)
+        except UNWRITABLE as error:
+            raise ValueError(f"cannot be written as JSON: {error}") from error
+
+    def decode(self, frame: bytes | str) -> Any:
+        try:
+            return _read_json(frame)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise InvalidMessage(f"Invalid JSON: {error}") from None
+
+    def decoder(self, declared: Any) -> Callable[[bytes | bytearray | str], Any]:
+        decode = msgspec.json.Decoder(declared).decode
+
+        def read(frame: bytes | bytearray | str) -> Any:
+            if has_marks(frame):
+                raise ValueError("bytes or arrays: read by `decode` alone")
+            return decode(frame)
+
+        return read
+
+    def body(self, fields: Mapping[str, Any], plain: bool = False) -> Body:
+        try:
+            text = _write_json(fields, plain)
+        except UNWRITABLE as error:
+            raise ValueError(f"cannot be written as JSON: {error}") from error
+        return Body(len(fields), text[1:-1])
+
+    def reply(self, id: int | None, body: Body) -> bytes:  # noqa: A002
+        return b'{"id":%b,%b}' % (b"null" if id is None else b"%d" % id, body.fields)
+
+    def results(self, id: int, items: Iterable[Result], more: bool) -> bytes:  # noqa: A002
+        results = [
+            b'{"call":%d,%b}' % (place, body.fields)
+            if session is None
+            else b'{"call":%d,"session":%b,%b}' % (place, _encode_json(session), body.fields)
+            for place, session, body in items
+        ]
+        return b'{"id":%d,"ok":true,"results":[%b],"more":%b}' % (
+            id,
+            b",".join(results),
+            b"true" if more else b"false",
+        )
+
+
+def has_marks(text: bytes | bytearray | str) -> bool:
+    """Whether a text in JSON may hold marked bytes or arrays."""
+    if isinstance(text, str):
+        return '"$' in text or "u0024" in text
+    return b'"$' in text or b"u0024" in text
+
+
+_encode_json = msgspec.json.Encoder().encode
+_decode_json = msgspec.json.Decoder().decode
+
+
+def _write_json(value: Any, plain: bool = False) -> bytes:
+    if plain or is_plain(value):
+        try:
+            text = encode_plain(value)
+        except TypeError:  # not so plain: a declared list of floats that holds a numpy.float64
+            return to_json(_portable_json(value), inf_nan_mode="constants")
+        if DOLLAR not in text or b'{"$' not in text:  # an object that looks like a mark must be escaped
+            return text
+    return to_json(_portable_json(value), inf_nan_mode="constants")
+
+
+def _read_json(frame: bytes | str) -> Any:
+    try:
+        value = _decode_json(frame)
+    except ValueError:
+        value = from_json(frame, allow_inf_nan=True)  # NaN, infinity, numbers of any length; or a better message
+    return unmarked(value) if has_marks(frame) else value
+
+
+def _marked_bytes(data: bytes) -> dict[str, Any]:
+    return {"$bytes": b64encode(data).decode()}
+
+
+def _marked_array(array: Any) -> dict[str, Any]:
+    dtype, shape, data = write_array(array)
+    return {"$array": {"dtype": dtype, "shape": shape, "data": b64encode(data).decode()}}
+
+
+def _escaped(fields: dict[str, Any]) -> dict[str, Any]:
+    return {"$object": fields} if len(fields) == 1 and not _MARKS.isdisjoint(fields) else fields
+
+
+_portable_json = Portable(_marked_bytes, _marked_array, _escaped)
+
+
+def unmarked(value: Any) -> Any:
+    """A value that was read, with what its marks stand for. Raises `ValueError` for marks that are wrong."""
+    if isinstance(value, list):
+        return [unmarked(content) for content in value]
+    if not isinstance(value, dict):
+        return value
+    if len(value) == 1:
+        ((key, content),) = value.items()
+        if key == "$bytes":
+            return _read_marked_bytes(content)
+        if key == "$array":
+            return _read_marked_array(content)
+        if key == "$object" and isinstance(content, dict):
+            value = content
+    return {key: unmarked(content) for key, content in value.items()}
+
+
+def _read_marked_bytes(text: Any) -> bytes:
+    if not isinstance(text, str):
+        raise ValueError("$bytes needs a text in base64")
+    try:
+        return b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"$bytes needs a text in base64: {error}") from error
+
+
+def _read_marked_array(facts: Any) -> Any:
+    if not isinstance(facts, dict) or facts.keys() != {"dtype", "shape", "data"}:
+        raise ValueError("$array needs dtype, shape and data")
+    return read_array(facts["dtype"], facts["shape"], _read_marked_bytes(facts["data"]))
+
+
+ARRAY = 1
+
+
+class MsgpackCodec(Codec):
+    """Smaller and faster, and arrays cost a copy."""
+
+    subprotocol: ClassVar[str] = "openenv.v2.msgpack"
+    language: ClassVar[str] = "msgpack"
+    binary: ClassVar[bool] = True
+
+    def encode(self, value: Any) -> bytes:
+        try:
+            return _write_msgpack(value)
+        except UNWRITABLE as error:
+            raise ValueError(f"cannot be written as msgpack: {error}") from error
+
+    def decode(self, frame: bytes | str) -> Any:
+        try:
+            return _decode_msgpack(cast(bytes, frame))  # a text is refused like other nonsense
+        except (ValueError, TypeError, RecursionError, OverflowError) as error:
+            raise InvalidMessage(f"Invalid msgpack: {error}") from None
+
+    def decoder(self, declared: Any) -> Callable[[bytes | bytearray | str], Any]:
+        decode = msgspec.msgpack.Decoder(declared, ext_hook=_extension).decode
+        return cast("Callable[[bytes | bytearray | str], Any]", decode)
+
+    def body(self, fields: Mapping[str, Any], plain: bool = False) -> Body:
+        count = len(fields)
+        if plain and count < len(_SMALL):  # nearly every step
+            try:
+                return Body(count, _encode_msgpack(fields)[1:])
+            except UNWRITABLE:  # not so plain: a declared list of floats that holds a numpy.float64
+                pass
+        try:
+            written = _write_msgpack(fields)
+        except UNWRITABLE as error:
+            raise ValueError(f"cannot be written as msgpack: {error}") from error
+        return Body(count, written[len(_map_header(count)) :])
+
+    def reply(self, id: int | None, body: Body) -> bytes:  # noqa: A002
+        return b"%b\xa2id%b%b" % (_map_header(body.count + 1), _encode_msgpack(id), body.fields)
+
+    def results(self, id: int, items: Iterable[Result], more: bool) -> bytes:  # noqa: A002
+        results = [
+            Raw(b"%b\xa4call%b%b" % (_map_header(body.count + 1), _encode_msgpack(place), body.fields))
+            if session is None
+            else Raw(
+                b"%b\xa4call%b\xa7session%b%b"
+                % (_map_header(body.count + 2), _encode_msgpack(place), _encode_msgpack(session), body.fields)
+            )
+            for place, session, body in items
+        ]
+        return _encode_msgpack({"id": id, "ok": True, "results": results, "more": more})
+
+
+def _write_msgpack(value: Any) -> bytes:
+    return _encode_msgpack(value if is_plain(value) else _portable_msgpack(value))
+
+
+def _map_header(count: int) -> bytes:
+    """What a map of so many entries starts with."""
+    if count < 16:
+        return _SMALL[count]
+    return struct.pack(">BH", 0xDE, count) if count < 1 << 16 else struct.pack(">BI", 0xDF, count)
+
+
+def _extension(code: int, data: memoryview) -> Any:
+    if code != ARRAY:
+        raise ValueError(f"extension type {code}: only {ARRAY} (an array) is known")
+    return unpack_array(data)
+
+
+def _packed(array: Any) -> Ext:
+    return Ext(ARRAY, pack_array(array))
+
+
+_SMALL = [bytes([0x80 | count]) for count in range(16)]
+_encode_msgpack = msgspec.msgpack.Encoder().encode
+_decode_msgpack = msgspec.msgpack.Decoder(ext_hook=_extension).decode
+_portable_msgpack = Portable(bytes, _packed, dict)

@@ -1,0 +1,276 @@
+"""Observations and states as bytes, in one serialization: the shape of v1 and the reply of v2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import isfinite
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel
+from pydantic_core import PydanticSerializationError, from_json, to_json
+
+from .._exceptions import from_signal
+from ..errors import StepFailed
+from .codecs import Body, Codec
+from .errors import unsendable_error
+from .values import UNWRITABLE, fields_of, finite_reward, mapping_of, plan_of, portable_v1
+
+_BESIDE = {"reward", "done"}
+_METADATA = {"metadata"}
+_UNWRITABLE = (PydanticSerializationError, *UNWRITABLE)
+
+
+class _PlanV1(NamedTuple):
+    """How to encode one observation class; found out once, since asking a model for a field it has not is slow."""
+
+    to_json: Callable[..., bytes]
+    has_metadata: bool
+    has_truncated: bool
+
+
+_plans: dict[type[object], _PlanV1 | None] = {}
+
+
+def _make_plan(cls: type[object]) -> _PlanV1 | None:
+    """None for a class that is no model with `reward` and `done`."""
+    plan = None
+    if issubclass(cls, BaseModel) and {"reward", "done"} <= set(cls.model_fields):
+        fields = cls.model_fields
+        plan = _PlanV1(cls.__pydantic_serializer__.to_json, "metadata" in fields, "truncated" in fields)
+    _plans[cls] = plan
+    return plan
+
+
+def encode_observation(
+    observation: Any,
+    before: bytes = b"",
+    after: bytes = b"",
+    notes: dict[str, Any] | None = None,
+    complete: bool = False,
+) -> bytes:
+    """Encodes what `reset` or `step` returned.
+
+    Args:
+        observation: An `Observation`; a mapping or another object with the same fields is taken too.
+        before, after: What to put around it, in the same pass.
+        notes: Joins the metadata beside the observation, and not inside it.
+        complete: Write `metadata` also when there is none, as null, and the reward as a float: the HTTP responses of
+            the released package are so.
+
+    Raises:
+        StepFailed: The reward is NaN or infinite, or a field cannot be written as JSON (the message names it).
+    """
+    try:
+        cls = type(observation)
+        plan = _plans[cls] if cls in _plans else _make_plan(cls)
+        if plan is None:
+            return before + _encode_mapping(observation, _mapping, notes or {}, complete) + after
+        to_json, has_metadata, has_truncated = plan
+        try:
+            fields = to_json(observation, exclude=_BESIDE, warnings=False)
+        except _UNWRITABLE:  # arrays, or bytes that are no text; or what cannot be written at all
+            return before + _encode_mapping(observation, _portable_fields, notes or {}, complete) + after
+        reward = observation.reward
+        number = b"null" if reward is None else _number(reward, complete)
+        closing = b',"done":true' if observation.done else b',"done":false'
+        if notes is not None:
+            own = from_json(to_json(observation, include=_METADATA, warnings=False)).get("metadata")
+            closing += b',"metadata":' + _json({**(own or {}), **notes})
+        elif has_metadata and observation.metadata:
+            # Out of the model's own hands, since it may write it its own way: `{"metadata":...}` without the braces.
+            closing += b"," + to_json(observation, include=_METADATA, warnings=False)[1:-1]
+        elif complete:
+            closing += b',"metadata":null'
+        if has_truncated and observation.truncated is True:
+            closing += b',"truncated":true'
+        return b"".join((before, b'{"observation":', fields, b',"reward":', number, closing, b"}", after))
+    except StepFailed:
+        raise
+    except BaseException as error:  # the edge to foreign code: its values may raise anything when they are read
+        if from_signal(error):
+            raise
+        raise unsendable_error(observation, error) from error
+
+
+def _encode_mapping(
+    observation: Any, mapping: Callable[[Any], Mapping[str, Any]], notes: dict[str, Any], complete: bool
+) -> bytes:
+    try:
+        values = mapping(observation)
+        fields = _json({key: value for key, value in values.items() if key not in _BESIDE})
+    except _UNWRITABLE as error:
+        raise StepFailed(_explain_v1(observation, error)) from error
+    reward = values.get("reward")
+    metadata = {**(values.get("metadata") or {}), **notes} if notes else values.get("metadata")
+    return b'{"observation":%b,"reward":%b,"done":%b%b%b}' % (
+        fields,
+        b"null" if reward is None else _number(reward, complete),
+        b"true" if values.get("done") else b"false",
+        b',"metadata":' + (_json(metadata) if metadata else b"null") if metadata or complete else b"",
+        b',"truncated":true' if values.get("truncated") is True else b"",
+    )
+
+
+def encode_state(state: Any) -> bytes:
+    """Encodes an environment's `state`: a `State`, another model, a mapping or a plain object.
+
+    Raises:
+        StepFailed: A field cannot be written as JSON; the message names it.
+    """
+    try:
+        return _encode_state(state)
+    except StepFailed:
+        raise
+    except BaseException as error:  # as above
+        if from_signal(error):
+            raise
+        raise unsendable_error(state, error) from error
+
+
+def _encode_state(state: Any) -> bytes:
+    try:
+        if isinstance(state, BaseModel):
+            try:
+                return state.__pydantic_serializer__.to_json(state, warnings=False)
+            except _UNWRITABLE:
+                return _json(_portable_fields(state))
+        return _json(_mapping(state))
+    except _UNWRITABLE as error:
+        raise StepFailed(_explain_v1(state, error)) from error
+
+
+def _json(value: Any) -> bytes:
+    try:
+        return to_json(value, inf_nan_mode="constants")
+    except _UNWRITABLE:
+        return to_json(portable_v1(value), inf_nan_mode="constants")
+
+
+def _portable_fields(model: BaseModel) -> Mapping[str, Any]:
+    """The fields of a model that pydantic cannot write as JSON."""
+    fields: dict[str, Any] = portable_v1(fields_of(model))
+    own: dict[str, Any] = {
+        name: getattr(model, name) for name in ("reward", "done") if name in type(model).model_fields
+    }
+    return {**fields, **own}
+
+
+def _number(reward: Any, as_float: bool) -> bytes:
+    if type(reward) is float and isfinite(reward):
+        return repr(reward).encode()
+    number = finite_reward(reward)
+    return _json(float(number) if as_float else number)
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    """The fields of what is no `Observation`."""
+    if isinstance(value, BaseModel):  # by its own serializers, as they are declared
+        fields: dict[str, Any] = from_json(value.__pydantic_serializer__.to_json(value, warnings=False))
+        return fields
+    return dict(mapping_of(value))
+
+
+def _explain_v1(value: Any, error: Exception) -> str:
+    try:
+        fields = dict(value) if isinstance(value, BaseModel) else _mapping(value)
+    except TypeError:
+        return str(error)
+    for name, content in fields.items():
+        try:
+            _json(content)
+        except _UNWRITABLE as cause:
+            return f"field {name!r} of {type(value).__name__} cannot be written as JSON: {cause}"
+    return f"{type(value).__name__} cannot be written as JSON: {error}"
+
+
+def encode_outcome(observation: Any, codec: Codec, notes: Mapping[str, Any] | None = None) -> Body:
+    """The reply to reset and step.
+
+    Args:
+        observation: An `Observation`; a mapping or another object with the same fields is taken too.
+        codec: How it is written.
+        notes: Joins the metadata beside the observation, and not inside it.
+
+    Raises:
+        StepFailed: The reward is no finite number, or a field cannot be written; the message names it.
+    """
+    kind: Any = type(observation)
+    plan = plan_of(kind)
+    fields = plan.fields(observation) if plan is not None else None
+    if plan is not None and fields is not None:
+        plain, has_terminated = plan.is_plain(fields), plan.has_terminated
+    else:
+        plain = False
+        try:
+            fields, has_terminated = _declared(observation)
+        except UNWRITABLE as error:
+            raise StepFailed(_explain_v2(observation, codec, error)) from error
+    reward = fields.pop("reward", None)
+    if reward is not None and not (type(reward) is float and isfinite(reward)):
+        reward = finite_reward(reward)
+    done = bool(fields.pop("done", False))
+    truncated = fields.get("truncated") is True
+    terminated = fields["terminated"] is True if has_terminated else done and not truncated
+    reply = {
+        "ok": True,
+        "observation": fields,
+        "reward": reward,
+        "done": done,
+        "terminated": terminated,
+        "truncated": truncated,
+    }
+    metadata = fields.get("metadata")
+    if notes is not None:
+        reply["metadata"], plain = {**(metadata or {}), **notes}, False
+    elif metadata:
+        reply["metadata"] = metadata
+    try:
+        return codec.body(reply, plain)
+    except ValueError as error:
+        raise StepFailed(_explain_v2(observation, codec, error)) from error
+
+
+def encode_state_fields(state: Any, codec: Codec) -> Body:
+    """The reply to state: a `State`, another model, a mapping or a plain object.
+
+    Raises:
+        StepFailed: A field cannot be written; the message names it.
+    """
+    try:
+        fields = _fields_of(state) if isinstance(state, BaseModel) else mapping_of(state)
+        return codec.body({"ok": True, "state": fields})
+    except UNWRITABLE as error:
+        raise StepFailed(_explain_v2(state, codec, error)) from error
+
+
+def _declared(observation: Any) -> tuple[dict[str, Any], bool]:
+    """A new dict of the fields of what is no plain model, and whether it tells `terminated` itself."""
+    if not isinstance(observation, BaseModel):
+        values = dict(mapping_of(observation))
+        return values, isinstance(values.get("terminated"), bool)
+    declared = type(observation).model_fields
+    written = _fields_of(observation)
+    # These are facts about the call, whatever the class makes of them inside its observation.
+    own: dict[str, Any] = {name: getattr(observation, name) for name in ("reward", "done") if name in declared}
+    return {**written, **own}, "terminated" in declared and declared["terminated"].annotation is bool
+
+
+def _fields_of(model: BaseModel) -> dict[str, Any]:
+    fields = fields_of(model)
+    if not isinstance(fields, dict):
+        raise TypeError(f"{type(model).__name__} writes itself as {type(fields).__name__}, not as fields")
+    return fields
+
+
+def _explain_v2(value: Any, codec: Codec, error: Exception) -> str:
+    """Names the field that could not be written."""
+    try:
+        fields = dict(value) if isinstance(value, BaseModel) else mapping_of(value)
+    except TypeError:
+        return str(error)
+    for name, content in fields.items():
+        try:
+            codec.encode(content)
+        except ValueError as cause:
+            return f"field {name!r} of {type(value).__name__} {cause}"
+    return f"{type(value).__name__} cannot be written: {error}"

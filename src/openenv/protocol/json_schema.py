@@ -1,0 +1,323 @@
+"""JSON Schemas of types, in a normal form in which those of one meaning are equal."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+from collections.abc import Mapping
+from traceback import format_exception_only
+from typing import Any
+
+from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+
+from ..telemetry.logs import warn_once
+
+Schema = dict[str, Any]
+ANYTHING: Schema = {}
+"""Accepts any value."""
+OPAQUE: Schema = {"$comment": "opaque"}
+"""What has no schema: nothing is known of it, and it compares equal to anything."""
+BESIDE = "x-"
+"""How the keys begin that others write beside a schema: they are handed on, and decide about no value."""
+# Types that are nested deeper, one in the other, are not told apart by the hash.
+MOST_DEPTH = 12
+HASH_DIGITS = 16
+_VALUES = (
+    "exclusiveMaximum",
+    "exclusiveMinimum",
+    "format",
+    "maxItems",
+    "maxLength",
+    "maxProperties",
+    "maximum",
+    "minItems",
+    "minLength",
+    "minProperties",
+    "minimum",
+    "multipleOf",
+    "pattern",
+    "uniqueItems",
+)
+# How the pattern begins that pydantic writes for a Decimal, or does not, after its version.
+_DECIMAL = "^(?!^[-+.]*$)"
+_SCHEMAS = ("additionalProperties", "items", "propertyNames")
+# Whose contents a hash takes in another way than all else.
+_APART = ("anyOf", "properties")
+
+
+class NormalSchema:
+    """A schema in normal form.
+
+    Args:
+        schema: A JSON Schema as pydantic writes it.
+
+    Raises:
+        ValueError: It is no such schema.
+
+    Attributes:
+        root: The schema itself.
+        definitions: What references in it mean, by name.
+    """
+
+    def __init__(self, schema: Mapping[str, Any]):
+        definitions = schema.get("$defs", {})
+        if not isinstance(definitions, Mapping):
+            raise ValueError(f"$defs are {definitions!r:.100}, no map")
+        try:
+            self.definitions = {name: _normal(value) for name, value in definitions.items()}
+            self.root = self.resolve(_normal(schema))
+        except RecursionError:
+            raise ValueError("a schema that is nested too deeply") from None
+        self._digests: dict[tuple[str, int], str] = {}
+
+    def resolve(self, node: Schema) -> Schema:
+        """What a node says, or the definition says that it names; always the same object for the same node.
+
+        Raises:
+            ValueError: The definition is missing.
+        """
+        seen = 0
+        while "$ref" in node:
+            name, seen = node["$ref"], seen + 1
+            if name not in self.definitions or seen > len(self.definitions):
+                raise ValueError(f"a reference to {name!r:.100}, which is nowhere defined")
+            node = self.definitions[name]
+        return node
+
+    def digest(self, node: Schema) -> str:
+        """A text that two nodes share if they mean the same, in whichever schemas they are."""
+        return self._digest(node, MOST_DEPTH)
+
+    @property
+    def hash(self) -> str:
+        """The schema in a few letters."""
+        return self.digest(self.root)
+
+    def schema(self) -> Schema:
+        """It as a JSON Schema."""
+        return {**self.root, "$defs": self.definitions} if self.definitions else self.root
+
+    def _digest(self, node: Any, depth: int) -> str:
+        written = json.dumps(self._unfolded(node, depth), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(written.encode()).hexdigest()[:HASH_DIGITS]
+
+    def _unfolded(self, node: Any, depth: int) -> Any:
+        """A node in which digests stand for references, and for alternatives so that their order is that of these."""
+        if isinstance(node, list):
+            return [self._unfolded(each, depth) for each in node]
+        if not isinstance(node, dict):
+            return node
+        if "$ref" in node:
+            return self._named(node["$ref"], depth)
+        unfolded = {
+            key: self._unfolded(value, depth)
+            for key, value in node.items()
+            if key not in _APART and not key.startswith(BESIDE)
+        }
+        if "properties" in node:
+            unfolded["properties"] = {name: self._unfolded(each, depth) for name, each in node["properties"].items()}
+        if "anyOf" in node:
+            unfolded["anyOf"] = sorted({self._alternative(each, depth) for each in node["anyOf"]})
+        return unfolded
+
+    def _alternative(self, node: Schema, depth: int) -> str:
+        return self._named(node["$ref"], depth) if "$ref" in node else self._digest(node, depth)
+
+    def _named(self, name: str, depth: int) -> str:
+        if depth == 0:
+            return "deeper"
+        key = (name, depth)
+        if key not in self._digests:
+            self._digests[key] = self._digest(self.resolve({"$ref": name}), depth - 1)
+        return self._digests[key]
+
+
+def accepts_all(node: Schema) -> bool:
+    """Whether a node says nothing about a value."""
+    return node in (ANYTHING, OPAQUE)
+
+
+def _normal(schema: Any) -> Schema:
+    meant = _meant(schema)
+    if accepts_all(meant) or not isinstance(schema, Mapping):
+        return meant
+    beside = {key: value for key, value in schema.items() if isinstance(key, str) and key.startswith(BESIDE)}
+    return {**meant, **beside} if beside else meant
+
+
+def _meant(schema: Any) -> Schema:
+    if isinstance(schema, bool):
+        return ANYTHING if schema else {"enum": []}
+    if not isinstance(schema, Mapping):
+        raise ValueError(f"{schema!r:.100} is no schema")
+    if schema.get("$comment") == OPAQUE["$comment"]:
+        return OPAQUE
+    if "$ref" in schema:
+        return {"$ref": str(schema["$ref"]).removeprefix("#/$defs/")}
+    whole = schema.get("allOf")
+    # How older versions of pydantic describe a reference.
+    if isinstance(whole, list) and len(whole) == 1 and isinstance(whole[0], Mapping):
+        return _normal({**whole[0], **{key: value for key, value in schema.items() if key != "allOf"}})
+    variants = _variants(schema)
+    if variants is not None:
+        return {"anyOf": variants} if len(variants) > 1 else variants[0]
+    return _plain(schema)
+
+
+def _variants(schema: Mapping[str, Any]) -> list[Schema] | None:
+    """The alternatives of a schema that has some, without those that occur twice."""
+    given = schema.get("anyOf", schema.get("oneOf"))
+    if given is None and isinstance(schema.get("type"), list):
+        given = [{**schema, "type": kind} for kind in schema["type"]]
+    if given is None:
+        return None
+    if not isinstance(given, list) or not given:
+        raise ValueError(f"alternatives are {given!r:.100}, no list")
+    flat = [each for variant in map(_meant, given) for each in variant.get("anyOf", [variant])]
+    free = next((each for each in (OPAQUE, ANYTHING) if each in flat), None)
+    if free is not None:
+        return [free]
+    return [each for place, each in enumerate(flat) if each not in flat[:place]]
+
+
+def _plain(schema: Mapping[str, Any]) -> Schema:
+    if "const" in schema or "enum" in schema:
+        return {"enum": _values(schema["enum"] if "enum" in schema else [schema["const"]])}
+    plain: Schema = {"type": str(schema["type"])} if "type" in schema else {}
+    plain |= {key: _number(schema[key]) for key in _VALUES if key in schema and _counts(schema[key])}
+    return plain | _contents(schema)
+
+
+def _contents(schema: Mapping[str, Any]) -> Schema:
+    """What a schema says of the values inside of a list or map. What accepts anything is left out."""
+    plain: Schema = {key: _normal(schema[key]) for key in _SCHEMAS if key in schema}
+    if schema.get("additionalProperties") is False:
+        plain["additionalProperties"] = False
+    if "patternProperties" in schema:  # a dict whose keys have a pattern: its values count
+        plain["additionalProperties"] = _normal({"anyOf": list(_map(schema, "patternProperties").values())})
+    plain = {key: value for key, value in plain.items() if value != ANYTHING}
+    if "prefixItems" in schema:
+        plain["prefixItems"] = [_normal(each) for each in _list(schema, "prefixItems")]
+    if "properties" in schema:
+        plain["properties"] = {str(name): _normal(value) for name, value in _map(schema, "properties").items()}
+        # Unknown fields are not only accepted, but kept and sent.
+        if schema.get("additionalProperties") in (True, ANYTHING):
+            plain["additionalProperties"] = ANYTHING
+    if schema.get("required"):
+        plain["required"] = sorted(map(str, _list(schema, "required")))
+    return plain
+
+
+def _list(schema: Mapping[str, Any], key: str) -> list[Any]:
+    if not isinstance(schema[key], list):
+        raise ValueError(f"{key} is {schema[key]!r:.100}, no list")
+    return list(schema[key])
+
+
+def _map(schema: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    if not isinstance(schema[key], Mapping):
+        raise ValueError(f"{key} is {schema[key]!r:.100}, no map")
+    found: Mapping[str, Any] = schema[key]
+    return found
+
+
+def _values(values: Any) -> list[Any]:
+    if not isinstance(values, list):
+        raise ValueError(f"enum is {values!r:.100}, no list")
+    plain = [value if isinstance(value, (str, int, float, bool, type(None))) else str(value) for value in values]
+    return sorted(plain, key=lambda value: (type(value).__name__, str(value)))
+
+
+def _counts(value: Any) -> bool:
+    """Whether a bound says anything: an infinite one does not, nor that which some versions of pydantic add."""
+    if isinstance(value, str):
+        return not value.startswith(_DECIMAL)
+    return isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value))
+
+
+def _number(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+_BOUNDS = {
+    "minimum": ">=",
+    "exclusiveMinimum": ">",
+    "maximum": "<=",
+    "exclusiveMaximum": "<",
+    "multipleOf": "a multiple of",
+    "minLength": "length >=",
+    "maxLength": "length <=",
+    "minItems": "length >=",
+    "maxItems": "length <=",
+    "pattern": "matching",
+    "format": "as",
+}
+MOST_VALUES = 8
+MOST_VARIANTS = 5
+
+
+def describe_schema(schema: NormalSchema, node: Schema, depth: int = 3) -> str:
+    """What a value must be: `integer >= 0`, `list of string`, `string or null`."""
+    node = schema.resolve(node)
+    if "anyOf" in node:
+        variants = [describe_schema(schema, each, depth - 1) for each in node["anyOf"][:MOST_VARIANTS]]
+        more = [] if len(node["anyOf"]) <= MOST_VARIANTS else ["..."]
+        return " or ".join(dict.fromkeys([*variants, *more]))
+    if "enum" in node:
+        if not node["enum"]:
+            return "nothing"
+        values = [repr(value) if value is not None else "null" for value in node["enum"][:MOST_VALUES]]
+        more = [] if len(node["enum"]) <= MOST_VALUES else ["..."]
+        return values[0] if len(node["enum"]) == 1 else f"one of {', '.join([*values, *more])}"
+    kind = node.get("type", "anything")
+    bounds = [f"{sign} {node[key]}" for key, sign in _BOUNDS.items() if key in node]
+    return " ".join([_shape(schema, node, kind, depth), ", ".join(bounds)]).strip()
+
+
+def _shape(schema: NormalSchema, node: Schema, kind: str, depth: int) -> str:
+    if kind == "array" and depth > 0:
+        if "prefixItems" in node:
+            return f"list of ({', '.join(describe_schema(schema, each, depth - 1) for each in node['prefixItems'])})"
+        return f"list of {describe_schema(schema, node['items'], depth - 1)}" if "items" in node else "list"
+    if kind == "object" and "properties" not in node and isinstance(node.get("additionalProperties"), dict):
+        inner = node["additionalProperties"]
+        return f"object of {describe_schema(schema, inner, depth - 1)}" if depth > 0 else "object"
+    if kind == "object" and "properties" in node:
+        return f"object with {', '.join(list(node['properties'])[:MOST_VALUES])}"
+    return {"array": "list"}.get(kind, str(kind))
+
+
+logger = logging.getLogger("openenv.contract")
+
+
+class _Lenient(GenerateJsonSchema):
+    """Where a type has no JSON Schema (an array of numpy, a callable), anything goes."""
+
+    def emit_warning(self, kind: Any, detail: str) -> None:
+        """Choices without a schema, and defaults that cannot be written, are left out in silence."""
+
+    def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> JsonSchemaValue:
+        return dict(OPAQUE)
+
+
+def schema_of(kind: Any) -> Schema | None:
+    """The JSON Schema of a type.
+
+    Args:
+        kind: A model, or whatever pydantic validates; or a `TypeAdapter` of it.
+
+    Returns:
+        The schema. Parts of the type that have none are `{"$comment": "opaque"}`, which accepts anything; None
+        stands for a type without any.
+    """
+    try:
+        adapter: TypeAdapter[Any] = kind if isinstance(kind, TypeAdapter) else TypeAdapter(kind)
+        return adapter.json_schema(schema_generator=_Lenient)
+    except Exception as error:  # noqa: BLE001 - the edge to foreign code: types bring their own schema functions
+        name = getattr(kind, "__qualname__", repr(kind))
+        (fault,) = format_exception_only(error)[-1:]
+        warn_once(logger, "%s has no JSON Schema, so that nothing is checked against it: %s", name, fault.strip())
+        return None

@@ -1,0 +1,386 @@
+"""What a message can hold: finite rewards, plain values that need no conversion, and the conversion of all others."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+from base64 import b64encode
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from itertools import chain
+from math import isfinite
+from types import GeneratorType, NoneType
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+
+import msgspec
+from annotated_types import BaseMetadata, GroupedMetadata
+from pydantic import BaseModel, PlainSerializer, WrapSerializer
+from pydantic.fields import FieldInfo
+from pydantic_core import to_json, to_jsonable_python
+
+from ..errors import ProtocolViolation, StepFailed
+from .arrays import is_array, is_numpy_scalar, list_of
+
+_NUMBERS = frozenset({float, int, bool})
+
+
+def finite_reward(reward: Any) -> bool | int | float:
+    """A reward as a plain number.
+
+    Raises:
+        StepFailed: It is NaN, infinite or no number.
+    """
+    try:
+        number = float(reward)  # also of subclasses, such as numpy.float64, and of other libraries' numbers
+    except (TypeError, ValueError, OverflowError) as error:
+        raise StepFailed(
+            f"the reward is a {type(reward).__name__} that cannot be sent: it must be a finite number or None"
+        ) from error
+    if not isfinite(number):
+        raise StepFailed(f"the reward is {number}: it must be a finite number or None")
+    if isinstance(reward, int):
+        return reward if type(reward) is bool or type(reward) is int else int(reward)
+    return number
+
+
+def check_outcome(payload: Mapping[str, Any]) -> None:
+    """Looks at a reply to reset or step before anybody's parsing does.
+
+    Raises:
+        ProtocolViolation: It has no observation, or its reward is no finite number: nothing else is a reward.
+    """
+    if "observation" not in payload:
+        raise ProtocolViolation(f"a reply without an observation: {dict(payload)!r:.200}")
+    reward = payload.get("reward")
+    if reward is None or (type(reward) in _NUMBERS and reward - reward == 0):
+        return
+    raise ProtocolViolation(f"a reply whose reward is {reward!r:.50}, which is no finite number and not null")
+
+
+SCALARS = frozenset({NoneType, bool, int, float, str})
+_TEXT = frozenset({str})
+_MAP = frozenset({dict})
+
+DOLLAR = ord("$")
+"""Begins each mark. A search for this one byte takes a tenth of the time of one for several."""
+
+# Levels of nesting up to which a value counts as plain; deeper ones meet the encoders' own limits.
+MAX_DEPTH = 100
+
+
+def is_plain(value: Any, depth: int = MAX_DEPTH) -> bool:
+    """Whether a value is only dicts with text keys, lists, tuples, texts, numbers, booleans and None.
+
+    Of exactly these types, since subclasses have ways of their own. Such a value every encoder writes the same way.
+    One that is deeper than `depth`, or holds itself, is not plain.
+    """
+    kind = type(value)
+    if kind is dict:
+        if not _TEXT.issuperset(map(type, value)):
+            return False
+        value = value.values()
+    elif kind is not list and kind is not tuple:
+        return kind in SCALARS
+    if depth == 0 or SCALARS.issuperset(map(type, value)):
+        return depth > 0
+    inner = [each for each in value if type(each) not in SCALARS]
+    if len(inner) > 1 and _MAP.issuperset(map(type, inner)):  # the many calls of a batch: all of them at once
+        values = [*chain.from_iterable(map(dict.values, inner))]
+        return _TEXT.issuperset(map(type, chain.from_iterable(inner))) and is_plain(values, depth - 1)
+    return all(is_plain(each, depth - 1) for each in inner)
+
+
+def encode_plain(value: Any, inf_nan_mode: Literal["constants", "strings"] = "constants") -> bytes:
+    """Writes a plain value as JSON, in which NaN and infinity are the words NaN, Infinity and -Infinity.
+
+    Args:
+        value: The value.
+        inf_nan_mode: These words as they are, which is no JSON, or as texts.
+
+    Raises:
+        TypeError, ValueError, RecursionError: It is not plain after all, or holds text that is no Unicode.
+    """
+    text = _encode(value)
+    # msgspec writes NaN as null too. Where there is a null too many, the slower encoder tells them apart.
+    if text.rfind(b"null") >= 0 and text.count(b"null") != _nones(value):  # `in` and `count` take four times as long
+        return to_json(value, inf_nan_mode=inf_nan_mode)
+    return text
+
+
+def _nones(value: Any) -> int:
+    """How often None stands in the upper two levels of a dict."""
+    if type(value) is not dict:
+        return 0
+    members = list(value.values())
+    return members.count(None) + sum(list(inner.values()).count(None) for inner in members if type(inner) is dict)
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+_SCALAR_TYPES = frozenset({None, types.NoneType, bool, int, float, str, bytes})
+_ARRAYS = frozenset({("numpy", "ndarray"), ("torch", "Tensor")})
+_CONTAINERS = frozenset({list, tuple, dict, Mapping, Sequence})
+
+
+class ObservationPlan(NamedTuple):
+    """What has to be known of an observation class to write its instances without pydantic.
+
+    Attributes:
+        width: Fields of the class, `reward` and `done` included.
+        loose: Names of the fields whose declared type lets in what encoders write in different ways (`Any`, bytes,
+            arrays). All others hold plain values, or what msgspec refuses to write.
+        has_terminated: Whether it has a field `terminated: bool`.
+    """
+
+    width: int
+    loose: tuple[str, ...]
+    has_terminated: bool
+
+    def fields(self, observation: Any) -> dict[str, Any] | None:
+        """A new dict of all fields, `reward` and `done` included; None for an instance that is not as declared."""
+        fields: dict[str, Any] = observation.__dict__
+        return fields.copy() if len(fields) == self.width else None
+
+    def is_plain(self, fields: dict[str, Any]) -> bool:
+        """Whether these fields of an instance are plain (`plain.is_plain`), or else refused by msgspec."""
+        for name in self.loose:
+            value = fields[name]
+            if type(value) is dict and not value:
+                continue
+            if not is_plain(value):
+                return False
+        return True
+
+
+@functools.cache
+def plan_of(cls: type[Any]) -> ObservationPlan | None:
+    """The plan of a class; None for one that is no plain model with `reward` and `done`."""
+    if not issubclass(cls, BaseModel) or not {"reward", "done"} <= set(cls.model_fields) or not is_plain_model(cls):
+        return None
+    fields = cls.model_fields
+    terminated = fields.get("terminated")
+    return ObservationPlan(
+        width=len(fields),
+        loose=tuple(
+            name
+            for name, field in fields.items()
+            if name not in {"reward", "done"} and not is_tight(field.annotation)
+        ),
+        has_terminated=terminated is not None and terminated.annotation is bool,
+    )
+
+
+@functools.cache
+def is_plain_model(cls: type[BaseModel]) -> bool:
+    """Whether instances are written field by field, each under its name and as its value says.
+
+    No serializers, computed fields, aliases, excluded or further fields; and no type among those declared that
+    might write itself in a way of its own, such as another model, which is written as declared.
+    """
+    decorators = cls.__pydantic_decorators__
+    if decorators.field_serializers or decorators.model_serializers or decorators.computed_fields:
+        return False
+    if cls.__pydantic_root_model__ or cls.model_config.get("extra") == "allow":
+        return False
+    if any(isinstance(value, functools.cached_property) for base in cls.__mro__ for value in vars(base).values()):
+        return False  # it puts into the instance's dict what is no field
+    own = cls.__mro__[: cls.__mro__.index(BaseModel)]
+    if any("__get_pydantic_core_schema__" in vars(base) for base in own):
+        return False
+    return all(map(_is_plain_field, cls.model_fields.values()))
+
+
+def _is_plain_field(field: FieldInfo) -> bool:
+    if field.alias or field.serialization_alias or field.exclude or getattr(field, "exclude_if", None):
+        return False
+    return all(map(_is_constraint, field.metadata)) and _is_plain_type(field.annotation)
+
+
+def _is_plain_type(annotation: Any) -> bool:
+    if annotation in _SCALAR_TYPES or annotation is Any or annotation is object or annotation in _CONTAINERS:
+        return True
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return all(type(value) in _SCALAR_TYPES for value in arguments)
+    if origin is Annotated:
+        return all(map(_is_constraint, arguments[1:])) and _is_plain_type(arguments[0])
+    if origin in _CONTAINERS or origin is Union or origin is types.UnionType:
+        return all(argument is Ellipsis or _is_plain_type(argument) for argument in arguments)
+    return _is_array_type(origin or annotation)
+
+
+def _is_array_type(annotation: Any) -> bool:
+    return isinstance(annotation, type) and (annotation.__module__, annotation.__name__) in _ARRAYS
+
+
+def has_own_forms(declared: Any, seen: frozenset[Any] = frozenset()) -> bool:
+    """Whether a model, or one that it holds, has a form of its own in JSON: serializers, or bytes that are base64."""
+    parts = [*get_args(declared), *getattr(declared, "__metadata__", ())]
+    if isinstance(declared, (PlainSerializer, WrapSerializer)):
+        return True
+    if isinstance(declared, type) and issubclass(declared, BaseModel) and declared not in seen:
+        decorators = declared.__pydantic_decorators__
+        own = decorators.field_serializers or decorators.model_serializers
+        if own or declared.model_config.get("ser_json_bytes", "utf8") != "utf8":
+            return True
+        seen |= {declared}
+        for field in declared.model_fields.values():
+            parts += [field.annotation, *field.metadata]
+    return any(has_own_forms(part, seen) for part in parts)
+
+
+def is_tight(annotation: Any) -> bool:
+    """Whether a type that is plain lets in nothing but plain values and what msgspec refuses."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return is_tight(arguments[0])
+    if origin is dict:
+        return arguments[0] is str and is_tight(arguments[1])
+    if origin in {list, tuple, Union, types.UnionType}:
+        return all(argument is Ellipsis or is_tight(argument) for argument in arguments)
+    return origin is Literal or (annotation in _SCALAR_TYPES and annotation is not bytes)
+
+
+def _is_constraint(fact: Any) -> bool:
+    """Whether a fact in an annotation only restricts values. Others may bring a serializer."""
+    if isinstance(fact, FieldInfo):  # of a part of a union, as in `Observation.reward`
+        return all(map(_is_constraint, fact.metadata))
+    # The last is what `Field(pattern=...)` and the like become.
+    return isinstance(fact, (BaseMetadata, GroupedMetadata, str)) or type(fact).__module__.endswith("._fields")
+
+
+# What the code that writes a value raises when it cannot.
+UNWRITABLE = (TypeError, ValueError, RecursionError, OverflowError)
+
+_BYTES = (bytes, bytearray, memoryview)
+_LISTS = (list, tuple, Set, deque, GeneratorType)
+
+
+class Portable:
+    """Makes values portable for one codec, which says how it marks bytes and arrays.
+
+    Args:
+        of_bytes, of_array, of_map: What stands for bytes, for an array, and for a dict whose values are portable.
+    """
+
+    def __init__(
+        self,
+        of_bytes: Callable[[bytes], Any],
+        of_array: Callable[[Any], Any],
+        of_map: Callable[[dict[str, Any]], Any],
+    ):
+        self._of_bytes = of_bytes
+        self._of_array = of_array
+        self._of_map = of_map
+
+    def __call__(self, value: Any) -> Any:
+        """The portable form of a value.
+
+        Raises:
+            TypeError, ValueError, RecursionError, OverflowError: It has none (`UNWRITABLE`).
+        """
+        if type(value) in SCALARS:
+            return value
+        if isinstance(value, BaseModel):
+            return self(fields_of(value))
+        if isinstance(value, Mapping):
+            return self._of_map({_key(key): self(content) for key, content in value.items()})
+        if isinstance(value, _LISTS):
+            return [self(content) for content in value]
+        return self._leaf(value)
+
+    def _leaf(self, value: Any) -> Any:
+        if isinstance(value, _BYTES):
+            return self._of_bytes(bytes(value))
+        if is_array(value):
+            return self._of_array(value)
+        if is_numpy_scalar(value):
+            return self(value.item())
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return self._of_map({field.name: self(getattr(value, field.name)) for field in dataclasses.fields(value)})
+        return to_jsonable_python(value, inf_nan_mode="constants")
+
+
+def fields_of(model: BaseModel) -> Any:
+    """A model as it writes itself for JSON, except that bytes and arrays stay what they are.
+
+    Returns:
+        Its fields, unless the model has a serializer that makes something else of it.
+
+    Raises:
+        ValueError: A serializer failed, or a field has no form in JSON.
+    """
+    cls = type(model)
+    if is_plain_model(cls):
+        return model.__dict__
+    dump = model.__pydantic_serializer__.to_python
+    if cls.__pydantic_decorators__.model_serializers or cls.__pydantic_root_model__:
+        try:
+            return dump(model, mode="json", warnings=False)
+        except ValueError:
+            return dump(model, mode="python", warnings=False)
+    contents = {**model.__dict__, **(model.__pydantic_extra__ or {})}
+    binary = {name for name, content in contents.items() if holds_binary(content)}
+    fields = dump(model, mode="json", exclude=binary, warnings=False)
+    if binary:
+        fields |= dump(model, mode="python", include=binary, warnings=False)
+    return fields
+
+
+def mapping_of(value: Any) -> Mapping[str, Any]:
+    """The fields of a mapping, a dataclass or another object: its attributes without an underscore before them.
+
+    Raises:
+        TypeError: It has none.
+    """
+    if isinstance(value, Mapping):
+        return value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    slots = [name for base in type(value).__mro__ for name in _names(vars(base).get("__slots__", ()))]
+    if not slots and not hasattr(value, "__dict__"):
+        raise TypeError(f"{type(value).__name__} is no Observation, mapping or object with fields")
+    attributes = {name: getattr(value, name) for name in slots if hasattr(value, name)}
+    attributes.update(getattr(value, "__dict__", {}))
+    return {name: content for name, content in attributes.items() if not name.startswith("_")}
+
+
+def _names(slots: str | Iterable[str]) -> Iterable[str]:
+    return (slots,) if isinstance(slots, str) else slots
+
+
+def _text_or_mark(data: bytes) -> str | dict[str, str]:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"$bytes": b64encode(data).decode()}
+
+
+portable_v1 = Portable(_text_or_mark, list_of, dict)
+"""For protocol v1: arrays as nested lists, bytes as the text that they are, or marked where they are none."""
+
+
+def holds_binary(value: Any) -> bool:
+    """Whether a value holds what pydantic would not write for JSON as the bytes or numbers that they are."""
+    if type(value) in SCALARS:
+        return False
+    if isinstance(value, BaseModel):
+        return any(map(holds_binary, value.__dict__.values()))
+    if isinstance(value, Mapping):
+        return any(map(holds_binary, value.values()))
+    if isinstance(value, (list, tuple, Set, deque)):
+        return any(map(holds_binary, value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return any(holds_binary(getattr(value, field.name)) for field in dataclasses.fields(value))
+    return isinstance(value, _BYTES) or is_array(value) or is_numpy_scalar(value)
+
+
+def _key(key: Any) -> str:
+    if type(key) is str:
+        return key
+    if is_numpy_scalar(key):
+        key = key.item()
+    (text,) = to_jsonable_python({key: None})
+    return str(text)

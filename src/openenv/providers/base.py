@@ -1,0 +1,492 @@
+"""The base classes of providers: asynchronous contract, start rate, one server at a time, blocking calls."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self, TypeVar
+
+from .._asyncio import on_shared, shared_loop
+from .._backoff import system_random
+from .._exceptions import add_cleanup_note
+from ..errors import LaunchFailed, ProviderBusy, ProviderFailed, UsageError
+from .deployment import Deployment, Server
+from .owner import OwnerProcess
+from .redaction import KEYS
+from .spec import Capabilities, LaunchSpec
+
+T = TypeVar("T")
+
+
+@dataclass(kw_only=True)
+class StartRate:
+    """Starts spread over time, so that a place is not asked for everything at once.
+
+    Attributes:
+        rate: Starts a second at most.
+        jitter: By how much of the time between two starts each is put off at random, from 0 to 1.
+        at_once: Starts at one time at most.
+        attempts: How often a start is tried that fails for a passing reason (`ProviderFailed.retryable`).
+        pause_s: Seconds before the second attempt; each further pause is twice as long, up to `longest_pause_s`, and
+            is shortened at random by up to a half. The place may ask for longer ones (`retry_after_s`).
+        longest_pause_s: The longest of those pauses, in seconds.
+    """
+
+    rate: float = 20.0
+    jitter: float = 0.2
+    at_once: int = 8
+    attempts: int = 3
+    pause_s: float = 0.5
+    longest_pause_s: float = 10.0
+    _next: float = field(default=0.0, init=False, repr=False)
+    _room: asyncio.Semaphore | None = field(default=None, init=False, repr=False)
+    _loop: asyncio.AbstractEventLoop | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("rate", "at_once", "attempts", "pause_s", "longest_pause_s"):
+            if not getattr(self, name) > 0:
+                raise UsageError(f"{name} of a StartRate must be more than 0, got {getattr(self, name)!r}")
+        if not 0 <= self.jitter <= 1:
+            raise UsageError(f"jitter of a StartRate must be from 0 to 1, got {self.jitter!r}")
+
+    async def start(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Runs an attempt in its turn, and again while it fails for a passing reason.
+
+        Args:
+            attempt: Leaves nothing behind when it fails.
+
+        Raises:
+            ProviderFailed: The last one's.
+        """
+        loop = asyncio.get_running_loop()
+        if self._room is None or self._loop is not loop:  # after a fork, who was in there stayed in the parent
+            self._room, self._loop, self._next = asyncio.Semaphore(self.at_once), loop, 0.0
+        for number in range(1, self.attempts + 1):
+            try:
+                async with self._room:
+                    await self._turn()
+                    return await attempt()
+            except ProviderFailed as error:
+                if not error.retryable or number == self.attempts:
+                    raise
+                asked_for = min(error.retry_after_s or 0.0, self.longest_pause_s)
+            pause = min(self.pause_s * 2 ** (number - 1), self.longest_pause_s)
+            pause *= system_random.uniform(0.5, 1.0)
+            await asyncio.sleep(max(pause, asked_for))
+        raise AssertionError("an attempt returns or raises")
+
+    async def _turn(self) -> None:
+        now, gap = asyncio.get_running_loop().time(), 1.0 / self.rate
+        turn = max(now, self._next)
+        self._next = turn + gap
+        if turn > now:
+            await asyncio.sleep(turn - now + gap * self.jitter * system_random.random())
+
+
+PRIVATE_SERVER_VARIABLES: Mapping[str, str] = {"OPENENV_GRACE_S": "0"}
+"""Variables of a server that one program has for itself: when that stops it, nobody's episode is waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """Something labelled that a provider finds at its place, of whatever owner.
+
+    Attributes:
+        kind: What it is, in the words of the place: container, service, process, job, actor.
+        name: What it is called there.
+        deployment: The deployment that it belongs to.
+        owner: Who started it; None where the label cannot be read.
+        handle: What the place knows it by. Only for its provider.
+    """
+
+    kind: str
+    name: str
+    deployment: str
+    owner: OwnerProcess | None
+    handle: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionRefusal:
+    """Why a connection to a server that is there failed.
+
+    Attributes:
+        reason: What the place said.
+        lasting: Whether it will refuse the next one too.
+    """
+
+    reason: str
+    lasting: bool
+
+
+class Provider(ABC):
+    """A place for servers. What is abstract here is called on one event loop of this process, and must not block it.
+
+    A subclass implements five methods (`OneByOne` makes one of them from two simpler ones), and holds
+    `testing.ProviderConformance`.
+
+    Attributes:
+        capabilities: What it can do; asked before anything is started.
+        public: Whether its servers can be reached from other machines.
+        variables: Environment variables of every server there.
+        ready_timeout_s: Seconds that servers have to become ready, where nobody says otherwise.
+        pace: How fast servers are started.
+    """
+
+    capabilities: ClassVar[Capabilities]
+    public: bool = False
+    variables: Mapping[str, str] = {}
+    ready_timeout_s: float = 60.0
+    pace: StartRate
+
+    async def launch(self, spec: LaunchSpec) -> Deployment:
+        """Starts servers, and does not wait until they are ready (`Deployment.ready` does).
+
+        Raises:
+            UsageError: The place cannot do what is asked.
+            LaunchFailed: It did not do it; nothing is left of the attempt.
+        """
+        return await self.deployment(spec).start()
+
+    def deployment(self, spec: LaunchSpec) -> Deployment:
+        """A deployment that is still to be started. Raises `UsageError` as `launch` does."""
+        self.capabilities.check(type(self).__name__, spec)
+        return Deployment(self, spec)
+
+    async def leftovers(self) -> list[Leftover]:
+        """Everything at this place that carries our labels, of whatever owner."""
+        return await on_shared(self.find_leftovers())
+
+    async def discard(self, leftover: Leftover) -> None:
+        """Removes what `leftovers` found, whoever's it is. What is gone already is no error."""
+        await on_shared(self.remove_leftover(leftover))
+
+    @abstractmethod
+    async def _resize(self, deployment: Deployment, replicas: int) -> None:
+        """Starts or stops servers until there are so many; with 0, removes all that there is of the deployment.
+
+        `deployment.servers` has every server from before its start until after its end, whatever happens: also when
+        this is cancelled. The `url` of each is set at the end.
+
+        Raises:
+            LaunchFailed: It cannot be done (`ProviderBusy`: at the moment).
+        """
+
+    @abstractmethod
+    async def _gone(self, server: Server) -> str | None:
+        """Why a server is gone, to go on with after "the server"; None while it is there or on its way."""
+
+    def _refusal(self, server: Server) -> ConnectionRefusal | None:
+        """Why the last connection to a server failed, where the place knows more than the connection shows."""
+        return None
+
+    @abstractmethod
+    async def _log(self, server: Server, lines: int) -> str:
+        """The last lines of a server's log, or "" where there is none to be had. Not yet without secrets."""
+
+    @abstractmethod
+    async def find_leftovers(self) -> list[Leftover]:
+        """See `leftovers`."""
+
+    @abstractmethod
+    async def remove_leftover(self, leftover: Leftover) -> None:
+        """See `discard`."""
+
+    async def refresh_servers(self, deployment: Deployment) -> None:
+        """Sets `gone` and `url` of each server, and adds those that the place has started by itself.
+
+        May be called while `_resize` is at work: what is on its way is not gone.
+        """
+        for server in list(deployment.servers):
+            if server.url is not None:  # else the place may not know it yet
+                server.gone = await self._gone(server)
+
+
+class ContainerProvider(ABC):
+    """Runs a server from an image. One provider has one server at a time; a new one may follow when it was stopped.
+
+    A subclass of yours works wherever a provider is asked for, if it implements the three abstract methods. Leaving
+    `with provider:` closes it.
+
+    Attributes:
+        public: Whether its servers can be reached from other machines: clients then give them a key.
+        api_key: The key that its server asks for, if the provider knows it.
+    """
+
+    public: bool = False
+    api_key: str | None = None
+
+    @abstractmethod
+    def start_container(
+        self, image: str, port: int | None = None, env_vars: Mapping[str, str] | None = None, **kwargs: Any
+    ) -> str:
+        """Starts a server, and does not wait for it.
+
+        Args:
+            image: Name of the image.
+            port: Port of this machine that it is to be reached at; None takes a free one.
+            env_vars: Environment variables of the server.
+            kwargs: What else the place can do.
+
+        Returns:
+            The address of the server.
+        """
+
+    @abstractmethod
+    def stop_container(self) -> None:
+        """Stops the server and removes what is left of it. May be called repeatedly."""
+
+    @abstractmethod
+    def wait_for_ready(self, base_url: str, timeout_s: float = 30.0) -> None:
+        """Waits until sessions can be opened at an address that `start_container` returned.
+
+        Raises:
+            NotReady: Not within `timeout_s`.
+        """
+
+    def close(self) -> None:
+        """Stops what runs."""
+        self.stop_container()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+class RuntimeProvider(ABC):
+    """Runs one server that it knows how to make. One at a time; it may be started again when it was stopped.
+
+    A subclass of yours works wherever a provider is asked for, if it implements the three abstract methods. Entering
+    `with provider:` starts the server and waits until it is ready; leaving stops it.
+
+    Attributes:
+        public: Whether its servers can be reached from other machines: clients then give them a key.
+        api_key: The key that its server asks for, if the provider knows it.
+    """
+
+    public: bool = False
+    api_key: str | None = None
+
+    @abstractmethod
+    def start(self, port: int | None = None, env_vars: Mapping[str, str] | None = None, **kwargs: Any) -> str:
+        """Starts the server, and does not wait until it is ready.
+
+        Args:
+            port: Port that it listens on; None takes a free one.
+            env_vars: Environment variables of the server.
+            kwargs: What else the place can do.
+
+        Returns:
+            The address of the server.
+        """
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Stops the server. May be called repeatedly."""
+
+    @abstractmethod
+    def wait_for_ready(self, timeout_s: float = 30.0) -> None:
+        """Waits until sessions can be opened.
+
+        Raises:
+            NotReady: Not within `timeout_s`.
+        """
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+            self.wait_for_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
+
+
+class SingleServerProvider(Provider):
+    """A place that starts servers one by one."""
+
+    @abstractmethod
+    async def start_server(self, deployment: Deployment, server: Server) -> None:
+        """Starts a server and sets its `url`. When this is cancelled or fails, `_stop_one` is called for it.
+
+        Raises:
+            LaunchFailed: It cannot be done (`ProviderBusy`: at the moment, it is tried again).
+        """
+
+    @abstractmethod
+    async def stop_server(self, server: Server) -> None:
+        """Stops a server and removes all of it, however far its start came. May be called repeatedly."""
+
+    async def _resize(self, deployment: Deployment, replicas: int) -> None:
+        there = [server for server in deployment.servers if server.gone is None]
+        add_cleanup_note = there[:replicas]
+        await _gather_all(
+            *(self._end(deployment, server) for server in deployment.servers if server not in add_cleanup_note)
+        )
+        missing = range(replicas - len(add_cleanup_note))
+        await _gather_all(*(self.pace.start(lambda: self._begin(deployment)) for _ in missing))
+
+    async def _begin(self, deployment: Deployment) -> None:
+        server = deployment.new_server()
+        try:
+            await self.start_server(deployment, server)
+        except BaseException as error:
+            with add_cleanup_note(error):
+                await self._end(deployment, server)
+            if server in deployment.servers:
+                server.gone = "did not start, and could not be removed"
+                if isinstance(error, ProviderBusy):  # no second one beside it
+                    raise LaunchFailed(f"{error.message} (and what was begun could not be removed)") from error
+            raise
+
+    async def _end(self, deployment: Deployment, server: Server) -> None:
+        await self.stop_server(server)
+        deployment.servers.remove(server)
+
+
+async def _gather_all(*calls: Awaitable[None]) -> None:
+    """Runs calls together, all to their end, and raises the first failure then."""
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    failure = next((outcome for outcome in outcomes if isinstance(outcome, BaseException)), None)
+    if failure is not None:
+        raise failure
+
+
+_claim_lock = threading.Lock()
+
+
+class _SingleDeploymentProvider(Provider):
+    """A provider that remembers the one deployment that its blocking calls are about."""
+
+    _current: Deployment | None = None
+
+    @property
+    def current(self) -> Deployment | None:
+        """What the blocking calls have started."""
+        return self._current
+
+    def _begin_current(self, spec: LaunchSpec, keyed: bool) -> str:
+        open_to_all = not self.public and not keyed
+        if open_to_all and spec.api_key is None and KEYS not in {**self.variables, **spec.env_vars}:
+            # Programs that call this hand the address alone to their clients.
+            spec = spec.changed(api_key="")
+        with _claim_lock:
+            if self._current is not None:
+                raise UsageError(f"this {type(self).__name__} runs a server already: stop it first, or make another")
+            self._current = deployment = self.deployment(spec)
+        self.api_key = deployment.api_key
+        try:
+            shared_loop().run(deployment._start())
+            return deployment.url
+        except BaseException as error:
+            with add_cleanup_note(error):
+                self._end_current()
+            raise
+
+    def _end_current(self) -> None:
+        deployment = self._current
+        if deployment is None:
+            return
+        shared_loop().run(deployment._stop())  # where this fails, it may be called again
+        if self._current is deployment:
+            self._current = None
+
+    def _await_current(self, timeout_s: float | None) -> None:
+        if self._current is None:
+            raise UsageError(f"this {type(self).__name__} has no server: start it first")
+        shared_loop().run(self._current._ready(timeout_s))
+
+
+class BlockingContainers(_SingleDeploymentProvider, ContainerProvider):
+    """`ContainerProvider` on top of deployments."""
+
+    def start_container(
+        self,
+        image: str,
+        port: int | None = None,
+        env_vars: Mapping[str, str] | None = None,
+        *,
+        keyed: bool = False,
+        **kwargs: Any,
+    ) -> str:
+        """See `ContainerProvider.start_container`; `kwargs` as the class says.
+
+        Args:
+            keyed: Whether a server of this machine asks for a key that nobody has chosen; it is `api_key` then.
+
+        Raises:
+            LaunchFailed: Whatever the place says.
+            UsageError: It runs one already, or an argument that there is not.
+        """
+        return self._begin_current(self._spec(image, port, dict(env_vars or {}), kwargs), keyed)
+
+    def stop_container(self) -> None:
+        """See `ContainerProvider.stop_container`."""
+        self._end_current()
+
+    def wait_for_ready(self, base_url: str, timeout_s: float = 30.0) -> None:
+        """See `ContainerProvider.wait_for_ready`.
+
+        Raises:
+            NotReady: Not in time; with the end of the log.
+            LaunchFailed: The server is gone; with the end of the log. At once.
+        """
+        self._await_current(timeout_s)
+
+    @abstractmethod
+    def _spec(self, image: str, port: int | None, env_vars: dict[str, str], options: dict[str, Any]) -> LaunchSpec:
+        """What the arguments of `start_container` ask for."""
+
+
+class BlockingRuntime(_SingleDeploymentProvider, RuntimeProvider):
+    """`RuntimeProvider` on top of deployments."""
+
+    @property
+    def base_url(self) -> str:
+        """The server's address.
+
+        Raises:
+            UsageError: It was not started.
+        """
+        if self._current is None:
+            raise UsageError(f"this {type(self).__name__} has no server: call start(), or use it in `with`")
+        return self._current.url
+
+    def start(
+        self,
+        port: int | None = None,
+        env_vars: Mapping[str, str] | None = None,
+        *,
+        keyed: bool = False,
+        **kwargs: Any,
+    ) -> str:
+        """See `RuntimeProvider.start`.
+
+        Args:
+            keyed: Whether a server of this machine asks for a key that nobody has chosen; it is `api_key` then.
+
+        Raises:
+            LaunchFailed: It ended, or did not listen in its time; with the end of its log.
+            UsageError: It runs already, or an argument that there is not.
+        """
+        return self._begin_current(self._spec(port, dict(env_vars or {}), kwargs), keyed)
+
+    def stop(self) -> None:
+        """See `RuntimeProvider.stop`."""
+        self._end_current()
+
+    def wait_for_ready(self, timeout_s: float | None = None) -> None:
+        """See `RuntimeProvider.wait_for_ready`; None takes the time that it had for its start."""
+        self._await_current(timeout_s)
+
+    @abstractmethod
+    def _spec(self, port: int | None, env_vars: dict[str, str], options: dict[str, Any]) -> LaunchSpec:
+        """What the arguments of `start` ask for."""

@@ -1,0 +1,294 @@
+"""The Docker SDK: connect to the engine, translate its errors, pull images."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import shutil
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .._asyncio import on_thread
+from ..errors import LaunchFailed, MissingExtra, ProviderBusy, ProviderFailed, UsageError
+from .redaction import redact, secrets_of
+
+DEFAULT_HOST = "unix:///var/run/docker.sock"
+# Connections to the engine that are kept: as many as there may be calls at once.
+CONNECTIONS = 32
+_TOO_MANY = re.compile(r"too ?many ?requests|rate limit", re.IGNORECASE)
+_STORE = "install it, or take `credsStore` and `credHelpers` out of Docker's config.json"
+# Engines answer 500 to what is a mistake of the request, too. It would fail again.
+_FINAL = re.compile(
+    r"no such|not found|unknown|invalid|denied|unauthorized|not supported|already (allocated|in use)|could not select"
+    r"|executable file|cannot be|read-only file system|must be",
+    re.IGNORECASE,
+)
+
+
+def docker_client() -> Any:
+    """A client of the engine that DOCKER_HOST names, or of the one on this machine.
+
+    Raises:
+        MissingExtra: The SDK is not installed.
+        ProviderFailed: There is no engine.
+    """
+    try:
+        import docker
+        from docker.utils import kwargs_from_env
+    except ImportError:
+        raise MissingExtra("docker", "docker") from None
+    host = kwargs_from_env().get("base_url") or DEFAULT_HOST
+    try:
+        _knock(host)
+        engine = docker.from_env(max_pool_size=CONNECTIONS)
+    except (OSError, docker.errors.DockerException) as error:
+        raise ProviderFailed(_absent(host, error)) from error
+    try:
+        engine.ping()
+    except (OSError, docker.errors.DockerException) as error:
+        engine.close()
+        raise ProviderFailed(_absent(host, error)) from error
+    if host.startswith("unix://"):
+        _reach(engine.api, host)
+    return engine
+
+
+def _knock(host: str) -> None:
+    """Tries the engine's socket, if it is one of this machine: the SDK leaves one open that nobody answers at."""
+    if host.startswith("unix://"):
+        with socket.socket(socket.AF_UNIX) as end:
+            end.connect(host.removeprefix("unix://"))
+
+
+def _reach(api: Any, host: str) -> None:
+    """Has a client's requests leave no socket open where nobody answers any more."""
+    from .docker_socket import SocketAdapter
+
+    scheme = "http+docker://"
+    api.get_adapter(scheme).close()
+    api.mount(scheme, SocketAdapter(f"http+{host}", api.timeout, max_pool_size=CONNECTIONS))
+
+
+def _absent(host: str, error: Exception) -> str:
+    if isinstance(error, PermissionError):
+        advice = "you may not use it: `sudo usermod -aG docker $USER`, and log in anew"
+    elif host != DEFAULT_HOST:
+        advice = "start it, or let DOCKER_HOST name one that runs"
+    elif shutil.which("dockerd") or shutil.which("docker"):
+        advice = "start it (`sudo systemctl start docker`, or Docker Desktop), or let DOCKER_HOST name one that runs"
+    else:
+        advice = "install Docker (`sudo apt-get install docker.io`), or let DOCKER_HOST name an engine that runs"
+    return f"no Docker engine answers at {host}: {advice}; {error}"
+
+
+@contextlib.contextmanager
+def docker_errors(what: str, variables: Mapping[str, str]) -> Iterator[None]:
+    """Runs calls of the SDK, whose errors become ours.
+
+    Args:
+        what: What is being done, to be followed by "failed".
+        variables: The server's environment variables, whose secrets no error repeats.
+
+    Raises:
+        LaunchFailed: The engine refused it.
+        ProviderBusy: It could not at the moment, or did not answer.
+        UsageError: The SDK knows no such argument.
+    """
+    from docker.credentials.errors import StoreError
+    from docker.errors import APIError, DockerException, ImageNotFound, StreamParseError
+    from requests.exceptions import RequestException
+    from urllib3.exceptions import HTTPError
+
+    secrets = secrets_of(variables)
+    try:
+        yield
+    except ImageNotFound as error:
+        reason = redact(str(error.explanation), secrets)
+        raise LaunchFailed(f"{what} failed: no such image, here or at its registry: {reason}") from None
+    except APIError as error:
+        reason = redact(str(error.explanation or error), secrets)
+        raise docker_refusal(what, reason, error.status_code or 500) from None
+    except StoreError as error:
+        raise LaunchFailed(f"{what} failed: {redact(str(error), secrets)}: {_STORE}") from None
+    except DockerException as error:
+        hint = f": {_STORE}" if "Credentials store" in str(error) else ""
+        raise LaunchFailed(f"{what} failed: {redact(str(error), secrets)}{hint}") from None
+    except (RequestException, HTTPError, StreamParseError) as error:  # the latter two in the midst of a stream
+        raise ProviderBusy(f"{what} failed: the engine does not answer: {redact(str(error), secrets)}") from None
+    except TypeError as error:
+        raise UsageError(f"{what} failed: {redact(str(error), secrets)}") from None
+
+
+def docker_refusal(what: str, reason: str, status: int) -> LaunchFailed:
+    """The error that a refusal of the engine stands for.
+
+    Args:
+        what: What was being done.
+        reason: What the engine said, without secrets.
+        status: The HTTP status of its answer.
+    """
+    passing = status == 429 or _TOO_MANY.search(reason) or (status >= 500 and not _FINAL.search(reason))
+    return (ProviderBusy if passing else LaunchFailed)(f"{what} failed: {reason}")
+
+
+logger = logging.getLogger("openenv.providers")
+# Between two reports to the caller, and between two lines in the log.
+REPORT_S, LOG_S = 0.25, 5.0
+_DONE = {"Pull complete", "Already exists", "Download complete"}
+_PASSING = ("timeout", "timed out", "eof", "connection", "unexpected http status: 5", "temporary", "unavailable")
+
+
+@dataclass(frozen=True, slots=True)
+class PullProgress:
+    """How far the fetching of an image has come.
+
+    Attributes:
+        image: Its name.
+        layers: How many layers it has, as far as that is known.
+        done: How many of them are here.
+        received: Bytes of the layers that are here or on their way, as they are sent.
+        total: How many there will be, as far as that is known: layers that wait for their turn tell nothing yet.
+        finished: Whether the image is here.
+    """
+
+    image: str
+    layers: int = 0
+    done: int = 0
+    received: int = 0
+    total: int = 0
+    finished: bool = False
+
+    def __str__(self) -> str:
+        if self.finished:
+            return f"pulled {self.image}: {self.layers} layers, {self.total / 1e6:.1f} MB"
+        sizes = f"{self.received / 1e6:.1f} of {self.total / 1e6:.1f} MB"
+        return f"pulling {self.image}: {self.done} of {self.layers} layers, {sizes}"
+
+
+ProgressCallback = Callable[[PullProgress], object]
+
+
+@dataclass(slots=True)
+class _PulledLayer:
+    received: int = 0
+    total: int = 0
+    done: bool = False
+
+
+@dataclass
+class _Pull:
+    """One image on its way. `run` blocks; `abandon` ends it from another thread."""
+
+    engine: Any
+    image: str
+    platform: str | None
+    report: ProgressCallback | None
+    secrets: list[str]
+    layers: dict[str, _PulledLayer] = field(default_factory=dict)
+    over: bool = False
+    reported: float = 0.0
+    logged: float = 0.0
+
+    def abandon(self) -> None:
+        self.over = True
+
+    def run(self) -> None:
+        repository, tag = _split(self.image)
+        # Events come as long as anything goes on: closing their stream ends the pull at the engine, too.
+        events = self.engine.api.pull(repository, tag=tag, platform=self.platform, stream=True, decode=True)
+        try:
+            for event in events:
+                if self.over:
+                    return
+                self._note(event)
+                self._tell(finished=False)
+        finally:
+            events.close()
+        self._tell(finished=True)
+
+    def _note(self, event: Mapping[str, Any]) -> None:
+        if "error" in event:
+            detail = event.get("errorDetail") or {}
+            raise _failure(self.image, redact(str(event["error"]), self.secrets), detail.get("code"))
+        name, status = event.get("id"), str(event.get("status", ""))
+        if name is None or status.startswith(("Pulling from", "Digest", "Status")):
+            return
+        layer = self.layers.setdefault(name, _PulledLayer())
+        layer.done = layer.done or status in _DONE
+        if status == "Downloading":
+            sizes = event.get("progressDetail") or {}
+            layer.received = int(sizes.get("current") or 0)
+            layer.total = max(int(sizes.get("total") or 0), layer.received)
+        elif layer.done:
+            layer.received = layer.total
+
+    def _tell(self, finished: bool) -> None:
+        now = time.monotonic()
+        to_caller = self.report is not None and (finished or now - self.reported >= REPORT_S)
+        to_log = finished or now - self.logged >= LOG_S
+        if not (to_caller or to_log):
+            return
+        progress = self._progress(finished)
+        if to_log:
+            self.logged = now
+            logger.info("%s", progress)
+        if self.report is not None and to_caller:
+            self.reported = now
+            self.report(progress)
+
+    def _progress(self, finished: bool) -> PullProgress:
+        layers = self.layers.values()
+        done = sum(layer.done for layer in layers)
+        received, total = sum(layer.received for layer in layers), sum(layer.total for layer in layers)
+        return PullProgress(self.image, len(layers), done, received, total, finished)
+
+
+async def pull(
+    engine: Any,
+    image: str,
+    platform: str | None = None,
+    report: ProgressCallback | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> None:
+    """Fetches an image. May be cancelled, which ends it at the engine, too.
+
+    Args:
+        engine: A client of the SDK.
+        image: Its name; without a tag, `latest`.
+        platform: As in `linux/amd64`; None: the engine's.
+        report: Told how far it has come, on another thread; what it raises ends the pull.
+        variables: Environment variables, whose secrets no error repeats.
+
+    Raises:
+        LaunchFailed: There is no such image, or it may not be had.
+        ProviderBusy: The registry has too much to do, or does not answer.
+    """
+    given = dict(variables or {})
+    order = _Pull(engine, image, platform, report, secrets_of(given))
+
+    def fetch() -> None:
+        with docker_errors(f"pulling {image}", given):
+            order.run()
+
+    # Nothing bounds the time between two events: it must keep no program from ending.
+    await on_thread(fetch, order.abandon, detached=True)
+
+
+def _failure(image: str, reason: str, code: object) -> LaunchFailed:
+    """What a registry's refusal in the midst of a pull stands for. There, engines tell no status but in words."""
+    what = f"pulling {image}"
+    if any(word in reason.lower() for word in _PASSING):
+        return ProviderBusy(f"{what} failed: {reason}")
+    return docker_refusal(what, reason, code if isinstance(code, int) else 400)
+
+
+def _split(image: str) -> tuple[str, str | None]:
+    """An image's repository and tag; one that is named by its digest has no tag of its own."""
+    if "@" in image:
+        return image, None
+    repository, colon, tag = image.rpartition(":")
+    return (repository, tag) if colon and "/" not in tag else (image, "latest")

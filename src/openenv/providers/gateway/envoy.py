@@ -1,0 +1,400 @@
+"""Render Envoy's configuration of a topology."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+import yaml
+
+from .topology import COOKIE, HEADER, PARAMETER, Backend, Topology
+
+BOOTSTRAP = "envoy.yaml"
+"""The file that Envoy is started with; read once."""
+ROUTES, CLUSTERS, ENDPOINTS = "routes.yaml", "clusters.yaml", "endpoints.yaml"
+CLUSTER = "servers"
+LISTENER = "sessions"
+
+Fields = dict[str, Any]
+_TYPE = "type.googleapis.com/envoy."
+# Key of the metadata that tells a backend's endpoint from all others.
+_BACKEND = "backend"
+# uvicorn closes what was idle for 5 s; a request on a connection that is just being closed would fail.
+_BACKEND_IDLE_S = 4
+# Seconds that a client may take for the head of its request.
+_HEAD_S = 30
+_BUFFER_BYTES = 64 * 1024
+# A backend's turns are as its requests to the power of minus this: with more, turns are planned further ahead than
+# the numbers hold when many sessions end together.
+_BIAS = 0.5
+# What Envoy answers on its administration port; nobody stops it from there.
+_ADMIN_PATHS = ("/ready", "/listeners", "/clusters", "/stats", "/server_info")
+
+
+def render(topology: Topology, folder: str | PurePath) -> dict[str, str]:
+    """The files of a configuration, by name.
+
+    Args:
+        topology: What is to be configured.
+        folder: Where they will lie: they name one another.
+
+    Returns:
+        `BOOTSTRAP`, which is read once, and those that are read again when another one is renamed to them: `ROUTES`,
+        `CLUSTERS`, and `ENDPOINTS`, which is empty where backends have host names: those are looked up by Envoy, and
+        stand with the cluster.
+    """
+    place = PurePath(folder)
+    routes = {"route_config_name": LISTENER, "config_source": _watched(place, ROUTES)}
+    looked_up = _looked_up(topology)
+    listed = topology.changed(backends=()) if looked_up else topology
+    found = (
+        _stated(topology)
+        if looked_up
+        else {
+            "type": "EDS",
+            "eds_cluster_config": {"service_name": CLUSTER, "eds_config": _watched(place, ENDPOINTS)},
+        }
+    )
+    bootstrap = _bootstrap(topology, {"rds": routes})
+    bootstrap["dynamic_resources"] = {"cds_config": _watched(place, CLUSTERS)}
+    return {
+        BOOTSTRAP: _yaml(bootstrap),
+        ROUTES: _yaml(_resource("config.route.v3.RouteConfiguration", _routes(topology))),
+        CLUSTERS: _yaml(_resource("config.cluster.v3.Cluster", _cluster(topology, found))),
+        ENDPOINTS: _yaml(_resource("config.endpoint.v3.ClusterLoadAssignment", _assignment(listed))),
+    }
+
+
+def whole(topology: Topology) -> str:
+    """The same in one file, whose backends stay: what `envoy --mode validate` sees all of."""
+    bootstrap = _bootstrap(topology, {"route_config": _routes(topology)})
+    bootstrap["static_resources"]["clusters"] = [_cluster(topology, _stated(topology))]
+    return _yaml(bootstrap)
+
+
+def _yaml(document: Fields) -> str:
+    return yaml.safe_dump(document, sort_keys=False, width=110)
+
+
+def _resource(kind: str, fields: Fields) -> Fields:
+    return {"resources": [_typed(kind, fields)]}
+
+
+def _typed(kind: str, fields: Mapping[str, Any] | None = None) -> Fields:
+    return {"@type": f"{_TYPE}{kind}", **(fields or {})}
+
+
+def _extension(name: str, kind: str, fields: Mapping[str, Any] | None = None) -> Fields:
+    return {"name": f"envoy.{name}", "typed_config": _typed(kind, fields)}
+
+
+def _watched(folder: PurePath, name: str) -> Fields:
+    """A file that Envoy reads again when another one is renamed to it."""
+    path = {"path": str(folder / name), "watched_directory": {"path": str(folder)}}
+    return {"resource_api_version": "V3", "path_config_source": path}
+
+
+def _address(host: str, port: int) -> Fields:
+    return {"socket_address": {"address": host, "port_value": port}}
+
+
+def _seconds(number: float) -> str:
+    return f"{number:.3f}".rstrip("0").rstrip(".") + "s"
+
+
+def _bootstrap(topology: Topology, routes: Fields) -> Fields:
+    return {
+        "node": {"id": "openenv-gateway", "cluster": "openenv"},
+        "admin": {
+            "address": _address("127.0.0.1", topology.admin_port),
+            "allow_paths": [{"prefix": path} for path in _ADMIN_PATHS],
+        },
+        "static_resources": {"listeners": [_listener(topology, routes)]},
+        "overload_manager": {"resource_monitors": [_limit(topology)]},
+    }
+
+
+def _limit(topology: Topology) -> Fields:
+    """Room for the connections of all sessions, and for as many that ask for something else."""
+    kind = "extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig"
+    most = {"max_active_downstream_connections": 2 * topology.max_sessions}
+    return _extension("resource_monitors.global_downstream_max_connections", kind, most)
+
+
+def _listener(topology: Topology, routes: Fields) -> Fields:
+    chain: Fields = {"filters": [_extension("filters.network.http_connection_manager", *_manager(routes))]}
+    if topology.tls:
+        certificate = {
+            "certificate_chain": {"filename": topology.tls_certificate},
+            "private_key": {"filename": topology.tls_key},
+        }
+        # WebSockets are upgraded from HTTP/1.1.
+        context = {"alpn_protocols": ["http/1.1"], "tls_certificates": [certificate]}
+        kind = "extensions.transport_sockets.tls.v3.DownstreamTlsContext"
+        chain["transport_socket"] = _extension("transport_sockets.tls", kind, {"common_tls_context": context})
+    return {
+        "name": LISTENER,
+        "address": _address(topology.host, topology.port),
+        "tcp_backlog_size": 65_535,
+        "per_connection_buffer_limit_bytes": _BUFFER_BYTES,
+        "filter_chains": [chain],
+    }
+
+
+def _manager(routes: Fields) -> tuple[str, Fields]:
+    router = _extension(
+        "filters.http.router", "extensions.filters.http.router.v3.Router", {"suppress_envoy_headers": True}
+    )
+    return "extensions.filters.network.http_connection_manager.v3.HttpConnectionManager", {
+        "stat_prefix": LISTENER,
+        "codec_type": "HTTP1",
+        **routes,
+        "upgrade_configs": [{"upgrade_type": "websocket"}],
+        "http_filters": [router],
+        # A session may be silent for as long as its client and its server like.
+        "stream_idle_timeout": "0s",
+        "request_headers_timeout": _seconds(_HEAD_S),
+        # Servers see whom a request came from, and count its wrong keys.
+        "use_remote_address": True,
+        "server_header_transformation": "PASS_THROUGH",
+        "generate_request_id": False,
+    }
+
+
+def _routes(topology: Topology) -> Fields:
+    named = [_route(_goal(backend), **match) for backend in topology.backends for match in _naming(backend)]
+    handshake = {"name": "upgrade", "string_match": {"exact": "websocket", "ignore_case": True}}
+    post = {"name": ":method", "string_match": {"exact": "POST"}}
+    # The session of a handshake without an answer ends with its connection: another server may be asked.
+    new = _retry(f"{_UNSEEN},reset")
+    anywhere = [
+        _route(new, headers=[handshake]),
+        _route(_retry(_UNSEEN), path="/sessions", headers=[post]),
+        _route(_retry(_UNSEEN)),
+    ]
+    anywhere[1]["response_headers_to_add"] = [
+        {"header": {"key": "set-cookie", "value": f"{COOKIE}={_NAMED}; Path=/; HttpOnly; SameSite=Strict"}}
+    ]
+    # Nearly every request is one that names nobody: it is not compared with all names.
+    first = _route(new, headers=[handshake, *_NOBODY["headers"]], query_parameters=_NOBODY["query_parameters"])
+    tells = {"header": {"key": HEADER, "value": _NAMED}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
+    host = {
+        "name": LISTENER,
+        "domains": ["*"],
+        "routes": [first, *named, *anywhere],
+        "response_headers_to_add": [tells],
+    }
+    return {"name": LISTENER, "virtual_hosts": [host], "ignore_port_in_host_matching": True}
+
+
+_NAMED = f"%UPSTREAM_METADATA(envoy.lb:{_BACKEND})%"
+_NOBODY: Fields = {
+    "query_parameters": [{"name": PARAMETER, "present_match": False}],
+    "headers": [
+        {"name": HEADER, "present_match": False},
+        {
+            "name": "cookie",
+            "string_match": {"contains": f"{COOKIE}="},
+            "invert_match": True,
+            "treat_missing_header_as_empty": True,
+        },
+    ],
+}
+# Why a request is sent again: no server has seen it.
+_UNSEEN = "connect-failure,refused-stream,reset-before-request"
+
+
+def _naming(backend: Backend) -> list[Fields]:
+    """The ways in which a request names a backend."""
+    exactly = {"string_match": {"exact": backend.name}}
+    cookie = f"(?:.*;)? *{COOKIE}={re.escape(backend.name)} *(?:;.*)?"
+    return [
+        {"query_parameters": [{"name": PARAMETER, **exactly}]},
+        {"headers": [{"name": HEADER, **exactly}]},
+        {"headers": [{"name": "cookie", "string_match": {"safe_regex": {"regex": cookie}}}]},
+    ]
+
+
+def _route(action: Fields, **match: Any) -> Fields:
+    place = {} if "path" in match else {"prefix": "/"}
+    return {
+        "match": {**place, **match},
+        "route": {"cluster": CLUSTER, **action, "timeout": "0s", "idle_timeout": "0s"},
+    }
+
+
+def _goal(backend: Backend) -> Fields:
+    return {"metadata_match": {"filter_metadata": {"envoy.lb": {_BACKEND: backend.name}}}}
+
+
+def _retry(reasons: str) -> Fields:
+    others = _extension(
+        "retry_host_predicates.previous_hosts", "extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"
+    )
+    policy = {
+        "retry_on": reasons,
+        "num_retries": 3,
+        "retry_host_predicate": [others],
+        "host_selection_retry_max_attempts": 5,
+    }
+    return {"retry_policy": policy}
+
+
+def _stated(topology: Topology) -> Fields:
+    """The backends as a part of their cluster."""
+    kind = "STRICT_DNS" if _looked_up(topology) else "STATIC"
+    return {"type": kind, "load_assignment": _assignment(topology)}
+
+
+def _cluster(topology: Topology, found: Fields) -> Fields:
+    return {
+        "name": CLUSTER,
+        **found,
+        "connect_timeout": _seconds(topology.connect_timeout_s),
+        "per_connection_buffer_limit_bytes": _BUFFER_BYTES,
+        "load_balancing_policy": _balancing(),
+        "common_lb_config": {"healthy_panic_threshold": {"value": 0.0}},
+        # What the list of backends no longer has gets nothing more, healthy or not. Its sessions go on.
+        "ignore_health_on_host_removal": True,
+        "health_checks": [_health_check(topology)],
+        "outlier_detection": _outlier_detection(),
+        "circuit_breakers": _breakers(topology),
+        "typed_extension_protocol_options": {
+            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": _typed(
+                "extensions.upstreams.http.v3.HttpProtocolOptions",
+                {
+                    "explicit_http_config": {"http_protocol_options": {}},
+                    "common_http_protocol_options": {"idle_timeout": _seconds(_BACKEND_IDLE_S)},
+                    "outlier_detection": {"error_matcher": _no_server()},
+                },
+            )
+        },
+        **_encryption(topology),
+    }
+
+
+def _looked_up(topology: Topology) -> bool:
+    return not all(backend.is_address for backend in topology.backends)
+
+
+def _balancing() -> Fields:
+    # A request counts only when its connection is there. In a storm of them, looking for the least ("full scan", or
+    # the better of two) sends hundreds to one backend before it is seen to have them: of 4,096 sessions four
+    # backends got 400 to 1,400. Envoy spreads them by turns that come the more often the fewer requests a backend
+    # has, which gave each 1,024 within 5, where it may have hosts of unequal rank; a slow start makes it so.
+    least = _extension(
+        "load_balancing_policies.least_request",
+        "extensions.load_balancing_policies.least_request.v3.LeastRequest",
+        {
+            "active_request_bias": {"default_value": _BIAS, "runtime_key": "openenv.bias"},
+            "slow_start_config": {"slow_start_window": "0.001s"},
+        },
+    )
+    # Within the one cluster, so that sessions that came back are counted as all others.
+    selector = {"keys": [_BACKEND], "single_host_per_subset": True, "fallback_policy": "NO_FALLBACK"}
+    subset = _extension(
+        "load_balancing_policies.subset",
+        "extensions.load_balancing_policies.subset.v3.Subset",
+        {
+            "fallback_policy": "ANY_ENDPOINT",
+            "subset_selectors": [selector],
+            "subset_lb_policy": {"policies": [{"typed_extension_config": least}]},
+        },
+    )
+    return {"policies": [{"typed_extension_config": subset}]}
+
+
+def _health_check(topology: Topology) -> Fields:
+    interval = _seconds(topology.health_interval_s)
+    return {
+        "timeout": _seconds(topology.health_timeout_s),
+        "interval": interval,
+        "no_traffic_interval": interval,
+        "unhealthy_threshold": topology.unhealthy_after,
+        "healthy_threshold": 1,
+        # A server that drains accepts no connection; those it has would still be answered.
+        "reuse_connection": False,
+        "http_health_check": {"path": topology.health_path, "codec_client_type": "HTTP1"},
+    }
+
+
+def _outlier_detection() -> Fields:
+    """A backend is left out for a while when what stands before it says again and again that there is none."""
+    off = ("consecutive_gateway_failure", "success_rate", "failure_percentage", "local_origin_success_rate")
+    return {
+        # Envoy takes every session that its server ends for a failure of the connection: those do not count.
+        "split_external_local_origin_errors": True,
+        "enforcing_consecutive_local_origin_failure": 0,
+        "enforcing_failure_percentage_local_origin": 0,
+        **{f"enforcing_{kind}": 0 for kind in off},
+        "consecutive_5xx": 5,
+        "enforcing_consecutive_5xx": 100,
+        "interval": "1s",
+        "base_ejection_time": "2s",
+        "max_ejection_time": "10s",
+        "max_ejection_percent": 100,
+    }
+
+
+def _no_server() -> Fields:
+    """Answers of somebody who stands before a server. 500 and 503 are a server's own: it failed, or it is full."""
+    status = {"name": ":status", "string_match": {"safe_regex": {"regex": "502|504"}}}
+    return {"http_response_headers_match": {"headers": [status]}}
+
+
+def _breakers(topology: Topology) -> Fields:
+    most = topology.max_sessions
+    limits = {"max_connections": most, "max_pending_requests": most, "max_requests": most, "max_retries": most}
+    return {"thresholds": [{"priority": "DEFAULT", **limits}]}
+
+
+def _encryption(topology: Topology) -> Fields:
+    if topology.backend_ca is None:
+        return {}
+    authority = {"trusted_ca": {"filename": topology.backend_ca}}
+    by_name = {
+        "common_tls_context": {"validation_context": authority},
+        "auto_host_sni": True,
+        "auto_sni_san_validation": True,
+    }
+    # Without a name there is nothing to compare, and any certificate of these authorities would do.
+    addresses = sorted({backend.host for backend in topology.backends if backend.tls and not backend.certified})
+    by_address = [_encrypted(address, _certified(authority, address)) for address in addresses]
+    plain = _extension("transport_sockets.raw_buffer", "extensions.transport_sockets.raw_buffer.v3.RawBuffer")
+    return {
+        "transport_socket_matches": [
+            *by_address,
+            _encrypted(True, by_name),
+            {"name": "plain", "match": {}, "transport_socket": plain},
+        ]
+    }
+
+
+def _encrypted(match: str | bool, context: Fields) -> Fields:
+    kind = "extensions.transport_sockets.tls.v3.UpstreamTlsContext"
+    name = "tls" if match is True else f"tls-{match}"
+    return {
+        "name": name,
+        "match": {"tls": match},
+        "transport_socket": _extension("transport_sockets.tls", kind, context),
+    }
+
+
+def _certified(authority: Fields, address: str) -> Fields:
+    names = [{"san_type": "IP_ADDRESS", "matcher": {"exact": address}}]
+    return {"common_tls_context": {"validation_context": {**authority, "match_typed_subject_alt_names": names}}}
+
+
+def _assignment(topology: Topology) -> Fields:
+    endpoints = [_endpoint(backend) for backend in topology.backends]
+    return {"cluster_name": CLUSTER, "endpoints": [{"lb_endpoints": endpoints}]}
+
+
+def _endpoint(backend: Backend) -> Fields:
+    metadata: Fields = {"envoy.lb": {_BACKEND: backend.name}}
+    if backend.tls:
+        metadata["envoy.transport_socket_match"] = {"tls": backend.certified is not None or backend.host}
+    endpoint = {"address": _address(backend.host, backend.port), "hostname": backend.certified or ""}
+    return {"endpoint": endpoint, "metadata": {"filter_metadata": metadata}}

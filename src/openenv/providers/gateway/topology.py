@@ -1,0 +1,201 @@
+"""Backends and listening address of a gateway, from which every configuration is rendered."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass, replace
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from ...errors import UsageError
+
+HEADER = "x-openenv-route"
+"""Response header that names the backend; a request that has it goes there again."""
+PARAMETER = "route"
+"""The same in the URL of a request."""
+COOKIE = "openenv_route"
+"""The same as a cookie, which comes with the answer that opens a session over HTTP."""
+
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+# Labels as resolvers take them: those raise no error of ours for an empty or a longer one.
+_HOST = re.compile(r"(?=[A-Za-z0-9])(?!.{254})[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63})*(?<=[A-Za-z0-9])")
+_PATH = re.compile(r"/[A-Za-z0-9/._~-]*")
+# Of a file, in configurations of three grammars.
+_FILE = re.compile(r"[A-Za-z0-9/._@+~:-]+")
+_PORTS = range(1, 65536)
+# Python takes any text behind the `%` of an IPv6 address. Linux allows 15 characters in the name of an interface.
+_ZONE = re.compile(r"[A-Za-z0-9._-]{1,15}")
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """One server behind the gateway.
+
+    Attributes:
+        name: What clients call it who come back to it: letters, digits, `.`, `_` and `-`, at most 63.
+        host: Its address or host name.
+        port: Its port.
+        tls: Whether it is spoken to in TLS.
+        certified: The name that its certificate must have; None where the host is an address, and none is known.
+
+    Raises:
+        UsageError: One of these is no such thing.
+    """
+
+    name: str
+    host: str
+    port: int
+    tls: bool = False
+    certified: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.certified is None and not self.is_address:
+            object.__setattr__(self, "certified", self.host)
+        if not _NAME.fullmatch(self.name):
+            raise UsageError(f"{self.name!r} is no name of a backend: letters, digits, '.', '_' and '-', at most 63")
+        if not self.is_address and not _HOST.fullmatch(self.host):
+            raise UsageError(f"backend {self.name}: {self.host!r} is neither an address nor a host name")
+        if self.certified is not None and not _HOST.fullmatch(self.certified):
+            raise UsageError(f"backend {self.name}: {self.certified!r} is no name of a certificate")
+        if self.port not in _PORTS:
+            raise UsageError(f"backend {self.name}: the port must be 1 to 65535, got {self.port!r}")
+
+    @classmethod
+    def parse(cls, text: str, name: str | None = None) -> Self:
+        """A backend as it is written on a command line: `host:port`, `https://host:port`, `NAME=host:port`.
+
+        Only a URL may leave out its port.
+
+        Args:
+            text: What was written.
+            name: Its name; None takes the one before the `=`, or makes one of host and port.
+
+        Raises:
+            UsageError: It is none of these.
+        """
+        given, equals, address = text.strip().rpartition("=")
+        try:
+            parts = urlsplit(address if "://" in address else f"http://{address}")
+            host, port = parts.hostname or "", parts.port
+        except ValueError:
+            host, port = "", None
+        else:
+            if parts.scheme not in {"http", "https", "ws", "wss"} or parts.path not in {"", "/"} or parts.query:
+                host = ""
+        if "@" in address:  # a password, perhaps, which nobody would pass on
+            raise UsageError("a backend is an address without a user: write host:port; clients bring their keys")
+        if not host or (port is None and "://" not in address):
+            raise UsageError(f"{text!r} is no backend: write host:port, https://host:port or NAME=host:port")
+        tls = parts.scheme in {"https", "wss"}
+        port = (443 if tls else 80) if port is None else port
+        return cls(name or (given if equals else plain_name(f"{host}-{port}")), host, port, tls)
+
+    @property
+    def is_address(self) -> bool:
+        """Whether its host is an IP address, and no name that must be looked up."""
+        return _is_address(self.host)
+
+    @property
+    def place(self) -> str:
+        """`host:port`, as URLs have it."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """A gateway and the servers behind it.
+
+    Attributes:
+        backends: The servers. They may change while it runs; nothing else does.
+        host: Address that it listens on: loopback, if nobody says otherwise.
+        port: Port that it listens on; with Envoy, 0 takes a free one.
+        tls_certificate: File with the certificate chain that clients are shown; None: no TLS.
+        tls_key: File with its key.
+        backend_ca: File with the authorities that backends with TLS must have their certificates from.
+        admin_port: Port on 127.0.0.1 for what administrators ask; 0 takes a free one (Envoy).
+        max_sessions: Connections at one time, to all backends together. Each takes two files of the balancer.
+        health_path: What each backend is asked for; one that does not answer 200 gets no new session.
+        health_interval_s: Seconds between two such questions.
+        health_timeout_s: Seconds for an answer. A full machine answers late, and is not dead.
+        unhealthy_after: So many bad answers in a row.
+        connect_timeout_s: Seconds for a connection to a backend.
+
+    Raises:
+        UsageError: Two backends of one name, or a value that cannot be.
+    """
+
+    backends: tuple[Backend, ...] = ()
+    host: str = "127.0.0.1"
+    port: int = 8000
+    tls_certificate: str | None = None
+    tls_key: str | None = None
+    backend_ca: str | None = None
+    admin_port: int = 0
+    max_sessions: int = 16_384
+    health_path: str = "/health"
+    health_interval_s: float = 1.0
+    health_timeout_s: float = 5.0
+    unhealthy_after: int = 2
+    connect_timeout_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "backends", tuple(self.backends))
+        self._check_backends()
+        _check_host(self.host)
+        if self.port not in range(65536) or self.admin_port not in range(65536):
+            raise UsageError(f"ports must be 0 to 65535, got {self.port!r} and admin_port {self.admin_port!r}")
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise UsageError("TLS needs both tls_certificate and tls_key (--tls-cert and --tls-key)")
+        for file in (self.tls_certificate, self.tls_key, self.backend_ca):
+            if file is not None and not _FILE.fullmatch(file):
+                raise UsageError(f"{file!r}: the path of a file for a gateway may have no blanks and quotes")
+        if not _PATH.fullmatch(self.health_path):
+            raise UsageError(f"health_path must be a path as /health, got {self.health_path!r}")
+        if self.max_sessions < 1 or self.unhealthy_after < 1:
+            raise UsageError("max_sessions and unhealthy_after must be 1 or more")
+        if min(self.health_interval_s, self.health_timeout_s, self.connect_timeout_s) <= 0:
+            raise UsageError("health_interval_s, health_timeout_s and connect_timeout_s must be more than 0")
+
+    @property
+    def tls(self) -> bool:
+        """Whether clients speak TLS with it."""
+        return self.tls_certificate is not None
+
+    @property
+    def listen(self) -> str:
+        """`host:port` that it listens on, as URLs have it."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def changed(self, **changes: Any) -> Self:
+        """The same with other values."""
+        return replace(self, **changes)
+
+    def _check_backends(self) -> None:
+        names: set[str] = set()
+        for backend in self.backends:
+            if backend.name in names:
+                raise UsageError(f"two backends are called {backend.name!r}: write NAME=host:port for one of them")
+            names.add(backend.name)
+        if self.backend_ca is None and any(backend.tls for backend in self.backends):
+            raise UsageError("backends with TLS need backend_ca (--backend-ca): the file of authorities to trust")
+
+
+def _check_host(host: str) -> None:
+    if not _is_address(host):
+        raise UsageError(f"a gateway listens on an IP address, as 127.0.0.1 or 0.0.0.0, got {host!r}")
+
+
+def _is_address(host: str) -> bool:
+    """Whether a text is an IP address that can stand in a configuration."""
+    address, percent, zone = host.partition("%")
+    try:
+        ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    return not percent or (":" in address and _ZONE.fullmatch(zone) is not None)
+
+
+def plain_name(text: str) -> str:
+    """A text as the name of a backend: its end, where it is too long, since that is what differs."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[-63:].strip("-._") or "backend"

@@ -1,0 +1,237 @@
+"""Watch Pods by their labels over one connection, and read their status."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import aclosing
+from typing import Any
+
+from ...errors import ProviderFailed
+from .api import KubernetesCluster, Manifest, WatchExpired
+
+# Seconds between two attempts to be told again, at first and at most.
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
+PATIENCE_S = 60.0
+"""Seconds that a cluster may be silent before its Pods are no longer known."""
+
+
+class PodWatch:
+    """Follows Pods by their labels. Belongs to one event loop.
+
+    Args:
+        cluster: Where they are.
+        selector: Their labels, as the API has it.
+
+    Attributes:
+        pods: What is known of each that there is, by its name.
+        losses: How often it was told of Pods that are gone, or of all that there are.
+        listed: Whether it knows those that were there when it began, and is told of what comes then.
+    """
+
+    def __init__(self, cluster: KubernetesCluster, selector: str):
+        self.pods: dict[str, Manifest] = {}
+        self.losses = 0
+        self.listed = False
+        self._cluster = cluster
+        self._selector = selector
+        self._changed = asyncio.Event()
+        self._following: asyncio.Task[None] | None = None
+        self._trouble: ProviderFailed | None = None
+        self._deaf_since = 0.0
+
+    def start(self) -> None:
+        """Begins to follow, if it does not yet."""
+        if self._following is None or self._following.done():
+            self._following = asyncio.ensure_future(self._follow())
+
+    async def stop(self) -> None:
+        """Follows no longer, and forgets."""
+        following, self._following = self._following, None
+        if following is not None:
+            following.cancel()
+            await asyncio.wait([following])
+        self.pods.clear()
+        self.listed = False
+        self._trouble = None
+
+    def note(self, pod: Manifest, losses: int) -> None:
+        """Takes a Pod of which nothing may have been told yet, as the answer to a request has it.
+
+        Args:
+            pod: The Pod.
+            losses: Those before the request: an answer that is older than one may be of a Pod that is gone.
+        """
+        if losses == self.losses:
+            self.pods.setdefault(pod["metadata"]["name"], pod)
+            self._tell()
+
+    async def until(self, holds: Callable[[], bool], limit_s: float) -> bool:
+        """Waits for something to hold; asks again whenever a Pod has changed.
+
+        Returns:
+            Whether it does, within `limit_s` seconds.
+
+        Raises:
+            ProviderFailed: The cluster has been silent for long.
+        """
+        try:
+            async with asyncio.timeout(limit_s):
+                while not holds():
+                    self.check()
+                    changed = self._changed
+                    # Looks up without a change, too: the silence may have lasted long enough.
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(LONGEST_PAUSE_S):
+                            await changed.wait()
+        except TimeoutError:
+            return holds()
+        return True
+
+    def check(self) -> None:
+        """Raises `ProviderFailed` if nobody knows any more what has become of the Pods."""
+        if self._following is not None and self._following.done():
+            self._following.result()  # a fault of this module
+        if self._trouble is not None and asyncio.get_running_loop().time() - self._deaf_since > PATIENCE_S:
+            raise self._trouble
+
+    async def _follow(self) -> None:
+        pause = FIRST_PAUSE_S
+        while True:
+            try:
+                items, version = await self._cluster.find("Pod", labelSelector=self._selector)
+                self.pods = {pod["metadata"]["name"]: pod for pod in items}
+                self.losses += 1
+                self.listed = True
+                self._tell()
+                pause, self._trouble = FIRST_PAUSE_S, None
+                while True:
+                    version = await self._events(version)
+                    await asyncio.sleep(FIRST_PAUSE_S)
+            except WatchExpired:
+                continue
+            except ProviderFailed as error:
+                if self._trouble is None:
+                    self._deaf_since = asyncio.get_running_loop().time()
+                self._trouble = error
+            self._tell()
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+
+    async def _events(self, version: str) -> str:
+        """Takes what is told until the question has to be asked anew; the version to ask from."""
+        async with aclosing(self._cluster.watch("Pod", version, labelSelector=self._selector)) as events:
+            async for happened, pod in events:
+                version = pod["metadata"].get("resourceVersion", version)
+                if happened == "DELETED":
+                    self.pods.pop(pod["metadata"]["name"], None)
+                    self.losses += 1
+                elif happened != "BOOKMARK":
+                    self.pods[pod["metadata"]["name"]] = pod
+                self._tell()
+        return version
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+PodManifest = Mapping[str, Any]
+
+# Reasons for which a container waits that it does not come out of by itself.
+_HOPELESS = {
+    "ImagePullBackOff",
+    "InvalidImageName",
+    "ErrImageNeverPull",
+    "CreateContainerConfigError",
+    "CreateContainerError",
+    "RunContainerError",
+    "CrashLoopBackOff",
+}
+# What their messages say where the kubelet only waits for others, and will try again: after a stall, for one.
+_PASSING = ("failed to sync ", "timed out", "deadline exceeded")
+
+
+def end_of(pod: PodManifest) -> str | None:
+    """Why a Pod is no server, and will never be one, to go on with after "the server"; None: it is, or may be.
+
+    That there is no node for it is not among the reasons: see `unplaced`.
+    """
+    status = pod.get("status", {})
+    if status.get("phase") == "Failed" and status.get("reason"):
+        # An eviction, or a time that is over: containers are stopped for it, and may end with exit code 0.
+        return f"was ended by the cluster ({_because(status)})"
+    restarts = pod.get("spec", {}).get("restartPolicy") == "Always"
+    for container in _containers(pod):
+        end = _end_of_container(container, restarts)
+        if end is not None:
+            return end
+    if status.get("phase") in {"Failed", "Succeeded"}:
+        return f"was ended by the cluster ({_because(status) or status['phase']})"
+    if pod.get("metadata", {}).get("deletionTimestamp") is not None:
+        return f"is being removed from the cluster{_whereby(pod)}"
+    return None
+
+
+def unplaced(pod: PodManifest) -> str | None:
+    """Why no node takes a Pod, to go on with after "the server"; None where one has, or it was not looked for yet."""
+    condition = _condition(pod, "PodScheduled")
+    if condition.get("status") == "False" and condition.get("reason") == "Unschedulable":
+        return f"finds no node that takes it (Unschedulable: {condition.get('message', 'no reason given')})"
+    return None
+
+
+def address_of(pod: PodManifest) -> str | None:
+    """The address of a Pod within its cluster, if it has one."""
+    address = pod.get("status", {}).get("podIP")
+    if not address:
+        return None
+    return f"[{address}]" if ":" in address else str(address)
+
+
+def never_ran(pod: PodManifest) -> bool:
+    """Whether none of its containers has been started yet."""
+    states = [{**each.get("state", {}), **each.get("lastState", {})} for each in _containers(pod)]
+    return not any("running" in state or "terminated" in state for state in states)
+
+
+def _end_of_container(container: PodManifest, restarts: bool) -> str | None:
+    state = container.get("state", {})
+    if "terminated" in state:
+        # One that is started again is between two lives. An init container that did its work is no end of anything.
+        return None if restarts or container.get("ready") else _ended(state["terminated"])
+    waiting = state.get("waiting", {})
+    reason = waiting.get("reason")
+    if reason not in _HOPELESS:
+        return None
+    if reason == "CrashLoopBackOff":
+        return f"{_ended(container.get('lastState', {}).get('terminated', {}))}, again and again ({reason})"
+    message = waiting.get("message", "no reason given")
+    return None if any(each in message for each in _PASSING) else f"cannot start ({reason}: {message})"
+
+
+def _ended(terminated: PodManifest) -> str:
+    reason = terminated.get("reason")
+    told = f" ({_because(terminated)})" if reason and reason not in {"Error", "Completed"} else ""
+    return f"ended with exit code {terminated.get('exitCode', 'unknown')}{told}"
+
+
+def _containers(pod: PodManifest) -> Iterator[PodManifest]:
+    status = pod.get("status", {})
+    yield from status.get("initContainerStatuses") or ()
+    yield from status.get("containerStatuses") or ()
+
+
+def _condition(pod: PodManifest, kind: str) -> PodManifest:
+    conditions = pod.get("status", {}).get("conditions") or ()
+    return next((each for each in conditions if each.get("type") == kind), {})
+
+
+def _whereby(pod: PodManifest) -> str:
+    because = _because(_condition(pod, "DisruptionTarget"))
+    return f" ({because})" if because else ""
+
+
+def _because(part: PodManifest) -> str:
+    return ": ".join(part[name] for name in ("reason", "message") if part.get(name))

@@ -1,0 +1,333 @@
+"""Start servers for a block of code (`deploy`), or a client together with its server (`from_docker_image`, ...)."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+import secrets
+from collections.abc import Callable, Coroutine, Generator
+from functools import partial
+from typing import Any, Generic, NoReturn, TypeVar, cast
+
+from .._asyncio import on_shared, on_thread, shared_loop
+from .._exceptions import add_cleanup_note
+from ..client.base import ManagedServer, Urls
+from ..client.env_client import EnvClient, SyncEnvClient
+from ..errors import UsageError
+from ..settings import ClientSettings
+from .base import BlockingContainers, BlockingRuntime, Provider
+from .deployment import Deployment
+from .spec import LaunchSpec
+
+ClientT = TypeVar("ClientT", bound=EnvClient[Any, Any, Any])
+READY_TIMEOUT_S = 30.0
+_OF_PROVIDERS = {"base_url", "provider", "app", "image", "port", "env_vars"}
+
+
+class Launch(Coroutine[Any, Any, ClientT], Generic[ClientT]):
+    """A client whose server is still to be started: by `await` or `async with`; by `.sync()` or `with`, which block.
+
+    A coroutine, since programs hand it to `asyncio.create_task`.
+
+    Args:
+        cls: The client's class.
+        hosting: How to start its server.
+        arguments: Further arguments of the client.
+    """
+
+    def __init__(self, cls: type[ClientT], hosting: ManagedServer, arguments: dict[str, Any]):
+        self._cls = cls
+        self._hosting = hosting
+        self._arguments = arguments
+        self._client: ClientT | None = None
+        self._starting: Coroutine[Any, Any, ClientT] | None = None
+
+    def started(self) -> ClientT:
+        """The client, when its server is ready. Blocks."""
+        if self._client is None:
+            self._client = self._made(self._hosting.start())
+        return self._client
+
+    def sync(self) -> SyncEnvClient[Any, Any, Any]:
+        """The client for code that cannot await. Blocks until its server is ready."""
+        return self.started().sync()
+
+    def __await__(self) -> Generator[Any, None, ClientT]:
+        return self._start().__await__()
+
+    def send(self, value: Any) -> Any:
+        """See `Coroutine.send`."""
+        if self._starting is None:
+            self._starting = self._start()
+        return self._starting.send(value)
+
+    def throw(self, *exc_info: Any) -> Any:
+        """See `Coroutine.throw`."""
+        if self._starting is None:
+            self._starting = self._start()
+        return self._starting.throw(*exc_info)
+
+    def close(self) -> None:
+        """See `Coroutine.close`; a client that was started is closed by its own."""
+        if self._starting is not None:
+            self._starting.close()
+
+    async def __aenter__(self) -> ClientT:
+        client = await self._start()
+        try:
+            return await client.__aenter__()
+        except BaseException as error:
+            with add_cleanup_note(error):
+                await client.close()
+            raise
+
+    async def __aexit__(self, *exc_info: Any) -> None:
+        if self._client is not None:
+            await self._client.__aexit__(*exc_info)
+
+    def __enter__(self) -> ClientT:
+        client = self.started()
+        try:
+            return client.__enter__()
+        except BaseException as error:
+            with add_cleanup_note(error):
+                client.sync().close()
+            raise
+
+    def __exit__(self, *exc_info: Any) -> None:
+        if self._client is not None:
+            self._client.__exit__(*exc_info)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(
+            f"{name}: the server of this {self._cls.__name__} is not started yet, and may not block a running event "
+            "loop: await what from_docker_image, from_env or from_hub returned, or call its sync()"
+        )
+
+    async def _start(self) -> ClientT:
+        if self._client is None:
+            url = await on_thread(self._hosting.start, self._hosting.stop)
+            if self._client is None:
+                self._client = self._made(url)
+        return self._client
+
+    def _made(self, url: Urls) -> ClientT:
+        hosting = self._hosting.hand_over()
+        try:
+            return make_client(self._cls, url, hosting, self._arguments)
+        except BaseException as error:
+            with add_cleanup_note(error):
+                hosting.stop()
+            raise
+
+
+def make_client(cls: type[ClientT], url: Urls, hosting: ManagedServer, arguments: dict[str, Any]) -> ClientT:
+    """A client of a server that is ready, whose constructor may take less than that of `EnvClient`."""
+    parameters = inspect.signature(cls).parameters
+    anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    whole = anything or "provider" in parameters
+    client = cls(base_url=url, **({"provider": hosting.provider} if whole else {}), **arguments)
+    client._hosting = hosting
+    return client
+
+
+def from_docker_image(cls: type[ClientT], image: str, provider: Any = None, **kwargs: Any) -> Launch[ClientT]:
+    """See `EnvClient.from_docker_image`."""
+    if provider is None:
+        from . import DockerSwarmProvider, LocalDockerProvider
+
+        provider = DockerSwarmProvider() if "replicas" in kwargs else LocalDockerProvider()
+        stop = provider.close  # nobody else has it
+    elif not callable(getattr(provider, "start_container", None)):
+        raise UsageError(f"{type(provider).__name__} starts no containers: pass a ContainerProvider")
+    else:
+        stop = provider.stop_container
+    return _launch(cls, provider, partial(provider.start_container, image), stop, kwargs)
+
+
+def from_env(
+    cls: type[ClientT], repo_id: str, use_docker: bool = True, provider: Any = None, **kwargs: Any
+) -> Launch[ClientT]:
+    """See `EnvClient.from_env`."""
+    owner, name = _split(repo_id)
+    runs = provider is not None and not hasattr(provider, "start_container")
+    if use_docker and not runs:
+        tag = kwargs.pop("tag", None) or "latest"
+        image = f"{ClientSettings.read().hub_registry}/{hf_space_subdomain(repo_id)}:{tag}"
+        return from_docker_image(cls, image, provider, **kwargs)
+    if provider is None:
+        from . import UVProvider
+
+        of_uv = {key: kwargs.pop(key) for key in ("app", "host", "reload", "context_timeout_s") if key in kwargs}
+        revision = f"@{kwargs.pop('tag')}" if "tag" in kwargs else ""
+        project = f"git+{ClientSettings.read().hub_url.rstrip('/')}/spaces/{owner}/{name}{revision}"
+        provider = UVProvider(project_path=project, **of_uv)
+    elif not runs:
+        raise UsageError(f"{type(provider).__name__} starts containers: use_docker=True, or pass a RuntimeProvider")
+    return _launch(cls, provider, provider.start, provider.stop, kwargs)
+
+
+def from_hub(
+    cls: type[ClientT], repo_id: str, provider: Any = None, replicas: int | None = None, **kwargs: Any
+) -> Launch[ClientT]:
+    """See `EnvClient.from_hub`."""
+    if replicas is not None:
+        kwargs["replicas"] = replicas
+    return from_env(cls, repo_id, True, provider, **kwargs)
+
+
+def _launch(
+    cls: type[ClientT], provider: Any, start: Callable[..., str], stop: Callable[[], None], kwargs: dict[str, Any]
+) -> Launch[ClientT]:
+    timeout_s = kwargs.pop("ready_timeout_s", None)
+    known = {*inspect.signature(cls).parameters, *inspect.signature(EnvClient).parameters} - _OF_PROVIDERS
+    arguments = {name: kwargs.pop(name) for name in known & kwargs.keys()}
+    # Whoever reaches the address could use it otherwise, and be it another user of this machine.
+    if isinstance(provider, BlockingContainers | BlockingRuntime):
+        kwargs["keyed"] = True
+    elif getattr(provider, "public", False) is True and "OPENENV_API_KEYS" not in (kwargs.get("env_vars") or {}):
+        key = secrets.token_urlsafe(24)
+        kwargs["env_vars"] = {**(kwargs.get("env_vars") or {}), "OPENENV_API_KEYS": f"control:{key}"}
+
+    def started() -> Urls:
+        url = start(**kwargs)
+        deployment = provider.current if isinstance(provider, BlockingContainers | BlockingRuntime) else None
+        return deployment.urls if deployment is not None and len(deployment.urls) > 1 else url
+
+    def ready(urls: Urls) -> None:
+        url = urls if isinstance(urls, str) else urls[0]
+        limits = () if timeout_s is None else (timeout_s,)
+        provider.wait_for_ready(*((url,) if hasattr(provider, "start_container") else ()), *limits)
+
+    launch = Launch(cls, ManagedServer(started, ready, stop, provider=provider), arguments)
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        # Nobody is kept waiting but the caller, for whom the client is there with all its methods.
+        return cast("Launch[ClientT]", launch.started())
+    return launch
+
+
+def _split(repo_id: str) -> tuple[str, str]:
+    owner, slash, name = repo_id.partition("/")
+    if not (owner and slash and name) or "/" in name:
+        raise UsageError(f"{repo_id!r} is no name on the Hub: write owner/name")
+    return owner, name
+
+
+def hf_space_subdomain(repo_id: str) -> str:
+    """What the Hub calls a space in host names and in its registry: `o-echo-env` for `o/Echo_env`."""
+    return re.sub("[^a-z0-9]", "-", repo_id.lower())
+
+
+def deploy(
+    spec: LaunchSpec,
+    provider: Provider | None = None,
+    replicas: int | None = None,
+    *,
+    ready_timeout_s: float | None = None,
+) -> Deploying:
+    """Servers of a specification, ready to be used.
+
+    Example::
+
+        async with deploy(LaunchSpec(target="echo"), replicas=4) as servers:
+            async with EchoEnv(servers.urls, api_key=servers.api_key) as env:
+                await env.reset()
+
+    Args:
+        spec: What to start.
+        provider: Where; None takes this machine: processes for a target or a command, `uv run` for a project,
+            Docker for an image.
+        replicas: How many, in place of what the specification says.
+        ready_timeout_s: Seconds for all of them to become ready; None takes the provider's.
+
+    Returns:
+        To be entered by `async with` or `with`, which stop the servers, or awaited for a `Deployment`, which its
+        caller stops.
+
+    Raises:
+        UsageError: The place cannot do that.
+    """
+    if not isinstance(spec, LaunchSpec):
+        raise UsageError(f"spec is {spec!r}: write LaunchSpec(target=...), or image=..., project=..., command=...")
+    if provider is not None and not isinstance(provider, Provider):
+        raise UsageError(f"provider is a {type(provider).__name__}: pass a Provider, such as LocalProvider()")
+    wanted = spec if replicas is None else spec.changed(replicas=replicas, one_per_gpu=False)
+    place = _default_provider(wanted) if provider is None else provider
+    return Deploying(place, place.deployment(wanted), ready_timeout_s, owned=provider is None)
+
+
+def _default_provider(spec: LaunchSpec) -> Provider:
+    if spec.form == "image":
+        from .docker import LocalDockerProvider
+
+        return LocalDockerProvider()
+    if spec.form == "project":
+        from .uv import UVProvider
+
+        return UVProvider()
+    from .local import LocalProvider
+
+    return LocalProvider()
+
+
+class Deploying:
+    """A deployment that is still to be started: by `await` or `async with`; by `with`, which blocks.
+
+    Args:
+        provider: Where.
+        deployment: What.
+        ready_timeout_s: Seconds to become ready.
+        owned: Whether nobody else has the provider.
+    """
+
+    def __init__(self, provider: Provider, deployment: Deployment, ready_timeout_s: float | None, *, owned: bool):
+        self._provider = provider
+        self._deployment = deployment
+        self._ready_timeout_s = ready_timeout_s
+        self._owned = owned
+
+    def __await__(self) -> Generator[Any, None, Deployment]:
+        return self._started().__await__()
+
+    async def __aenter__(self) -> Deployment:
+        return await self._started()
+
+    async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        with add_cleanup_note(error):
+            await on_shared(self._stop())
+
+    def __enter__(self) -> Deployment:
+        return shared_loop().run(self._start())
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        with add_cleanup_note(error):
+            shared_loop().run(self._stop())
+
+    async def _started(self) -> Deployment:
+        try:
+            return await on_shared(self._start())
+        except asyncio.CancelledError as error:  # perhaps just when they were ready, and then nobody has them
+            with add_cleanup_note(error):
+                await on_shared(self._stop())
+            raise
+
+    async def _start(self) -> Deployment:
+        try:
+            await self._deployment._start()
+            await self._deployment._ready(self._ready_timeout_s)
+        except BaseException as error:
+            with add_cleanup_note(error):
+                await self._stop()
+            raise
+        return self._deployment
+
+    async def _stop(self) -> None:
+        try:
+            await self._deployment._stop()
+        finally:
+            close = getattr(self._provider, "close", None)
+            if self._owned and close is not None:
+                await on_thread(close)

@@ -1,0 +1,64 @@
+"""Remove secrets from errors and logs, and add the end of a log to an error."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+KEYS = "OPENENV_API_KEYS"
+"""The variable that tells a server its keys."""
+_MASK = "***"
+# Names of variables that hold something to be kept.
+_SECRET = re.compile(r"key|token|secret|password|passwd|credential|auth|dsn", re.IGNORECASE)
+# Secrets that can be told by their looks.
+_LOOKS = re.compile(
+    r"(?i:(?<=bearer )|(?<=basic )|(?<=api_key=\"))[\w.~+/=-]{8,}"
+    r"|\b(?:sk-|hf_|ghp_|gho_|github_pat_|xox[abp]-|AKIA)[\w-]{8,}"
+    r"|(?<=://)[^\s/@:]+:[^\s/@]+(?=@)"
+)
+# Shorter values would be found in many a word.
+_SHORTEST = 4
+# Values of such variables that are no secrets, and in many a sentence.
+_PLAIN = {"none", "null", "true", "false"}
+
+
+def secrets_of(*variables: Mapping[str, str]) -> list[str]:
+    """The secrets among environment variables, by the names of those."""
+    values = {value for given in variables for name, value in given.items() if _SECRET.search(name)}
+    lines = {line.strip() for value in values for line in value.splitlines()}  # a log may end in the midst of one
+    parts = {part.rpartition(":")[2] for value in values for part in value.split(",")}
+    found = (value for value in values | lines | parts if len(value) >= _SHORTEST and value.lower() not in _PLAIN)
+    return sorted(found, key=len, reverse=True)
+
+
+def redact(text: str, secrets: Iterable[str]) -> str:
+    """A text without the secrets, and without what looks like one.
+
+    Args:
+        text: What somebody will read.
+        secrets: As `secrets_of` found them, the longest first.
+    """
+    for secret in secrets:
+        if len(secret) >= _SHORTEST:
+            text = text.replace(secret, _MASK)
+    return _LOOKS.sub(_MASK, text)
+
+
+def key_of(variables: Mapping[str, str]) -> str | None:
+    """The key that a server with these variables asks a client for that may do everything, if there is one."""
+    for entry in variables.get(KEYS, "").split(","):
+        scope, colon, key = entry.strip().partition(":")
+        if colon and scope == "control":
+            return key
+        if not colon and scope and scope != "none":
+            return scope
+    return None
+
+
+TAIL_LINES = 50
+"""How much of a log an error shows."""
+
+
+def with_tail(reason: str, log: str) -> str:
+    """What an error says, and the end of the log if there is one."""
+    return f"{reason}; its log ends with:\n{log}" if log else reason

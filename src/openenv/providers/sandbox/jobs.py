@@ -1,0 +1,388 @@
+"""Jobs on the Hub: calls to huggingface_hub with timeouts and our errors, and the life of one job."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+from urllib.parse import SplitResult, urlsplit
+
+from ..._asyncio import on_thread, retrieve_exception
+from ...errors import LaunchFailed, MissingExtra, NotReady, OpenEnvError, ProviderBusy, ProviderFailed, UsageError
+from ..base import StartRate
+from ..redaction import redact
+
+T = TypeVar("T")
+logger = logging.getLogger("openenv.providers.sandbox")
+ENDED = frozenset({"COMPLETED", "CANCELED", "ERROR", "DELETED"})
+"""Stages of jobs that do not run any more, and never will again."""
+_PASSING = frozenset({408, 425, 429})
+# Those by which a request was turned away at the door.
+_NOT_LET_IN = frozenset({425, 429})
+# What the HTTP libraries under huggingface_hub raise before a request has left.
+_UNSENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol", "ProxyError"})
+
+
+class Hub:
+    """One user's jobs.
+
+    Args:
+        endpoint: Address of the Hub; None takes that of huggingface_hub (`HF_ENDPOINT`).
+        token: What it knows the user by; None takes that of huggingface_hub (`HF_TOKEN`, `hf auth login`).
+        namespace: Whose jobs they are; None takes the user's own.
+        insecure: Whether the token may be sent where nothing is encrypted, beyond this machine.
+        timeout_s: Seconds for each call.
+        retries: How often those calls are made again that may be.
+
+    Raises:
+        MissingExtra: huggingface_hub is not installed.
+        ProviderFailed: There is no token.
+        UsageError: The endpoint is not encrypted.
+
+    Attributes:
+        token: What it knows the user by.
+        insecure: See above.
+    """
+
+    def __init__(
+        self,
+        endpoint: str | None,
+        token: str | None,
+        namespace: str | None,
+        insecure: bool,
+        timeout_s: float,
+        retries: StartRate,
+    ):
+        try:
+            import huggingface_hub
+        except ModuleNotFoundError as error:
+            raise MissingExtra(error.name or "huggingface_hub", "sandbox") from None
+        if not timeout_s > 0:
+            raise UsageError(f"request_timeout_s must be more than 0, got {timeout_s!r}")
+        found = token or huggingface_hub.get_token()
+        if not found:
+            raise ProviderFailed("there is no token for the Hub: pass token=..., set HF_TOKEN, or `hf auth login`")
+        self.token = str(found)
+        self.insecure = insecure
+        self._api = huggingface_hub.HfApi(endpoint=endpoint, token=self.token)
+        check_encrypted("the Hub's endpoint (HF_ENDPOINT)", urlsplit(self._api.endpoint), insecure)
+        self._namespace = namespace
+        self._timeout_s = timeout_s
+        self._retries = retries
+        self._asking = asyncio.Lock()  # the Hub lets nobody ask that often
+
+    async def run(self, wanted: Callable[[], bool], **job: Any) -> Any:
+        """Starts a job, once.
+
+        Args:
+            wanted: Whether anybody still waits for it when it was started: else it is cancelled again.
+            job: As for `huggingface_hub.run_job`.
+
+        Raises:
+            ProviderBusy: Not now; see `may_have_begun`.
+            LaunchFailed: It was refused.
+        """
+        namespace = await self._whose()
+
+        def start() -> Any:
+            info = self._api.run_job(namespace=namespace, **job)
+            if not wanted():
+                self._cancel_unwanted(info.id, namespace)
+            return info
+
+        return await self._ask("starting a job", start)
+
+    def _cancel_unwanted(self, job_id: str, namespace: str) -> None:
+        """Cancels a job on a thread that nobody waits for any more, and that may wait itself."""
+        for number in range(self._retries.attempts):
+            try:
+                self._api.cancel_job(job_id=job_id, namespace=namespace)
+            except Exception as error:  # noqa: BLE001 - an edge, as below
+                failure = self._translated(f"cancelling job {job_id}, which nobody waits for any more", error)
+                if not failure.retryable:
+                    return  # it has ended
+                logger.warning("%s", failure, extra={"job": job_id})
+                time.sleep(min(self._retries.pause_s * 2**number, self._retries.longest_pause_s))
+            else:
+                return
+
+    async def inspect(self, job_id: str) -> Any:
+        """What has become of a job. Raises what `is_missing` knows where there is none."""
+        namespace = await self._whose()
+        return await self._ask(
+            f"looking at job {job_id}", lambda: self._api.inspect_job(job_id=job_id, namespace=namespace)
+        )
+
+    async def cancel(self, job_id: str) -> None:
+        """Ends a job. One that has ended, or is not there, is no error."""
+        namespace = await self._whose()
+        call = lambda: self._api.cancel_job(job_id=job_id, namespace=namespace)  # noqa: E731
+        try:
+            await self._retries.start(lambda: self._ask(f"cancelling job {job_id}", call))
+        except LaunchFailed as error:
+            if is_missing(error) or (not error.retryable and await self._has_ended(job_id)):
+                return
+            raise
+
+    async def labelled(self, labels: Mapping[str, str]) -> list[Any]:
+        """The jobs that carry labels and have not ended."""
+        namespace = await self._whose()
+
+        def found() -> list[Any]:
+            listed = self._api.list_jobs(labels=dict(labels), namespace=namespace, timeout=self._timeout_s)
+            return [job for job in listed if str(job.status.stage) not in ENDED]
+
+        return await self._retries.start(lambda: self._ask("listing jobs", found))
+
+    async def tail(self, job_id: str, lines: int) -> str:
+        """The end of a job's log; "" where there is none to be had."""
+        namespace = await self._whose()
+        call = lambda: list(self._api.fetch_job_logs(job_id=job_id, namespace=namespace, tail=lines))  # noqa: E731
+        try:
+            told = await self._ask(f"reading the log of job {job_id}", call)
+        except ProviderFailed:
+            return ""
+        return "\n".join(str(line).rstrip("\n") for line in told[-lines:])
+
+    async def _has_ended(self, job_id: str) -> bool:
+        try:
+            return str((await self.inspect(job_id)).status.stage) in ENDED
+        except LaunchFailed as error:
+            return is_missing(error)
+
+    async def _whose(self) -> str:
+        async with self._asking:
+            if self._namespace is None:
+                who = await self._retries.start(lambda: self._ask("asking whose the token is", self._api.whoami))
+                self._namespace = str(who["name"])
+        return self._namespace
+
+    async def _ask(self, what: str, call: Callable[[], T]) -> T:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await on_thread(call, detached=True)  # huggingface_hub waits for an answer for ever
+        except TimeoutError:
+            raise ProviderBusy(
+                f"{what}: the Hub did not answer within {self._timeout_s:g} s (request_timeout_s)"
+            ) from None
+        except OpenEnvError:
+            raise
+        except Exception as error:  # noqa: BLE001 - an edge: huggingface_hub, and the HTTP library it has this year
+            raise self._translated(what, error) from None
+
+    def _translated(self, what: str, error: Exception) -> LaunchFailed:
+        said = " ".join(str(error).split()) or type(error).__name__
+        told = redact(f"{what}: {said}", [self.token])
+        response = getattr(error, "response", None)
+        if response is None:
+            if not isinstance(error, OSError) and not _is_http_error(error):
+                return LaunchFailed(told)
+            return ProviderBusy(told, data={"sent": type(error).__name__ not in _UNSENT})
+        status = int(response.status_code)
+        facts = {"status": status}
+        if status in _PASSING or status >= 500:
+            return ProviderBusy(told, retry_after_s=_seconds(response.headers.get("Retry-After")), data=facts)
+        hint = ": does the token (HF_TOKEN) have the right to write jobs there?" if status in {401, 403} else ""
+        return LaunchFailed(told + hint, data=facts)
+
+
+def is_missing(error: OpenEnvError) -> bool:
+    """Whether the Hub says that there is no such job."""
+    return error.data.get("status") == 404
+
+
+def may_have_begun(error: OpenEnvError) -> bool:
+    """Whether a job may have been started though starting it failed."""
+    return error.retryable and bool(error.data.get("sent", True)) and error.data.get("status") not in _NOT_LET_IN
+
+
+def check_encrypted(what: str, address: SplitResult, insecure: bool) -> None:
+    """Raises `UsageError` where a token would be sent for anybody on the road to read."""
+    if address.scheme == "https" or (address.scheme == "http" and (insecure or is_loopback(address.hostname))):
+        return
+    raise UsageError(f"{what} is {address.geturl()!r}: it must be https (insecure=True allows http)")
+
+
+def is_loopback(host: str | None) -> bool:
+    """Whether a host is this machine."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host or "").is_loopback
+    except ValueError:
+        return False
+
+
+def _is_http_error(error: Exception) -> bool:
+    return any(cls.__name__ == "HTTPError" for cls in type(error).__mro__)
+
+
+def _seconds(text: str | None) -> float | None:
+    return float(text) if text is not None and text.isdecimal() else None
+
+
+SERVER = "openenv-server"
+"""Label of a job: which server it is. So it is found though nobody was told its id."""
+
+
+class HubJob:
+    """A job, as far as it is known.
+
+    Args:
+        hub: Where it runs.
+        name: Of its server; nothing else there is called so.
+        port: What it listens on.
+        glance_s: Seconds for which it is not looked at again.
+        secrets: What nothing may show that it says.
+
+    Attributes:
+        id: What the Hub calls it; None while there is none.
+        stage: What the Hub said last: SCHEDULING, RUNNING, COMPLETED, CANCELED, ERROR or DELETED.
+    """
+
+    def __init__(self, hub: Hub, name: str, port: int, glance_s: float, secrets: list[str]):
+        self.id: str | None = None
+        self.stage = "REQUESTED"
+        self._hub = hub
+        self._name = name
+        self._port = port
+        self._glance_s = glance_s
+        self._secrets = [hub.token, *secrets]
+        self._message = ""
+        self._url: str | None = None
+        self._request: asyncio.Task[None] | None = None
+        self._unwanted = False
+        self._glance: asyncio.Task[None] | None = None
+        self._seen_at = float("-inf")
+
+    @property
+    def gone(self) -> str | None:
+        """Why it does not run any more, to go on with after "the server"; None while it does, or may come to."""
+        if self.stage not in ENDED:
+            return None
+        return f"is gone: its job {self.id} is {self.stage}{f' ({self._message})' if self._message else ''}"
+
+    @property
+    def authorization(self) -> str:
+        """What lets a request through to it."""
+        return f"Bearer {self._hub.token}"
+
+    async def begin(self, labels: Mapping[str, str], **wanted: Any) -> None:
+        """Has it started; when this is cancelled, it may be started nevertheless, and `end` knows."""
+        labels = {**labels, SERVER: self._name}
+        self._request = asyncio.ensure_future(self._begin(labels=labels, expose=[self._port], **wanted))
+        self._request.add_done_callback(retrieve_exception)
+        await asyncio.shield(self._request)
+
+    async def _begin(self, **wanted: Any) -> None:
+        self._learn(await self._hub.run(lambda: not self._unwanted, name=self._name, **wanted))
+
+    async def look(self) -> None:
+        """Learns what has become of it. A Hub that does not answer at the moment leaves it as it was known.
+
+        Raises:
+            LaunchFailed: The Hub refuses to tell.
+        """
+        fresh = asyncio.get_running_loop().time() < self._seen_at + self._glance_s
+        if self.id is None or self.stage in ENDED or (fresh and self._glance is None):
+            return
+        if self._glance is None:
+            self._glance = asyncio.ensure_future(self._look(self.id))
+            self._glance.add_done_callback(self._looked)
+        await asyncio.shield(self._glance)
+
+    async def address(self) -> str:
+        """Where its server is.
+
+        Raises:
+            NotReady: It does not run yet.
+            ProviderFailed: It does not run any more, or must not be spoken to.
+        """
+        if self._url is None:
+            await self.look()
+        self.check()
+        if self._url is None:
+            raise NotReady(
+                f"job {self.id} is {self.stage}: its server is not there yet", retry_after_s=self._glance_s
+            )
+        return self._url
+
+    def check(self) -> None:
+        """Raises `ProviderFailed` if it does not run any more."""
+        if self.gone is not None:
+            raise ProviderFailed(f"the sandbox {self.gone}", data={"job": self.id, "stage": self.stage})
+
+    async def log(self, lines: int) -> str:
+        """The end of its log; where there is none, in which stage it is."""
+        if self.id is None:
+            return ""
+        told = await self._hub.tail(self.id, lines) or f"(job {self.id} is {self.stage}, and has no log)"
+        return redact(told, self._secrets)
+
+    async def end(self) -> None:
+        """Has it cancelled, however far its start came. May be called repeatedly."""
+        self._unwanted = True
+        if self._request is None:
+            return
+        await asyncio.wait([self._request])
+        if self.id is not None:
+            if self.stage not in ENDED:
+                await self._hub.cancel(self.id)
+                self._tell("CANCELED", "cancelled by its owner")
+            return
+        failure = None if self._request.cancelled() else self._request.exception()
+        if isinstance(failure, OpenEnvError) and may_have_begun(failure):
+            for job in await self._hub.labelled({SERVER: self._name}):
+                await self._hub.cancel(str(job.id))
+        self._request = None
+
+    def _looked(self, glance: asyncio.Task[None]) -> None:
+        self._glance = None
+        self._seen_at = glance.get_loop().time()
+        retrieve_exception(glance)
+
+    async def _look(self, job_id: str) -> None:
+        try:
+            self._learn(await self._hub.inspect(job_id))
+        except ProviderBusy as error:
+            logger.warning("job %s: %s", job_id, error, extra=self._subject())
+        except LaunchFailed as error:
+            if not is_missing(error):
+                raise
+            self._tell("DELETED", "the Hub does not know it any more")
+
+    def _learn(self, info: Any) -> None:
+        self.id = str(info.id)
+        stage = getattr(info.status.stage, "value", info.status.stage)
+        if stage not in ENDED and self._url is None:
+            self._url = self._reached_at(info.status.expose_urls or [])
+        self._tell(str(stage), info.status.message or "")
+
+    def _reached_at(self, urls: list[str]) -> str | None:
+        """Its address, if it is one that a token may be sent to: nobody but the Hub and this job has that."""
+        beginning = f"{self.id}--{self._port}."
+        for url in urls:
+            host = urlsplit(url).hostname or ""
+            if host.startswith(beginning.lower()) or is_loopback(host):
+                try:
+                    check_encrypted(f"the address of job {self.id}", urlsplit(url), self._hub.insecure)
+                except OpenEnvError as error:
+                    raise LaunchFailed(str(error)) from None
+                return url.rstrip("/")
+        if urls:
+            raise LaunchFailed(
+                f"job {self.id} is at {', '.join(urls)}, which is not where a job's port {self._port} is"
+            )
+        return None
+
+    def _tell(self, stage: str, message: str) -> None:
+        if stage == self.stage:
+            return
+        before, self.stage, self._message = self.stage, stage, redact(message, self._secrets)
+        text = "job %s: %s -> %s%s"
+        told = f" ({self._message})" if self._message else ""
+        logger.info(text, self.id, before, stage, told, extra=self._subject())
+
+    def _subject(self) -> dict[str, Any]:
+        return {"job": self.id, "stage": self.stage}

@@ -1,0 +1,211 @@
+"""How a deployment and its tasks exchange variables, notices and logs: a shared folder, or TCP connections."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import os
+import secrets
+import shutil
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ..._asyncio import on_thread, run_to_completion
+from ...errors import LaunchFailed
+from ..redaction import secrets_of
+from .job import TaskNotice, newest
+from .task import SECRETS, TOKEN, VARIABLES, proof
+
+# A folder is read anew after so long, at the earliest.
+GLANCE_S = 0.1
+# How much of the end of a log is read.
+TAIL_BYTES = 256 * 1024
+# A peer that says nothing, or more than tasks have to say.
+PATIENCE_S, LONGEST = 10.0, 1 << 20
+# Tasks that start together dial together.
+BACKLOG = 1024
+_LABELS = "labels.json"
+
+
+class TaskChannel(ABC):
+    """Where variables are for tasks, and where their notices and logs come in.
+
+    Attributes:
+        plan: What tasks are told of it.
+        output: Where Slurm writes their logs, as a pattern of its own.
+        environ: Environment variables of the jobs themselves.
+        folder: Its folder, if it has one.
+        used: Whether jobs may know of it.
+    """
+
+    plan: dict[str, Any]
+    output: str
+    environ: Mapping[str, str] = {}
+    folder: Path | None = None
+    used: bool = False
+
+    @abstractmethod
+    async def open(self, variables: Mapping[str, str], labels: Mapping[str, str]) -> None:
+        """Makes it. Raises `LaunchFailed` where it cannot be had."""
+
+    @abstractmethod
+    async def notices(self) -> Mapping[str, TaskNotice]:
+        """The newest notice of each task."""
+
+    @abstractmethod
+    async def log(self, task: str, lines: int) -> str:
+        """The last lines of a task's log."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Removes it. May be called repeatedly."""
+
+
+class FolderChannel(TaskChannel):
+    """A folder that this machine and all nodes see, for its owner alone.
+
+    Args:
+        parent: Where it is made.
+        name: Its name.
+    """
+
+    def __init__(self, parent: Path, name: str):
+        self.folder = self._path = parent / name
+        self.plan = {"folder": str(self._path)}
+        self.output = str(self._path / "log" / "%A_%a.log")
+        self._notices: Mapping[str, TaskNotice] = {}
+        self._next = float("-inf")
+
+    async def open(self, variables: Mapping[str, str], labels: Mapping[str, str]) -> None:
+        try:
+            # To its end: `close` removes what is there then.
+            await run_to_completion(on_thread(lambda: self._make(variables, labels)))
+        except OSError as error:
+            raise LaunchFailed(
+                f"{self._path} cannot be made: {error.strerror}; give a shared_folder that you may write and all "
+                'nodes see, or announce="connect"'
+            ) from error
+
+    async def notices(self) -> Mapping[str, TaskNotice]:
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._next:
+            began = loop.time()
+            self._next = float("inf")
+            try:
+                self._notices = await on_thread(self._look)
+            finally:
+                # A folder of many notices on a slow file server is not read all the time.
+                self._next = loop.time() + max(GLANCE_S, 4 * (loop.time() - began))
+        return self._notices
+
+    async def log(self, task: str, lines: int) -> str:
+        return await on_thread(lambda: self._tail(task, lines))
+
+    async def close(self) -> None:
+        await on_thread(lambda: shutil.rmtree(self._path, ignore_errors=True))
+
+    def _make(self, variables: Mapping[str, str], labels: Mapping[str, str]) -> None:
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._path.mkdir(mode=0o700)
+        for part in ("log", "notices"):
+            (self._path / part).mkdir(mode=0o700)
+        # First the labels: whatever is there of it can then be removed by anybody who may.
+        for name, content in ((_LABELS, labels), ("variables.json", variables)):
+            target = os.open(self._path / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(target, "w", encoding="utf-8") as file:
+                json.dump(dict(content), file)
+
+    def _look(self) -> dict[str, TaskNotice]:
+        found = []
+        with suppress(FileNotFoundError):
+            for path in (self._path / "notices").iterdir():
+                if not path.name.startswith("."):
+                    with suppress(OSError, UnicodeDecodeError):  # one that is just being replaced
+                        found.append(TaskNotice.read(path.read_text(encoding="utf-8")))
+        return newest(notice for notice in found if notice is not None)
+
+    def _tail(self, task: str, lines: int) -> str:
+        try:
+            with (self._path / "log" / f"{task}.log").open("rb") as log:
+                log.seek(max(0, log.seek(0, os.SEEK_END) - TAIL_BYTES))
+                text = log.read().decode(errors="replace")
+        except OSError:
+            return ""
+        return "\n".join(text.splitlines()[-lines:])
+
+
+def labels_of(folder: Path) -> dict[str, str] | None:
+    """The labels of a deployment whose folder it is; None for any other folder."""
+    try:
+        labels = json.loads((folder / _LABELS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return labels if isinstance(labels, dict) else None
+
+
+class ListenerChannel(TaskChannel):
+    """Hears from tasks over the network. Whoever speaks must know a token, which is not sent.
+
+    Args:
+        port: Where it listens, at all addresses of this machine; 0 takes a free one.
+    """
+
+    def __init__(self, port: int):
+        self._port = port
+        self._token = secrets.token_urlsafe(24)
+        self._notices: dict[str, TaskNotice] = {}
+        self._server: asyncio.Server | None = None
+        self.output = "/dev/null"
+
+    async def open(self, variables: Mapping[str, str], labels: Mapping[str, str]) -> None:
+        try:
+            self._server = await asyncio.start_server(self._hear, sock=_dual_stack_socket(self._port), limit=LONGEST)
+        except OSError as error:
+            raise LaunchFailed(f"nothing can listen at port {self._port} (listen_port): {error.strerror}") from error
+        self.plan = {"listener": self._server.sockets[0].getsockname()[1]}
+        given = {VARIABLES: dict(variables), SECRETS: secrets_of(variables)}
+        self.environ = {name: json.dumps(value) for name, value in given.items()} | {TOKEN: self._token}
+
+    async def notices(self) -> Mapping[str, TaskNotice]:
+        return self._notices
+
+    async def log(self, task: str, lines: int) -> str:
+        notice = self._notices.get(task)
+        return "" if notice is None else "\n".join(notice.log[-lines:])
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            with suppress(OSError, ValueError, TimeoutError):
+                async with asyncio.timeout(PATIENCE_S):
+                    await self._converse(reader, writer)
+        finally:
+            writer.close()
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        challenge = secrets.token_hex(16)
+        writer.write(f"{challenge}\n".encode())
+        mac, _, said = (await reader.readline()).decode().rstrip("\n").partition(" ")
+        notice = TaskNotice.read(said)
+        if notice is None or not hmac.compare_digest(mac.encode(), proof(self._token, challenge, said).encode()):
+            return
+        known = self._notices.get(notice.task, notice)
+        self._notices |= newest((known, notice))
+        writer.write(b"heard\n")
+        await writer.drain()
+
+
+def _dual_stack_socket(port: int) -> socket.socket:
+    """One port for both families of addresses: nodes are told one."""
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True)
+    return socket.create_server(("", port), backlog=BACKLOG)

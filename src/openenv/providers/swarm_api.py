@@ -1,0 +1,469 @@
+"""The API of a Docker swarm: service definitions, task states, and calls to a manager."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+from urllib.parse import urlsplit
+
+from .._asyncio import on_thread, run_to_completion
+from ..errors import ProviderFailed, UsageError
+from .deployment import Deployment
+from .docker_engine import docker_client, docker_errors
+from .owner import DEPLOYMENT, PROVIDER
+
+_ENDINGS = {
+    "failed": "failed",
+    "rejected": "was rejected",
+    "complete": "ended by itself",
+    "orphaned": "was lost with its node",
+}
+_OVER = {*_ENDINGS, "shutdown", "remove"}
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSlot:
+    """The place of one server in a service, which tasks take one after the other.
+
+    Attributes:
+        key: What it is known by: its number; in a global service, its node.
+        tasks: The tasks it has had, the current one last.
+        running: Whether the current one runs.
+        failure: Why it does not, to go on with after "the server"; None while it runs or is on its way for the first
+            time.
+        state: How far the current one is, in the words of the swarm.
+        node: The node that it is on, if it has one.
+        ports: Ports of the node, by those of the container.
+        addresses: Its addresses in networks of the swarm.
+    """
+
+    key: str
+    tasks: tuple[str, ...]
+    running: bool
+    failure: str | None
+    state: str
+    node: str | None
+    ports: Mapping[int, int]
+    addresses: tuple[str, ...]
+
+    @property
+    def imageless(self) -> bool:
+        """Whether it failed because its node has no such image."""
+        return "No such image" in (self.failure or "")
+
+
+def slots_of(tasks: Iterable[Mapping[str, Any]]) -> dict[str, TaskSlot]:
+    """The slots of a service, in the order of their numbers.
+
+    Args:
+        tasks: Its tasks, as the engine's API lists them.
+    """
+    histories: dict[str, list[Mapping[str, Any]]] = {}
+    for task in sorted(tasks, key=lambda task: _moment(task.get("CreatedAt", ""))):
+        histories.setdefault(str(task.get("TaskSlot") or task.get("NodeID", "")), []).append(task)
+    # The tasks of a slot that was taken away are on their way out, all of them.
+    there = {key: history for key, history in histories.items() if any(not _leaving(task) for task in history)}
+    return {key: _slot(key, there[key]) for key in sorted(there, key=lambda key: (len(key), key))}
+
+
+def logged_by(tasks: Iterable[str], log: bytes) -> str:
+    """The lines that some tasks have written, of a service's log with details."""
+    marks = tuple(f"com.docker.swarm.task.id={task}" for task in tasks)
+    lines = (line.partition(" ") for line in log.decode(errors="replace").splitlines())
+    return "\n".join(text for details, _, text in lines if any(mark in details.split(",") for mark in marks))
+
+
+def _slot(key: str, history: list[Mapping[str, Any]]) -> TaskSlot:
+    # A rolling update may have its new task started before the old one is ended.
+    running = [task for task in history if _state(task) == "running" and task.get("DesiredState") == "running"]
+    current = running[-1] if running else history[-1]
+    status = current.get("Status", {})
+    published = status.get("PortStatus", {}).get("Ports") or ()
+    attached = current.get("NetworksAttachments") or ()
+    return TaskSlot(
+        key=key,
+        tasks=tuple(task["ID"] for task in history),
+        running=bool(running),
+        failure=None if running else _failure(history),
+        state=": ".join(filter(None, (_state(current), status.get("Err") or status.get("Message")))),
+        node=current.get("NodeID") or None,
+        ports={port["TargetPort"]: port["PublishedPort"] for port in published if port.get("PublishMode") == "host"},
+        addresses=tuple(each.partition("/")[0] for network in attached for each in network.get("Addresses") or ()),
+    )
+
+
+def _failure(history: list[Mapping[str, Any]]) -> str | None:
+    """Why nothing runs: how the current task has ended, or the one before it while it is on its way."""
+    current = history[-1]
+    if _state(current) not in _OVER and len(history) > 1:
+        current = history[-2]
+    if _state(current) not in _ENDINGS:
+        return None
+    status = current.get("Status", {})
+    return f"{_ENDINGS[_state(current)]} ({status.get('Err') or status.get('Message')})"
+
+
+def _state(task: Mapping[str, Any]) -> str:
+    return str(task.get("Status", {}).get("State", "new"))
+
+
+def _leaving(task: Mapping[str, Any]) -> bool:
+    return task.get("DesiredState") == "remove"
+
+
+def _moment(stamp: str) -> str:
+    """A time of the engine, to be compared: it leaves out zeros at the end of fractions."""
+    return stamp.removesuffix("Z").ljust(len("2000-01-01T00:00:00.000000000"), "0")
+
+
+PUBLISH_MODES = ("ingress", "host", "dnsrr")
+PUBLISHED = "published_port"
+"""The option of ours: the port of the nodes that a service is published at."""
+# What images of environments listen on (`port` in openenv.yaml).
+CONTAINER_PORT = 8000
+# Seconds between the request to end and the end, beyond the grace of the sessions.
+STOP_S = 5.0
+# Seconds before a server that has ended is started again.
+RESTART_S = 1.0
+_NS = 1_000_000_000
+
+
+def mesh_works() -> bool:
+    """Whether this kernel can balance connections (IPVS), which the mesh of a swarm leaves to it."""
+    if Path("/proc/net/ip_vs").exists():
+        return True
+    modules = Path("/lib/modules") / os.uname().release  # the engine loads it when it is first needed
+    lists = (modules / name for name in ("modules.dep", "modules.builtin"))
+    return any("/ip_vs.ko" in each.read_text(errors="replace") for each in lists if each.is_file())
+
+
+def published_as(options: dict[str, Any], otherwise: str) -> str:
+    """How a service is published: as its own `endpoint_spec` says, if it has one."""
+    endpoint = options.get("endpoint_spec")
+    if endpoint is None:
+        return otherwise
+    ports = endpoint.get("Ports") or ()
+    if not ports:
+        return "dnsrr"
+    return "host" if ports[0].get("PublishMode") == "host" else "ingress"
+
+
+def service_of(
+    deployment: Deployment, publish: str, replicas: int, network: str | None, grace_s: float, gpu: str
+) -> dict[str, Any]:
+    """What `docker.services.create` is given besides the image. The options of the specification win.
+
+    Args:
+        deployment: Whose service it is.
+        publish: One of `PUBLISH_MODES`.
+        replicas: How many servers it begins with.
+        network: A network that it joins.
+        grace_s: Seconds that sessions have when a server is ended.
+        gpu: Name of the generic resource that GPUs are.
+    """
+    from docker.types import RestartPolicy, ServiceMode, UpdateConfig
+
+    spec, options = deployment.spec, dict(deployment.spec.options)
+    port = options.pop(PUBLISHED, None)
+    if port is not None and publish == "dnsrr":
+        raise UsageError("publish='dnsrr' publishes no port: leave out port")
+    networks = [*(options.pop("networks", None) or ()), *([network] if network else ())]
+    # A port of one's own can be had once on a node: there the old server goes before the new one comes.
+    order: Literal["start-first", "stop-first"]
+    order = "stop-first" if port is not None and publish == "host" else "start-first"
+    return {
+        "name": deployment.name,
+        "mode": ServiceMode("replicated", replicas),
+        "endpoint_spec": _endpoint(publish, port, spec.port or CONTAINER_PORT),
+        "resources": _resources(deployment, gpu),
+        "restart_policy": RestartPolicy("any", delay=int(RESTART_S * _NS)),
+        "update_config": UpdateConfig(parallelism=1, order=order, failure_action="rollback"),
+        "stop_grace_period": int((grace_s + STOP_S) * _NS),
+        **({"args": list(spec.command)} if spec.command is not None else {}),
+        **options,
+        "constraints": list(options.get("constraints") or ()),
+        "networks": networks or None,
+        "env": [f"{name}={value}" for name, value in deployment.variables.items()],
+        "labels": {**(options.get("labels") or {}), **deployment.labels},
+        "container_labels": {**(options.get("container_labels") or {}), **deployment.labels},
+    }
+
+
+def _endpoint(publish: str, port: int | None, container_port: int) -> Any:
+    from docker.types import EndpointSpec
+
+    if publish == "dnsrr":
+        return EndpointSpec(mode="dnsrr")
+    published: dict[str, Any] = {"Protocol": "tcp", "TargetPort": container_port, "PublishMode": publish}
+    if port is not None:
+        published["PublishedPort"] = port
+    # A virtual address is of use to the mesh alone, and takes a kernel that can balance connections.
+    return EndpointSpec(mode="vip" if publish == "ingress" else "dnsrr", ports=[published])
+
+
+def _resources(deployment: Deployment, gpu: str) -> Any:
+    from docker.types import Resources
+
+    wanted, gpus = deployment.spec.resources, deployment.spec.gpus_each
+    resources = Resources(
+        cpu_limit=None if wanted.cpus is None else int(wanted.cpus * _NS),
+        mem_limit=wanted.memory_bytes,
+        generic_resources={gpu: gpus} if gpus else None,
+    )
+    if wanted.processes is not None:  # the SDK has no word for it
+        resources.setdefault("Limits", {})["Pids"] = wanted.processes
+    return resources
+
+
+T = TypeVar("T")
+LOOPBACK = "127.0.0.1"
+# A log may be on a node that does not answer.
+LOG_S = 5.0
+# Attempts to change a service that somebody else changes, too.
+ATTEMPTS = 5
+# Seconds until a network knows that its last container is gone.
+DETACH_S = 5.0
+_NOWHERE = {"", "0.0.0.0", LOOPBACK}  # noqa: S104 - what nodes say that have no address of their own
+
+
+class SwarmManager:
+    """The engine that DOCKER_HOST names, as the manager of a swarm.
+
+    Raises:
+        MissingExtra: The SDK is not installed.
+        ProviderFailed: There is no Docker engine.
+
+    Attributes:
+        host: Where this process reaches what is published at the engine's own machine.
+    """
+
+    def __init__(self) -> None:
+        self._engine = docker_client()
+        place = urlsplit(self._engine.api.base_url)
+        self.host = (place.hostname or LOOPBACK) if place.scheme in {"http", "https"} else LOOPBACK
+        self._nodes: dict[str, str] = {}
+
+    def close(self) -> None:
+        """Leaves the engine."""
+        self._engine.close()
+
+    def active(self) -> bool:
+        """Whether the engine is in a swarm. Blocks."""
+        with docker_errors("looking for a swarm", {}):
+            state = self._engine.info().get("Swarm", {}).get("LocalNodeState")
+        return bool(state == "active")
+
+    async def manages(self) -> bool:
+        """Whether it is a manager of a swarm."""
+        info = await self._ask("looking for a swarm", self._engine.info)
+        return bool(info.get("Swarm", {}).get("ControlAvailable"))
+
+    async def join(self, auto_init: bool) -> None:
+        """Sees to it that the engine is the manager of a swarm.
+
+        Raises:
+            ProviderFailed: It is in none, or a worker.
+        """
+        if await self.manages():
+            return
+        if await on_thread(self.active):
+            raise ProviderFailed("this Docker engine is a worker of its swarm: let DOCKER_HOST name a manager")
+        if not auto_init:
+            raise ProviderFailed("this Docker engine is in no swarm: docker swarm init, or auto_init_swarm")
+        swarm = self._engine.swarm
+        await self._whole(
+            "making a swarm", lambda: swarm.init(advertise_addr=LOOPBACK, listen_addr=f"{LOOPBACK}:2377")
+        )
+
+    async def image(self, name: str) -> str:
+        """What to call an image, so that nodes do not look at registries for one that was never at any."""
+
+        def identity() -> str:
+            from docker.errors import ImageNotFound
+
+            try:
+                image = self._engine.images.get(name)
+            except ImageNotFound:
+                return name
+            return name if image.attrs.get("RepoDigests") else str(image.id)
+
+        return await self._ask(f"looking for {name}", identity)
+
+    async def create(self, image: str, arguments: dict[str, Any], variables: Mapping[str, str]) -> str:
+        """Makes a service, also when this is cancelled meanwhile; returns its identifier."""
+
+        def create() -> str:
+            given = {**arguments, "secrets": self._secrets(arguments.get("secrets"))}
+            return str(self._engine.services.create(image, **given).id)
+
+        return await self._whole(f"starting a service of {arguments['name']}", create, variables)
+
+    async def scale(self, service: str, replicas: int) -> None:
+        """Sets how many tasks a service has. Those that stay are left alone, which the SDK's own `scale` does not."""
+
+        def scale() -> None:
+            from docker.errors import APIError
+
+            for attempt in range(1, ATTEMPTS + 1):
+                found = self._engine.api.inspect_service(service)
+                spec = found["Spec"]
+                try:
+                    self._engine.api.update_service(
+                        service,
+                        found["Version"]["Index"],
+                        name=spec["Name"],
+                        labels=spec.get("Labels"),
+                        task_template=spec["TaskTemplate"],
+                        mode={"Replicated": {"Replicas": replicas}},
+                        update_config=spec.get("UpdateConfig"),
+                        rollback_config=spec.get("RollbackConfig"),
+                        endpoint_spec=spec.get("EndpointSpec"),
+                    )
+                except APIError as error:
+                    if attempt == ATTEMPTS or "out of sequence" not in str(error):
+                        raise
+                else:
+                    return
+
+        await self._whole("scaling a service", scale)
+
+    async def port(self, service: str) -> int | None:
+        """The port of the mesh that a service is published at, once it has one."""
+        found = await self._ask("looking at a service", lambda: self._engine.api.inspect_service(service))
+        ports = found.get("Endpoint", {}).get("Ports") or [{}]
+        port: int | None = ports[0].get("PublishedPort")
+        return port
+
+    async def tasks(self, deployment: str) -> list[dict[str, Any]]:
+        """The tasks of a deployment's service, those on their way out among them."""
+        label = f"{DEPLOYMENT}={deployment}"
+        found: list[dict[str, Any]] = await self._ask(
+            "looking at a service", lambda: self._engine.api.tasks(filters={"label": label})
+        )
+        return found
+
+    async def address(self, node: str) -> str:
+        """Where a node is reached."""
+        if node not in self._nodes:
+            found = await self._ask("looking at the swarm's nodes", self._engine.api.nodes)
+            self._nodes.update((each["ID"], _address(each)) for each in found)
+        address = self._nodes.get(node, "")
+        return self.host if address in _NOWHERE else address
+
+    async def log(self, service: str, tasks: tuple[str, ...], lines: int) -> str:
+        """The last lines that tasks of a service have written; "" where it cannot be read."""
+
+        def read() -> bytes:
+            parts = self._engine.api.service_logs(service, details=True, stdout=True, stderr=True, tail=lines)
+            return b"".join(parts)
+
+        try:
+            async with asyncio.timeout(LOG_S):
+                whole = await self._ask("reading a service's log", read)
+        except (ProviderFailed, TimeoutError):
+            return ""  # some log drivers cannot be read
+        return "\n".join(logged_by(tasks, whole).splitlines()[-lines:])
+
+    async def services(self, *labels: str) -> list[dict[str, Any]]:
+        """The services with some labels."""
+        found: list[dict[str, Any]] = await self._ask(
+            "listing services", lambda: self._engine.api.services(filters={"label": list(labels)})
+        )
+        return found
+
+    async def remove(self, service: str) -> None:
+        """Removes a service; the swarm ends its tasks after that."""
+
+        def remove() -> None:
+            from docker.errors import NotFound
+
+            try:
+                self._engine.api.remove_service(service)
+            except NotFound:
+                return
+
+        await self._whole("removing a service", remove)
+
+    async def networks(self, provider: str) -> list[dict[str, Any]]:
+        """The networks that a kind of provider has made."""
+        label = f"{PROVIDER}={provider}"
+        found: list[dict[str, Any]] = await self._ask(
+            "listing networks", lambda: self._engine.api.networks(filters={"label": label})
+        )
+        return found
+
+    async def network(self, name: str, labels: Mapping[str, str]) -> None:
+        """Makes a network, if it is not there."""
+
+        def make() -> None:
+            from docker.errors import APIError
+
+            networks = self._engine.networks
+            try:
+                if not networks.list(names=[f"^{name}$"]):
+                    networks.create(name, driver="overlay", attachable=True, labels=dict(labels))
+            except APIError:
+                if not networks.list(names=[f"^{name}$"]):  # somebody else was faster
+                    raise
+
+        await self._whole(f"making the network {name}", make)
+
+    async def remove_network(self, network: str) -> None:
+        """Removes a network that no service is in; the others keep theirs."""
+
+        def remove() -> None:
+            from docker.errors import APIError, NotFound
+
+            limit = time.monotonic() + DETACH_S
+            while not self._joined(network):
+                try:
+                    self._engine.api.remove_network(network)
+                except NotFound:
+                    return
+                except APIError:
+                    if time.monotonic() > limit:
+                        raise
+                    time.sleep(0.1)
+                else:
+                    return
+
+        await self._whole("removing a network", remove)
+
+    def _joined(self, network: str) -> bool:
+        templates = (service["Spec"]["TaskTemplate"] for service in self._engine.api.services())
+        return any(network == each["Target"] for template in templates for each in template.get("Networks") or ())
+
+    def _secrets(self, wanted: list[Any] | None) -> list[Any] | None:
+        """Secrets of the swarm, of which the SDK wants more than the names."""
+        from docker.types import SecretReference
+
+        if not wanted or not any(isinstance(each, str) for each in wanted):
+            return wanted
+        found = {secret.name: secret.id for secret in self._engine.secrets.list()}
+        missing = [each for each in wanted if isinstance(each, str) and each not in found]
+        if missing:
+            raise ProviderFailed(f"the swarm has no secret {', '.join(missing)}: docker secret create NAME FILE")
+        return [SecretReference(found[each], each) if isinstance(each, str) else each for each in wanted]
+
+    async def _ask(self, what: str, call: Callable[[], T], variables: Mapping[str, str] | None = None) -> T:
+        def translated_call() -> T:
+            with docker_errors(what, variables or {}):
+                return call()
+
+        return await on_thread(translated_call)
+
+    async def _whole(self, what: str, call: Callable[[], T], variables: Mapping[str, str] | None = None) -> T:
+        """For what changes something: that must not happen after what is done about a cancellation."""
+        return await run_to_completion(self._ask(what, call, variables))
+
+
+def _address(node: Mapping[str, Any]) -> str:
+    address = str(node.get("Status", {}).get("Addr") or "")
+    if address in _NOWHERE:
+        address = str(node.get("ManagerStatus", {}).get("Addr") or "").rpartition(":")[0].strip("[]")
+    return f"[{address}]" if ":" in address else address

@@ -1,0 +1,194 @@
+"""A pool of deployments that are started before they are needed."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import os
+import threading
+from collections import deque
+from typing import TYPE_CHECKING
+
+from .._asyncio import on_shared, shared_loop
+from ..errors import NotReady, OpenEnvError, UsageError
+from .deployment import Deployment
+from .spec import LaunchSpec
+
+if TYPE_CHECKING:
+    from .base import Provider
+
+
+logger = logging.getLogger("openenv.providers")
+# Between two looks at whether those that wait are still there.
+GLANCE_S = 2.0
+# Whoever has just taken one is not to share the processors with the start of the next.
+RESPITE_S = 0.2
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
+
+
+class WarmPool:
+    """Keeps so many deployments of one specification ready, each with a key of its own. For one provider.
+
+    Whoever takes one has it alone, and stops it as any other; another is started in its place at the provider's pace.
+    One that breaks while it waits is replaced.
+
+    Args:
+        provider: Where they are.
+        spec: Of each of them.
+        size: How many.
+
+    Raises:
+        UsageError: Fewer than one, or the place cannot do what is asked.
+    """
+
+    def __init__(self, provider: Provider, spec: LaunchSpec, size: int):
+        if size < 1:
+            raise UsageError(f"a pool of warm servers has 1 or more of them, got {size!r}")
+        provider.capabilities.check(type(provider).__name__, spec)
+        self.spec = spec
+        self.size = size
+        self._provider = provider
+        self._owner = os.getpid()
+        self._lock = threading.Lock()
+        self._waiting: deque[Deployment] = deque()
+        self._starting: set[asyncio.Task[None]] = set()
+        self._fault: OpenEnvError | None = None
+        self._pause = 0.0
+        self._changed: asyncio.Event | None = None
+        self._news = asyncio.Event()
+        self._over = False
+        self._keeper: asyncio.Task[None] | None = None
+        shared_loop().submit(self._keep())
+        atexit.register(self.close)  # before the deployments are stopped, which it would replace
+
+    @property
+    def count(self) -> int:
+        """How many are ready now."""
+        return len(self._waiting)
+
+    async def filled(self, timeout_s: float = 60.0) -> None:
+        """Waits until all are ready.
+
+        Raises:
+            NotReady: They were not in time.
+            OpenEnvError: Why they cannot be started.
+        """
+        await on_shared(self._filled(timeout_s))
+
+    def wait_filled(self, timeout_s: float = 60.0) -> None:
+        """`filled`, for a thread that may wait."""
+        shared_loop().run(self._filled(timeout_s))
+
+    def take(self) -> Deployment | None:
+        """One that is ready, which is the caller's alone from now on; None if there is none. From any thread."""
+        if os.getpid() != self._owner:
+            return None  # a fork: they are the parent's
+        with self._lock:
+            taken = self._waiting.popleft() if self._waiting else None
+        if taken is not None:
+            shared_loop().loop.call_soon_threadsafe(shared_loop().loop.call_later, RESPITE_S, self._wake)
+        return taken
+
+    def close(self) -> None:
+        """Stops all that wait, and starts no more. May be called repeatedly."""
+        atexit.unregister(self.close)
+        if os.getpid() == self._owner:
+            shared_loop().run(self._close())
+
+    # On the loop of this process.
+
+    async def _keep(self) -> None:
+        self._keeper = asyncio.current_task()
+        self._changed = asyncio.Event()
+        while not self._over:
+            self._changed.clear()
+            await self._sort_out()
+            for _ in range(self.size - self.count - len(self._starting)):
+                task = asyncio.ensure_future(self._add())
+                self._starting.add(task)
+                task.add_done_callback(self._added)
+            try:
+                async with asyncio.timeout(GLANCE_S):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass  # time to look again
+
+    async def _add(self) -> None:
+        await asyncio.sleep(self._pause)
+        deployment = Deployment(self._provider, self.spec)
+        try:
+            await deployment.start()
+            await deployment.ready()
+        except OpenEnvError as error:
+            self._fault = error
+            self._pause = min(2 * self._pause or FIRST_PAUSE_S, LONGEST_PAUSE_S)
+            logger.warning("a warm server could not be started, again in %g s: %s", self._pause, error)
+            await _stopped(deployment)
+        except BaseException:
+            await asyncio.shield(_stopped(deployment))
+            raise
+        else:
+            self._fault, self._pause = None, 0.0
+            deployment.allow_restart()
+            with self._lock:
+                self._waiting.append(deployment)
+
+    def _added(self, task: asyncio.Task[None]) -> None:
+        self._starting.discard(task)
+        self._wake()
+
+    async def _sort_out(self) -> None:
+        """Throws out what has broken while it waited."""
+        for deployment in list(self._waiting):
+            try:
+                await deployment.refresh()
+            except OpenEnvError:
+                continue  # nothing is known of it
+            if not any(server.gone for server in deployment.servers):
+                continue
+            with self._lock:
+                if deployment not in self._waiting:
+                    continue  # its taker has it started anew
+                self._waiting.remove(deployment)
+            await _stopped(deployment)
+
+    async def _filled(self, timeout_s: float) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self.count < self.size:
+                    if self._fault is not None:
+                        raise self._fault
+                    await self._news.wait()
+        except TimeoutError:
+            raise NotReady(f"{self.count} of {self.size} warm servers were ready within {timeout_s:g} s") from None
+
+    async def _close(self) -> None:
+        self._over = True
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait([self._keeper])  # it may be starting some, or removing one
+        for task in list(self._starting):
+            task.cancel()
+        if self._starting:
+            await asyncio.wait(self._starting)
+        with self._lock:
+            left = list(self._waiting)
+            self._waiting.clear()
+        outcomes = await asyncio.gather(*(each.stop() for each in left), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    def _wake(self) -> None:
+        if self._changed is not None:
+            self._changed.set()
+        self._news.set()
+        self._news = asyncio.Event()
+
+
+async def _stopped(deployment: Deployment) -> None:
+    try:
+        await deployment.stop()
+    except OpenEnvError as error:
+        logger.warning("%s could not be removed yet, it will be when the process ends: %s", deployment.name, error)

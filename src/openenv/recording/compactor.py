@@ -1,0 +1,221 @@
+"""Repair finished files of lines and convert large ones to Parquet, in a process beside the server."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections import deque
+from importlib.util import find_spec
+from pathlib import Path
+
+from ..settings import environ_of_environments
+from .storage import ARRAYS, PARQUET, PART, record_files, run_locked
+
+logger = logging.getLogger("openenv.recording")
+
+
+class Compactor:
+    """One process at a time; what it does can be killed and done again at any moment.
+
+    Args:
+        folder: Of the records.
+    """
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._waiting: deque[Path] = deque()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._said = False
+
+    def scan_folder(self, own: Path | None) -> None:
+        """Looks for what others have left, other than a file that is being written here."""
+        with contextlib.suppress(OSError):  # whoever writes there will say so
+            if any(needs_compaction(path) for path in record_files(self._folder) if path != own):
+                self._waiting.append(self._folder)
+
+    def take(self, path: Path, size: int) -> None:
+        """A file has ended."""
+        if size < SMALL_BYTES:
+            return
+        if can_convert():
+            self._waiting.append(path)
+        elif not self._said:
+            self._said = True
+            logger.warning(
+                "records in %s stay JSON lines, since pyarrow is not installed: pip install 'openenv[recording]' "
+                "and start again for Parquet",
+                self._folder,
+            )
+
+    def work(self) -> bool:
+        """Starts what waits, if nothing runs. Returns whether there is more to be done. Never waits."""
+        process = self._process
+        if process is not None:
+            if process.poll() is None:
+                return True
+            self._process = None
+            self._heed(process)
+        if self._waiting:
+            self._start(self._waiting.popleft())
+        return self._process is not None or bool(self._waiting)
+
+    def finish(self, patience_s: float) -> None:
+        """Does what is left, for so long; the next start does the rest."""
+        due = time.monotonic() + patience_s
+        while self.work() and (left := due - time.monotonic()) > 0:
+            if self._process is not None:
+                try:
+                    self._process.wait(left)
+                except subprocess.TimeoutExpired:
+                    break
+        self._waiting.clear()
+        if self._process is not None:
+            self._process.kill()  # a file of lines is left as it was
+            self._process.wait()
+            self._heed(self._process)
+            self._process = None
+
+    def _start(self, path: Path) -> None:
+        # -P: what lies in the current folder is the user's, and no module of ours. A group of its own: Ctrl-C is
+        # meant for the server, which waits for this one.
+        command = [sys.executable, "-P", "-m", "openenv.recording.compactor", str(path)]
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - our own module
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                env=environ_of_environments(),
+                process_group=0 if os.name == "posix" else None,
+            )
+        except OSError as error:
+            logger.warning("%s stays as it is: no process could be started for it: %s", path, error)
+
+    def _heed(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stderr is not None
+        with process.stderr as stream:
+            said = stream.read().decode("utf-8", "replace").strip()
+        if process.returncode > 0 and not self._said:
+            self._said = True
+            last = said.rpartition("\n")[2] or f"exit code {process.returncode}"
+            logger.warning("records in %s could not be rotated and stay JSON lines: %s", self._folder, last)
+
+
+SMALL_BYTES = 1024 * 1024
+"""Files below this size stay lines: many small Parquet files would help nobody."""
+# What is not whole by then never will be.
+_PART_S = 3600.0
+_TAIL = 64 * 1024
+
+
+def can_convert() -> bool:
+    """Whether Parquet can be written here."""
+    return find_spec("pyarrow") is not None
+
+
+def needs_compaction(path: Path) -> bool:
+    """Whether a file of lines may need something done, if nobody writes it. Looks at its end alone."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        if size == 0 or (size >= SMALL_BYTES and can_convert()) or path.with_suffix(PARQUET).exists():
+            return True
+        file.seek(size - 1)
+        return file.read(1) != b"\n"
+    return False
+
+
+def compact(folder: Path) -> None:
+    """Tidies up a folder: what killed processes left is repaired and becomes Parquet, what is torn goes.
+
+    Raises:
+        OSError: Something cannot be read or written.
+        ValueError: A file has lines of something else; it stays as it is.
+    """
+    fault: ValueError | None = None
+    for path in record_files(folder):
+        try:
+            compact_file(path)
+        except ValueError as error:  # not of ours: the others are done all the same
+            fault = fault or error
+    old = time.time() - _PART_S
+    for part in (folder / ARRAYS).glob(f"*/*{PART}"):
+        with contextlib.suppress(OSError):
+            if part.stat().st_mtime < old:
+                part.unlink()
+    if fault is not None:
+        raise fault
+
+
+def compact_file(path: Path) -> bool:
+    """The same for one file of lines. Returns whether it was its to tidy: nobody writes it.
+
+    Raises:
+        OSError: It cannot be read or written.
+        ValueError: It has lines of something else, and stays as it is.
+    """
+
+    def work(fd: int) -> None:
+        if path.with_suffix(PARQUET).exists():  # made, and then somebody was killed
+            path.unlink()
+            return
+        _repair(fd)
+        size = os.fstat(fd).st_size
+        if size == 0:
+            path.unlink()
+        elif size >= SMALL_BYTES and can_convert():
+            from .parquet import convert
+
+            try:
+                convert(path)
+            except ValueError as error:
+                raise ValueError(f"{path}: {error}") from error
+            path.unlink()
+
+    return run_locked(path, work)
+
+
+def _repair(fd: int) -> None:
+    """Cuts a torn last line off."""
+    size = os.fstat(fd).st_size
+    end = size
+    while end > 0:
+        start = max(0, end - _TAIL)
+        found = os.pread(fd, end - start, start).rfind(b"\n")
+        if found >= 0:
+            end = start + found + 1
+            break
+        end = start
+    if end < size:
+        os.ftruncate(fd, end)
+
+
+def _lower_priority() -> None:
+    """Has the processor only when nobody else wants it; with niceness alone, a server that wakes up may wait."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):  # not everybody may say so
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    elif hasattr(os, "nice"):
+        os.nice(19)
+
+
+def main(arguments: list[str]) -> int:
+    """Tidies up what is named; 0, or 1 with a line on stderr."""
+    path = Path(arguments[0])
+    try:
+        if path.is_dir():
+            compact(path)
+        else:
+            compact_file(path)
+    except (OSError, ValueError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    _lower_priority()
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,173 @@
+"""Where two values of one schema differ, ignoring fields that do not follow from the seed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+# A schema may say of a field that it does not follow from the seed: a clock, a name of a process.
+UNSEEDED = "seeded"
+# What such texts are needs no word.
+_CLOCKS = ("date-time", "time", "uuid")
+RELATIVE, ABSOLUTE = 1e-6, 1e-9
+# References may go in a circle.
+DEPTH = 32
+ABSENT = object()
+"""Stands for a field that one of two values does not have."""
+
+
+class ValueDifference(NamedTuple):
+    """The first part of two values that differs.
+
+    Attributes:
+        path: Names and indices that lead to it; empty for the values themselves.
+        one: What the first has there.
+        other: What the second has there.
+    """
+
+    path: tuple[str | int, ...]
+    one: Any
+    other: Any
+
+    @property
+    def place(self) -> str:
+        """The path as it is written: `board.cells[3]`; empty for the values themselves."""
+        return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in self.path).removeprefix(".")
+
+    def sentence(self, first: str, second: str) -> str:
+        """Both values, each with when it was that."""
+        return f"{self.place or 'it'} is {_shown(self.one)} {first}, {_shown(self.other)} {second}"
+
+
+class SchemaNodes:
+    """What a JSON Schema says of one value: all of its variants, with references followed.
+
+    Args:
+        schema: The schema; anything that is no map says nothing.
+        definitions: Of its references; None: its own `$defs`.
+    """
+
+    __slots__ = ("_definitions", "_nodes")
+
+    def __init__(self, schema: Any, definitions: Mapping[str, Any] | None = None):
+        if definitions is None:
+            definitions = schema.get("$defs", {}) if isinstance(schema, Mapping) else {}
+        self._definitions = definitions
+        self._nodes = list(self._variants(schema, DEPTH))
+
+    @property
+    def follows_no_seed(self) -> bool:
+        """Whether the value need not be the same for the same seed."""
+        return any(node.get(UNSEEDED) is False or node.get("format") in _CLOCKS for node in self._nodes)
+
+    def field(self, name: str) -> SchemaNodes:
+        """What is said of a field of the value."""
+        return self._of(_field(node, name) for node in self._nodes)
+
+    def item(self, index: int) -> SchemaNodes:
+        """What is said of an item of the value."""
+        return self._of(_item(node, index) for node in self._nodes)
+
+    def _of(self, schemas: Iterator[Any]) -> SchemaNodes:
+        return SchemaNodes({"anyOf": [each for each in schemas if isinstance(each, Mapping)]}, self._definitions)
+
+    def _variants(self, schema: Any, depth: int) -> Iterator[Mapping[str, Any]]:
+        if not isinstance(schema, Mapping) or not depth:
+            return
+        yield schema
+        if "$ref" in schema:
+            yield from self._variants(self._definitions.get(str(schema["$ref"]).rpartition("/")[2]), depth - 1)
+        for word in ("anyOf", "oneOf", "allOf"):
+            for each in schema.get(word, ()):
+                yield from self._variants(each, depth - 1)
+
+
+def close(one: Any, other: Any) -> bool:
+    """Whether two values that have no parts are the same, floats nearly."""
+    return _alike(one, other, RELATIVE)
+
+
+def first_difference(
+    one: Any,
+    other: Any,
+    schema: SchemaNodes,
+    same: Callable[[Any, Any], bool] = close,
+    beside: frozenset[str] = frozenset({"metadata"}),
+) -> ValueDifference | None:
+    """The first part of two values that differs; None if they are the same, but for fields that follow no seed.
+
+    Args:
+        one: Plain data, with arrays of numpy or without.
+        other: The same.
+        schema: What is said of both.
+        same: Whether values without parts are the same.
+        beside: Fields at the top that are facts beside the value, and not compared.
+    """
+    return next(_differences(one, other, schema, same, beside, ()), None)
+
+
+def within(relative: float) -> Callable[[Any, Any], bool]:
+    """Compares values that have no parts: floats by a relative tolerance (0: exactly), NaN as the same as NaN."""
+    return lambda one, other: _alike(one, other, relative)
+
+
+def _alike(one: Any, other: Any, relative: float) -> bool:
+    kinds = {type(one), type(other)}
+    if float not in kinds or not kinds <= {float, int}:
+        return bool(one == other)
+    if math.isnan(one) or math.isnan(other):
+        return math.isnan(one) and math.isnan(other)
+    return math.isclose(one, other, rel_tol=relative, abs_tol=ABSOLUTE if relative else 0.0)
+
+
+def _differences(
+    one: Any,
+    other: Any,
+    schema: SchemaNodes,
+    same: Callable[[Any, Any], bool],
+    beside: frozenset[str],
+    path: tuple[str | int, ...],
+) -> Iterator[ValueDifference]:
+    one, other = _plain(one), _plain(other)
+    if _equal(one, other) or schema.follows_no_seed:
+        return
+    if isinstance(one, dict) and isinstance(other, dict):
+        for name in sorted((one.keys() | other.keys()) - beside, key=str):
+            pair = one.get(name, ABSENT), other.get(name, ABSENT)
+            yield from _differences(*pair, schema.field(name), same, frozenset(), (*path, name))
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        for index, pair in enumerate(zip(one, other, strict=True)):
+            if not _equal(*pair):
+                yield from _differences(*pair, schema.item(index), same, frozenset(), (*path, index))
+    elif not same(one, other):
+        yield ValueDifference(path, one, other)
+
+
+def _plain(value: Any) -> Any:
+    """Arrays as lists, and tuples too."""
+    if isinstance(value, tuple):
+        return list(value)
+    tolist = None if isinstance(value, (dict, list, str, float, int)) else getattr(value, "tolist", None)
+    return value if tolist is None else tolist()
+
+
+def _equal(one: Any, other: Any) -> bool:
+    try:
+        return bool(one == other)
+    except ValueError:  # arrays among their parts
+        return False
+
+
+def _field(node: Mapping[str, Any], name: str) -> Any:
+    return node.get("properties", {}).get(name, node.get("additionalProperties"))
+
+
+def _item(node: Mapping[str, Any], index: int) -> Any:
+    first = node.get("prefixItems", ())
+    return first[index] if index < len(first) else node.get("items")
+
+
+def _shown(value: Any) -> str:
+    text = "absent" if value is ABSENT else repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

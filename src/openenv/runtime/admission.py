@@ -1,0 +1,329 @@
+"""Pure rules and counters of admission: limits, slots, idle timeouts, and how many calls run at one time."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol, TypeVar
+
+# How long a newcomer waits for slots whose sessions are already closing, though no queue was asked for:
+# a client that closes and connects again at once must find its own slot.
+CLOSING_GRACE_S = 5.0
+# What a refused newcomer is told at least and at most, and where nothing is known.
+SOONEST_S, LATEST_S, UNKNOWN_S = 0.1, 60.0, 1.0
+# Slots that came free lately, from which it is estimated when the next one does.
+REMEMBERED = 32
+
+
+class Decision(Enum):
+    WAIT = "wait"
+    REFUSE = "refuse"
+    CROWDED = "crowded"
+    """It would wait, but as many as may (`queue_limit`) wait already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a server allows.
+
+    Attributes:
+        max_sessions: Most sessions of the whole server at one time, from the start of their constructor to the end
+            of their close.
+        queue_timeout_s: Seconds a newcomer may wait for a slot; 0 refuses at once.
+        idle_timeout_s: Seconds without a call after which a session is closed; None: never.
+        queue_limit: Most newcomers that wait, in one process.
+        max_sessions_per_key: Most sessions of the whole server that one API key has; None: as many as there are.
+        max_executing: Most calls that environments of one process execute at one time; None: all.
+        max_constructing: Most environments that one process makes at one time; None: all.
+        max_abandoned_threads: Most calls of one process that do not return and are left behind, so that their slots
+            are free again.
+        abandon_after_s: Seconds that a session which has ended waits for its environment.
+    """
+
+    max_sessions: int
+    queue_timeout_s: float = 0.0
+    idle_timeout_s: float | None = None
+    queue_limit: int = 20_000
+    max_sessions_per_key: int | None = None
+    max_executing: int | None = None
+    max_constructing: int | None = None
+    max_abandoned_threads: int = 16
+    abandon_after_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionCounts:
+    """What a newcomer finds.
+
+    Attributes:
+        held: Sessions of the whole server that hold a slot.
+        closing: Those of them that are closing.
+        waiting: Newcomers of the whole server that a slot will be given to before it.
+        queued: Newcomers that wait in this process, for whatever reason.
+    """
+
+    held: int
+    closing: int
+    waiting: int
+    queued: int
+
+
+def decide(counts: AdmissionCounts, limits: Limits, wait_s: float | None = None) -> Decision:
+    """Decides about one newcomer for whom there is no slot now; it comes after all that wait already.
+
+    Without a queue, a newcomer waits only for a slot that is about to be free and that nobody else waits for.
+
+    Args:
+        wait_s: Seconds that the newcomer itself is willing to wait; None leaves it to the limits.
+    """
+    coming = limits.max_sessions - counts.held + counts.closing
+    if _asked_for(limits, wait_s) <= 0 and coming <= counts.waiting:
+        return Decision.REFUSE
+    return Decision.WAIT if counts.queued < limits.queue_limit else Decision.CROWDED
+
+
+def max_wait_s(limits: Limits, wait_s: float | None = None) -> float:
+    """Seconds that a waiting newcomer is kept before it is refused."""
+    return _asked_for(limits, wait_s) or CLOSING_GRACE_S
+
+
+def _asked_for(limits: Limits, wait_s: float | None) -> float:
+    return limits.queue_timeout_s if wait_s is None else wait_s
+
+
+class Turnover:
+    """How fast slots come free. It reads no clock: times are seconds on any that only goes on."""
+
+    def __init__(self) -> None:
+        self._freed: deque[float] = deque(maxlen=REMEMBERED)
+
+    def freed(self, now: float) -> None:
+        """A slot came free."""
+        self._freed.append(now)
+
+    def retry_after_s(self, now: float, waiting: int) -> float:
+        """When a newcomer that is refused now should try again: after those that wait have had their turn.
+
+        Slots are taken to come free as fast as they did lately, the time since the last one included.
+        """
+        if not self._freed:
+            return UNKNOWN_S
+        each = (now - self._freed[0]) / len(self._freed)
+        return min(max((waiting + 1) * each, SOONEST_S), LATEST_S)
+
+
+class Leased(Protocol):
+    """What the rule looks at: `idle_since`, or None while a call is in flight or the session is not open."""
+
+    @property
+    def idle_since(self) -> float | None: ...
+
+
+_L = TypeVar("_L", bound=Leased)
+
+
+def expired_sessions(sessions: Iterable[_L], idle_timeout_s: float, now: float) -> list[_L]:
+    """The sessions that have been idle for `idle_timeout_s` or longer. One with a call in flight never is."""
+    latest = now - idle_timeout_s
+    return [session for session in sessions if (idle := session.idle_since) is not None and idle <= latest]
+
+
+def sweep_period_s(idle_timeout_s: float) -> float:
+    """Seconds between two looks at the leases: an idle session is gone after 1.25 times its limit at most."""
+    return idle_timeout_s / 4
+
+
+Start = Callable[[], None]
+"""Begins what was waited for. It is told apart from others by `==`: one object for one who enters."""
+
+
+class ConcurrencyGate:
+    """Lets a number of calls, or of constructors, go on at one time. Used on one event loop; knows none.
+
+    Every `start` that was called is followed by exactly one `leave`, when its work has ended *or is given up*: work
+    that cannot be stopped gives its place back when nobody waits for it any more, or a few calls that hang would
+    keep all others out. A `start` that raises must have seen to its own `leave`.
+
+    Args:
+        most: How many are inside at one time.
+
+    Attributes:
+        inside: How many are.
+    """
+
+    def __init__(self, most: int):
+        self.most = most
+        self.inside = 0
+        self._waiting: dict[Start, None] = {}
+        self._opening = False
+
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        return len(self._waiting)
+
+    def enter(self, start: Start) -> None:
+        """Calls `start`, now or when those before it have been let in and there is room."""
+        if self.inside < self.most and not self._waiting:
+            self.inside += 1
+            start()
+        else:
+            self._waiting[start] = None
+            self._open()
+
+    def withdraw(self, start: Start) -> bool:
+        """Gives up waiting. True: `start` will not be called, and no `leave` follows. False: it does not wait."""
+        return self._waiting.pop(start, self) is None
+
+    def leave(self) -> None:
+        """One who was inside has ended; the next one may start before this returns."""
+        self.inside -= 1
+        self._open()
+
+    def _open(self) -> None:
+        # A loop and not a recursion: what is started may have ended before `start` returns.
+        if self._opening:
+            return
+        self._opening = True
+        try:
+            while self._waiting and self.inside < self.most:
+                start = next(iter(self._waiting))
+                del self._waiting[start]
+                self.inside += 1
+                start()
+        finally:
+            self._opening = False
+
+
+class SlotOutcome(Enum):
+    """What became of the wish for a slot."""
+
+    TAKEN = "taken"
+    NONE = "none"
+    """No slot is free, or somebody who came earlier waits for it."""
+    NONE_FOR_KEY = "none for key"
+    """The newcomer's API key has as many sessions as it may."""
+
+
+class Slots(Protocol):
+    """The slots of a server, as one of its processes sees them. Called on that process's event loop.
+
+    Newcomers get slots in the order in which they came, whichever process they came to: a free slot is only for
+    the one that waits longest. A process sees itself to the order of those that wait in it, and is woken when another
+    one has given back what its first may have, or has left it the first place.
+
+    Attributes:
+        limit: Most slots that are taken at one time, by all processes together.
+        per_key: The same for those of one API key; None: no such limit.
+        on_free: Called on the event loop when there may be a slot for newcomers that wait in this process, because of
+            something that another one did.
+    """
+
+    limit: int
+    per_key: int | None
+    on_free: Callable[[], None] | None
+
+    @property
+    def held(self) -> int:
+        """Slots taken now, by all processes together."""
+
+    @property
+    def leaving(self) -> int:
+        """Those of them whose sessions are closing, so that they are about to be free."""
+
+    @property
+    def waiting(self) -> int:
+        """Newcomers that wait for a slot in all processes, without those that stand aside."""
+
+    @property
+    def stuck(self) -> int:
+        """Slots, of all processes, whose sessions have ended and whose calls do not return: nobody can have them."""
+
+    def add_stuck(self, change: int) -> None:
+        """So many more slots of this process are stuck, or fewer."""
+
+    def note_request(self) -> None:
+        """A session was asked for, and has a slot, waits for one, or was refused. Called once for each."""
+
+    def take(self, since_ns: int, holder: int = 0) -> SlotOutcome:
+        """Takes a slot for a newcomer.
+
+        Args:
+            since_ns: When it came (monotonic nanoseconds).
+            holder: Its API key, counted from 1; 0: it has none, and no limit but the server's.
+        """
+
+    def leave(self) -> None:
+        """One of this process's slots is about to be given back."""
+
+    def give(self, holder: int = 0) -> None:
+        """Gives back a slot that was leaving, and that this key had taken."""
+
+    def expect(self, waiting: int, since_ns: int, aside: int) -> bool:
+        """Tells who waits for a slot in this process.
+
+        Args:
+            waiting: How many.
+            since_ns: When the first of them came.
+            aside: How many more wait until their key may have another session.
+
+        Returns:
+            Whether a slot is free for the first of them: nobody else is going to say so.
+        """
+
+
+class LocalSlots:
+    """The slots of a server that is one process."""
+
+    def __init__(self, limit: int, per_key: int | None = None):
+        self.limit = limit
+        self.per_key = per_key
+        self.on_free: Callable[[], None] | None = None
+        self.waiting = 0
+        self.stuck = 0
+        self._held = 0
+        self._leaving = 0
+        self._held_by: Counter[int] = Counter()
+
+    @property
+    def held(self) -> int:
+        return self._held
+
+    @property
+    def leaving(self) -> int:
+        return self._leaving
+
+    def add_stuck(self, change: int) -> None:
+        self.stuck += change
+
+    def note_request(self) -> None:
+        """No other process wants to know."""
+
+    def take(self, since_ns: int, holder: int = 0) -> SlotOutcome:
+        if self._held >= self.limit:
+            return _NONE
+        if self.per_key is not None and holder:
+            if self._held_by[holder] >= self.per_key:
+                return _NONE_FOR_KEY
+            self._held_by[holder] += 1
+        self._held += 1
+        return _TAKEN
+
+    def leave(self) -> None:
+        self._leaving += 1
+
+    def give(self, holder: int = 0) -> None:
+        self._leaving -= 1
+        self._held -= 1
+        if self.per_key is not None and holder:
+            self._held_by[holder] -= 1
+
+    def expect(self, waiting: int, since_ns: int, aside: int) -> bool:
+        self.waiting = waiting
+        return waiting > 0 and self._held < self.limit
+
+
+# Looking a member up on its Enum class costs more than the rest.
+_TAKEN, _NONE, _NONE_FOR_KEY = SlotOutcome.TAKEN, SlotOutcome.NONE, SlotOutcome.NONE_FOR_KEY

@@ -1,0 +1,231 @@
+"""The contract of an executor, and the operations that every executor runs: make, close, save and load state."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine
+from copy import deepcopy
+from random import Random
+from typing import Any, Protocol
+
+from .._copies import become_copy_of, deep_copy_of
+from ..environment import Environment, SessionRandom
+from ..errors import EnvironmentFailed, NotForkable
+
+Operation = Callable[[Any, Any], Any]
+"""Does one thing with an environment: `operation(environment, argument)`."""
+
+Done = Callable[[Any, BaseException | None], None]
+"""Takes a result, or None and the exception that came instead; called on the event loop, exactly once."""
+
+
+class Executor(Protocol):
+    """Owns an environment: nobody else touches it. All methods are called on the event loop's thread.
+
+    The caller waits for one `done` before it makes the next call; `cancel` alone may come in between.
+
+    Attributes:
+        stoppable: Whether `cancel` stops an operation.
+    """
+
+    stoppable: bool
+
+    def start(self, factory: Callable[[], Any], done: Done) -> None:
+        """Makes the environment; `done` gets it, for its class to be read and not for use."""
+
+    def submit(self, operation: Operation, argument: Any, done: Done) -> None:
+        """Runs one operation."""
+
+    def cancel(self) -> bool:
+        """Stops the running operation; its `done` comes in any case, soon for True. False: it cannot be stopped."""
+
+    def close(self, done: Done) -> None:
+        """Closes the environment and gives back what the executor holds. Nothing may follow."""
+
+
+def attempt(operation: Operation, environment: Any, argument: Any) -> tuple[Any, BaseException | None]:
+    """Runs foreign code and returns what came of it.
+
+    Whatever it raises is a failure of the environment, `SystemExit` and the panics of extension modules too:
+    one session must not end the server. For threads other than the main one, where no Ctrl-C arrives.
+    """
+    try:
+        return operation(environment, argument), None
+    except BaseException as error:  # noqa: BLE001 - the edge to foreign code
+        return None, error
+
+
+def error_text(error: BaseException) -> str:
+    """What a foreign exception says, in one line; its class where it says nothing or cannot even do that."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - foreign code again
+        text = ""
+    return text or type(error).__name__
+
+
+def construct(_: None, factory: Callable[[], Any]) -> Any:
+    """The operation that makes an environment."""
+    return factory()
+
+
+def has_close(environment: Any) -> bool:
+    """Whether closing an environment does anything; most have only the `close` that `Environment` gives them."""
+    own = getattr(environment, "__dict__", ())
+    return "close" in own or getattr(type(environment), "close", None) not in (None, Environment.close)
+
+
+def close(environment: Any, _: None) -> Coroutine[Any, Any, None] | None:
+    """The operation that closes an environment; one without a `close` has nothing to give back.
+
+    Returns:
+        What does the closing, if its `close` is asynchronous.
+    """
+    closing = getattr(environment, "close", None)
+    outcome = None if closing is None else closing()
+    return _awaited(outcome) if inspect.isawaitable(outcome) else None
+
+
+async def _awaited(ending: Awaitable[Any]) -> None:
+    await ending
+
+
+class Snapshot:
+    """What an environment goes on from: made by `save`, used up by one `load`."""
+
+    __slots__ = ()
+
+    def discard(self) -> None:
+        """Nobody will use it."""
+
+
+class CopiedSnapshot(Snapshot):
+    """A copy of a whole environment.
+
+    Attributes:
+        environment: The copy.
+    """
+
+    __slots__ = ("environment",)
+
+    def __init__(self, environment: Any):
+        self.environment = environment
+
+
+class SavedSnapshot(Snapshot):
+    """What the class of an environment says its state is, and what belongs to every environment besides.
+
+    Attributes:
+        state: What its `save_state` gave, copied.
+        rng: Its `rng`; None if it has none, or one that its class made.
+        rubric: Its `rubric`, with what that remembers of the episode; None if it has none.
+    """
+
+    __slots__ = ("rng", "rubric", "state")
+
+    def __init__(self, state: Any, rng: Random | None, rubric: Any):
+        self.state = state
+        self.rng = rng
+        self.rubric = rubric
+
+
+def keeps_state(cls: type[Any]) -> bool:
+    """Whether a class says itself what its state is; else its environments are copied whole."""
+    return any(
+        getattr(cls, name, None) not in (None, getattr(Environment, name)) for name in ("save_state", "load_state")
+    )
+
+
+def save(environment: Any, _: None) -> Any:
+    """The operation that gives a `Snapshot`, or a coroutine that does.
+
+    Raises:
+        NotForkable: The state cannot be copied, or `save_state` failed.
+    """
+    ensure_rng(environment)
+    if not keeps_state(type(environment)):
+        return CopiedSnapshot(deep_copy_of(environment))
+    state = _call_method(environment, "save_state")
+    return _saved_later(environment, state) if inspect.isawaitable(state) else _saved(environment, state)
+
+
+def load(environment: Any, seed: Any) -> Any:
+    """The operation that has an environment go on from a `Snapshot`; returns a coroutine if its `load_state` is one.
+
+    Raises:
+        NotForkable: It cannot go on from there, or `load_state` failed.
+    """
+    if isinstance(seed, CopiedSnapshot):
+        become_copy_of(environment, seed.environment)
+        return None
+    assert isinstance(seed, SavedSnapshot)
+    loaded = _call_method(environment, "load_state", seed.state)
+    if inspect.isawaitable(loaded):
+        return _loaded_later(environment, seed, loaded)
+    _loaded(environment, seed)
+    return loaded
+
+
+def ensure_rng(environment: Any) -> None:
+    """Makes the `rng` that nobody has used yet: a copy of the environment is to have the same."""
+    if getattr(type(environment), "rng", None) is Environment.rng:
+        environment.rng  # noqa: B018 - makes it
+
+
+def _loaded(environment: Any, seed: SavedSnapshot) -> None:
+    # At the end: `load_state` may begin an episode of its own, with random numbers and for the rubric.
+    if seed.rng is not None:
+        environment.__dict__["rng"] = seed.rng
+    if seed.rubric is not None:
+        environment.rubric = seed.rubric
+
+
+async def _loaded_later(environment: Any, seed: SavedSnapshot, loading: Awaitable[Any]) -> None:
+    await loading
+    _loaded(environment, seed)
+
+
+def _saved(environment: Any, state: Any) -> SavedSnapshot:
+    own = getattr(environment, "__dict__", {})
+    rng = own.get("rng")
+    return SavedSnapshot(
+        _copy(environment, state, "what its save_state() returned"),
+        deepcopy(rng) if isinstance(rng, SessionRandom) else None,
+        _copy(environment, own.get("rubric"), "its rubric"),
+    )
+
+
+async def _saved_later(environment: Any, state: Awaitable[Any]) -> SavedSnapshot:
+    return _saved(environment, await _await_method(environment, "save_state", state))
+
+
+def _call_method(environment: Any, method: str, *arguments: Any) -> Any:
+    try:
+        given = getattr(environment, method)(*arguments)
+    except EnvironmentFailed:
+        raise
+    except Exception as error:
+        raise _failed(environment, method, error) from error
+    return _await_method(environment, method, given) if inspect.isawaitable(given) else given
+
+
+async def _await_method(environment: Any, method: str, given: Awaitable[Any]) -> Any:
+    try:
+        return await given
+    except EnvironmentFailed:
+        raise
+    except Exception as error:
+        raise _failed(environment, method, error) from error
+
+
+def _failed(environment: Any, method: str, error: Exception) -> NotForkable:
+    what = f"{method}() of {type(environment).__name__} raised {type(error).__name__}"
+    return NotForkable(f"{what}: {error_text(error)}")
+
+
+def _copy(environment: Any, value: Any, what: str) -> Any:
+    try:
+        return deepcopy(value)
+    except Exception as error:
+        name = type(environment).__name__
+        raise NotForkable(f"{name} cannot be forked: {what} cannot be copied: {error_text(error)}") from error

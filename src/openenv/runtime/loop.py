@@ -1,0 +1,314 @@
+"""Executors on the event loop: inline for synchronous environments, eager tasks for asynchronous ones."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import types
+from asyncio import CancelledError
+from asyncio.tasks import _enter_task, _leave_task
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
+from types import CoroutineType
+from typing import Any, NamedTuple
+
+from .._exceptions import from_signal
+from .executor import Done, Operation, attempt, close, construct, has_close
+from .thread import Mailbox
+
+
+class _Suspended(NamedTuple):
+    """A coroutine that waits: for `awaited`, which it has yielded but no task has seen yet.
+
+    `error` is thrown into it when it goes on.
+    """
+
+    coroutine: Coroutine[Any, Any, Any]
+    awaited: Any
+    done: Done
+    error: BaseException | None
+
+
+class EagerTask:
+    """One task and one context for all calls of a session, so that what they keep in either lasts.
+
+    A task that was cancelled is not used again: the next call gets a new one, in the same context. Belongs to
+    the running event loop.
+    """
+
+    __slots__ = ("_context", "_loop", "_started", "_task", "_wake")
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._context = copy_context()
+        self._begin()
+
+    def run(self, coroutine: Coroutine[Any, Any, Any], done: Done) -> None:
+        """Runs a coroutine; `done` gets its outcome, before this returns if it never waits."""
+        if self._task.cancelling() or self._task.done():
+            self._begin()
+        task = self._task
+        try:
+            _enter_task(self._loop, task)
+        except RuntimeError:
+            # The caller is a task (an ASGI endpoint, a client in process): two cannot be entered at a time.
+            self._wake.set_result(_Suspended(coroutine, None, done, None))
+            return
+        error: BaseException | None = None
+        result = awaited = None
+        waits = False
+        try:
+            awaited = self._context.run(coroutine.send, None)
+            waits = True
+        except StopIteration as stop:
+            result = stop.value
+        except BaseException as failure:  # the edge to foreign code
+            if from_signal(failure):
+                raise
+            error = failure
+        finally:
+            _leave_task(self._loop, task)
+        if task.cancelling():  # it has cancelled the task that it runs in: itself
+            error = asyncio.CancelledError()
+            self._begin()
+        if waits:
+            self._wake.set_result(_Suspended(coroutine, awaited, done, error))
+        else:
+            done(None if error else result, error)
+
+    def cancel(self) -> None:
+        """Cancels the running coroutine; its `done` comes all the same."""
+        if self._started:
+            self._task.cancel()
+        else:  # a task cancelled before its first step would never see the call it was given
+            self._loop.call_soon(self._task.cancel)
+
+    def close(self) -> None:
+        """Ends the task. Nothing may be running."""
+        self._task.cancel()
+
+    def _begin(self) -> None:
+        self._started = False
+        self._wake: asyncio.Future[_Suspended] = self._loop.create_future()
+        self._task = self._loop.create_task(self._serve(self._wake), context=self._context)
+
+    async def _serve(self, wake: asyncio.Future[_Suspended]) -> None:
+        self._started = True
+        task = asyncio.current_task()
+        while True:
+            error: BaseException | None = None
+            try:
+                await wake
+            except asyncio.CancelledError as cancelled:
+                if not wake.done() or wake.cancelled():
+                    return
+                error = cancelled
+            coroutine, awaited, done, thrown = wake.result()
+            # The wake-up of the next call: set before `done`, which may make it.
+            self._wake = wake = self._loop.create_future()
+            if error is not None and awaited is not None and awaited.cancel():
+                error = None  # it comes back from there, as it would in any task
+            result: Any = None
+            failure: BaseException | None
+            try:
+                result, failure = await _rest(coroutine, awaited, error or thrown)
+            except GeneratorExit as raised:
+                if not _runs(task):  # the event loop is gone, and this task with it
+                    raise
+                failure = raised  # of a task that the coroutine waited for
+            except BaseException as raised:  # the edge to foreign code
+                if from_signal(raised):
+                    raise
+                failure = raised
+            done(result, failure)
+            if task is not None and task.cancelling():
+                return
+
+
+def _runs(task: asyncio.Task[Any] | None) -> bool:
+    """Whether a task is the one that runs now."""
+    try:
+        return asyncio.current_task() is task
+    except RuntimeError:  # no event loop runs
+        return False
+
+
+@types.coroutine
+def _rest(
+    coroutine: Coroutine[Any, Any, Any], awaited: Any, error: BaseException | None
+) -> Generator[Any, Any, tuple[Any, GeneratorExit | None]]:
+    """Continues a coroutine from the `await` at which it stands; `error` is raised there if given.
+
+    Returns:
+        Its result, or the `GeneratorExit` that it raised itself: raised from here, that would read as the end of the
+        task.
+    """
+    destroyed = False
+    try:
+        while True:
+            if error is not None:
+                failure, error = error, None
+                awaited = coroutine.throw(failure)
+            try:
+                value = yield awaited
+            except GeneratorExit:
+                destroyed = True
+                coroutine.close()
+                raise
+            except BaseException as raised:  # noqa: BLE001 - whatever it is, it is for the coroutine
+                error = raised
+            else:
+                awaited = coroutine.send(value)
+    except StopIteration as stop:
+        return stop.value, None
+    except GeneratorExit as failure:
+        if destroyed:
+            raise
+        return None, failure
+
+
+class InlineExecutor:
+    """Runs an environment on the event loop; a step that sleeps here stops every session.
+
+    Args:
+        environment: One that another executor made; `start` is then not called.
+    """
+
+    stoppable = True
+    __slots__ = ("_environment",)
+
+    def __init__(self, environment: Any = None):
+        self._environment = environment
+
+    def start(self, factory: Callable[[], Any], done: Done) -> None:
+        def made(environment: Any, error: BaseException | None) -> None:
+            self._environment = environment
+            done(environment, error)
+
+        self.submit(construct, factory, made)
+
+    def submit(self, operation: Operation, argument: Any, done: Done) -> None:
+        try:
+            result = operation(self._environment, argument)
+        except BaseException as error:  # the edge to foreign code
+            if from_signal(error):
+                raise
+            done(None, error)
+        else:
+            done(result, None)
+
+    def cancel(self) -> bool:
+        return True  # nothing is ever running when this can be called
+
+    def close(self, done: Done) -> None:
+        def called(ending: Coroutine[Any, Any, None] | None, error: BaseException | None) -> None:
+            if ending is None:
+                done(None, error)
+                return
+            host = EagerTask()
+
+            def ended(_: Any, error: BaseException | None) -> None:
+                host.close()
+                done(None, error)
+
+            host.run(ending, ended)
+
+        self.submit(close, None, called)
+        self._environment = None
+
+
+class LoopExecutor:
+    """Runs an environment on the event loop; its constructor and `close`, which may block, on a helper thread.
+
+    Args:
+        mailbox: The way back from the helpers.
+        helpers: Gives the threads for constructing and closing; one of them at least is running.
+        environment: One that another executor made; `start` is then not called.
+    """
+
+    stoppable = True
+    __slots__ = ("_environment", "_helped", "_helpers", "_host", "_mailbox")
+
+    def __init__(self, mailbox: Mailbox, helpers: Callable[[], ThreadPoolExecutor], environment: Any = None):
+        self._mailbox = mailbox
+        self._helpers = helpers
+        self._environment = environment
+        self._host = EagerTask()
+        # What a helper does now, and who hears of it.
+        self._helped: tuple[Future[None], Done] | None = None
+
+    def start(self, factory: Callable[[], Any], done: Done) -> None:
+        def made(environment: Any, error: BaseException | None) -> None:
+            self._environment = environment
+            done(environment, error)
+
+        self._run_on_helper(construct, None, factory, made)
+
+    def submit(self, operation: Operation, argument: Any, done: Done) -> None:
+        # `attempt`, written out: its call would be a good part of what is added to a step.
+        try:
+            result = operation(self._environment, argument)
+        except BaseException as error:  # the edge to foreign code
+            if from_signal(error):
+                raise
+            done(None, error)
+            return
+        if type(result) is CoroutineType:
+            self._host.run(result, done)
+        elif inspect.isawaitable(result):
+            self._host.run(_awaited(result), done)
+        else:
+            done(result, None)
+
+    @property
+    def uses_helper(self) -> bool:
+        """Whether a helper constructs or closes its environment now."""
+        return self._helped is not None and self._helped[0].running()
+
+    def cancel(self) -> bool:
+        if self._helped is not None and self._helped[0].cancel():  # it waited for a helper
+            self._mailbox.post(self._helped[1], None, CancelledError())
+        self._host.cancel()
+        return True
+
+    def close(self, done: Done) -> None:
+        def called(ending: Coroutine[Any, Any, None] | None, error: BaseException | None) -> None:
+            if ending is None:
+                ended(None, error)
+            else:
+                self._host.run(ending, ended)
+
+        def ended(_: Any, error: BaseException | None) -> None:
+            self._host.close()
+            done(None, error)
+
+        environment, self._environment = self._environment, None
+        if has_close(environment):
+            self._run_on_helper(close, environment, None, called)
+        else:
+            ended(None, None)
+
+    def _run_on_helper(self, operation: Operation, environment: Any, argument: Any, done: Done) -> None:
+        def heard(result: Any, error: BaseException | None) -> None:
+            self._helped = None  # a circle, which would wait for the garbage collector
+            done(result, error)
+
+        self._mailbox.pace.begin()
+        try:
+            helpers = self._helpers()
+        except RuntimeError as trouble:  # the machine has no thread to give
+            self._mailbox.post(done, None, trouble)
+            return
+        # The machine has no further thread to give: it waits for one of those there are.
+        with contextlib.suppress(RuntimeError):
+            future = helpers.submit(self._help, operation, environment, argument, heard)
+            self._helped = (future, heard)
+
+    def _help(self, operation: Operation, environment: Any, argument: Any, done: Done) -> None:
+        self._mailbox.post(done, *attempt(operation, environment, argument))
+
+
+async def _awaited(result: Awaitable[Any]) -> Any:
+    return await result

@@ -1,0 +1,607 @@
+"""Opens, counts and closes the sessions of one environment class in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any
+
+from .._tuning import use_batch_scheduling
+from ..errors import (
+    ConcurrencyConfigurationError,
+    Draining,
+    FactoryFailed,
+    NotForkable,
+    OpenEnvError,
+    SessionLost,
+    UsageError,
+)
+from ..recording import TapFactory
+from ..settings import ServerSettings
+from ..telemetry.logs import log_extra
+from ..telemetry.metrics import METER, Phase
+from . import admission
+from .admission import ConcurrencyGate, Limits, Slots
+from .executor import CopiedSnapshot, Done, Executor, Snapshot, error_text
+from .gauges import SessionGauges, count_sessions
+from .loop import InlineExecutor, LoopExecutor
+from .process import ProcessExecutor, ProcessPool, RemoteEnvironment
+from .profile import EnvironmentProfile, Execution, class_of, profile_of
+from .queue import AdmissionQueue
+from .recorded import DeferredRecords, RecordedSession
+from .session import OnLost, OnOpened, Origin, Session, SessionState
+from .thread import Mailbox, ThreadExecutor
+
+logger = logging.getLogger("openenv.sessions")
+
+HELPER_THREADS = 16
+# Processes that are being started at one time, unless a limit was given: more of them only delay one another.
+CONSTRUCTING_A_CORE = 2
+_STARTED = (SessionState.LIVE, SessionState.EXECUTING)
+# What environments have to close; who takes longer is not waited for.
+CLOSE_S = 5.0
+
+
+class SessionManager:
+    """Opens, counts and closes sessions. Serves one event loop at a time: the one that opens sessions.
+
+    Args:
+        factory: Makes one environment: its class, or anything else that can be called without arguments.
+        limits: How many sessions, and for how long.
+        nursery: Gives each session a process of its own; None leaves that to what the class declares.
+
+    Raises:
+        UsageError: The factory's class declares an `execution` that nobody knows, or one that it cannot have.
+
+    Attributes:
+        afterwards: When calls of recorded sessions are written down.
+        census: Publishes how many sessions there are.
+        tapping: Says which sessions are recorded; None: no session is.
+    """
+
+    def __init__(self, factory: Callable[[], Any], limits: Limits, nursery: ProcessPool | None = None):
+        self.factory = factory
+        self.limits = limits
+        # What lets calls execute, and below, environments be made; None: nobody waits for anybody.
+        self.gate = None if limits.max_executing is None else ConcurrencyGate(limits.max_executing)
+        self._entrance = AdmissionQueue(limits, self._admit)
+        cls = class_of(factory)
+        self._profile: EnvironmentProfile | None = None if cls is None else profile_of(cls)
+        if nursery is None and self._profile is not None and self._profile.execution is Execution.PROCESS:
+            nursery = ProcessPool(factory, ServerSettings())
+        self._nursery = nursery
+        making = limits.max_constructing or (CONSTRUCTING_A_CORE * _cores() if nursery is not None else None)
+        self._making = None if making is None else ConcurrencyGate(making)
+        self._sessions: dict[str, Session] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._mailbox: Mailbox | None = None
+        self._helpers: ThreadPoolExecutor | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._emptied: asyncio.Event | None = None
+        # Sessions that have ended and are not gone, with the time of their end, in its order.
+        self._ending: dict[Session, float] = {}
+        self._watch: asyncio.TimerHandle | None = None
+        # How many were abandoned and have not returned; and those for which the limit leaves no room.
+        self._abandoned = 0
+        self._stuck: dict[Session, None] = {}
+        self.tapping: TapFactory | None = None
+        self.afterwards = DeferredRecords()
+        queue = self._entrance.queue
+        self.census = SessionGauges(
+            lambda: count_sessions(self._sessions.values(), len(queue), self.gate, self._making)
+        )
+
+    @property
+    def active(self) -> int:
+        """Sessions of this process that hold a slot: their environment exists, is being made or being closed."""
+        return len(self._sessions)
+
+    @property
+    def held(self) -> int:
+        """Slots in use in the whole server."""
+        return self._entrance.slots.held
+
+    @property
+    def stuck(self) -> int:
+        """Slots of the whole server that nobody can have, since calls of sessions that have ended do not return."""
+        return self._entrance.slots.stuck
+
+    @property
+    def draining(self) -> bool:
+        """Whether no further session is opened."""
+        return self._entrance.shut > 0
+
+    @property
+    def sessions(self) -> list[Session]:
+        """The sessions that hold a slot, oldest first."""
+        return list(self._sessions.values())
+
+    @property
+    def shares_process(self) -> bool:
+        """Whether environments run in this process."""
+        return self._nursery is None
+
+    @property
+    def factory_name(self) -> str:
+        """The environment's name, for messages."""
+        factory = self.factory
+        while isinstance(factory, functools.partial):
+            factory = factory.func
+        return str(getattr(factory, "__name__", type(factory).__name__))
+
+    def replace(self, factory: Callable[[], Any]) -> None:
+        """Makes environments by another factory from now on.
+
+        Raises:
+            UsageError: Environments have processes of their own, which know the first factory only.
+        """
+        if self._nursery is not None:
+            raise UsageError(
+                f"{self.factory_name} makes environments in processes of their own and cannot be replaced: "
+                "give the other factory to the server's constructor"
+            )
+        cls = class_of(factory)
+        self.factory, self._profile = factory, None if cls is None else profile_of(cls)
+
+    def share(self, slots: Slots) -> None:
+        """Counts sessions in slots that other processes have a part in. To be called before any is open."""
+        assert not self._sessions
+        self._entrance.share(slots)
+
+    def create(
+        self,
+        opened: OnOpened,
+        on_lost: OnLost | None = None,
+        session_id: str | None = None,
+        holder: int = 0,
+        peer: str = "",
+    ) -> Session:
+        """Makes the record of a session, which holds nothing before it is passed to `open`.
+
+        Args:
+            opened: Hears once whether there is a session; not at all if it is closed first. Its error is
+                `ServerFull`, `QueueTimeout`, `Draining`, `FactoryFailed` or `ConcurrencyConfigurationError`.
+            on_lost: Hears why, if the session is ended by somebody other than its user.
+            session_id: Its name; None makes one up.
+            holder: Number of the API key it is opened with, from 1; 0 for none.
+            peer: The address of its client, for people to read.
+
+        Raises:
+            UsageError: A session of that name is open.
+        """
+        if session_id is None:
+            session_id = secrets.token_hex(16)
+        elif self.find(session_id) is not None:
+            raise UsageError(f"session {session_id!r} is open already: choose another id")
+        tap = None if self.tapping is None else self.tapping(session_id)
+        if tap is None:
+            session = Session(session_id, self, opened, on_lost)
+        else:
+            session = RecordedSession(session_id, self, opened, on_lost, tap=tap, afterwards=self.afterwards)
+        session.holder, session.peer = holder, peer
+        return session
+
+    def find(self, session_id: str) -> Session | None:
+        """The session of that name, if it holds a slot or waits for one."""
+        return self._sessions.get(session_id) or self._entrance.queue.find(session_id)
+
+    def open(self, session: Session, wait_s: float | None = None) -> None:
+        """Opens a new session, now or when a slot is free; it hears the outcome, perhaps before this returns.
+
+        Args:
+            wait_s: Seconds that it may wait for a slot; None leaves that to the limits (`queue_timeout_s`).
+
+        Raises:
+            UsageError: The manager serves another event loop, which has sessions open.
+        """
+        loop = asyncio.get_running_loop()
+        self._bind(loop)
+        self._entrance.ask(session, loop, wait_s)
+        if self._entrance.queue:
+            self.census.begin(loop)
+
+    def bind(self) -> None:
+        self._bind(asyncio.get_running_loop())
+
+    def fork(self, session: Session, origin: Origin, wait_s: float | None = None) -> None:
+        """Opens a new session as `open` does, with the state that another one has then.
+
+        Args:
+            session: The new one.
+            origin: Where its state comes from: a session of this manager that executes nothing, and is given no call
+                until it is freed.
+            wait_s: As for `open`.
+        """
+        session.origin = origin
+        self.open(session, wait_s)
+
+    def warm(self) -> None:
+        """Starts what sessions will need, so that the first one need not wait for it."""
+        if self._nursery is not None:
+            self._bind(asyncio.get_running_loop())
+            self._nursery.warm()
+
+    def drain(self) -> None:
+        """Opens no further session; those that are open go on."""
+        self._entrance.close()
+
+    async def aclose(self) -> None:
+        """Closes every session and waits until their environments are closed, but not for one that hangs."""
+        if self._loop is not None and self._loop.is_closed():
+            self.bind()
+        self._entrance.shut += 1
+        try:
+            ending = Draining("the server is stopping")
+            for session in [*self._entrance.queue, *self._sessions.values()]:
+                session.end(ending)
+            if self._sessions:
+                self._emptied = self._emptied or asyncio.Event()
+                await self._wait_for(self._emptied)
+            if self._nursery is not None:
+                await self._nursery.aclose()
+        finally:
+            self.census.end()
+            self._entrance.shut -= 1
+            if not self._entrance.shut:
+                self._emptied = None
+
+    # What sessions tell their owner.
+
+    def made(self, session: Session, environment: Any, error: BaseException | None) -> None:
+        self._release_permit(session)
+        if error is not None:
+            if isinstance(error, NotForkable):
+                session.fail(error)
+            else:
+                session.fail(self._failure("could not create an environment", error))
+            return
+        try:
+            profile = self._checked_profile(environment)
+        except OpenEnvError as usage:
+            session.fail(usage)
+            return
+        except Exception as trouble:  # noqa: BLE001 - the edge to foreign code: a class that will not be looked at
+            made = f"made a {type(environment).__name__}, whose methods cannot be read"
+            session.fail(self._failure(made, trouble))
+            return
+        executor = session.executor
+        assert executor is not None
+        if isinstance(executor, ThreadExecutor) and profile.execution is not Execution.THREAD:
+            # Only the instance told what it is: it moves to where its class belongs.
+            try:
+                executor = self._adopt(profile, executor)
+            except RuntimeError as trouble:  # the machine has no thread left to give
+                session.fail(self._failure("could not create an environment", trouble))
+                return
+        session.live(executor, profile)
+
+    def closing(self, session: Session) -> None:
+        if self._sessions.get(session.id) is session:
+            self._entrance.slots.leave()
+            self._ending[session] = time.monotonic()
+            if self._watch is None:
+                self._watch_ending(self.limits.abandon_after_s)
+        else:
+            self._entrance.leave_queue(session)
+
+    def gone(self, session: Session) -> None:
+        if session.origin is not None:  # it was closed before its turn came
+            origin, session.origin = session.origin, None
+            origin.freed()
+        # By identity: one that never held a slot may bear the name of another.
+        if self._sessions.get(session.id) is session:
+            del self._sessions[session.id]
+            self._ending.pop(session, None)
+            self._unstick(session)
+            self._entrance.give_back(session)
+        self._entrance.admit_waiting()
+        if not self._sessions:
+            self._rest()
+
+    def overdue(self, session: Session) -> None:
+        self._ending.pop(session, None)
+        session.mark_stuck()
+        limit = self.limits.max_abandoned_threads
+        if self._abandoned < limit:
+            self._abandon(session)
+            return
+        self._stuck[session] = None
+        self._entrance.slots.add_stuck(1)
+        logger.error(
+            "session %s has ended and its call does not return: its slot stays taken, since %d such calls are left "
+            "behind already, as many as may be (max_abandoned_threads, OPENENV_MAX_ABANDONED_THREADS); --isolation "
+            "process stops such calls",
+            session.id,
+            self._abandoned,
+            extra=log_extra(session.id, session.episode),
+        )
+
+    def returned(self, session: Session) -> None:
+        self._abandoned -= 1
+        told = log_extra(session.id, session.episode)
+        logger.warning("session %s: the call that was left behind has returned", session.id, extra=told)
+        while self._stuck and self._abandoned < self.limits.max_abandoned_threads:
+            stuck = next(iter(self._stuck))
+            self._unstick(stuck)
+            self._abandon(stuck)
+        if not self._sessions:
+            self._rest()
+
+    def _abandon(self, session: Session) -> None:
+        """Leaves a call that does not return to itself, and gives the slot of its session away."""
+        self._abandoned += 1
+        self._release_permit(session)
+        if isinstance(session.executor, LoopExecutor) and session.executor.uses_helper and self._helpers is not None:
+            # It occupies one of a few helpers: the next environments get others.
+            self._helpers.shutdown(wait=False)
+            self._helpers = None
+        logger.error(
+            "session %s has ended and its call does not return: it is left behind, and the slot is free; it may "
+            "still have effects in this process (%d of at most %d such calls: max_abandoned_threads)",
+            session.id,
+            self._abandoned,
+            self.limits.max_abandoned_threads,
+            extra=log_extra(session.id, session.episode),
+        )
+        session.abandon()
+
+    def _unstick(self, session: Session) -> None:
+        if session in self._stuck:
+            del self._stuck[session]
+            self._entrance.slots.add_stuck(-1)
+
+    def _watch_ending(self, delay_s: float) -> None:
+        assert self._loop is not None
+        self._watch = self._loop.call_later(delay_s, self._look_at_ending)
+
+    def _look_at_ending(self) -> None:
+        """Gives up what has not returned in time."""
+        self._watch = None
+        latest = time.monotonic() - self.limits.abandon_after_s
+        for session in [session for session, since in self._ending.items() if since <= latest]:
+            self.overdue(session)
+        if self._ending:
+            self._watch_ending(max(0.0, next(iter(self._ending.values())) - latest))
+
+    def _release_permit(self, session: Session) -> None:
+        """The environment of a session is not being made any more, if it was."""
+        if session.making:
+            session.making = False
+            if self._making is not None:
+                self._making.leave()
+
+    def _bind(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._loop is loop:
+            return
+        if self._loop is not None and self._sessions and not self._loop.is_closed():
+            raise UsageError("this app has sessions on another event loop: use one loop, or make one app for each")
+        self._loop = loop
+        self._sweeper = self._emptied = self._watch = None
+        if self._ending:
+            self._watch_ending(self.limits.abandon_after_s)
+        if self._nursery is not None:
+            self._nursery.abandon()
+        if self._mailbox is None:
+            self._mailbox = Mailbox(loop)
+        else:
+            self._mailbox.move(loop)
+        for session in [*self._entrance.queue, *self._sessions.values()]:
+            self._take_over(session)
+        if self._sessions:
+            self.census.begin(loop)
+            if self.limits.idle_timeout_s is not None:
+                self._sweep(self.limits.idle_timeout_s)
+
+    def _take_over(self, session: Session) -> None:
+        """Goes on with a session of an event loop that has ended, if its environment did not run there."""
+        if not session.outlives_loop:
+            session.close()
+        elif session.state in _STARTED and isinstance(session.executor, ThreadExecutor | InlineExecutor):
+            session.gone = None
+        else:
+            ended = f"session {session.id}: the event loop that its environment ran on has ended"
+            session.end(SessionLost(f"{ended}: keep one for all requests (`with TestClient(app)`, in tests)"))
+
+    def _admit(self, session: Session) -> None:
+        """Starts a session whose slot was taken."""
+        self._sessions[session.id] = session
+        assert self._loop is not None
+        self.census.begin(self._loop)
+        if METER.on:
+            METER.observe(Phase.QUEUE, time.monotonic() - session.created_at)
+        if self.limits.idle_timeout_s is not None and self._sweeper is None:
+            self._sweep(self.limits.idle_timeout_s)
+        if self._making is None:
+            self._make(session)
+        else:
+            self._making.enter(functools.partial(self._make_later, session))
+
+    def _make_later(self, session: Session) -> None:
+        if self._sessions.get(session.id) is session:
+            self._make(session)
+        elif self._making is not None:  # it was closed while it waited
+            self._making.leave()
+
+    def _make(self, session: Session) -> None:
+        session.making = True
+        if session.origin is None:
+            self._start(session, self._profile)
+        else:
+            self._branch(session, session.origin)
+
+    def _branch(self, session: Session, origin: Origin) -> None:
+        """Has the state of a session copied for a new one, and that started."""
+        source, session.origin = origin.source, None
+
+        def saved(seed: Any, error: BaseException | None) -> None:
+            if error is None and self._sessions.get(session.id) is session:
+                session.copy_progress_of(source)
+                self._start(session, source.profile, seed)
+            else:
+                self._release_permit(session)
+                if isinstance(error, OpenEnvError):  # a session translates all others
+                    session.fail(error)
+                else:  # it was closed meanwhile
+                    seed.discard()
+            origin.freed()
+
+        source.save(saved)
+
+    def _start(self, session: Session, profile: EnvironmentProfile | None, seed: Snapshot | None = None) -> None:
+        execution = Execution.THREAD if profile is None else profile.execution
+        try:
+            executor = self._executor(execution, session, seed)
+        except RuntimeError as trouble:  # the machine has no thread left to give
+            self._release_permit(session)
+            session.fail(self._failure("could not create an environment", trouble))
+        else:
+            if isinstance(seed, CopiedSnapshot):
+                copy = seed.environment
+                session.start(executor, lambda: copy)
+            else:
+                session.start(executor, self.factory, None if isinstance(executor, ProcessExecutor) else seed)
+
+    def _failure(self, what: str, error: BaseException) -> FactoryFailed:
+        name = self.factory_name
+        failure = FactoryFailed(name, f"{name} {what}: {type(error).__name__}: {error_text(error)}")
+        failure.__cause__ = error
+        return failure
+
+    def _checked_profile(self, environment: object) -> EnvironmentProfile:
+        if isinstance(environment, RemoteEnvironment):
+            return environment.profile
+        cls = type(environment)
+        if not (callable(getattr(cls, "reset", None)) and callable(getattr(cls, "step", None))):
+            made = f"{self.factory_name} made a {cls.__name__}, which has no reset and step"
+            raise FactoryFailed(self.factory_name, made)
+        profile = profile_of(cls)
+        if self.limits.max_sessions > 1 and not profile.concurrent:
+            raise ConcurrencyConfigurationError(profile.name, self.limits.max_sessions)
+        if profile.execution is Execution.PROCESS:
+            raise UsageError(
+                f"{self.factory_name} made a {cls.__name__}, which wants a process of its own, and it is too late "
+                f"for that: declare what it makes (`-> {cls.__name__}`), or serve with --isolation process"
+            )
+        return profile
+
+    def _executor(self, execution: Execution, session: Session, seed: Snapshot | None) -> Executor:
+        if self._nursery is not None:
+            return ProcessExecutor(self._nursery, seed)
+        if execution is Execution.INLINE:
+            return InlineExecutor()
+        if execution is Execution.LOOP:
+            self._helper_threads()  # raises if the machine has no thread left to give
+            return LoopExecutor(self._mail(), self._helper_threads)
+        return ThreadExecutor(self._mail(), f"openenv-{session.id[:8]}")
+
+    def _adopt(self, profile: EnvironmentProfile, thread: ThreadExecutor) -> Executor:
+        if profile.execution is Execution.INLINE:
+            return InlineExecutor(thread.release())
+        self._helper_threads()
+        return LoopExecutor(self._mail(), self._helper_threads, thread.release())
+
+    def _mail(self) -> Mailbox:
+        assert self._mailbox is not None  # made by `_bind`, before anything is opened
+        return self._mailbox
+
+    def _helper_threads(self) -> ThreadPoolExecutor:
+        if self._helpers is None:
+            helpers = ThreadPoolExecutor(HELPER_THREADS, "openenv-helper", initializer=use_batch_scheduling)
+            helpers.submit(int)  # so that one thread is there, whatever the machine has to give later
+            self._helpers = helpers
+        return self._helpers
+
+    async def _wait_for(self, emptied: asyncio.Event) -> None:
+        try:
+            await asyncio.wait_for(emptied.wait(), CLOSE_S)
+        except TimeoutError:
+            names = f"{', '.join(self._sessions)!s:.2000}"
+            logger.error("environments of %d sessions do not end and are left to it: %s", len(self._sessions), names)
+
+    def _sweep(self, idle_timeout_s: float) -> None:
+        for session in admission.expired_sessions(self._sessions.values(), idle_timeout_s, time.monotonic()):
+            session.end(SessionLost(f"session {session.id} was idle for {idle_timeout_s:g} s (idle_timeout_s)"))
+        if self._sessions:
+            self._sweeper = asyncio.get_running_loop().call_later(
+                admission.sweep_period_s(idle_timeout_s), self._sweep, idle_timeout_s
+            )
+
+    def _rest(self) -> None:
+        """Without sessions, nothing of the manager is left on the loop or as a thread."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+        if self._helpers is not None:
+            self._helpers.shutdown(wait=False)
+            self._helpers = None
+        if not self._entrance.queue:
+            self.census.end()
+        if self._emptied is not None:
+            self._emptied.set()
+
+
+def _cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@asynccontextmanager
+async def opened_session(
+    manager: SessionManager, holder: int = 0, peer: str = "", wait_s: float | None = None
+) -> AsyncIterator[Session]:
+    """A session for the length of a block. Raises what refused it; closes it in any case.
+
+    Args:
+        manager: Where it is opened.
+        holder: Number of the API key it is for.
+        peer: The address of its client.
+        wait_s: Seconds that it may wait for a slot; None leaves that to the limits.
+    """
+    ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def opened(error: OpenEnvError | None) -> None:
+        settle(ready, None, error)
+
+    session = manager.create(opened)
+    session.holder, session.peer = holder, peer
+    try:
+        manager.open(session, wait_s)
+        await ready
+        yield session
+    finally:
+        session.close()
+
+
+async def close_session(session: Session) -> None:
+    """Closes a session and waits until nothing of it is left."""
+    session.close()
+    if session.state is not SessionState.GONE:
+        session.gone = session.gone or asyncio.Event()
+        await session.gone.wait()
+
+
+async def result_of(call: Callable[[Done], None]) -> Any:
+    """Awaits one call: `await result_of(partial(session.reset, arguments))`. Raises what the call failed with."""
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    call(lambda result, error: settle(future, result, error))
+    return await future
+
+
+def settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    """Tells a future what a callback has heard."""
+    if future.done() or future.get_loop().is_closed():  # whoever waited was cancelled, or is gone with its loop
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)

@@ -1,0 +1,479 @@
+"""The fork server: imports the environment once, forks session processes, watches them and ends them."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import gc
+import os
+import pickle
+import selectors
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import msgspec
+
+from . import linux, sandbox
+from .child import SessionProcess
+from .messages import ADOPT, END, EXITED, EXPECT, FAILED, FORK, MESSAGE_BYTES, TOO_MANY, UNFORKED, ForkServerPlan
+
+TAIL_BYTES = 4096
+_CHUNK = 64 * 1024
+# Of a stream without end, at one time: others wait too.
+_CHUNKS_AT_ONCE = 4
+
+
+class StderrTail:
+    """Reads a pipe and keeps its last bytes.
+
+    Args:
+        descriptor: The pipe's reading end, which becomes this object's.
+    """
+
+    def __init__(self, descriptor: int):
+        os.set_blocking(descriptor, False)
+        self.descriptor = descriptor
+        self.text = b""
+
+    def read(self) -> bool:
+        """Takes what there is, or a good part of it. False at the end of the stream."""
+        for _ in range(_CHUNKS_AT_ONCE):
+            try:
+                data = os.read(self.descriptor, _CHUNK)
+            except BlockingIOError:
+                return True
+            if not data:
+                return False
+            self.text = (self.text + data)[-TAIL_BYTES:]
+        return True
+
+    def close(self) -> None:
+        """Reads what is left, and closes the pipe."""
+        self.read()
+        os.close(self.descriptor)
+
+
+# Looking at the number of all threads of the machine is cheap; counting those of each session is not.
+GLANCE_S = 0.05
+COUNT_S = 5.0
+# The share of this process's time that counting may take.
+SHARE = 0.05
+
+
+class ProcessTree(NamedTuple):
+    """Parents, groups and numbers of threads of the processes there are."""
+
+    parents: dict[int, int]
+    groups: dict[int, int]
+    threads: dict[int, int]
+
+    def descendants(self, ancestors: Collection[int]) -> dict[int, list[int]]:
+        """Of each ancestor: itself, and all that descend from it."""
+        families: dict[int, list[int]] = {ancestor: [] for ancestor in ancestors}
+        of: dict[int, int | None] = {ancestor: ancestor for ancestor in ancestors}
+        for pid in self.parents:
+            path = []
+            at: int | None = pid
+            while at is not None and at not in of:
+                path.append(at)
+                of[at] = None  # until it is known; a circle cannot be, but processes come and go while we read
+                at = self.parents.get(at)
+            found = of.get(at) if at is not None else None
+            for each in path:
+                of[each] = found
+        for pid in self.parents:
+            owner = of.get(pid)
+            if owner is not None:
+                families[owner].append(pid)
+        return families
+
+
+def read_process_tree() -> ProcessTree:
+    """Reads /proc."""
+    census = ProcessTree({}, {}, {})
+    for name in os.listdir("/proc"):  # noqa: PTH208 - names are all that is wanted, thousands of them
+        if name.isdigit():
+            try:
+                text = Path(f"/proc/{name}/stat").read_bytes()
+            except OSError:  # gone
+                continue
+            fields = text[text.rfind(b")") + 2 :].split()
+            if len(fields) < 18:  # gone while it was read
+                continue
+            pid = int(name)
+            census.parents[pid] = int(fields[1])
+            census.groups[pid] = int(fields[2])
+            census.threads[pid] = int(fields[17])
+    return census
+
+
+class ProcessCounter:
+    """Finds the sessions that have started too many processes.
+
+    Args:
+        most: How many a session may have.
+    """
+
+    def __init__(self, most: int):
+        self._most = most
+        self._enough = 0  # threads of the machine with which no session can be over its limit
+        self._count_at = 0.0
+        self._not_before = 0.0
+
+    def over(self, sessions: Iterable[int]) -> list[int]:
+        """Those of the given processes that have more descendants and threads than they may."""
+        total, now = _threads_of_the_machine(), time.monotonic()
+        if now < self._not_before or (total < self._enough and now < self._count_at):
+            return []
+        leaders = list(sessions)
+        census = read_process_tree()
+        found, most = [], 0
+        for leader, family in census.descendants(leaders).items():
+            size = sum(census.threads.get(pid, 1) for pid in family)
+            most = max(most, size)
+            if size - 1 > self._most:  # without the process itself
+                found.append(leader)
+        self._not_before = now + (time.monotonic() - now) / SHARE
+        self._count_at = max(self._not_before, now + COUNT_S)
+        self._enough = total + max(self._most - most, 1) if total else 0
+        return found
+
+
+def _threads_of_the_machine() -> int:
+    try:
+        return int(Path("/proc/loadavg").read_bytes().split()[3].partition(b"/")[2])
+    except (OSError, IndexError, ValueError):  # some containers hide or replace it: then each session is counted
+        return 0
+
+
+# Between the request to end and the end, for what a process has to tidy up.
+GRACE_S = 0.2
+ORPHANS_S = 0.02
+# What a session's process takes to fork another one. Meanwhile no orphan is ended: the new one is one for a moment.
+EXPECT_S = 10.0
+# When the server is gone: what cannot be ended by then is not ours to end.
+LEAVE_S = 5.0
+
+
+class _Session:
+    """A process of a session: its number, what it said, when it is killed."""
+
+    __slots__ = ("id", "kill_at", "pid", "reason", "tail")
+
+    def __init__(self, session_id: int, pid: int, tail: StderrTail):
+        self.id = session_id
+        self.pid = pid
+        self.tail = tail
+        self.kill_at: float | None = None
+        self.reason = ""
+
+
+class _PendingSession:
+    """A process that another session's forks: the pipe of its stderr, and when it is given up."""
+
+    __slots__ = ("limit", "reading")
+
+    def __init__(self, reading: int):
+        self.reading = reading
+        self.limit = time.monotonic() + EXPECT_S
+
+
+class ForkServer:
+    """Forks, watches and ends.
+
+    Args:
+        control: The road to the server.
+        plan: What to fork.
+        factory: What makes environments.
+    """
+
+    def __init__(self, control: socket.socket, plan: ForkServerPlan, factory: Callable[[], Any]):
+        self._control = control
+        self._plan = plan
+        self._factory = factory
+        self._sessions: dict[int, _Session] = {}
+        self._pids: dict[int, _Session] = {}
+        self._expected: dict[int, _PendingSession] = {}
+        self._watch = ProcessCounter(plan.limits.children)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(control, selectors.EVENT_READ, self._hear)
+        self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._selector.register(self._woken, selectors.EVENT_READ, self._reap)
+        self._orphans_at: float | None = None
+        # What the environment's module started when it was imported is for all sessions.
+        self._helpers = set(_children())
+        self._leaving = False
+
+    def run(self) -> None:
+        """Serves until the server is gone, then ends everything."""
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, self._signalled)
+        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
+        while not self._leaving:
+            for key, _ in self._selector.select(self._patience()):
+                key.data()
+            self._look()
+        self._helpers.clear()
+        self._expected.clear()
+        limit = time.monotonic() + LEAVE_S
+        for session in self._sessions.values():
+            _kill_group(session.pid, signal.SIGKILL)
+        while time.monotonic() < limit and (self._pids or self._end_orphans()):
+            self._selector.select(ORPHANS_S)
+            self._reap()
+
+    def _signalled(self, number: int, _: Any) -> None:
+        if number == signal.SIGTERM:
+            self._leaving = True
+
+    def _patience(self) -> float | None:
+        if not self._pids and self._orphans_at is None:
+            return None
+        return ORPHANS_S if self._orphans_at is not None else GLANCE_S
+
+    def _look(self) -> None:
+        """What time brings about."""
+        if not self._pids and self._orphans_at is None:
+            return
+        now = time.monotonic()
+        for session in self._pids.values():
+            if session.kill_at is not None and session.kill_at <= now:
+                _kill_group(session.pid, signal.SIGKILL)
+                session.kill_at = now + GRACE_S
+        for session_id in [number for number, each in self._expected.items() if each.limit <= now]:
+            self._give_up(session_id)
+        for pid in self._watch.over(self._pids):
+            session = self._pids[pid]
+            session.reason = TOO_MANY
+            _kill_group(pid, signal.SIGKILL)
+        if self._orphans_at is not None and self._orphans_at <= now:
+            self._orphans_at = now + ORPHANS_S if self._end_orphans() else None
+
+    def _hear(self) -> None:
+        try:
+            message, descriptors, _, _ = socket.recv_fds(self._control, MESSAGE_BYTES, 1)
+        except ConnectionError:
+            message, descriptors = b"", []
+        if not message:
+            self._leaving = True
+            return
+        verb, session_id, *rest = msgspec.msgpack.decode(message)
+        if verb == FORK:
+            self._fork(session_id, descriptors)
+        elif verb == EXPECT:
+            self._expect(session_id, descriptors)
+        elif verb == ADOPT:
+            self._adopt(session_id, *rest)
+        elif verb == END and session_id in self._expected:
+            self._give_up(session_id)
+        elif verb == END and (session := self._sessions.get(session_id)) is not None:
+            self._end(session, *rest)
+
+    def _expect(self, session_id: int, descriptors: list[int]) -> None:
+        if descriptors:
+            self._expected[session_id] = _PendingSession(descriptors[0])
+        else:
+            self._tell([EXITED, session_id, None, b"no descriptor is left for its stderr", UNFORKED])
+
+    def _adopt(self, session_id: int, pid: int) -> None:
+        """Takes over a process that a session's has forked: of those that nobody else has, it says which one."""
+        if session_id not in self._expected:
+            return
+        if pid in self._pids or pid in self._helpers or pid not in _children():
+            self._give_up(session_id)
+        else:
+            self._keep(session_id, pid, self._expected.pop(session_id).reading)
+
+    def _give_up(self, session_id: int) -> None:
+        """A process that was expected does not come, or is gone already; if it comes, it is an orphan like others."""
+        tail = StderrTail(self._expected.pop(session_id).reading)
+        tail.close()
+        self._orphans_at = time.monotonic()
+        self._tell([EXITED, session_id, None, tail.text, UNFORKED])
+
+    def _end(self, session: _Session, grace_s: float) -> None:
+        if session.kill_at is None:
+            session.kill_at = time.monotonic() + grace_s
+            if grace_s:
+                _kill_group(session.pid, signal.SIGTERM)
+            else:
+                _kill_group(session.pid, signal.SIGKILL)
+
+    def _fork(self, session_id: int, descriptors: list[int]) -> None:
+        try:
+            if not descriptors:
+                raise OSError("no descriptor is left for its road")
+            descriptors += os.pipe()
+            if self._plan.sandbox == "none":
+                pid = os.fork()
+            else:
+                pid = sandbox.fork_inside(self._plan.kept, self._plan.limits.output_bytes)
+        except OSError as error:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            self._tell([EXITED, session_id, 1 << 8, str(error).encode(), UNFORKED])
+            return
+        road, reading, writing = descriptors
+        if pid == 0:
+            self._run_session(road, reading, writing)
+        os.close(writing)
+        os.close(road)
+        self._keep(session_id, pid, reading)
+
+    def _keep(self, session_id: int, pid: int, reading: int) -> None:
+        session = _Session(session_id, pid, StderrTail(reading))
+        self._sessions[session_id] = self._pids[pid] = session
+        self._selector.register(reading, selectors.EVENT_READ, lambda: self._listen(session))
+
+    def _run_session(self, road: int, reading: int, writing: int) -> None:
+        """In the new process: leaves everything of the parent behind, and serves one session."""
+        code = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGCHLD, signal.SIGTERM):
+                signal.signal(number, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            os.setsid()
+            if self._plan.sandbox == "none":
+                linux.adopt_orphans()
+                linux.die_with_parent()
+                if os.getppid() != _parent:
+                    os._exit(1)
+            os.dup2(writing, 2)
+            for descriptor in (reading, writing, self._woken, self._wake):
+                os.close(descriptor)
+            for session in self._sessions.values():
+                os.close(session.tail.descriptor)
+            for each in self._expected.values():
+                os.close(each.reading)
+            self._selector.close()
+            self._control.close()
+            connection = socket.socket(fileno=road)
+            connection.set_inheritable(False)
+            self._sessions.clear()
+            self._expected.clear()
+            self._pids.clear()
+            faulthandler.enable()  # what a crash says of itself
+            if (numpy_random := sys.modules.get("numpy.random")) is not None:
+                numpy_random.seed()  # older versions would draw the same numbers in all sessions
+            self._plan.limits.apply()
+            SessionProcess(connection, self._factory).run()
+            code = 0
+        except BaseException:  # noqa: BLE001 - whatever it is, this process must not go on as its parent
+            with contextlib.suppress(BaseException):
+                traceback.print_exc()
+        finally:
+            with contextlib.suppress(BaseException):
+                sys.stdout.flush()
+            os._exit(code)
+
+    def _listen(self, session: _Session) -> None:
+        # It may have been reaped since this was seen to be readable.
+        if session.id in self._sessions and not session.tail.read():
+            self._selector.unregister(session.tail.descriptor)
+
+    def _reap(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._woken, MESSAGE_BYTES)
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                # Looked at first and reaped after: while it is a zombie, its number names its group and no other.
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                if ended is None:
+                    return
+                session = self._pids.pop(ended.si_pid, None)
+                if session is not None:
+                    _kill_group(session.pid, signal.SIGKILL)
+                _, status = os.waitpid(ended.si_pid, 0)
+                if session is not None:
+                    self._gone(session, status)
+
+    def _gone(self, session: _Session, status: int) -> None:
+        del self._sessions[session.id]
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(session.tail.descriptor)
+        session.tail.close()
+        if self._plan.sandbox == "none":  # else its namespace has ended, and all with it
+            self._orphans_at = time.monotonic() + ORPHANS_S if self._end_orphans() else self._orphans_at
+        self._tell([EXITED, session.id, status, session.tail.text, session.reason])
+
+    def _end_orphans(self) -> bool:
+        """Kills what the processes of sessions that have ended left behind. Whether there was any, or may be."""
+        orphans = [pid for pid in _children() if pid not in self._pids and pid not in self._helpers]
+        if not self._leaving and (self._expected or (orphans and self._has_pending_message())):
+            return True
+        for pid in orphans:
+            with contextlib.suppress(OSError):
+                group = os.getpgid(pid)
+                if group != os.getpgrp():
+                    _kill_group(group, signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
+        return bool(orphans)
+
+    def _has_pending_message(self) -> bool:
+        """Whether the server has said more than was heard: perhaps that a process is to be expected."""
+        try:
+            return bool(self._control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+        except OSError:  # there is nothing, or nobody
+            return False
+
+    def _tell(self, message: list[Any]) -> None:
+        # The server may be gone, which the next look at the road will tell.
+        with contextlib.suppress(OSError):
+            self._control.send(msgspec.msgpack.encode(message))
+
+
+def _children() -> list[int]:
+    me = os.getpid()
+    try:
+        with open(f"/proc/self/task/{me}/children", "rb") as file:  # noqa: PTH123 - thousands of times
+            return [int(pid) for pid in file.read().split()]
+    except FileNotFoundError:
+        return [pid for pid, parent in read_process_tree().parents.items() if parent == me]
+
+
+def _kill_group(leader: int, number: int) -> None:
+    try:
+        os.killpg(leader, number)
+    except PermissionError:
+        pass
+    except ProcessLookupError:  # it was forked a moment ago, and leads no group yet
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(leader, number)
+
+
+_parent = os.getpid()
+
+
+def main(road: int, file: BinaryIO) -> None:
+    """Runs a warm parent.
+
+    Args:
+        road: Descriptor of the socket that leads to the server.
+        file: Its `Plan` and working directory, pickled.
+    """
+    control = socket.socket(fileno=road)
+    with file:
+        plan, cwd = pickle.load(file)  # noqa: S301 - the server's own
+    control.set_inheritable(False)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    linux.die_with_parent()  # while the import below may keep this process from hearing that the server is gone
+    linux.adopt_orphans()
+    try:
+        os.chdir(cwd)
+        factory = pickle.loads(plan.factory)  # noqa: S301
+    except BaseException:  # noqa: BLE001 - the environment's module is foreign code
+        with contextlib.suppress(OSError):
+            control.send(msgspec.msgpack.encode([FAILED, 0, traceback.format_exc()[-MESSAGE_BYTES // 4 :]]))
+        sys.exit(1)
+    linux.die_with_parent(signal.SIGTERM)
+    # What was imported is never freed: left out of collections, it stays shared between all processes.
+    gc.collect()
+    gc.freeze()
+    ForkServer(control, plan, factory).run()

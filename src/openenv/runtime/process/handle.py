@@ -1,0 +1,185 @@
+"""The server's end of the socket to one session's process."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from .messages import HEAD
+
+# Below what the allocator maps and unmaps each time.
+_CHUNK = 64 * 1024
+
+
+class ProcessExit(NamedTuple):
+    """How a process ended.
+
+    Attributes:
+        status: As `os.waitpid` gives it; None if nobody knows.
+        stderr: The end of what it said there.
+        reason: Why it was ended, in words; empty if it ended by itself.
+    """
+
+    status: int | None
+    stderr: str = ""
+    reason: str = ""
+
+    @property
+    def exit_code(self) -> int | None:
+        """The code it ended with, if it was not a signal that ended it."""
+        return None if self.status is None or self.status & 0x7F else self.status >> 8
+
+    @property
+    def signal(self) -> str | None:
+        """The name of the signal that ended it."""
+        if self.status is None or not self.status & 0x7F:
+            return None
+        try:
+            return signal.Signals(self.status & 0x7F).name
+        except ValueError:
+            return f"signal {self.status & 0x7F}"
+
+
+class ProcessListener(Protocol):
+    """Who hears what a process says."""
+
+    def heard(self, frame: bytes | bytearray) -> None:
+        """The contents of a frame."""
+
+    def ended(self, ending: ProcessExit) -> None:
+        """The process has ended, or will never have been. The last that is heard."""
+
+
+class ProcessHandle:
+    """A process that is there, or will be as soon as the warm parent has forked it: requests wait in the socket.
+
+    Args:
+        ward_id: Its name between server and warm parent.
+        road: A connected, non-blocking stream socket.
+        most: Bytes of the largest frame that is read.
+        end: Asks the warm parent to end the process, given the grace in seconds.
+    """
+
+    __slots__ = ("_end", "_loop", "_most", "_open", "_partial", "_unsent", "id", "owner", "reason", "road")
+
+    def __init__(self, ward_id: int, road: socket.socket, most: int, end: Callable[[ProcessHandle, float], None]):
+        self.id = ward_id
+        self.owner: ProcessListener | None = None
+        self.reason = ""
+        self.road = road
+        self._most = most
+        self._end = end
+        self._loop = asyncio.get_running_loop()
+        self._open = True
+        self._partial = bytearray()
+        self._unsent = memoryview(b"")
+        self._loop.add_reader(road, self._readable)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it may still be spoken to."""
+        return self._open
+
+    def send(self, frame: bytes) -> None:
+        """Sends a request; at once if there is room in the socket, which there nearly always is."""
+        if not self._open:
+            return
+        try:
+            sent = self.road.send(frame)
+        except BlockingIOError:
+            sent = 0
+        except OSError:  # it has ended, which the warm parent will tell
+            return
+        if sent < len(frame):
+            self._unsent = memoryview(frame)[sent:]
+            self._loop.add_writer(self.road, self._writable)
+
+    def pass_on(self, descriptors: list[int]) -> None:
+        """Sends copies of descriptors, to a process that waits for them. Raises `OSError`."""
+        socket.send_fds(self.road, [b"\0"], descriptors)
+
+    def end(self, reason: str, grace_s: float) -> None:
+        """Ends the process, and tells its owner when it is gone."""
+        if not self.reason:
+            self.reason = reason
+        self._end(self, grace_s)
+
+    def close(self) -> None:
+        """Closes the road: a process that waits for a request ends."""
+        if self._open:
+            self._open = False
+            if not self._loop.is_closed():
+                self._loop.remove_reader(self.road)
+                self._loop.remove_writer(self.road)
+            self.road.close()
+            self._unsent = memoryview(b"")
+            self._partial = bytearray()
+
+    def gone(self, ending: ProcessExit) -> None:
+        """The warm parent says that the process has ended."""
+        while self._open and self._readable():  # what it said before
+            pass
+        self.close()
+        owner, self.owner = self.owner, None
+        if owner is not None:
+            owner.ended(ending._replace(reason=self.reason or ending.reason))
+
+    def _writable(self) -> None:
+        try:
+            self._unsent = self._unsent[self.road.send(self._unsent) :]
+        except BlockingIOError:
+            return
+        except OSError:
+            self._unsent = memoryview(b"")
+        if not self._unsent:
+            self._loop.remove_writer(self.road)
+
+    def _readable(self) -> bool:
+        """Takes a part of what there is to read; False if there is nothing."""
+        try:
+            data = self.road.recv(_CHUNK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            self.close()
+            self._end(self, 0.0)
+            return False
+        if not self._partial and len(data) >= HEAD.size and len(data) == HEAD.size + HEAD.unpack_from(data)[0]:
+            self._deliver(data[HEAD.size :])
+        else:
+            self._partial += data
+            self._assemble()
+        return True
+
+    def _assemble(self) -> None:
+        """Makes a frame of what came in parts."""
+        have = len(self._partial)
+        if have < HEAD.size:
+            return
+        (length,) = HEAD.unpack_from(self._partial)
+        if length > self._most:
+            self._break(
+                f"its reply of {length} bytes is over the limit of {self._most} (process_output_mb, "
+                "OPENENV_PROCESS_OUTPUT_MB)"
+            )
+        elif have > HEAD.size + length:
+            self._break("it said more than it was asked for")
+        elif have == HEAD.size + length:
+            frame, self._partial = self._partial, bytearray()
+            self._deliver(frame[HEAD.size :])
+
+    def _deliver(self, frame: bytes | bytearray) -> None:
+        if self.owner is None:
+            self._break("it said more than it was asked for")
+        else:
+            self.owner.heard(frame)
+
+    def _break(self, reason: str) -> None:
+        """The process does not keep to what was agreed: nothing more is read from it."""
+        self.close()
+        self.end(reason, 0.0)

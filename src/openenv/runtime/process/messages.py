@@ -1,0 +1,284 @@
+"""Messages between the server, the fork server and session processes, and how each is encoded."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import io
+import pickle
+import struct
+import sys
+from collections.abc import Callable
+from enum import IntEnum
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from ...errors import (
+    EnvironmentFailed,
+    InvalidAction,
+    InvalidArgument,
+    OpenEnvError,
+    ResetRequired,
+    UsageError,
+    from_wire,
+)
+from ...protocol.codecs import codec_of
+from ...protocol.encoding import encode_outcome, encode_state_fields
+from ..executor import error_text
+from .sandbox import ProcessLimits
+
+# From the server: fork a process, whose road comes with the message; end one.
+FORK, END = "fork", "end"
+# A session's process is about to fork another one, whose stderr comes with the message; this is its number.
+EXPECT, ADOPT = "expect", "adopt"
+# To the server: one has ended; none can be made, since the environment's module fails.
+EXITED, FAILED = "exited", "failed"
+# Why one has ended, where the warm parent knows.
+TOO_MANY, UNFORKED = "too many", "unforked"
+MESSAGE_BYTES = 64 * 1024
+
+
+class ForkServerPlan(NamedTuple):
+    """What a warm parent is to make.
+
+    Attributes:
+        factory: What makes environments, pickled by reference.
+        limits: Of each process.
+        sandbox: Whether this process runs in one.
+        kept: Folders that a sandboxed process sees in its own /tmp.
+    """
+
+    factory: bytes
+    limits: ProcessLimits
+    sandbox: Literal["none", "bwrap"]
+    kept: list[str]
+
+
+def pickle_by_reference(factory: Callable[[], Any]) -> bytes:
+    """Pickles a factory by reference.
+
+    Args:
+        factory: A class or a function of a module, or a partial of one.
+
+    Raises:
+        UsageError: Another process could not find it; the message says what to change.
+    """
+    made_by: Any = factory
+    while isinstance(made_by, functools.partial):
+        made_by = made_by.func
+    if "__reference__" not in getattr(made_by, "__dict__", ()):
+        _check(made_by)
+    try:
+        return dumps(factory)
+    except Exception as error:
+        raise UsageError(
+            f"{_name(made_by)} cannot be sent to another process, which process isolation has to do: {error}"
+        ) from error
+
+
+def dumps(value: Any) -> bytes:
+    """Pickles what a session process is told.
+
+    A class that is made at run time says by `__reference__ = (function, *arguments)` how another process gets it.
+    """
+    if "__reference__" in type(value).__dict__:
+        return _dumps_with_references(value)
+    try:
+        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return _dumps_with_references(value)
+
+
+def _dumps_with_references(value: Any) -> bytes:
+    target = io.BytesIO()
+    _Pickler(target, pickle.HIGHEST_PROTOCOL).dump(value)
+    return target.getvalue()
+
+
+class _Pickler(pickle.Pickler):
+    def reducer_override(self, value: Any) -> Any:
+        reference = vars(value).get("__reference__") if isinstance(value, type) else None
+        return NotImplemented if reference is None else (reference[0], tuple(reference[1:]))
+
+
+def _check(made_by: Any) -> None:
+    name = _name(made_by)
+    if not (isinstance(made_by, type) or inspect.isfunction(made_by)):
+        raise UsageError(
+            f"process isolation needs a class or a function of a module, or a partial of one, to make environments; "
+            f"this is a {type(made_by).__name__}"
+        )
+    if made_by.__module__ == "__main__":
+        raise UsageError(
+            f"{name} is defined in the script that was started, where no other process finds it: move it to a module "
+            "and import it from there, or serve without process isolation"
+        )
+    found: Any = sys.modules.get(made_by.__module__)
+    for part in made_by.__qualname__.split("."):
+        found = getattr(found, part, None)
+    if found is not made_by:
+        raise UsageError(
+            f"{name} cannot be found by its name in module {made_by.__module__}, which another process has to do: "
+            "define it at the top of the module, or serve without process isolation"
+        )
+
+
+def _name(made_by: Any) -> str:
+    return str(getattr(made_by, "__qualname__", type(made_by).__name__))
+
+
+HEAD = struct.Struct("<I")
+_MOST_TEXT = 16 * 1024
+_codec = codec_of("openenv.v2.msgpack")
+
+
+class Verb(IntEnum):
+    """What is asked of the process."""
+
+    MAKE = 0
+    RESET = 1
+    STEP = 2
+    STEP_WITH = 3
+    STATE = 4
+    CALL = 5
+    CLOSE = 6
+    SAVE = 7
+    LOAD = 8
+    FORK = 9
+
+
+class MadeEnvironment(Struct):
+    """What the process tells of the environment that it made.
+
+    Attributes:
+        name: Its class's name.
+        closes: Whether its `close` does anything.
+        seedable: Whether its `reset` takes a seed.
+        forks: Whether a copy of its process has a copy of it; else its state is sent.
+    """
+
+    name: str
+    closes: bool
+    seedable: bool
+    forks: bool = False
+
+
+class _Reply(Struct):
+    ok: bool = False
+    observation: dict[str, Any] | None = None
+    reward: bool | int | float | None = None
+    done: bool = False
+    state: Any = None
+    made: MadeEnvironment | None = None
+    value: Any = None
+    error: dict[str, Any] | None = None
+    kind: str = ""
+    text: str = ""
+    trace: str = ""
+
+
+class RemoteError(Exception):
+    """What an environment raised in another process; a subclass has the name of what was raised there."""
+
+
+def encode_request(verb: int, argument: Any) -> bytes:
+    """A frame for the process.
+
+    Raises:
+        UsageError: The argument cannot be sent to another process.
+    """
+    try:
+        pickled = dumps(argument)
+    except Exception as error:
+        raise UsageError(f"{type(argument).__name__} cannot be sent to the session's process: {error}") from error
+    return b"%b%c%b" % (HEAD.pack(len(pickled) + 1), verb, pickled)
+
+
+def decode_request(frame: bytes | bytearray | memoryview) -> tuple[int, Any]:
+    """In the process: verb and argument."""
+    return frame[0], pickle.loads(memoryview(frame)[1:])  # noqa: S301 - the server is who it trusts
+
+
+def encode_reply(verb: int, result: Any) -> bytes:
+    """In the process: the contents of a reply.
+
+    Raises:
+        StepFailed, ValueError: The result cannot be sent.
+    """
+    if verb in {Verb.RESET, Verb.STEP, Verb.STEP_WITH}:
+        return _codec.reply(None, encode_outcome(result, _codec))
+    if verb == Verb.STATE:
+        return _codec.reply(None, encode_state_fields(result, _codec))
+    if verb == Verb.MAKE:
+        return msgspec.msgpack.encode({"ok": True, "made": result})
+    return _codec.encode({"ok": True, "value": result})
+
+
+def encode_error(error: BaseException, trace: str = "") -> bytes:
+    """In the process: what was raised."""
+    facts = None
+    if isinstance(error, OpenEnvError):
+        facts = {**error.data, **error.facts()}
+    said = {
+        "ok": False,
+        "kind": type(error).__name__,
+        "text": error_text(error)[:_MOST_TEXT],
+        "trace": trace[-_MOST_TEXT:],
+    }
+    try:
+        return _codec.encode({**said, "error": facts})
+    except ValueError:
+        return _codec.encode({name: _clean(text) for name, text in said.items()})
+
+
+def decode(frame: bytes | bytearray) -> tuple[Any, BaseException | None]:
+    """What a reply says: a result or an error.
+
+    Returns:
+        The fields of an observation or state, `MadeEnvironment`, or a plain value.
+
+    Raises:
+        ValueError: It is no reply.
+    """
+    try:
+        reply = _decode(frame)
+    except (ValueError, TypeError, RecursionError, OverflowError, MemoryError) as error:
+        raise ValueError(f"a reply that cannot be read: {error}") from None
+    if not reply.ok:
+        return None, _error_of(reply)
+    if reply.observation is not None:
+        fields = reply.observation
+        fields["reward"], fields["done"] = reply.reward, reply.done
+        return fields, None
+    if reply.made is not None:
+        return reply.made, None
+    return reply.state if reply.state is not None else reply.value, None
+
+
+def _error_of(reply: _Reply) -> BaseException:
+    error: BaseException | None = None
+    if reply.error is not None:
+        known = from_wire(reply.error)
+        if isinstance(known, (EnvironmentFailed, InvalidAction, InvalidArgument, ResetRequired)):
+            error = known
+    if error is None:
+        kind = reply.kind if reply.kind.isidentifier() and len(reply.kind) < 100 else "Exception"
+        error = _class(kind)(reply.text or kind)
+    if reply.trace:
+        error.add_note(reply.trace)
+    return error
+
+
+@lru_cache(maxsize=256)
+def _class(name: str) -> type[RemoteError]:
+    return type(name, (RemoteError,), {})
+
+
+def _clean(value: Any) -> Any:
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+
+
+_decode = _codec.decoder(_Reply)

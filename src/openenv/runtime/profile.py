@@ -1,0 +1,183 @@
+"""What is constant for one environment class, read once and not on every step."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, get_type_hints
+from weakref import WeakKeyDictionary
+
+from .._introspection import accepted_arguments
+from ..environment import Environment, reseed
+from ..errors import UsageError
+from ..telemetry.logs import warn_once
+from .executor import Operation, error_text
+
+logger = logging.getLogger("openenv.execution")
+
+
+class Execution(StrEnum):
+    """Where an environment's code runs."""
+
+    INLINE = "inline"
+    """Synchronous code on the event loop; the class says that its steps take microseconds."""
+    LOOP = "loop"
+    """Asynchronous code on the event loop."""
+    THREAD = "thread"
+    """Synchronous code on a thread that belongs to the session."""
+    PROCESS = "process"
+    """Either kind in a process that belongs to the session."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentProfile:
+    """How to call one environment class.
+
+    Attributes:
+        name: The class's name, for messages.
+        execution: Where its code runs.
+        reset: Calls its `reset` with a dict of keyword arguments, which it filters.
+        step: Calls its `step` with an action alone.
+        step_with: Calls its `step` with `(action, keyword arguments)`, which it filters.
+        state: Reads its `state`.
+        concurrent: Whether several instances may live in one process.
+        seedable: Whether its `reset` takes a seed.
+    """
+
+    name: str
+    execution: Execution
+    reset: Operation
+    step: Operation
+    step_with: Operation
+    state: Operation
+    concurrent: bool
+    seedable: bool
+
+
+_profiles: WeakKeyDictionary[type[object], EnvironmentProfile] = WeakKeyDictionary()
+
+
+def profile_of(cls: type[object]) -> EnvironmentProfile:
+    """The profile of a class.
+
+    Raises:
+        UsageError: It has no `reset` or no `step`, or its `execution` is none of those known.
+    """
+    if cls not in _profiles:
+        _profiles[cls] = _read(cls)
+    return _profiles[cls]
+
+
+def _read(cls: type[object]) -> EnvironmentProfile:
+    asynchronous = {name: _overrides(cls, name) for name in ("reset_async", "step_async")}
+    reset = "reset_async" if asynchronous["reset_async"] else "reset"
+    step = "step_async" if asynchronous["step_async"] else "step"
+    for method in (reset, step):
+        if not callable(getattr(cls, method, None)):
+            raise UsageError(f"{cls.__name__} is no environment: it has no {method}() that could be called")
+    return EnvironmentProfile(
+        name=cls.__name__,
+        execution=_execution(cls, asynchronous.values()),
+        reset=_with_accepted(cls, reset),
+        step=_calling(step),
+        step_with=_step_with(cls, step),
+        state=_read_state,
+        concurrent=bool(getattr(cls, "SUPPORTS_CONCURRENT_SESSIONS", False)),
+        seedable=accepted_arguments(getattr(cls, reset), positional=1).takes("seed"),
+    )
+
+
+def class_of(factory: Callable[[], Any]) -> type[object] | None:
+    """The class a factory will make, if that can be told without calling it."""
+    while isinstance(factory, functools.partial):
+        factory = factory.func
+    if isinstance(factory, type):
+        return factory
+    returned = getattr(factory, "__annotations__", {}).get("return")
+    if isinstance(returned, str):
+        returned = _meant(factory)
+    # An abstract or general annotation (`-> Environment`) says nothing about how the instance runs.
+    if isinstance(returned, type) and issubclass(returned, Environment) and not inspect.isabstract(returned):
+        return returned
+    return None
+
+
+def _meant(factory: Callable[[], Any]) -> Any:
+    """What an annotation stands for that is text, as all are under `from __future__ import annotations`."""
+    try:
+        return get_type_hints(factory).get("return")
+    except Exception as error:  # noqa: BLE001 - any text may stand there, and names that only a type checker has
+        warn_once(
+            logger,
+            "the return annotation of the factory %s cannot be read (%s): the first environment that it makes "
+            "decides where they run; import what it names at run time",
+            getattr(factory, "__qualname__", repr(factory)),
+            error_text(error),
+        )
+        return None
+
+
+def is_asynchronous(cls: type[object]) -> bool:
+    """Whether a class's calls belong on an event loop."""
+    return _overrides(cls, "reset_async") and _overrides(cls, "step_async")
+
+
+def _overrides(cls: type[Any], name: str) -> bool:
+    method = getattr(cls, name, None)
+    # A base class may offer the asynchronous form of whatever its subclasses write synchronously.
+    return method not in (None, getattr(Environment, name)) and not getattr(method, "follows_sync", False)
+
+
+def _execution(cls: type[Any], asynchronous: Collection[bool]) -> Execution:
+    declared = getattr(cls, "execution", None)
+    if declared not in (None, Execution.INLINE, Execution.THREAD, Execution.PROCESS):
+        raise UsageError(
+            f"{cls.__name__}.execution is {declared!r}: it must be 'inline' (steps of microseconds, on the event "
+            "loop), 'thread', 'process', or None to have it chosen"
+        )
+    if declared == Execution.PROCESS:
+        return Execution.PROCESS
+    if declared == Execution.INLINE:
+        return Execution.LOOP if any(asynchronous) else Execution.INLINE
+    # One asynchronous method alone stays on the thread: its synchronous sibling may block.
+    return Execution.LOOP if all(asynchronous) and declared is None else Execution.THREAD
+
+
+def _with_accepted(cls: type[Any], method: str) -> Operation:
+    takes = accepted_arguments(getattr(cls, method), positional=1)  # self
+    seeded = issubclass(cls, Environment) and takes.takes("seed")
+
+    def call(environment: Any, arguments: dict[str, Any]) -> Any:
+        if seeded and arguments.get("seed") is not None:
+            reseed(environment, arguments["seed"])
+        return getattr(environment, method)(**takes.of(arguments))
+
+    return call
+
+
+def _calling(method: str) -> Operation:
+    # Written out: attrgetter and partials cost more than the two plain functions.
+    if method == "step":
+        return lambda environment, action: environment.step(action)
+    return lambda environment, action: environment.step_async(action)
+
+
+def _step_with(cls: type[Any], method: str) -> Operation:
+    takes = accepted_arguments(getattr(cls, method), positional=2)  # self and the action
+
+    def call(environment: Any, argument: tuple[Any, dict[str, Any]]) -> Any:
+        action, arguments = argument
+        return getattr(environment, method)(action, **takes.of(arguments))
+
+    return call
+
+
+def _read_state(environment: Any, _: None) -> Any:
+    state = environment.state
+    if inspect.ismethod(state):
+        state = state()
+    return {} if state is None else state  # an environment that keeps none

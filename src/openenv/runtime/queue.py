@@ -1,0 +1,246 @@
+"""Sessions that wait for a slot: one queue for each API key, first come first served."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from asyncio import TimerHandle
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from ..errors import Draining, QueueTimeout, ServerFull
+from .admission import AdmissionCounts, Decision, Limits, LocalSlots, SlotOutcome, Slots, Turnover, decide, max_wait_s
+from .session import Session
+
+
+class QueuedSession(NamedTuple):
+    """One that waits.
+
+    Attributes:
+        session: What it asked for.
+        since_ns: When it came; monotonic nanoseconds, which all processes of a machine share.
+        timer: Ends its waiting.
+    """
+
+    session: Session
+    since_ns: int
+    timer: TimerHandle
+
+
+class WaitQueue:
+    """One line for each API key; whoever came first of all lines is next.
+
+    A line whose key has as many sessions as it may steps aside: it waits for sessions of its own, and keeps nobody
+    else from a slot. It is in the order again when it is called back.
+    """
+
+    def __init__(self) -> None:
+        self._lines: dict[int, dict[str, QueuedSession]] = {}
+        self._aside: set[int] = set()
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[Session]:
+        for line in self._lines.values():
+            for newcomer in line.values():
+                yield newcomer.session
+
+    @property
+    def aside(self) -> int:
+        """How many stand aside."""
+        return sum(len(self._lines[holder]) for holder in self._aside)
+
+    @property
+    def first(self) -> QueuedSession | None:
+        """Who is next."""
+        heads = [
+            next(iter(line.values())) for holder, line in self._lines.items() if line and holder not in self._aside
+        ]
+        return min(heads, key=lambda newcomer: newcomer.since_ns, default=None)
+
+    def find(self, session_id: str) -> Session | None:
+        for line in self._lines.values():
+            if session_id in line:
+                return line[session_id].session
+        return None
+
+    def has_line(self, holder: int) -> bool:
+        """Whether anybody of that key waits."""
+        return holder in self._lines
+
+    def is_aside(self, holder: int) -> bool:
+        """Whether they wait for sessions of their own key to end."""
+        return holder in self._aside
+
+    def add(self, newcomer: QueuedSession) -> None:
+        session = newcomer.session
+        self._lines.setdefault(session.holder, {})[session.id] = newcomer
+        self._length += 1
+
+    def remove(self, session: Session) -> bool:
+        """Takes one out, wherever it stands. False: it does not wait."""
+        line = self._lines.get(session.holder)
+        newcomer = None if line is None else line.get(session.id)
+        if line is None or newcomer is None or newcomer.session is not session:
+            return False
+        newcomer.timer.cancel()
+        del line[session.id]
+        self._length -= 1
+        if not line:
+            del self._lines[session.holder]
+            self._aside.discard(session.holder)
+        return True
+
+    def defer_key(self, holder: int) -> None:
+        """A key has as many sessions as it may."""
+        self._aside.add(holder)
+
+    def restore_keys(self) -> None:
+        """Whoever stood aside is in the order again."""
+        self._aside.clear()
+
+
+class AdmissionQueue:
+    """Lets newcomers in as slots come free, first come first served.
+
+    Args:
+        limits: How many, and how long they wait.
+        admit: Starts a session whose slot was taken.
+
+    Attributes:
+        slots: What there is to be had.
+        queue: Who waits here.
+        shut: How many have asked that nobody be let in any more.
+    """
+
+    def __init__(self, limits: Limits, admit: Callable[[Session], None]):
+        self.slots: Slots = LocalSlots(limits.max_sessions, limits.max_sessions_per_key)
+        self.queue = WaitQueue()
+        self.shut = 0
+        self._limits = limits
+        self._admit = admit
+        self._turnover = Turnover()
+        self._admitting = False
+
+    def share(self, slots: Slots) -> None:
+        """Takes slots that other processes have a part in."""
+        self.slots = slots
+        slots.on_free = self.admit_waiting
+
+    def close(self) -> None:
+        """Lets nobody in any more; those who wait are told."""
+        self.shut += 1
+        for session in list(self.queue):
+            session.fail(_stopping())
+
+    def ask(self, session: Session, loop: asyncio.AbstractEventLoop, wait_s: float | None) -> None:
+        """Admits a newcomer, has it wait for so many seconds at most, or sends it away."""
+        if self.shut:
+            session.fail(_stopping())
+            return
+        since_ns = time.monotonic_ns()
+        room = self._room(session, since_ns)
+        self.slots.note_request()
+        if room is _TAKEN:
+            self._admit(session)
+            return
+        slots, queue, limits = self.slots, self.queue, self._limits
+        held = slots.held if room is _NONE else limits.max_sessions  # free slots are none of its key's business
+        closing = slots.leaving - slots.stuck  # for a slot that is stuck, nobody waits unless told to
+        decision = decide(AdmissionCounts(held, closing, slots.waiting, len(queue)), limits, wait_s)
+        if decision is Decision.WAIT:
+            timer = loop.call_later(max_wait_s(limits, wait_s), self._give_up, session, wait_s)
+            queue.add(QueuedSession(session, since_ns, timer))
+            self.admit_waiting()
+        else:
+            session.fail(self._full(room, decision is Decision.CROWDED))
+
+    def admit_waiting(self) -> None:
+        """Gives free slots to those who wait."""
+        # A loop and not a recursion: one that is admitted may fail, and be gone, before `_admit` returns.
+        if self._admitting or self.shut or not self.queue:
+            return
+        self._admitting = True
+        queue, slots = self.queue, self.slots
+        try:
+            again = True
+            while again:
+                aside = queue.aside
+                queue.restore_keys()
+                while (newcomer := queue.first) is not None:
+                    room = slots.take(newcomer.since_ns, newcomer.session.holder)
+                    if room is _TAKEN:
+                        queue.remove(newcomer.session)
+                        self._admit(newcomer.session)
+                    elif room is _NONE_FOR_KEY:
+                        queue.defer_key(newcomer.session.holder)
+                    else:
+                        break
+                # What came free after it was looked for, and before it was said who waits, was nobody told of.
+                again = self._tell() or queue.aside > aside
+        finally:
+            self._admitting = False
+
+    def leave_queue(self, session: Session) -> bool:
+        """A newcomer waits no longer. False: it did not."""
+        left = self.queue.remove(session)
+        if left and not self._admitting and self._tell():
+            self.admit_waiting()
+        return left
+
+    def give_back(self, session: Session) -> None:
+        """The slot of a session is free."""
+        self.slots.give(session.holder)
+        self._turnover.freed(time.monotonic())
+
+    def _room(self, session: Session, since_ns: int) -> SlotOutcome:
+        """Takes a slot for one that has just come, after all that wait here already."""
+        if self.queue:
+            if self.queue.is_aside(session.holder):
+                return _NONE_FOR_KEY
+            if self.queue.first is not None:
+                return _NONE
+        return self.slots.take(since_ns, session.holder)
+
+    def _tell(self) -> bool:
+        """Tells the slots who waits. True: there is one for the first of them."""
+        first, aside = self.queue.first, self.queue.aside
+        return self.slots.expect(len(self.queue) - aside, 0 if first is None else first.since_ns, aside)
+
+    def _give_up(self, session: Session, wait_s: float | None) -> None:
+        room = _NONE_FOR_KEY if self.queue.is_aside(session.holder) else _NONE
+        if self.leave_queue(session):
+            waited, by = max_wait_s(self._limits, wait_s), "queue_timeout_s" if wait_s is None else "wait_s"
+            full = self._full(room, crowded=False)
+            reason = f"no session slot came free within {waited:g} s ({by}): {full.message}"
+            session.fail(
+                QueueTimeout(full.active_sessions, full.max_sessions, reason, retry_after_s=full.retry_after_s)
+            )
+
+    def _full(self, room: SlotOutcome, crowded: bool) -> ServerFull:
+        """Why there is no session, and when there may be one."""
+        limits, message = self._limits, None
+        held, most = self.slots.held, limits.max_sessions
+        if crowded:
+            wait = f"{limits.queue_limit} new sessions wait for a slot (queue_limit, OPENENV_QUEUE_LIMIT)"
+            message = f"the server is full, and as many as may, {wait}: retry later or raise it"
+        elif room is _NONE_FOR_KEY and limits.max_sessions_per_key is not None:
+            held = most = limits.max_sessions_per_key
+            setting = "max_sessions_per_key, OPENENV_MAX_SESSIONS_PER_KEY"
+            message = f"{most} sessions of this API key are open, the limit ({setting}): close one or retry later"
+        elif self.slots.stuck:
+            stuck = f"{self.slots.stuck} of them by calls that do not return"
+            setting = "max_abandoned_threads, OPENENV_MAX_ABANDONED_THREADS"
+            message = f"all {most} session slots are taken, {stuck} ({setting}): retry later or start the server anew"
+        retry_after_s = self._turnover.retry_after_s(time.monotonic(), len(self.queue))
+        return ServerFull(held, most, message, retry_after_s=retry_after_s)
+
+
+def _stopping() -> Draining:
+    return Draining("the server is stopping: connect to another one")
+
+
+# Looking a member up on its Enum class costs more than the rest.
+_TAKEN, _NONE, _NONE_FOR_KEY = SlotOutcome.TAKEN, SlotOutcome.NONE, SlotOutcome.NONE_FOR_KEY

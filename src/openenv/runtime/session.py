@@ -1,0 +1,531 @@
+"""One session: the record of one environment in use, its state and its calls."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, NamedTuple, Protocol
+
+from ..errors import (
+    EnvironmentFailed,
+    InvalidAction,
+    InvalidArgument,
+    OpenEnvError,
+    ResetRequired,
+    SessionLost,
+    StepFailed,
+)
+from ..telemetry.logs import log_extra
+from ..telemetry.metrics import METER, Gauge, Phase
+from .admission import ConcurrencyGate
+from .executor import Done, Executor, Operation, Snapshot, error_text, load, save
+from .profile import EnvironmentProfile
+
+
+class LastSeen:
+    """When something was last heard of a client; its sessions share it.
+
+    Attributes:
+        heard_at: Monotonic seconds.
+    """
+
+    __slots__ = ("heard_at",)
+
+    def __init__(self) -> None:
+        self.heard_at = time.monotonic()
+
+
+logger = logging.getLogger("openenv.sessions")
+
+
+class SessionState(Enum):
+    """The life of a session, in this order; DETACHED lies between LIVE and LIVE."""
+
+    STARTING = "starting"
+    LIVE = "live"
+    EXECUTING = "executing"
+    DETACHED = "detached"
+    CLOSING = "closing"
+    GONE = "gone"
+
+
+# Looking a member up on its Enum class costs more than the rest of a transition.
+_STARTING, _LIVE, _EXECUTING = SessionState.STARTING, SessionState.LIVE, SessionState.EXECUTING
+_DETACHED, _CLOSING, _GONE = SessionState.DETACHED, SessionState.CLOSING, SessionState.GONE
+_RESET, _STEP = Phase.RESET, Phase.STEP
+
+# What an environment may raise of our own: it stays what it is.
+_TOLD = (EnvironmentFailed, InvalidAction, InvalidArgument, ResetRequired)
+
+OnOpened = Callable[[OpenEnvError | None], None]
+"""Hears that a session is LIVE, or why there is none."""
+
+OnLost = Callable[[OpenEnvError], None]
+"""Hears why a session was ended by somebody other than its user."""
+
+
+class Origin(NamedTuple):
+    """Where a session that is forked comes from.
+
+    Attributes:
+        source: The session whose state it begins with.
+        freed: To be called once, when that may go on.
+    """
+
+    source: Session
+    freed: Callable[[], None]
+
+
+class SessionOwner(Protocol):
+    """Who keeps the books about sessions.
+
+    Attributes:
+        gate: Lets so many calls execute at a time; None lets all.
+    """
+
+    gate: ConcurrencyGate | None
+
+    def bind(self) -> None:
+        """Has the running event loop drive the sessions, if the one that did has ended.
+
+        Raises:
+            UsageError: Another event loop drives them.
+        """
+
+    def made(self, session: Session, environment: Any, error: BaseException | None) -> None:
+        """The session's environment was made, or could not be."""
+
+    def closing(self, session: Session) -> None:
+        """The session has begun to end."""
+
+    def gone(self, session: Session) -> None:
+        """Nothing of the session is left; or what is left was abandoned."""
+
+    def overdue(self, session: Session) -> None:
+        """The session has ended, and its call does not return in time."""
+
+    def returned(self, session: Session) -> None:
+        """What was abandoned has returned, and its environment is closed."""
+
+
+class Session:
+    """A session, from the moment somebody asked for it to the end of its environment's `close`.
+
+    Args:
+        session_id: Its name.
+        owner: Who is told of its transitions.
+        opened: Hears whether there will be a session; called once, unless it is closed before.
+        on_lost: Hears why, if the session is ended by somebody other than its user.
+
+    Attributes:
+        state: Where in its life it is.
+        profile: How to call its environment; set when it is LIVE.
+        executor: Where its environment runs; None while it waits for a slot and when it is GONE.
+        created_at: Monotonic seconds.
+        used_at: When its last call ended, or the one that it executes began.
+        episode: The id that its user gave the episode; None for none.
+        steps: Steps begun.
+        detached: Its client's connection is gone. A call in flight goes on; apart from that its state is DETACHED.
+        life: The sign of life of its client's connection; None where there is none to be had.
+        holder: Number of the API key that it was opened with; 0 for none.
+        peer: The address of its client, for people to read.
+        origin: Where its state is to come from; None once it has been asked, and for a session with one of its own.
+        roams: It belongs to no connection, so it outlives the event loop that opened it, if its environment does.
+        gone: Set when nothing of the session is left; None until somebody waits for that.
+        making: Its environment is being made.
+        stuck: Its call, constructor or close has not returned in time, and still has not.
+        abandoned: It is GONE though that has not returned.
+        user: What whoever opened it keeps with it; nobody here looks at it.
+    """
+
+    __slots__ = (
+        "_done",
+        "_held_back",
+        "_left_gate_early",
+        "_on_lost",
+        "_opened",
+        "_owner",
+        "_phase",
+        "abandoned",
+        "created_at",
+        "detached",
+        "episode",
+        "executor",
+        "gone",
+        "holder",
+        "id",
+        "life",
+        "making",
+        "origin",
+        "outlives_loop",
+        "peer",
+        "profile",
+        "state",
+        "steps",
+        "stuck",
+        "used_at",
+        "user",
+    )
+
+    profile: EnvironmentProfile
+    executor: Executor | None
+
+    def __init__(self, session_id: str, owner: SessionOwner, opened: OnOpened, on_lost: OnLost | None = None):
+        self.id = session_id
+        self.state = _STARTING
+        self.created_at = self.used_at = time.monotonic()
+        self.steps = 0
+        self.executor = None
+        self.outlives_loop = False
+        self.gone: asyncio.Event | None = None
+        self.origin: Origin | None = None
+        self.user: Any = None
+        self._owner = owner
+        self._opened = opened
+        self._on_lost = on_lost
+        self._done: Done | None = None
+        self.detached = False
+        self.life: LastSeen | None = None
+        self.holder = 0
+        self.peer = ""
+        # A call that waits for the gate.
+        self._held_back: Callable[[], None] | None = None
+        self.stuck = self.abandoned = self.making = False
+        # Whether the call in flight has given its permit back before its end.
+        self._left_gate_early = False
+        # What the call in flight is counted as.
+        self._phase: Phase | None = None
+        self.episode: str | None = None
+
+    @property
+    def idle_since(self) -> float | None:
+        """Monotonic time of the last call's end, or of what was heard of its client since; None unless it is LIVE."""
+        if self.state is not _LIVE:
+            return None
+        return self.used_at if self.life is None else max(self.used_at, self.life.heard_at)
+
+    def takes_seed_of(self, arguments: Mapping[str, Any]) -> bool:
+        """Whether the environment takes the seed in the arguments of a reset, if there is one."""
+        return self.profile.seedable or arguments.get("seed") is None
+
+    # What a user of the session does. One call at a time: the next one after `done`.
+
+    def reset(self, arguments: dict[str, Any], done: Done) -> None:
+        """Starts an episode; `done` gets the observation."""
+        if self._takes_calls(done):
+            episode = arguments.get("episode_id")
+            self.episode = None if episode is None else str(episode)
+            self._phase = _RESET
+            self._submit(self.profile.reset, arguments, done)
+
+    def step(self, action: Any, done: Done) -> None:
+        """Does one action; `done` gets the observation."""
+        if self.state is _LIVE and self.executor is not None:
+            # `_submit`, written out: this is the path of every step.
+            self.steps += 1
+            self.state = _EXECUTING
+            self._done = done
+            if METER.on:
+                self._phase = _STEP
+                self.used_at = time.monotonic()
+            if self._owner.gate is None:
+                self.executor.submit(self.profile.step, action, self._finished)
+            else:
+                self._enter_gate(self._owner.gate, self.profile.step, action)
+        else:
+            self._takes_calls(done)
+
+    def step_with(self, action: Any, arguments: dict[str, Any], done: Done) -> None:
+        """The same with further arguments for the environment's `step`, of which it gets those it takes."""
+        if self._takes_calls(done):
+            self.steps += 1
+            self._phase = _STEP
+            self._submit(self.profile.step_with, (action, arguments), done)
+
+    def read_state(self, done: Done) -> None:
+        """Reads the environment's state."""
+        if self._takes_calls(done):
+            self._submit(self.profile.state, None, done)
+
+    def call(self, operation: Operation, argument: Any, done: Done) -> None:
+        """Does anything else with the environment, where and when it may be touched."""
+        if self._takes_calls(done):
+            self._submit(operation, argument, done)
+
+    def refused(self, error: Exception) -> None:
+        """What its last call gave could not be sent, and the client has the error in its place. Said in `done`."""
+
+    def save(self, done: Done) -> None:
+        """Copies the environment's state; `done` gets a `Snapshot`, which is to be used up or discarded.
+
+        Somebody else may want it: it can be had while the connection of its own client is gone, too.
+        """
+        if self.state is _DETACHED or self._takes_calls(done):
+            self._submit(save, None, done)
+
+    def load(self, seed: Snapshot, source: Session, done: Done) -> None:
+        """Goes on from the state of another session, which gave the seed."""
+        episode, steps = source.episode, source.steps  # it may have gone on when this has ended
+
+        def loaded(_: Any, error: BaseException | None) -> None:
+            if error is None:
+                self.copy_progress_of(source)
+                self.episode, self.steps = episode, steps
+            else:
+                seed.discard()
+            done(None, error)
+
+        if self._takes_calls(done):
+            self._submit(load, seed, loaded)
+        else:
+            seed.discard()
+
+    def copy_progress_of(self, source: Session) -> None:
+        """Its environment has the state of another session's from here on."""
+        self.episode, self.steps = source.episode, source.steps
+
+    @property
+    def timeout_outcome(self) -> str:
+        """What becomes of a call whose time is over, to go on with after "it did not end in its time"."""
+        if self._held_back is not None or self.executor is None or self.executor.stoppable:
+            return "and was stopped"
+        return (
+            "and a thread cannot be stopped: it is left behind, and its session has ended (--isolation process, "
+            "OPENENV_ISOLATION, stops such calls)"
+        )
+
+    def bind(self) -> None:
+        """Has the running event loop drive the session from here on, if the one that did has ended.
+
+        A session that cannot go on there ends, and its user hears why.
+
+        Raises:
+            UsageError: Another event loop drives it.
+        """
+        self._owner.bind()
+
+    def cancel(self) -> bool:
+        """Stops the call in flight, if its executor can do that (the result); its `done` comes in any case."""
+        if self.state is not _EXECUTING or self.executor is None:
+            return False
+        if self._held_back is None:
+            return self.executor.cancel()
+        gate, waiting, self._held_back = self._owner.gate, self._held_back, None
+        assert gate is not None
+        gate.withdraw(waiting)
+        self._phase = None
+        self._finished(None, asyncio.CancelledError())
+        return True
+
+    def stop(self) -> bool:
+        """Ends the call in flight, whose time is over. False: it cannot be stopped, and the session ends.
+
+        Its thread is abandoned and its slot is free again, unless as many threads as may be are abandoned already.
+        """
+        if self.state is not _EXECUTING or self.cancel():
+            return True
+        self._leave_gate_early()
+        self.state = _CLOSING
+        self._owner.closing(self)
+        self._owner.overdue(self)
+        return False
+
+    def detach(self) -> None:
+        """The connection of its client is gone; a call in flight goes on."""
+        self.detached = True
+        if self.state is _LIVE:
+            self.state = _DETACHED
+
+    def attach(self) -> None:
+        """Its client is there again."""
+        self.detached = False
+        if self.state is _DETACHED:
+            self.state = _LIVE
+            self.used_at = time.monotonic()
+
+    def close(self) -> None:
+        """Ends the session, after the call in flight if there is one. May be called at any time, repeatedly."""
+        state = self.state
+        if state is _CLOSING or state is _GONE:
+            return
+        if self._held_back is not None:
+            self.cancel()
+            state = self.state
+        self.state = _CLOSING
+        self._owner.closing(self)
+        if self.executor is None:  # it still waits for a slot
+            self._closed(None, None)
+        elif state is _EXECUTING:
+            if not self.executor.cancel():
+                self._leave_gate_early()
+        elif state is _LIVE or state is _DETACHED:
+            self.executor.close(self._closed)
+        else:  # STARTING: closed as soon as its environment is there, or its making could be stopped
+            self.executor.cancel()
+
+    def end(self, error: OpenEnvError) -> None:
+        """Ends the session and tells its user why."""
+        if self.state is _STARTING and self.executor is None:
+            self.fail(error)
+        elif self.state is _STARTING:
+            opened = self._opened
+            self.close()
+            opened(error)
+        else:
+            if self._on_lost is not None and self.state is not _CLOSING and self.state is not _GONE:
+                self._on_lost(error)
+            self.close()
+
+    def finish(self, error: OpenEnvError) -> None:
+        """The same, but after the call in flight, and those that wait behind it, have been answered."""
+        done = self._done
+        if self.state is not _EXECUTING or done is None:
+            self.end(error)
+            return
+
+        def last(result: Any, failure: BaseException | None) -> None:
+            done(result, failure)
+            self.finish(error)
+
+        self._done = last
+
+    # What the owner does.
+
+    def start(self, executor: Executor, factory: Callable[[], Any], seed: Snapshot | None = None) -> None:
+        """Has the environment made, and go on from the seed if there is one."""
+        self.executor = executor
+        began = time.monotonic()
+
+        def made(environment: Any, error: BaseException | None) -> None:
+            if METER.on:
+                METER.observe(Phase.CONSTRUCT, time.monotonic() - began)
+            if seed is None or error is not None:
+                self._owner.made(self, environment, error)
+            else:
+                executor.submit(load, seed, lambda _, failure: self._owner.made(self, environment, failure))
+
+        executor.start(factory, made)
+
+    def live(self, executor: Executor, profile: EnvironmentProfile) -> None:
+        """The environment is there."""
+        self.executor, self.profile = executor, profile
+        if self.state is _CLOSING or self.state is _GONE:
+            executor.close(self._closed)
+            return
+        self.state = _DETACHED if self.detached else _LIVE
+        self.used_at = time.monotonic()
+        self._opened(None)
+
+    def mark_stuck(self) -> None:
+        """Its call, constructor or close has not returned in time."""
+        self.stuck = True
+        METER.add(Gauge.STUCK_THREADS, 1)
+
+    def abandon(self) -> None:
+        """Leaves what has not returned to itself; should it return, the environment is closed where it runs."""
+        self.abandoned = True
+        if self._done is not None and not self._left_gate_early:
+            self._leave_gate_early()
+        self._end()
+
+    def fail(self, error: OpenEnvError) -> None:
+        """There will be no environment: its constructor raised, or no slot came free."""
+        wanted, opened = self.state is _STARTING, self._opened
+        if wanted:
+            self.state = _CLOSING
+            self._owner.closing(self)
+        if self.executor is not None:
+            self.executor.close(self._closed)
+        elif wanted:
+            self._closed(None, None)
+        if wanted:
+            opened(error)
+
+    def _takes_calls(self, done: Done) -> bool:
+        if self.state is _LIVE:
+            return True
+        done(None, SessionLost(f"session {self.id} takes no call: it is {self.state.value}"))
+        return False
+
+    def _submit(self, operation: Operation, argument: Any, done: Done) -> None:
+        self.state = _EXECUTING
+        self._done = done
+        self.used_at = time.monotonic()
+        assert self.executor is not None
+        if self._owner.gate is None:
+            self.executor.submit(operation, argument, self._finished)
+        else:
+            self._enter_gate(self._owner.gate, operation, argument)
+
+    def _enter_gate(self, gate: ConcurrencyGate, operation: Operation, argument: Any) -> None:
+        """Executes a call when the gate lets it."""
+
+        def begin() -> None:
+            self._held_back = None
+            self.used_at = time.monotonic()
+            assert self.executor is not None
+            self.executor.submit(operation, argument, self._passed)
+
+        self._held_back = begin
+        gate.enter(begin)
+
+    def _passed(self, result: Any, error: BaseException | None) -> None:
+        """A call that the gate had let through has ended."""
+        outside, self._left_gate_early = self._left_gate_early, False
+        self._finished(result, error)
+        if not outside and self._owner.gate is not None:
+            self._owner.gate.leave()
+
+    def _leave_gate_early(self) -> None:
+        """Gives the permit back of a call that cannot be stopped: if it hangs, it must not keep others out."""
+        if self._owner.gate is not None:
+            self._left_gate_early = True
+            self._owner.gate.leave()
+
+    def _finished(self, result: Any, error: BaseException | None) -> None:
+        done, self._done = self._done, None
+        assert done is not None
+        began, self.used_at = self.used_at, time.monotonic()
+        if self._phase is not None:
+            if METER.on:
+                METER.observe(self._phase, self.used_at - began)
+            self._phase = None
+        if self.state is _EXECUTING:
+            self.state = _DETACHED if self.detached else _LIVE
+        elif self.executor is not None:  # closed during the call
+            self.executor.close(self._closed)
+        # Errors of other kinds that an environment raises are about its own affairs: a lost connection of its own
+        # is not the loss of this session.
+        if error is not None and not isinstance(error, _TOLD):
+            failed = StepFailed(error_text(error))
+            failed.__cause__ = error
+            error = failed
+        done(result, error)
+
+    def _closed(self, _: Any, error: BaseException | None) -> None:
+        self.executor = None
+        if error is not None:
+            told = log_extra(self.id, self.episode)
+            logger.warning("session %s: close() of its environment failed", self.id, exc_info=error, extra=told)
+        if self.stuck:
+            METER.add(Gauge.STUCK_THREADS, -1)
+        if self.abandoned:
+            self._owner.returned(self)
+        else:
+            self._end()
+        self.stuck = False
+
+    def _end(self) -> None:
+        self.state = _GONE
+        self._owner.gone(self)
+        # A circle with whoever heard of it would wait for the garbage collector, which seldom comes.
+        self._opened, self._on_lost, self.user = _ignore_opened, None, None
+        if self.gone is not None:
+            self.gone.set()
+
+
+def _ignore_opened(error: OpenEnvError | None) -> None:
+    """There is nothing more to hear."""

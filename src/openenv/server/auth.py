@@ -1,0 +1,570 @@
+"""Who may use a server: keys and their scopes, the web pages and host names that are allowed. No I/O."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import ipaddress
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum, StrEnum, auto
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlsplit
+
+from ..errors import Forbidden, Hidden, InvalidArgument, TooManyFailures, Unauthorized, UsageError
+from ..settings import ServerSettings
+from ..telemetry.tracing import ConnectionTracer
+from ..types import ServerMode
+
+
+class Scope(StrEnum):
+    """What a key allows."""
+
+    CONTROL = "control"
+    """Everything."""
+    AGENT = "agent"
+    """Tools, and nothing that ends or restarts an episode."""
+    VIEW = "view"
+    """Reading what the server and its environment are."""
+
+
+class Principal(NamedTuple):
+    """A client whose key was checked.
+
+    Attributes:
+        scope: What it may do.
+        holder: Number of its key, from 1; 0 where no key is asked for.
+        peer: Its address, for people to read: `127.0.0.1:41234`.
+        traceparent: The trace that its requests are part of, in its own words (W3C trace context); empty: none.
+        trail: Where its requests are traced; None: nowhere.
+        session: The session that its URL asks to be attached to; None: it wants one of its own.
+        token: What it shows for that, beside its key.
+        worker_ended: Its URL names a worker process that has ended.
+    """
+
+    scope: Scope
+    holder: int
+    peer: str
+    traceparent: str = ""
+    trail: ConnectionTracer | None = None
+    session: str | None = None
+    token: str | None = None
+    worker_ended: bool = False
+
+
+ANONYMOUS = Principal(Scope.CONTROL, 0, "")
+"""A client of a server that asks for no key."""
+
+
+# Shorter ones can be guessed in the time that a server lives.
+SHORT_KEY = 16
+WINDOW_S = 60.0
+# Addresses remembered; who has more than that to come from is not stopped by counting.
+MOST_ADDRESSES = 10_000
+NO_KEYS = "none"
+
+
+class Right(Enum):
+    """Something that a key may allow."""
+
+    READ = auto()
+    """What the environment is: metadata and schema."""
+    WATCH = auto()
+    """What the server does and offers: metrics and the documentation of its routes."""
+    CONNECT = auto()
+    """Connections to the environment endpoint, and sessions of one's own on them: open, attach, close."""
+    TOOLS = auto()
+    """Tools: `mcp` frames, and steps for which `is_tool_call` is true."""
+    DRIVE = auto()
+    """Reset, state, and every other step."""
+    EVERYTHING = auto()
+    """All else: other people's sessions, routes that the app's owner added."""
+
+
+_ALLOWED: dict[Scope, frozenset[Right]] = {
+    Scope.CONTROL: frozenset(Right),
+    Scope.AGENT: frozenset({Right.READ, Right.CONNECT, Right.TOOLS}),
+    Scope.VIEW: frozenset({Right.READ, Right.WATCH}),
+}
+
+_TOOL_ACTIONS = frozenset({"list_tools", "call_tool"})
+
+
+def allows(scope: Scope, right: Right) -> bool:
+    """Whether a key of a scope allows something.
+
+    Whoever holds a `Visitor` asks before acting for it; on the path of a step, only if `visitor.scope is not
+    Scope.CONTROL`, which may do everything. What is not allowed is answered with `refusal(scope, what)`.
+    """
+    return right in _ALLOWED[scope]
+
+
+def refusal(scope: Scope, what: str) -> Forbidden:
+    """The error for what a scope does not allow; `what` as in "reset" or "GET /sessions"."""
+    return Forbidden(f"{what} is not for keys of scope {scope}: show one of scope {Scope.CONTROL}")
+
+
+def is_tool_call(action: Any) -> bool:
+    """Whether a validated action uses a tool, by its `type`: then `Right.TOOLS` suffices, else it takes `DRIVE`.
+
+    A `type` that the action's class does not declare says nothing, since the environment does not look at it.
+    """
+    if isinstance(action, Mapping):
+        kind = action.get("type")
+    elif "type" in getattr(type(action), "model_fields", ("type",)):
+        kind = getattr(action, "type", None)
+    else:
+        return False
+    return isinstance(kind, str) and kind in _TOOL_ACTIONS
+
+
+class Keyring:
+    """The keys of a server.
+
+    Attributes:
+        open: No key is asked for.
+        short: Numbers of the keys that are short enough to be guessed.
+    """
+
+    __slots__ = ("_holders", "open", "short")
+
+    def __init__(self, keys: list[tuple[Scope, str]]):
+        # Digests, so that a comparison takes the same time whatever the lengths are.
+        self._holders = [(_digest(key.encode()), scope) for scope, key in keys]
+        self.open = not keys
+        self.short = [number for number, (_, key) in enumerate(keys, 1) if len(key) < SHORT_KEY]
+
+    @classmethod
+    def parse(cls, text: str | None) -> Keyring:
+        """Reads the setting `api_keys`.
+
+        Args:
+            text: `scope:key` or `key`, separated by commas; None or "none" for a server that asks for none.
+
+        Raises:
+            UsageError: It cannot be read; the message names the entry by its place and never shows it.
+        """
+        if text is None or text.strip() == NO_KEYS:
+            return cls([])
+        keys: list[tuple[Scope, str]] = []
+        for place, entry in enumerate(filter(None, map(str.strip, text.split(","))), 1):
+            scope, key = _entry(entry, place)
+            if key in (earlier for _, earlier in keys):
+                raise _keys_error(f"entry {place} repeats an earlier key")
+            keys.append((scope, key))
+        if not keys:
+            raise _keys_error("there is no key in it")
+        return cls(keys)
+
+    def find(self, presented: bytes) -> tuple[Scope, int] | None:
+        """The scope and the number (from 1) of a key; None for one that is not known.
+
+        Looks at every key in the same way, whichever it is.
+        """
+        digest = _digest(presented)
+        found: tuple[Scope, int] | None = None
+        for number, (held, scope) in enumerate(self._holders, 1):
+            if hmac.compare_digest(digest, held):
+                found = (scope, number)
+        return found
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()
+
+
+def _entry(entry: str, place: int) -> tuple[Scope, str]:
+    before, colon, after = entry.partition(":")
+    if not colon:
+        if entry == NO_KEYS:
+            raise _keys_error(f"entry {place} is {NO_KEYS!r}, which must stand alone")
+        return Scope.CONTROL, entry
+    if before not in set(Scope):
+        raise _keys_error(f"what stands before the colon of entry {place} is none of {', '.join(Scope)}")
+    if not after:
+        raise _keys_error(f"entry {place} has no key")
+    return Scope(before), after
+
+
+def _keys_error(what: str) -> UsageError:
+    return UsageError(
+        f"setting api_keys (OPENENV_API_KEYS): {what}; write scope:key,scope:key, or {NO_KEYS} to ask for no key"
+    )
+
+
+class FailedKeyLimiter:
+    """How many wrong keys came from where.
+
+    Args:
+        limit: Wrong keys from one address within a minute; then it hears no more than that it must wait.
+        most: Addresses remembered; beyond that, the one whose minute began first is forgotten.
+    """
+
+    def __init__(self, limit: int, most: int = MOST_ADDRESSES):
+        self._limit = limit
+        self._most = most
+        self._minutes: OrderedDict[str, tuple[float, int]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._minutes)
+
+    def failed(self, address: str, now: float) -> float | None:
+        """Notes a wrong key.
+
+        Returns:
+            The seconds after which one is looked at again; None while there are fewer than too many.
+        """
+        place = _network(address)
+        began, count = self._minutes.get(place, (now, 0))
+        if now - began >= WINDOW_S:
+            del self._minutes[place]
+            began, count = now, 0
+        if count >= self._limit:
+            return WINDOW_S - (now - began)
+        self._minutes[place] = (began, count + 1)
+        if len(self._minutes) > self._most:
+            self._minutes.popitem(last=False)
+        return None
+
+
+def _network(address: str) -> str:
+    """What counts as one address: of IPv6, what one subscriber is given."""
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if ip.version == 4:
+        return address
+    mapped = ip.ipv4_mapped
+    return str(mapped) if mapped else str(ipaddress.ip_network((int(ip), 64), strict=False))
+
+
+_PORTS = {"http": 80, "ws": 80, "https": 443, "wss": 443}
+_ANY = "*"
+_ELSEWHERE = frozenset({b"cross-site", b"same-site"})
+# Of what somebody sent, shown in an error.
+MOST_SHOWN = 200
+
+
+class _Origin(NamedTuple):
+    scheme: str
+    host: str | None
+    port: int | None
+
+
+class Origins:
+    """The origins that may use a server beside its own, and the names that a server on loopback goes by.
+
+    Args:
+        origins: The setting `allowed_origins`.
+        hosts: The setting `allowed_hosts`.
+
+    Raises:
+        UsageError: One of them names no origin, or no host.
+    """
+
+    def __init__(self, origins: str | None, hosts: str | None = None):
+        names = _listed(origins)
+        self._any = _ANY in names
+        self._allowed = {_allowed(name) for name in names if name != _ANY}
+        named = _listed(hosts)
+        self._any_host = _ANY in named
+        self._hosts = {_host(name) for name in named if name != _ANY}
+        self._hosts |= {origin.host for origin in self._allowed if origin.host is not None}
+
+    def check(self, origin: bytes, host: bytes, local: str | None) -> None:
+        """Checks one request of a web page.
+
+        A page whose name was made to point to this machine after it was loaded (DNS rebinding) has the origin that
+        the request's `Host` says. So a server on a loopback address knows only the names of loopback as its own.
+
+        Args:
+            origin: Its `Origin` header.
+            host: Its `Host` header.
+            local: The address that it came to; None where that is not known.
+
+        Raises:
+            Forbidden: Pages from there may not use this server.
+        """
+        page = _parse(origin.decode("latin-1"))
+        if self._any or page in self._allowed:
+            return
+        own = _parse(f"{page.scheme}://{host.decode('latin-1')}")
+        if page.host is not None and page == own and (not is_loopback(local) or is_loopback(page.host)):
+            return
+        shown = origin[:MOST_SHOWN].decode("latin-1")
+        raise Forbidden(
+            f"pages from {shown} may not use this server: "
+            "name their origin in allowed_origins (--allowed-origins, OPENENV_ALLOWED_ORIGINS)"
+        )
+
+    def check_host(self, host: bytes | None, local: str | None) -> None:
+        """Checks whose name a request to a loopback address was sent to.
+
+        A page whose name was made to point to this machine after it was loaded (DNS rebinding) sends no `Origin`
+        with a GET of its own, and may read the answer. Its name is in `Host`.
+
+        Args:
+            host: Its `Host` header; None where it has none, which no browser does.
+            local: The address that it came to; None where that is not known.
+
+        Raises:
+            Forbidden: This server does not know the name.
+        """
+        if host is None or self._any_host or not is_loopback(local):
+            return
+        name = _parse(f"http://{host.decode('latin-1')}").host
+        if name is not None and (is_loopback(name) or name in self._hosts):
+            return
+        shown = host[:MOST_SHOWN].decode("latin-1")
+        raise Forbidden(
+            f"this server listens on loopback and does not know the host name {shown!r}: name it in allowed_hosts "
+            "(--allowed-hosts, OPENENV_ALLOWED_HOSTS), for example where a reverse proxy passes it on"
+        )
+
+    def check_site(self, site: bytes) -> None:
+        """Checks a request without an `Origin` by its `Sec-Fetch-Site`.
+
+        Raises:
+            Forbidden: A page of another site sent it: as the address of a picture, of a frame, or as a link.
+        """
+        if site in _ELSEWHERE and not self._any:
+            raise Forbidden(f"a page elsewhere may not send this (Sec-Fetch-Site: {site.decode()})")
+
+
+def is_loopback(host: str | None) -> bool:
+    """Whether a name or an address means this machine, and is reached from no other."""
+    if host is None:
+        return False
+    host = host.lower().rstrip(".")
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        ip = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    mapped = getattr(ip, "ipv4_mapped", None)
+    return ip.is_loopback or (mapped is not None and mapped.is_loopback)
+
+
+def _parse(text: str) -> _Origin:
+    """An origin in parts. What is none, as `null` of a page without a place, has no host and equals itself alone."""
+    try:
+        parts = urlsplit(text.strip().lower())
+        port = parts.port
+    except ValueError:
+        return _Origin(text, None, None)
+    if not parts.scheme or not parts.hostname or parts.path.strip("/") or parts.query or parts.username is not None:
+        return _Origin(text, None, None)
+    return _Origin(parts.scheme, parts.hostname, port or _PORTS.get(parts.scheme))
+
+
+def _listed(text: str | None) -> list[str]:
+    return [name for part in (text or "").split(",") if (name := part.strip())]
+
+
+def _host(name: str) -> str:
+    host = _parse(f"http://{name}").host
+    if host is None or " " in host:
+        raise UsageError(
+            f"setting allowed_hosts (OPENENV_ALLOWED_HOSTS): {name!r} is no host name: write example.org"
+        )
+    return host
+
+
+def _allowed(name: str) -> _Origin:
+    origin = _parse(name)
+    if origin.host is None and name != "null":
+        raise UsageError(
+            f"setting allowed_origins (OPENENV_ALLOWED_ORIGINS): {name!r} is none: write https://example.org:8443"
+        )
+    return origin
+
+
+# Stands where requests have their method.
+HANDSHAKE = "WEBSOCKET"
+# Browsers can add no header to a handshake, but offer any subprotocol: this, and the key in base64url.
+KEY_OFFER = "openenv.key."
+# Where a gateway in between takes the header Authorization for itself.
+_KEY_HEADER = b"x-openenv-key"
+_OFFERS = b"sec-websocket-protocol"
+_TRACE = b"traceparent"
+_FETCH_SITE = b"sec-fetch-site"
+_READING = frozenset({"GET", "HEAD", "OPTIONS"})
+# Though they are asked for by GET: without a session named, an environment is made for the answer.
+_MAKES_ENVIRONMENTS = ("/state", "/splits")
+# What a request takes; for all that is not named it is `Right.EVERYTHING`.
+RIGHTS: dict[tuple[str, str], Right] = {
+    ("GET", "/metadata"): Right.READ,
+    ("GET", "/schema"): Right.READ,
+    ("GET", "/list_environments"): Right.READ,
+    ("GET", "/web/metadata"): Right.READ,
+    ("GET", "/web/panel"): Right.READ,
+    ("GET", "/metrics"): Right.WATCH,
+    ("GET", "/docs"): Right.WATCH,
+    ("GET", "/docs/oauth2-redirect"): Right.WATCH,
+    ("GET", "/redoc"): Right.WATCH,
+    ("GET", "/openapi.json"): Right.WATCH,
+    ("POST", "/mcp"): Right.TOOLS,
+    ("GET", "/mcp"): Right.TOOLS,
+    ("DELETE", "/mcp"): Right.TOOLS,
+    (HANDSHAKE, "/mcp"): Right.TOOLS,
+    (HANDSHAKE, "/ws"): Right.CONNECT,
+}
+_FOR_ALL = frozenset((method, path) for method in ("GET", "HEAD") for path in ("/health", "/ready"))
+
+
+class RequestHead(NamedTuple):
+    """What of a request decides whether it is let in.
+
+    Attributes:
+        method: `HANDSHAKE` for a WebSocket.
+        path: Where to, without the prefix that the app is mounted under.
+        fields: Its headers, as `fields_of` gives them.
+        peer: Host and port it came from, where that is known.
+        local: The address it came to.
+    """
+
+    method: str
+    path: str
+    fields: Mapping[bytes, bytes]
+    peer: tuple[str, int] | None = None
+    local: str | None = None
+
+    def __str__(self) -> str:
+        """The request in one line of bounded length, whatever its path holds."""
+        return f"{self.method} {quote(self.path[:MOST_SHOWN])}"
+
+
+def header_fields(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Headers by their name in lower case. One that was sent twice has both values, as in a list (RFC 9110, 5.3)."""
+    fields: dict[bytes, bytes] = {}
+    for name, value in headers:
+        lower = name.lower()
+        fields[lower] = fields[lower] + b"," + value if lower in fields else value
+    return fields
+
+
+def without_key_offers(offers: Iterable[str]) -> list[str]:
+    """The subprotocols among what was offered: nobody behind the porter sees a key, or answers with one."""
+    return [offer for offer in offers if not offer.strip().startswith(KEY_OFFER)]
+
+
+def is_production(mode: str) -> bool:
+    """Whether a mode, in upper or lower case, is that of production. Raises `InvalidArgument` for another text."""
+    if mode.lower() not in set(ServerMode):
+        raise InvalidArgument(f"setting mode (OPENENV_MODE): {mode!r} is none of {', '.join(ServerMode)}")
+    return mode.lower() == ServerMode.PRODUCTION
+
+
+class Authenticator:
+    """Checks keys and origins.
+
+    Args:
+        settings: Keys, origins and the limit of wrong keys.
+        clock: Monotonic seconds.
+
+    Raises:
+        UsageError: A setting cannot be read.
+
+    Attributes:
+        keys: Those that it knows.
+        production: Only keys of scope control are for more than tools. Where no key is asked for, HTTP offers tools
+            alone, and a WebSocket drives its own episode.
+    """
+
+    def __init__(self, settings: ServerSettings, clock: Callable[[], float]):
+        self.keys = Keyring.parse(settings.api_keys)
+        self.production = is_production(settings.mode)
+        self._origins = Origins(settings.allowed_origins, settings.allowed_hosts)
+        self._failures = FailedKeyLimiter(settings.max_key_failures)
+        self._clock = clock
+
+    def admit(self, head: RequestHead) -> Principal:
+        """Lets a request in.
+
+        A right key is let in however many wrong ones came from its address: everybody behind one router has one.
+
+        Raises:
+            Unauthorized: It shows no key, or none of ours.
+            TooManyFailures: The same, once too often.
+            Forbidden: Its key does not allow it, it comes from a page elsewhere, or to a name that is not known.
+        """
+        peer = "" if head.peer is None else f"{head.peer[0]}:{head.peer[1]}"
+        if (head.method, head.path) in _FOR_ALL:
+            return Principal(Scope.VIEW, 0, peer)
+        shown = _presented_keys(head.fields)
+        visitor = self._anybody(head, peer) if self.keys.open else self._recognize(head, shown, peer)
+        if _TRACE in head.fields:
+            visitor = visitor._replace(traceparent=head.fields[_TRACE].decode("latin-1"))
+        if self.keys.open:  # a page elsewhere has no key to show
+            self._origins.check_host(head.fields.get(b"host"), head.local)
+        self._check_origin(head, bool(shown))
+        right = RIGHTS.get(("GET" if head.method == "HEAD" else head.method, head.path), Right.EVERYTHING)
+        # Without keys, what is not for everybody is left out by its own routes; the owner's are his own matter.
+        if not self.keys.open and not allows(visitor.scope, right):
+            raise _hidden_error(head) if self.production else refusal(visitor.scope, str(head))
+        return visitor
+
+    def _anybody(self, head: RequestHead, peer: str) -> Principal:
+        # In production, no HTTP route drives an episode. Over `/ws`, clients without keys may drive their own.
+        drives = not self.production or (head.method, head.path) == (HANDSHAKE, "/ws")
+        return Principal(Scope.CONTROL if drives else Scope.AGENT, 0, peer)
+
+    def _recognize(self, head: RequestHead, shown: list[bytes], peer: str) -> Principal:
+        for key in shown:
+            found = self.keys.find(key)
+            if found is not None:
+                return Principal(*found, peer)
+        if not shown:
+            raise Unauthorized(
+                "this server asks for a key: EnvClient(..., api_key=KEY) or OPENENV_API_KEY, "
+                "which is the header 'Authorization: Bearer KEY'"
+            )
+        wait_s = self._failures.failed(head.peer[0] if head.peer else "", self._clock())
+        if wait_s is not None:
+            raise TooManyFailures(
+                "too many wrong keys came from this address within a minute "
+                "(max_key_failures, OPENENV_MAX_KEY_FAILURES); only a right one is answered now",
+                retry_after_s=round(wait_s, 3),
+            )
+        raise Unauthorized("the key is none of this server's: see its OPENENV_API_KEYS")
+
+    def _check_origin(self, head: RequestHead, has_key: bool) -> None:
+        origin = head.fields.get(b"origin")
+        # Whether another page may read an answer is the matter of CORS; here, what it may do.
+        reads = head.method in _READING and not head.path.endswith(_MAKES_ENVIRONMENTS)
+        if origin is None:
+            if head.method in _READING and not reads:
+                self._origins.check_site(head.fields.get(_FETCH_SITE, b""))
+            return
+        if reads and not has_key and b"cookie" not in head.fields:
+            return
+        self._origins.check(origin, head.fields.get(b"host", b""), head.local)
+
+
+def _hidden_error(head: RequestHead) -> Hidden:
+    return Hidden(f"{head} is not there in production mode (OPENENV_MODE), but for keys of scope {Scope.CONTROL}")
+
+
+def _presented_keys(fields: Mapping[bytes, bytes]) -> list[bytes]:
+    """The keys that a request shows: in its headers, among its subprotocols."""
+    keys = []
+    scheme, _, credentials = fields.get(b"authorization", b"").partition(b" ")
+    if scheme.lower() == b"bearer":
+        keys.append(credentials.strip())
+    if _KEY_HEADER in fields:
+        keys.append(fields[_KEY_HEADER].strip())
+    offers = (offer.strip() for offer in fields.get(_OFFERS, b"").split(b","))
+    prefix = KEY_OFFER.encode()
+    keys += [_decode_key(offer.removeprefix(prefix)) for offer in offers if offer.startswith(prefix)][:1]
+    return keys
+
+
+def _decode_key(text: bytes) -> bytes:
+    try:
+        return base64.b64decode(text + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except binascii.Error:
+        return b""

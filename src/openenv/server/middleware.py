@@ -1,0 +1,273 @@
+"""Runs before every route of an app: authentication, limits on bodies, and logs without keys."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, MutableMapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ..errors import MessageTooLarge, OpenEnvError, TooManyCalls, TooManyFailures
+from ..settings import ServerSettings
+from ..telemetry.metrics import METER
+from .auth import HANDSHAKE, Principal, RequestHead, Right, allows, header_fields, without_key_offers
+from .error_handlers import error_response
+
+if TYPE_CHECKING:
+    from .server import HTTPEnvServer
+
+# At level debug, websockets logs every header of a handshake, in uvicorn's name; uvicorn logs the URL of each.
+_LOGGERS = ("uvicorn.error", "uvicorn.access")
+_SECRET = frozenset(
+    {
+        "authorization",
+        "proxy-authorization",
+        "cookie",
+        "set-cookie",
+        "sec-websocket-protocol",
+        "x-openenv-key",
+        "x-session-token",
+    }
+)
+_HIDDEN = "(not shown)"
+# One field of a query: its name up to the `=`, and its value.
+_FIELD = re.compile(r"(?<=[?&;])([^=&;?]*=)([^&;]*)")
+# uvicorn logs this with the traceback of a decoder: the client's fault, and no news.
+_BAD_TEXT = "Invalid UTF-8 sequence received from client."
+
+
+class _Redaction(logging.Filter):
+    """Replaces the values of headers that may hold keys, and tokens in URLs."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        match record.args:
+            case (str(name), _) if name.strip().lower() in _SECRET:
+                record.args = (name, _HIDDEN)
+            case tuple(values) if any(isinstance(value, str) and "?" in value for value in values):
+                record.args = tuple(
+                    _FIELD.sub(_redact_field, value) if isinstance(value, str) else value for value in values
+                )
+        if record.msg == _BAD_TEXT:
+            record.exc_info = record.exc_text = None
+            record.levelno, record.levelname = logging.WARNING, "WARNING"
+        return True
+
+
+def _redact_field(found: re.Match[str]) -> str:
+    # A server decodes the name too: `%74oken` is a token.
+    return found[1] + (_HIDDEN if unquote(found[1][:-1]).lower() == "token" else found[2])
+
+
+_REDACTION = _Redaction()
+
+
+def redact_logs() -> None:
+    """Has effect for the whole process, from here on; may be called repeatedly."""
+    for name in _LOGGERS:
+        logging.getLogger(name).addFilter(_REDACTION)
+
+
+logger = logging.getLogger("openenv.server")
+
+_PRINCIPAL = "openenv.visitor"
+PEER = "openenv.peer"
+"""Key of an ASGI scope: host and port at the other end of the connection. `client` is what a header says, where
+uvicorn believes it (of callers on loopback, by default)."""
+_OFFERS = b"sec-websocket-protocol"
+# Ours that read a body, be it to hand the request on. What an owner's route takes is its own matter.
+_WITH_BODY = frozenset({"/reset", "/step", "/state", "/mcp", "/sessions", "/web/reset", "/web/step", "/web/state"})
+_OF_ONE_SESSION = "/sessions/"
+_TASKS = frozenset({"tasks", "num_tasks", "task", "task_range"})
+# Refused before it was accepted; used where a server cannot answer a handshake with a status.
+CLOSE_POLICY = 1008
+
+
+class AuthMiddleware:
+    """ASGI middleware: keys, origins, and the size of bodies, of one request and of all that are being answered.
+
+    Args:
+        app: What it stands before.
+        server: Whose keys are asked for.
+        is_for_all: Says of a request that was refused whether it is for something that everybody may have.
+    """
+
+    def __init__(self, app: ASGIApp, server: HTTPEnvServer, is_for_all: Callable[[Scope], bool]):
+        self._app = app
+        self._server = server
+        self._is_for_all = is_for_all
+        self._bodies = _BodyBudget(server.settings)
+        self._with_body = _WITH_BODY | {f"/{server.env_name}/{name}" for name in _TASKS}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in {"http", "websocket"}:
+            await self._app(scope, receive, send)
+            return
+        body: _LimitedBody | None = None
+        try:
+            head = _admit(scope, self._server)
+            if scope["type"] == "http" and self._reads_body(head.path):
+                body = _LimitedBody(receive, send, self._bodies)
+                body.expect(head.fields.get(b"content-length", b""))
+                receive, send = body.receive, body.send
+        except OpenEnvError as error:
+            if not self._is_for_all(scope):
+                log_refusal(error, request_head(scope))
+                await _refuse(error, scope, receive, send)
+                return
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            if body is not None:
+                self._bodies.size -= body.size
+
+    def _reads_body(self, path: str) -> bool:
+        return path in self._with_body or path.startswith(_OF_ONE_SESSION)
+
+
+def principal_of(scope: MutableMapping[str, Any], server: HTTPEnvServer) -> Principal:
+    """Who sends a request. One that came past the guard, to routes taken out of their app, is checked here.
+
+    Raises:
+        Unauthorized: It may not come in.
+    """
+    if _PRINCIPAL not in scope:
+        _admit(scope, server)
+    visitor = scope[_PRINCIPAL]
+    assert isinstance(visitor, Principal)
+    return visitor
+
+
+def may_control(scope: MutableMapping[str, Any], server: HTTPEnvServer) -> bool:
+    """Whether a request may have what production mode hides."""
+    if not server.porter.production:
+        return True
+    visitor = scope.get(_PRINCIPAL)
+    return isinstance(visitor, Principal) and allows(visitor.scope, Right.DRIVE)
+
+
+def log_refusal(error: OpenEnvError, head: RequestHead) -> None:
+    """Notes that somebody was not let in; not each time, of somebody who tries all the time."""
+    METER.failed(error)
+    level = logging.DEBUG if isinstance(error, TooManyFailures) else logging.WARNING
+    origin = head.peer[0] if head.peer else "-"
+    logger.log(level, "%s from %s: %s: %s", head, origin, type(error).__name__, error.message)
+
+
+def request_head(scope: MutableMapping[str, Any]) -> RequestHead:
+    """What the porter looks at."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path") or ""
+    if root and (path == root or path.startswith(f"{root.rstrip('/')}/")):
+        path = path[len(root.rstrip("/")) :]
+    client, server = scope.get(PEER) or scope.get("client"), scope.get("server")
+    return RequestHead(
+        scope.get("method", HANDSHAKE) if scope["type"] == "http" else HANDSHAKE,
+        path,
+        header_fields(scope["headers"]),
+        (client[0], client[1]) if client else None,
+        server[0] if server else None,
+    )
+
+
+def _admit(scope: MutableMapping[str, Any], server: HTTPEnvServer) -> RequestHead:
+    head = request_head(scope)
+    scope[_PRINCIPAL] = server.porter.admit(head)
+    if _OFFERS in head.fields:
+        offers = without_key_offers(head.fields[_OFFERS].decode("latin-1").split(","))
+        headers = [(name, value) for name, value in scope["headers"] if name.lower() != _OFFERS]
+        if offers:
+            headers.append((_OFFERS, ",".join(offers).encode("latin-1")))
+        scope["headers"] = headers
+        scope["subprotocols"] = [offer.strip() for offer in offers]
+    return head
+
+
+async def _refuse(error: OpenEnvError, scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "http":
+        await error_response(error)(scope, receive, send)
+    elif "websocket.http.response" in scope.get("extensions", {}):
+        await receive()
+        response = error_response(error)
+        start = {"status": response.status_code, "headers": response.raw_headers}
+        await send({"type": "websocket.http.response.start", **start})
+        await send({"type": "websocket.http.response.body", "body": bytes(response.body)})
+    else:
+        await receive()
+        await send({"type": "websocket.close", "code": CLOSE_POLICY, "reason": type(error).__name__})
+
+
+class _BodyBudget:
+    """The bodies of all requests that are being answered.
+
+    Attributes:
+        size: Their bytes.
+    """
+
+    def __init__(self, settings: ServerSettings):
+        self.size = 0
+        self._limit = settings.max_message_bytes
+        self._limit_of_all = settings.max_unsent_bytes
+
+    def check(self, size: int, more: int = 0) -> None:
+        """Checks a body of so many bytes, of which `more` are not counted yet.
+
+        Raises:
+            MessageTooLarge: It is larger than a message may be.
+            TooManyCalls: The other requests leave no room for it.
+        """
+        if size > self._limit:
+            limit = f"{self._limit} bytes (max_message_mb, OPENENV_MAX_MESSAGE_MB)"
+            raise MessageTooLarge(f"a body of {size} bytes is over the limit of {limit}")
+        if self.size + more > self._limit_of_all:
+            limit = f"{self._limit_of_all} bytes (max_unsent_mb, OPENENV_MAX_UNSENT_MB)"
+            held = f"the requests that are being answered have {self.size} bytes"
+            raise TooManyCalls(f"{held}, and {more} more would be over the limit of {limit}: try again later")
+
+
+class _LimitedBody:
+    """Between an app and a request whose body may not be larger than a message.
+
+    Attributes:
+        size: Bytes that were received.
+    """
+
+    def __init__(self, receive: Receive, send: Send, bodies: _BodyBudget):
+        self._receive = receive
+        self._send = send
+        self._bodies = bodies
+        self.size = 0
+        self._refused = False
+
+    def expect(self, length: bytes) -> None:
+        """Checks the length that the request names. Raises `MessageTooLarge`, `TooManyCalls`."""
+        if length.isdigit():
+            self._bodies.check(int(length), int(length))
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.request":
+            size = len(message.get("body", b""))
+            self.size += size
+            self._bodies.size += size
+            try:
+                self._bodies.check(self.size)
+            except OpenEnvError as error:
+                # What the app makes of a request that ends in the middle is not sent.
+                await self._answer(error)
+                return {"type": "http.disconnect"}
+        return message
+
+    async def send(self, message: Message) -> None:
+        if not self._refused:
+            await self._send(message)
+
+    async def _answer(self, error: OpenEnvError) -> None:
+        if not self._refused:
+            self._refused = True
+            response = error_response(error)
+            headers = [*response.raw_headers, (b"connection", b"close")]
+            await self._send({"type": "http.response.start", "status": response.status_code, "headers": headers})
+            await self._send({"type": "http.response.body", "body": bytes(response.body)})

@@ -1,0 +1,261 @@
+"""The endpoints behind the page at `/web`: reset, step and state of the visitor's session, and its socket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import Request, Response, WebSocket, WebSocketDisconnect
+from pydantic_core import to_json
+
+from ... import __version__
+from ...errors import InvalidAction, OpenEnvError, ResetRequired, SessionLost, StepFailed, UnknownSession, UsageError
+from ...messages import ResetRequest, StepRequest
+from ...protocol import encode_state
+from ...protocol.errors import error_facts
+from ...runtime.session import Session
+from ..auth import Principal
+from ..error_handlers import error_response
+from ..http import COOKIE, HEADER, TOKEN_HEADER, seconds_of, server_of, set_session_cookie, shared_session_of
+from ..middleware import principal_of
+from ..server import HTTPEnvServer
+from ..shared_sessions import SharedSession
+from .episode import DRAWING_S, PageEpisode, PageResult
+from .files import PANEL_HEADERS
+
+NOT_FOUND = 404
+# Answers are a visitor's own, and of now.
+_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+
+
+async def metadata(request: Request) -> Response:
+    """All that the page needs at its start: what the environment is, and what it takes."""
+    server = server_of(request)
+    known = await server.about.tell(principal_of(request.scope, server))
+    limits = server.manager.limits
+    there = {
+        "version": __version__,
+        "environment": server.env_name,
+        "mode": server.settings.mode,
+        "max_sessions": limits.max_sessions,
+        "idle_timeout_s": limits.idle_timeout_s,
+    }
+    contract = server.contract
+    beside = {
+        "schemas": server.schemas,
+        "schema_hash": contract.hash,
+        "schema_hashes": contract.hashes,
+        "server": there,
+    }
+    made_with_gradio = getattr(request.app.state, "openenv_page", None) is not None
+    return _json({**known.fields, **beside, "panel": known.panel is not None, "custom": made_with_gradio})
+
+
+async def panel(request: Request) -> Response:
+    """The panel that the environment's author made: HTML for a sandboxed frame."""
+    server = server_of(request)
+    text = (await server.about.tell(principal_of(request.scope, server))).panel
+    if text is None:
+        what = f"{server.env_name} has no panel of its own: its author may put panel.html beside its module"
+        return error_response(UsageError(what), NOT_FOUND)
+    return Response(text, media_type="text/html", headers=PANEL_HEADERS)
+
+
+async def reset(request: Request, body: ResetRequest | None = None) -> Response:
+    """Starts an episode in the visitor's session; if the request names none, one is opened and told."""
+    server = server_of(request)
+    arguments = body.model_dump(exclude_unset=True) if body else {}
+    timeout_s = seconds_of(arguments.get("timeout_s"))
+    stay = await _session_to_reset(request, server, timeout_s)
+    if isinstance(stay, Response):
+        return stay
+    if stay is not None:
+        return _answer(server, stay, await PageEpisode.of(stay).reset(arguments, timeout_s))
+    stay = await server.stays.open(principal_of(request.scope, server))
+    try:
+        played = await PageEpisode.of(stay).reset(arguments, timeout_s)
+        if await request.is_disconnected():  # nobody will ever name it
+            raise SessionLost(f"session {stay.id} was opened for a client that has left")
+        response = _answer(server, stay, played, token=stay.token)
+    except BaseException:
+        stay.depart("its first reset failed")
+        raise
+    set_session_cookie(request, response, stay)
+    return response
+
+
+async def step(request: Request, body: StepRequest) -> Response:
+    """Does one action in the visitor's session."""
+    server = server_of(request)
+    action = server.read_action(body.action)
+    arguments = body.model_dump(exclude={"action", "request_id"}, exclude_none=True)
+    stay = await shared_session_of(request, server, _patience(body.timeout_s))
+    if isinstance(stay, SharedSession):
+        return _answer(server, stay, await PageEpisode.of(stay).step(action, arguments, body.timeout_s))
+    return stay or _no_episode()
+
+
+async def state(request: Request) -> Response:
+    """The environment's state in the visitor's session."""
+    stay = await shared_session_of(request, server_of(request))
+    if isinstance(stay, SharedSession):
+        return _json(await stay.call(Session.read_state, None, lambda state: json.loads(encode_state(state))))
+    return stay or _no_episode()
+
+
+async def _session_to_reset(
+    request: Request, server: HTTPEnvServer, timeout_s: float | None
+) -> SharedSession | Response | None:
+    """As `stay_of`. A cookie is no wish for that one session: the browser has it from an earlier visit."""
+    try:
+        return await shared_session_of(request, server, _patience(timeout_s))
+    except (UnknownSession, SessionLost):
+        if HEADER in request.headers:
+            raise
+        return None
+
+
+def _patience(timeout_s: float | None) -> float | None:
+    """What another worker process may take for an answer: the call, and the drawing that comes after it."""
+    return None if timeout_s is None else timeout_s + DRAWING_S
+
+
+def _answer(server: HTTPEnvServer, stay: SharedSession, played: PageResult, **further: str) -> Response:
+    drawing, state = played.drawing, played.state or {}
+    episode, steps = state.get("episode_id"), state.get("step_count")
+    actions = [_checked_action(server, label, action) for label, action in drawing.actions]
+    return _json(
+        {
+            **played.payload,
+            "session_id": stay.id,
+            "episode_id": stay.session.episode if episode is None else episode,
+            "step_count": steps if isinstance(steps, int) else played.steps,
+            "state": played.state,
+            "html": drawing.html,
+            "actions": actions,
+            "notes": [*drawing.notes, *_faults(actions)],
+            "duration_s": round(played.duration_s, 6),
+            **further,
+        }
+    )
+
+
+def _checked_action(server: HTTPEnvServer, label: str, action: dict[str, Any]) -> dict[str, Any]:
+    """An action of `web_actions` for the page, which shows one that is none too, and why."""
+    try:
+        server.read_action(action)
+    except InvalidAction as error:
+        faults = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.data.get("errors", ())]
+        return {"label": label, "action": action, "error": "; ".join(faults)[:1000] or error.message}
+    except Exception as error:  # noqa: BLE001 - a validator of the action type may raise anything
+        return {"label": label, "action": action, "error": f"{type(error).__name__}: {error}"}
+    return {"label": label, "action": action}
+
+
+def _faults(actions: Sequence[dict[str, Any]]) -> list[str]:
+    return [
+        f"web_actions offers {action['label']!r}, which is no valid action: {action['error']}"[:2000]
+        for action in actions
+        if "error" in action
+    ]
+
+
+def _no_episode() -> Response:
+    return error_response(ResetRequired("there is no episode yet: POST /web/reset begins one"), 409)
+
+
+def _json(content: Any) -> Response:
+    """As browsers read it: JSON has no NaN."""
+    try:
+        body = to_json(content, inf_nan_mode="strings")
+    except ValueError as error:  # nesting to the limit of what the protocol can say, and a level more here
+        raise StepFailed(f"it was done, and cannot be shown: {error}") from error
+    return Response(body, media_type="application/json", headers=_HEADERS)
+
+
+SOCKET_PATH = "/ws/ui"
+SUBPROTOCOL = "openenv.ui"
+"""Taken where it is offered: browsers that show a key by another subprotocol want one to be taken."""
+CLOSE_POLICY = 1008
+
+
+async def episode_socket(websocket: WebSocket) -> None:
+    """Tells the episode of the session that is named, now and after each call by the routes of the page.
+
+    What the client sends is not looked at, and its presence does not keep the session from being idle.
+    """
+    server = websocket.app.state.openenv
+    assert isinstance(server, HTTPEnvServer)
+    visitor = principal_of(websocket.scope, server)
+    await websocket.accept(SUBPROTOCOL if SUBPROTOCOL in websocket.scope.get("subprotocols", ()) else None)
+    telling = asyncio.create_task(_tell(websocket, server, visitor))
+    leaving = asyncio.create_task(_left(websocket))
+    try:
+        await asyncio.wait({telling, leaving}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (telling, leaving):
+            task.cancel()
+
+
+async def _tell(websocket: WebSocket, server: HTTPEnvServer, visitor: Principal) -> None:
+    with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # the client is gone
+        try:
+            await _follow(websocket, _named_session(websocket, server, visitor))
+        except OpenEnvError as error:
+            await send_json(websocket, {"type": "error", "data": error_facts(error)})
+            await websocket.close(CLOSE_POLICY, type(error).__name__)
+
+
+def _named_session(websocket: WebSocket, server: HTTPEnvServer, visitor: Principal) -> SharedSession:
+    query, headers = websocket.query_params, websocket.headers
+    named = query.get("session_id") or headers.get(HEADER) or websocket.cookies.get(COOKIE, "")
+    return server.stays.find(named, visitor, query.get("token") or headers.get(TOKEN_HEADER))
+
+
+async def _follow(websocket: WebSocket, stay: SharedSession) -> None:
+    """Sends what there is when there is something new: whoever reads slowly misses what was in between.
+
+    Raises:
+        SessionLost: The session has ended.
+        StepFailed: What there is cannot be said in JSON.
+    """
+    episode, changed = PageEpisode.of(stay), asyncio.Event()
+    ending: list[OpenEnvError] = []
+
+    def ended(error: OpenEnvError) -> None:
+        ending.append(error)
+        changed.set()
+
+    episode.watchers.add(changed)
+    stay.on_lost.append(ended)
+    try:
+        while not ending:
+            changed.clear()
+            await send_json(websocket, {"type": "state_update", "episode_state": episode.state.model_dump()})
+            await changed.wait()
+    finally:
+        episode.watchers.discard(changed)
+        if ended in stay.on_lost:
+            stay.on_lost.remove(ended)
+    raise ending[0]
+
+
+async def _left(websocket: WebSocket) -> None:
+    while (await websocket.receive())["type"] != "websocket.disconnect":
+        pass
+
+
+async def send_json(websocket: WebSocket, message: dict[str, Any]) -> None:
+    """Sends a message as JSON, with NaN and infinity as texts.
+
+    Raises:
+        StepFailed: JSON cannot say it.
+    """
+    try:
+        text = to_json(message, inf_nan_mode="strings").decode()
+    except ValueError as error:  # nesting to the limit of what the protocol can say, and a few levels more here
+        raise StepFailed(f"the episode cannot be shown: {error}") from error
+    await websocket.send_text(text)

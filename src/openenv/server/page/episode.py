@@ -1,0 +1,445 @@
+"""The episode of one session as pages show it: its calls, their log, and the view that the author draws."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import msgspec
+from pydantic import BaseModel, Field
+from pydantic_core import to_json
+
+from ...errors import OpenEnvError
+from ...protocol import encode_observation, encode_state
+from ...protocol.errors import UNSEEDED
+from ...runtime.executor import Done, error_text
+from ...runtime.session import Session
+from ...telemetry.logs import log_extra, warn_once
+from ...types import BaseMessage
+from ..shared_sessions import PendingCall, SharedSession, StartCall
+
+# Pictures stand in it as data: URLs.
+HTML_BYTES = 4 * 1024 * 1024
+MOST_ACTIONS = 200
+LABEL_LENGTH = 200
+ACTION_BYTES = 64 * 1024
+
+
+class Drawing(msgspec.Struct):
+    """What there is to see.
+
+    Attributes:
+        html: As `render_web` returned it; None for the default view.
+        actions: As `web_actions` returned them: a label and the fields of an action each.
+        notes: What went wrong, for people to read.
+    """
+
+    html: str | None = None
+    actions: list[tuple[str, dict[str, Any]]] = msgspec.field(default_factory=list)
+    notes: list[str] = msgspec.field(default_factory=list)
+
+
+NOTHING = b"{}"
+
+
+class ObservationFields(dict[str, Any]):
+    """The fields of an observation, `reward` and `done` among them, as `render_web` and `web_actions` get them.
+
+    A field is read as `obs["board"]`, or as `obs.board` unless dicts have a method of that name.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"the observation has no field {name!r}: it has {', '.join(self)}") from None
+
+
+def draw(environment: Any, fields: dict[str, Any]) -> str | Awaitable[str]:
+    """The operation: asks `render_web` and `web_actions` about an observation, given as plain data.
+
+    Returns:
+        A `Drawing` as JSON; what asynchronous methods give is to be awaited, as steps are.
+    """
+    render, offer = getattr(environment, "render_web", None), getattr(environment, "web_actions", None)
+    if inspect.iscoroutinefunction(render) or inspect.iscoroutinefunction(offer):
+        return _draw_async(render, offer, fields)
+    drawing = Drawing()
+    _show(drawing, *_call_author(render, fields))
+    _offer(drawing, *_call_author(offer, fields))
+    return _text(drawing)
+
+
+def read_drawing(told: Any) -> Drawing:
+    """What the operation said.
+
+    Raises:
+        ValueError: It is no drawing.
+    """
+    if not isinstance(told, str):
+        raise ValueError("it is no text")
+    try:
+        return msgspec.json.decode(told, type=Drawing)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+async def _draw_async(render: Any, offer: Any, fields: dict[str, Any]) -> str:
+    drawing = Drawing()
+    _show(drawing, *await _await_author(render, fields))
+    _offer(drawing, *await _await_author(offer, fields))
+    return _text(drawing)
+
+
+def _call_author(method: Callable[[Any], Any] | None, fields: dict[str, Any]) -> tuple[Any, Exception | None]:
+    try:
+        return None if method is None else method(ObservationFields(fields)), None
+    except Exception as error:  # noqa: BLE001 - the edge to foreign code: a picture fails no step
+        return None, error
+
+
+async def _await_author(method: Callable[[Any], Any] | None, fields: dict[str, Any]) -> tuple[Any, Exception | None]:
+    outcome, error = _call_author(method, fields)
+    try:
+        return await outcome if inspect.isawaitable(outcome) else outcome, error
+    except Exception as failure:  # noqa: BLE001 - as above
+        return None, failure
+
+
+def _show(drawing: Drawing, html: Any, error: Exception | None) -> None:
+    if error is not None:
+        drawing.notes.append(_raised_note("render_web", error))
+    elif html is None:
+        pass
+    elif not isinstance(html, str):
+        drawing.notes.append(_type_note("render_web", html, "HTML as text, or None for the default view"))
+    elif len(html) > HTML_BYTES or len(text := html.encode("utf-8", "replace")) > HTML_BYTES:
+        drawing.notes.append(f"render_web returned more than {HTML_BYTES >> 20} MiB, which is not shown")
+    else:
+        drawing.html = text.decode()
+
+
+def _offer(drawing: Drawing, offered: Any, error: Exception | None) -> None:
+    if error is not None:
+        drawing.notes.append(_raised_note("web_actions", error))
+        return
+    if offered is None:
+        return
+    if not isinstance(offered, Sequence) or isinstance(offered, str):
+        drawing.notes.append(_type_note("web_actions", offered, "a list of (label, action) pairs"))
+        return
+    if len(offered) > MOST_ACTIONS:
+        drawing.notes.append(
+            f"web_actions returned {len(offered)} actions, of which the first {MOST_ACTIONS} are shown"
+        )
+    for place, pair in enumerate(offered[:MOST_ACTIONS], 1):
+        try:
+            drawing.actions.append(_pair(pair))
+        except Exception as fault:  # noqa: BLE001 - foreign objects: reading them may raise anything
+            drawing.notes.append(f"action {place} of web_actions is not shown: {error_text(fault)[:500]}")
+
+
+def _pair(pair: Any) -> tuple[str, dict[str, Any]]:
+    label, action = pair
+    if not isinstance(label, str):
+        raise TypeError(f"its label is a {type(label).__name__}, and must be text")
+    if not isinstance(action, (dict, BaseModel)):
+        raise TypeError(f"a {type(action).__name__} stands where the fields of an action should, as a dict")
+    text = to_json(action, inf_nan_mode="strings", bytes_mode="base64")
+    if len(text) > ACTION_BYTES:
+        raise ValueError(f"it has {len(text)} bytes, over the limit of {ACTION_BYTES}")
+    fields: dict[str, Any] = msgspec.json.decode(text)
+    return label[:LABEL_LENGTH].encode("utf-8", "replace").decode(), fields
+
+
+def _raised_note(method: str, error: Exception) -> str:
+    return f"{method} raised {type(error).__name__}: {error_text(error)}"[:2000]
+
+
+def _type_note(method: str, value: Any, wanted: str) -> str:
+    if inspect.iscoroutine(value):
+        value.close()
+    return f"{method} returned a {type(value).__name__}: it must return {wanted}"
+
+
+def _text(drawing: Drawing) -> str:
+    drawing.notes = [note.encode("utf-8", "replace").decode() for note in drawing.notes]
+    return msgspec.json.encode(drawing).decode()
+
+
+logger = logging.getLogger("openenv.server")
+
+# What an answer waits for its pictures.
+DRAWING_S = 3.0
+# What they may take before they are stopped, and where that cannot be, the session with them.
+STUCK_S = 30.0
+# Of what is kept of one episode: visitors are many, and observations may be pictures.
+MOST_LOGS = 200
+LOG_BYTES = 1024 * 1024
+
+
+class ActionLog(BaseMessage):
+    """One action of an episode and what came of it. `timestamp` is ISO 8601, in UTC."""
+
+    timestamp: str
+    action: dict[str, Any]
+    observation: dict[str, Any]
+    reward: bool | int | float | None = None
+    done: bool
+    step_count: int
+
+
+class EpisodeState(BaseMessage):
+    """What a page shows of an episode."""
+
+    episode_id: str | None = None
+    step_count: int = 0
+    current_observation: dict[str, Any] | None = None
+    action_logs: list[ActionLog] = Field(default_factory=list)
+    is_reset: bool = True
+
+
+class PageResult(NamedTuple):
+    """What came of a reset or step.
+
+    Attributes:
+        payload: The observation as v1 sends it.
+        state: The environment's state after it; None if it could not be read.
+        drawing: What its author shows of it.
+        steps: Steps since the last reset.
+        duration_s: What the call itself took.
+    """
+
+    payload: dict[str, Any]
+    state: dict[str, Any] | None
+    drawing: Drawing
+    steps: int
+    duration_s: float
+
+
+class PageEpisode:
+    """Plays in one session, and keeps what a page needs of the episode.
+
+    After each reset and step it reads the state and asks for the drawing, before anybody else's call of the session.
+    What fails there is noted, and fails nothing.
+
+    Args:
+        stay: The session.
+        draws: Whether anybody wants drawings.
+        most_logs, most_bytes: What is kept of its actions.
+
+    Attributes:
+        steps: Steps since the last reset.
+        watchers: Are set when something has changed.
+    """
+
+    def __init__(
+        self, stay: SharedSession, draws: bool = True, most_logs: int = MOST_LOGS, most_bytes: float = LOG_BYTES
+    ):
+        self.stay = stay
+        self.steps = 0
+        self.watchers: set[asyncio.Event] = set()
+        self._draws = draws
+        self._most_logs = most_logs
+        self._most_bytes = most_bytes
+        self._id: str | None = None
+        self._observation: dict[str, Any] | None = None
+        self._logs: deque[tuple[ActionLog, int]] = deque()
+        self._bytes = 0
+        self._is_reset = True
+
+    @classmethod
+    def of(cls, stay: SharedSession) -> PageEpisode:
+        """The one of a session that visitors use."""
+        if stay.page is None:
+            stay.page = cls(stay)
+        episode: PageEpisode = stay.page
+        return episode
+
+    @property
+    def state(self) -> EpisodeState:
+        """What there is to show."""
+        return EpisodeState(
+            episode_id=self._id,
+            step_count=self.steps,
+            current_observation=self._observation,
+            action_logs=[log for log, _ in self._logs],
+            is_reset=self._is_reset,
+        )
+
+    async def reset(self, arguments: dict[str, Any], timeout_s: float | None = None) -> PageResult:
+        """Starts an episode. Raises what `SharedSession.call` raises."""
+
+        def begun(encoded: dict[str, Any], size: int) -> None:
+            self._logs.clear()
+            self._bytes = self.steps = 0
+            self._is_reset = True
+
+        def encode(session: Session, observation: Any) -> bytes:
+            return encode_observation(observation, notes=None if session.takes_seed_of(arguments) else UNSEEDED)
+
+        return await self._play(lambda session, done: session.reset(arguments, done), encode, begun, timeout_s)
+
+    async def step(
+        self, action: Any, arguments: dict[str, Any] | None = None, timeout_s: float | None = None
+    ) -> PageResult:
+        """Does one action. Raises what `SharedSession.call` raises."""
+
+        def did(payload: dict[str, Any], size: int) -> None:
+            self.steps += 1
+            self._is_reset = False
+            self._log(action, payload, size)
+
+        def start(session: Session, done: Any) -> None:
+            if arguments:
+                session.step_with(action, arguments, done)
+            else:
+                session.step(action, done)
+
+        return await self._play(start, lambda _, observation: encode_observation(observation), did, timeout_s)
+
+    async def _play(
+        self,
+        start: StartCall,
+        encode: Callable[[Session, Any], bytes],
+        happened: Callable[[dict[str, Any], int], None],
+        timeout_s: float | None,
+    ) -> PageResult:
+        began = time.monotonic()
+        aftermath = _FollowUp(self.stay, self._draws)
+
+        def begin(session: Session, done: Any) -> None:
+            nonlocal began
+            began = time.monotonic()
+            start(session, done)
+
+        def ended(observation: Any) -> tuple[dict[str, Any], int, float]:
+            took = time.monotonic() - began
+            text = encode(self.stay.session, observation)
+            payload: dict[str, Any] = json.loads(text)
+            happened(payload, len(text))
+            self._observation = payload["observation"]
+            aftermath.begin(payload)
+            return payload, self.steps, took
+
+        payload, steps, took = await self.stay.call(begin, timeout_s, ended)
+        await aftermath.wait()
+        state = aftermath.state
+        told = self.stay.session.episode if state is None else state.get("episode_id")
+        self._id = None if told is None else str(told)
+        for watcher in self.watchers:
+            watcher.set()
+        return PageResult(payload, state, aftermath.drawing, steps, took)
+
+    def _log(self, action: Any, payload: dict[str, Any], size: int) -> None:
+        fields, weight = _plain(action)
+        log = ActionLog(
+            timestamp=datetime.now(UTC).isoformat(),
+            action=fields,
+            observation=payload["observation"],
+            reward=payload["reward"],
+            done=payload["done"],
+            step_count=self.steps,
+        )
+        self._logs.append((log, size + weight))
+        self._bytes += size + weight
+        while len(self._logs) > 1 and (len(self._logs) > self._most_logs or self._bytes > self._most_bytes):
+            self._bytes -= self._logs.popleft()[1]
+
+
+def _plain(action: Any) -> tuple[dict[str, Any], int]:
+    """An action as it is told, and what it weighs."""
+    try:
+        text = to_json(action, fallback=repr, inf_nan_mode="constants")
+        fields = json.loads(text)
+    except Exception as error:  # noqa: BLE001 - foreign types; the step is done, whatever can be told of it
+        name = type(action).__qualname__
+        warn_once(logger, "a %s cannot be written as JSON: the page's log shows none: %s", name, error_text(error))
+        return {}, 0
+    return fields if isinstance(fields, dict) else {"action": fields}, len(text)
+
+
+class _FollowUp:
+    """What is asked of an environment when a call has ended: its state, then its drawing."""
+
+    def __init__(self, stay: SharedSession, draws: bool):
+        self.state: dict[str, Any] | None = None
+        self.drawing = Drawing()
+        self._stay = stay
+        self._draws = draws
+        self._payload: dict[str, Any] = {}
+        self._asks: list[PendingCall] = []
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._closed = False
+
+    def begin(self, payload: dict[str, Any]) -> None:
+        """To be called while the call ends: what it asks comes next."""
+        self._payload = payload
+        stop = asyncio.get_running_loop().call_later(STUCK_S, self._stop)
+        self._over.add_done_callback(lambda _: stop.cancel())
+        self._ask_next(Session.read_state, self._stated)
+
+    async def wait(self) -> None:
+        """Until all of it is there, or has taken too long for an answer."""
+        await asyncio.wait([self._over], timeout=DRAWING_S)
+        if not self._over.done():
+            late = f"render_web and web_actions gave no answer within {DRAWING_S:g} s: the page goes on without them"
+            self.drawing.notes.append(late)
+        self._closed = True
+
+    def _stated(self, state: Any, error: BaseException | None) -> None:
+        if error is None:
+            try:
+                self.state = json.loads(encode_state(state))
+            except OpenEnvError as failure:
+                error = failure
+        if error is not None:
+            self._note("state", error)
+        if self._draws:
+            seen = {name: self._payload[name] for name in ("reward", "done")}
+            fields = {**self._payload["observation"], **seen}
+            self._ask_next(lambda session, done: session.call(draw, fields, done), self._drawn)
+        else:
+            self._over.set_result(None)
+
+    def _drawn(self, told: Any, error: BaseException | None) -> None:
+        if inspect.iscoroutine(told):
+            told.close()
+            error = TypeError(
+                "it is asynchronous, which an inline environment cannot wait for: make it a plain method"
+            )
+        if error is None and not self._closed:
+            try:
+                drawing = read_drawing(told)
+            except ValueError as fault:
+                error = fault
+            else:
+                drawing.notes = [*self.drawing.notes, *drawing.notes]
+                self.drawing = drawing
+        if error is not None:
+            self._note("render_web", error)
+        self._over.set_result(None)
+
+    def _ask_next(self, start: StartCall, done: Done) -> None:
+        # One that ends at once has asked for the next one before it stands here itself.
+        self._asks.append(self._stay.ask(start, done, next_=True))
+
+    def _stop(self) -> None:
+        """It does not end."""
+        session = self._stay.session
+        what = f"its state or render_web takes longer than {STUCK_S:g} s and is stopped"
+        logger.error("session %s: %s", session.id, what, extra=log_extra(session.id, session.episode))
+        for ask in self._asks:
+            if ask.done is not None:
+                self._stay.stop(ask)
+
+    def _note(self, what: str, error: BaseException) -> None:
+        if not self._closed:
+            self.drawing.notes.append(f"{what}: {error_text(error)}"[:2000].encode("utf-8", "replace").decode())

@@ -1,0 +1,221 @@
+"""The files of the page at `/web`: built by Vite, served to everybody."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from fastapi import Request, Response
+from fastapi.responses import HTMLResponse
+from starlette.routing import Match
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ...errors import UsageError
+from ..error_handlers import error_response
+from ..middleware import request_head
+
+STATIC = Path(__file__).parent / "static"
+REDIRECT, NOT_MODIFIED, NOT_FOUND, NOT_BUILT = 307, 304, 404, 501
+_READING = frozenset({"GET", "HEAD"})
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
+# As Vite names what its contents decide.
+_HASHED = re.compile(r"-[A-Za-z0-9_-]{8}\.")
+_TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".ico": "image/x-icon",
+    ".jpg": "image/jpeg",
+    ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
+    ".map": "application/json",
+    ".png": "image/png",
+    ".svg": "image/svg+xml",
+    ".wasm": "application/wasm",
+    ".webp": "image/webp",
+    ".woff2": "font/woff2",
+}
+_COMMON = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
+_FOREVER = "public, max-age=31536000, immutable"
+_ASK_AGAIN = "no-cache"
+# Where environments are shown in a frame: a Space's page on the Hub.
+_ANCESTORS = ("'self'", "https://huggingface.co", "https://*.huggingface.co", "https://*.hf.space")
+_PAGE_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob: https:; "
+    "media-src 'self' data: blob: https:; font-src 'self' data:; connect-src 'self'; frame-src 'self'; "
+    "base-uri 'none'; form-action 'none'"
+)
+# A panel is one file: all of it is inline, and it has no origin, no network and nobody's key.
+_FRAME_POLICY = (
+    "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; "
+    "img-src data: blob: https:; media-src data: blob:; font-src data:; worker-src blob:; base-uri 'none'; "
+    "form-action 'none'"
+)
+PANEL_HEADERS = {
+    **_COMMON,
+    "Content-Security-Policy": "sandbox; default-src 'none'",
+    "Cache-Control": "no-store",
+}
+"""Of HTML that is to be fetched and handed to a frame. Whoever opens it by its address sees it lie still."""
+_FRAME = """<!doctype html>
+<meta charset="utf-8">
+<title>Panel</title>
+<script>
+addEventListener("message", function take(event) {
+  if (event.source !== parent || !event.data || event.data.type !== "openenv:document") return;
+  removeEventListener("message", take);
+  document.open();
+  document.write(String(event.data.html));
+  document.close();
+});
+parent.postMessage({type: "openenv:frame"}, "*");
+</script>
+"""
+_UNBUILT = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>OpenEnv: the page is not built</title>
+<style>body{font:16px/1.5 system-ui,sans-serif;max-width:42rem;margin:3rem auto;padding:0 1rem}
+pre{background:#8882;padding:.75rem;overflow:auto}</style>
+<h1>The page is not built</h1>
+<p>This server works. The page that belongs here is missing from this installation: it is made of the folder
+<code>web/</code> by a tool of its own. In a checkout of the source, with npm:</p>
+<pre>make web</pre>
+<p>then load this page again. A wheel has it already:</p>
+<pre>pip install --force-reinstall openenv</pre>
+<p>Everything can be done without it: <a href="docs">the routes of this server</a>.</p>
+</html>
+"""
+
+
+class StaticFile(NamedTuple):
+    """One that can be sent, as it was when it was read."""
+
+    content: bytes
+    etag: str
+
+
+async def page(request: Request) -> Response:
+    """The page, or one that says how to build it."""
+    origins = request.app.state.openenv.settings.allowed_origins
+    policy = f"{_PAGE_POLICY}; frame-ancestors {_ancestors(origins)}"
+    headers = {**_COMMON, "Cache-Control": _ASK_AGAIN, "Content-Security-Policy": policy}
+    index = STATIC / "index.html"
+    if not index.is_file():
+        return HTMLResponse(_UNBUILT, NOT_BUILT, headers)
+    return _file_response(request, index, headers)
+
+
+async def slash(request: Request) -> Response:
+    """The page lies at the address without a slash at its end, as seen from which its files are named."""
+    return _redirect("../web", request.scope)
+
+
+async def asset(request: Request, name: str) -> Response:
+    """A file of the page."""
+    path = STATIC / "assets" / name
+    if not _NAME.fullmatch(name) or path.suffix not in _TYPES or not _is_inside(STATIC, path):
+        return error_response(UsageError(f"the page has no file {name[:80]!r}: load the page again"), NOT_FOUND)
+    return _file_response(
+        request, path, {**_COMMON, "Cache-Control": _FOREVER if _HASHED.search(name) else _ASK_AGAIN}
+    )
+
+
+async def frame(request: Request) -> Response:
+    """An empty document that becomes what the page hands it: an author's panel, which has no part in the page.
+
+    It cannot be a `srcdoc`: that would be under the policy of the page, which runs no script of others.
+    """
+    policy = f"{_FRAME_POLICY}; frame-ancestors {_ancestors(request.app.state.openenv.settings.allowed_origins)}"
+    return HTMLResponse(_FRAME, headers={**_COMMON, "Cache-Control": _ASK_AGAIN, "Content-Security-Policy": policy})
+
+
+_ENDPOINTS = frozenset({page, slash, asset, frame})
+
+
+class RootRedirect:
+    """Answers what no route matches: who asks for `/` is led to the page.
+
+    Args:
+        otherwise: Answers all else.
+    """
+
+    def __init__(self, otherwise: ASGIApp):
+        self._otherwise = otherwise
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = self._otherwise
+        if scope["type"] == "http" and scope["method"] in _READING and request_head(scope).path in {"/", ""}:
+            place: str = scope["path"]
+            last = quote(place.rpartition("/")[2], safe="")
+            answer = _redirect(f"{last}/web" if last else "web", scope)
+        await answer(scope, receive, send)
+
+
+def is_public(scope: Scope) -> bool:
+    """Whether a request is for the page and what it is made of, as this module serves it: an owner's is his own."""
+    if scope["type"] != "http" or scope["method"] not in _READING:
+        return False
+    path = request_head(scope).path
+    if path not in {"/", "/web"} and not path.startswith("/web/"):
+        return False
+    router = scope["app"].router
+    for route in router.routes:
+        match, _ = route.matches(scope)
+        if match is not Match.NONE:
+            return getattr(route, "endpoint", None) in _ENDPOINTS
+    return path == "/" and isinstance(router.default, RootRedirect)
+
+
+def _file_response(request: Request, path: Path, headers: dict[str, str]) -> Response:
+    packed = path.with_name(f"{path.name}.gz")
+    headers = {**headers, "Vary": "Accept-Encoding"}
+    chosen = path
+    if packed.is_file() and _takes_gzip(request.headers.get("accept-encoding", "")):
+        headers["Content-Encoding"] = "gzip"
+        chosen = packed
+    found = chosen.stat()
+    file = _read(chosen, found.st_mtime_ns, found.st_size)
+    headers["ETag"] = file.etag
+    if file.etag in re.findall(r'"[^"]*"', request.headers.get("if-none-match", "")):
+        return Response(status_code=NOT_MODIFIED, headers=headers)
+    return Response(file.content, media_type=_TYPES[path.suffix], headers=headers)
+
+
+@lru_cache(maxsize=64)
+def _read(path: Path, changed: int, size: int) -> StaticFile:
+    """A file as it is since then."""
+    content = path.read_bytes()
+    return StaticFile(content, f'"{blake2b(content, digest_size=12).hexdigest()}"')
+
+
+def _is_inside(folder: Path, path: Path) -> bool:
+    return path.is_file() and path.resolve().is_relative_to(folder.resolve())
+
+
+def _takes_gzip(accepted: str) -> bool:
+    for part in accepted.lower().split(","):
+        coding, _, quality = part.partition(";")
+        if coding.strip() == "gzip":
+            return quality.replace(" ", "") not in {"q=0", "q=0.0", "q=0.00", "q=0.000"}
+    return False
+
+
+def _redirect(place: str, scope: Any) -> Response:
+    query: bytes = scope.get("query_string", b"")
+    return Response(
+        status_code=REDIRECT,
+        headers={"Location": f"{place}?{query.decode('latin-1')}" if query else place, "Cache-Control": _ASK_AGAIN},
+    )
+
+
+def _ancestors(allowed_origins: str | None) -> str:
+    """Who may show the page in a frame: itself, Spaces, and the origins that may use the server."""
+    named = [origin.strip() for origin in (allowed_origins or "").split(",")]
+    if "*" in named:
+        return "*"
+    return " ".join([*_ANCESTORS, *(origin for origin in named if "://" in origin)])

@@ -1,0 +1,387 @@
+"""Pages that authors make with Gradio, at `/web/custom`: their session, fields of actions, a default page."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import math
+from collections.abc import Awaitable, Callable, Coroutine
+from html import escape
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fastapi import FastAPI, WebSocket, WebSocketDisconnect
+from fastapi.responses import HTMLResponse
+from pydantic import ValidationError
+
+from ...environment import Environment
+from ...errors import MissingExtra, OpenEnvError, ResetRequired, StepFailed, UnknownSession
+from ...protocol.forms import read_form
+from ...protocol.json_schema import schema_of
+from ...types import EnvironmentMetadata
+from ..auth import ANONYMOUS
+from ..metadata import load_environment_metadata
+from ..server import HTTPEnvServer
+from .endpoints import send_json
+from .episode import EpisodeState, PageEpisode, PageResult
+
+_WIDGETS = {"boolean": "checkbox", "integer": "number", "number": "number"}
+_LIMITS = {
+    "min_value": "minimum",
+    "max_value": "maximum",
+    "min_length": "minLength",
+    "max_length": "maxLength",
+    "pattern": "pattern",
+}
+
+
+def action_fields(action_cls: Any) -> list[dict[str, Any]]:
+    """What a form needs to know of each field of an action class, `metadata` left out.
+
+    Args:
+        action_cls: A model, or what else an environment takes; what has no fields gives an empty list.
+
+    Returns:
+        For each field its `name`, `type` (`text`, `number`, `checkbox`, `select`, or `tensor` for a list of
+        numbers), `required`, `description`, `default_value`, `choices`, `min_value`, `max_value`, `min_length`,
+        `max_length`, `pattern`, `placeholder` and `help_text`; None where the class says nothing.
+    """
+    schema = schema_of(action_cls) or {}
+    definitions = schema.get("$defs", {})
+    required = schema.get("required", ())
+    return [
+        _field(name, _resolve_ref(part, definitions), name in required)
+        for name, part in schema.get("properties", {}).items()
+        if name != "metadata"
+    ]
+
+
+def _field(name: str, part: dict[str, Any], required: bool) -> dict[str, Any]:
+    description = part.get("description", "")
+    return {
+        "name": name,
+        "type": _widget(part),
+        "required": required,
+        "description": description,
+        "default_value": part.get("default"),
+        "choices": part.get("enum"),
+        **{limit: part.get(keyword) for limit, keyword in _LIMITS.items()},
+        "placeholder": f"Enter {name}...",
+        "help_text": description,
+    }
+
+
+def _widget(part: dict[str, Any]) -> str:
+    if "enum" in part:
+        return "select"
+    if part.get("type") == "array" and part.get("items", {}).get("type") in {"integer", "number"}:
+        return "tensor"
+    return _WIDGETS.get(part.get("type", ""), "text")
+
+
+def _resolve_ref(part: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    """A schema whose reference, if it is one, is replaced by what it refers to."""
+    target = definitions.get(part.get("$ref", "").rpartition("/")[2])
+    return part if target is None else {**target, **part}
+
+
+if TYPE_CHECKING:
+    pass
+
+
+def get_gradio_display_title(metadata: EnvironmentMetadata | None, fallback: str = "OpenEnv Environment") -> str:
+    """The title of a page about an environment: with its name, or else with `fallback`."""
+    return f"OpenEnv: {metadata.name if metadata else fallback}"
+
+
+def get_quick_start_markdown(
+    metadata: EnvironmentMetadata | None, action_cls: type[Any], observation_cls: type[Any]
+) -> str:
+    """How a program plays in an environment, as Markdown with an example in Python.
+
+    Args:
+        metadata: Its name stands in the heading.
+        action_cls: Its required fields stand in the example.
+        observation_cls: Taken for existing code, and not used.
+    """
+    fields = getattr(action_cls, "model_fields", {})
+    action = ", ".join(f'"{name}": ...' for name, field in fields.items() if field.is_required())
+    return (
+        f"### Connect to {metadata.name if metadata else 'this environment'}\n\n"
+        "```python\nfrom openenv import GenericEnvClient\n\n"
+        'with GenericEnvClient("http://localhost:8000") as env:\n    result = env.reset()\n'
+        f"    result = env.step({{{action}}})\n```"
+    )
+
+
+def build_gradio_app(
+    web_manager: WebInterfaceManager,
+    action_fields: list[dict[str, Any]],
+    metadata: EnvironmentMetadata | None,
+    is_chat_env: bool,
+    title: str = "OpenEnv Environment",
+    quick_start_md: str | None = None,
+) -> Any:
+    """A page with a form for actions, buttons for reset, step and state, and what came of the last of them.
+
+    A `gradio_builder` gets the same arguments, so that it can show this page beside its own.
+
+    Args:
+        web_manager: Plays in the environment.
+        action_fields: What the form asks for, as `create_app` gives it to builders.
+        metadata: Name, description and README are shown.
+        is_chat_env: Taken for existing code: the fields say what the form needs.
+        title: In place of the environment's name where there is no metadata.
+        quick_start_md: Markdown below the form.
+
+    Returns:
+        A `gradio.Blocks`.
+
+    Raises:
+        MissingExtra: Gradio is not installed.
+    """
+    gradio = load_gradio()
+    display_title = get_gradio_display_title(metadata, title)
+
+    async def reset() -> Any:
+        return await _call_for_gradio(gradio, web_manager.reset_environment)
+
+    async def step(*values: Any) -> Any:
+        given = {field["name"]: value for field, value in zip(action_fields, values, strict=True)}
+        action = {name: value for name, value in given.items() if value not in (None, "")}
+        return await _call_for_gradio(gradio, web_manager.step_environment, action)
+
+    async def get_state() -> Any:
+        return web_manager.get_state()
+
+    async def state() -> Any:
+        return await _call_for_gradio(gradio, get_state)
+
+    with gradio.Blocks(title=display_title) as blocks:
+        gradio.Markdown(f"# {display_title}\n\n{metadata.description if metadata else ''}")
+        with gradio.Row():
+            with gradio.Column():
+                inputs = [_component(gradio, field) for field in action_fields]
+                with gradio.Row():
+                    buttons = {each: gradio.Button(each) for each in ("Reset", "Step", "State")}
+            result = gradio.JSON(label="Result")
+        if quick_start_md:
+            gradio.Markdown(quick_start_md)
+        if metadata and metadata.readme_content:
+            with gradio.Accordion("README", open=False):
+                gradio.Markdown(metadata.readme_content)
+        buttons["Reset"].click(reset, outputs=result)
+        buttons["Step"].click(step, inputs=inputs, outputs=result)
+        buttons["State"].click(state, outputs=result)
+    return blocks
+
+
+def load_gradio() -> Any:
+    """The package `gradio`.
+
+    Raises:
+        MissingExtra: It is not installed.
+    """
+    try:
+        return importlib.import_module("gradio")
+    except ModuleNotFoundError:
+        raise MissingExtra("gradio", None) from None
+
+
+async def _call_for_gradio(gradio: Any, call: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
+    """What a call returns; its failure as the error that Gradio shows on the page."""
+    try:
+        return await call(*arguments)
+    except (OpenEnvError, ValidationError) as error:
+        raise gradio.Error(str(error)) from error
+
+
+def _component(gradio: Any, field: dict[str, Any]) -> Any:
+    name, default = field["name"], field["default_value"]
+    about = {"label": name if not field["required"] else f"{name} *", "info": field["help_text"] or None}
+    if field["type"] == "select":
+        return gradio.Dropdown(choices=field["choices"], value=default, **about)
+    if field["type"] == "checkbox":
+        return gradio.Checkbox(value=bool(default), **about)
+    if field["type"] == "number" and field["required"]:
+        return gradio.Number(value=default, minimum=field["min_value"], maximum=field["max_value"], **about)
+    # Gradio's number has no empty value, and an optional number needs one.
+    return gradio.Textbox(value=None if default is None else str(default), placeholder=field["placeholder"], **about)
+
+
+T = TypeVar("T")
+
+# What a reset or step waits for a socket whose client does not read; then the socket gets no more of them.
+SEND_S = 5.0
+
+
+class WebInterfaceManager:
+    """Drives one session, which all who look at the page share.
+
+    The first reset opens it, and it takes a slot of the server as any other. When it has ended, because it was idle
+    for too long, the next reset opens another one. Calls may come from any event loop.
+
+    Args:
+        env: The server where the session is, or an environment, which then has a server of its own here.
+        action_cls: Its actions; those of the server by default.
+        observation_cls: Its observations; those of the server by default.
+        metadata: What the environment says about itself.
+
+    Attributes:
+        env: The environment that it was made with; None if that was a server.
+        episode_state: The episode as it was after the last call.
+        home: The event loop of the server; None until it runs.
+        connected_clients: The sockets that are sent each state of the episode.
+    """
+
+    MAX_ACTION_LOGS = 1000
+
+    def __init__(
+        self,
+        env: HTTPEnvServer | Environment[Any, Any, Any],
+        action_cls: Any = None,
+        observation_cls: Any = None,
+        metadata: EnvironmentMetadata | None = None,
+    ):
+        self.env = None if isinstance(env, HTTPEnvServer) else env
+        server = env if isinstance(env, HTTPEnvServer) else HTTPEnvServer(lambda: env, action_cls, observation_cls)
+        if metadata is None:
+            metadata = load_environment_metadata(server.env_factory if self.env is None else self.env)
+        self.action_cls = server.action_cls
+        self.observation_cls = server.observation_cls
+        self.metadata = metadata
+        self.episode_state = EpisodeState()
+        self.home: asyncio.AbstractEventLoop | None = None
+        self.connected_clients: list[WebSocket] = []
+        self._server = server
+        self._episode: PageEpisode | None = None
+        self._opening = asyncio.Lock()
+        self._state: dict[str, Any] = {"episode_id": None, "step_count": 0}
+
+    async def reset_environment(self, reset_kwargs: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Starts an episode, and returns the first observation as a v1 payload.
+
+        Raises:
+            CapacityError: The server has no slot.
+            EnvironmentFailed: The environment could not be made, or its `reset` failed.
+        """
+        return await self._at_home(self._reset(dict(reset_kwargs or {})))
+
+    async def step_environment(self, action_data: dict[str, Any]) -> dict[str, Any]:
+        """Does the action that a form describes (`protocol.forms.read_form`); returns as `reset_environment`.
+
+        Raises:
+            ValidationError: That is no action of this environment.
+            ResetRequired: There is no session, or it has ended.
+            EnvironmentFailed: `step` failed.
+        """
+        return await self._at_home(self._step(action_data))
+
+    def get_state(self) -> dict[str, Any]:
+        """The environment's state after the last reset or step."""
+        return dict(self._state)
+
+    async def connect_websocket(self, websocket: WebSocket) -> None:
+        """Accepts a socket, and sends the episode on it: now, and after each reset and step by this manager.
+
+        Call it on the server's event loop, from a WebSocket route of the app; the route calls `disconnect_websocket`
+        when its client has left. `/ws/ui` tells the episode of any session in the same words.
+        """
+        await websocket.accept()
+        self.connected_clients.append(websocket)
+        await self._send_state([websocket])
+
+    async def disconnect_websocket(self, websocket: WebSocket) -> None:
+        """Sends nothing more on a socket."""
+        if websocket in self.connected_clients:
+            self.connected_clients.remove(websocket)
+
+    async def _send_state(self, clients: list[WebSocket]) -> None:
+        if not clients:
+            return
+        message = {"type": "state_update", "episode_state": self.episode_state.model_dump()}
+        await asyncio.gather(*(self._send_to(client, message) for client in clients))
+
+    async def _send_to(self, client: WebSocket, message: dict[str, Any]) -> None:
+        try:
+            async with asyncio.timeout(SEND_S):
+                await send_json(client, message)
+        except (WebSocketDisconnect, RuntimeError, TimeoutError, StepFailed):
+            await self.disconnect_websocket(client)
+
+    async def _at_home(self, call: Coroutine[Any, Any, T]) -> T:
+        home = self.home
+        if home is None or home is asyncio.get_running_loop() or not home.is_running():
+            return await call
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, home))
+
+    async def _reset(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        async with self._opening:
+            episode = self._episode
+            if episode is None or episode.stay.departed is not None:
+                stay = await self._server.stays.open(ANONYMOUS)
+                episode = self._episode = PageEpisode(stay, False, self.MAX_ACTION_LOGS, math.inf)
+        return await self._told(episode, await episode.reset(arguments))
+
+    async def _step(self, values: dict[str, Any]) -> dict[str, Any]:
+        action = read_form(values, self.action_cls)
+        episode = self._episode
+        if episode is None:
+            raise ResetRequired("there is no episode yet: reset first")
+        try:
+            played = await episode.step(action)
+        except UnknownSession as error:
+            raise ResetRequired(f"{error.message}: reset for a new one") from None
+        return await self._told(episode, played)
+
+    async def _told(self, episode: PageEpisode, played: PageResult) -> dict[str, Any]:
+        self._state = played.state or self._state
+        self.episode_state = episode.state
+        await self._send_state(self.connected_clients)
+        return played.payload
+
+
+CUSTOM_PATH = "/web/custom"
+
+
+def add_page(app: FastAPI, server: HTTPEnvServer, builder: Callable[..., Any], title: str | None = None) -> None:
+    """Mounts what a builder makes at `/web/custom`; without Gradio, a page there that says how to get it.
+
+    Args:
+        app: Where it is mounted.
+        server: Whose environment the page drives.
+        builder: Called with `(web_manager, action_fields, metadata, is_chat_env, title, quick_start_md)`, all by
+            position; it returns a `gradio.Blocks`. What it raises is raised here.
+        title: In place of one with the environment's name.
+    """
+    if find_spec("gradio") is None:
+        app.add_api_route(CUSTOM_PATH, _without_gradio(server.env_name), include_in_schema=False)
+        return
+    gradio = importlib.import_module("gradio")
+    metadata = load_environment_metadata(server.env_factory, server.env_name)
+    manager = WebInterfaceManager(server, metadata=metadata)
+    fields = action_fields(server.action_cls)
+    quick_start = get_quick_start_markdown(metadata, server.action_cls, server.observation_cls)
+    blocks = builder(
+        manager, fields, metadata, _is_chat(fields), title or get_gradio_display_title(metadata), quick_start
+    )
+    gradio.mount_gradio_app(app, blocks, path=CUSTOM_PATH)
+    app.state.openenv_page = manager
+
+
+def _without_gradio(name: str) -> Callable[[], HTMLResponse]:
+    page = (
+        f"<!doctype html><title>{escape(name)}</title><p>{escape(name)} has a page made with Gradio, "
+        "which is not installed on this server. Install it and start the server again:</p>"
+        "<pre>pip install gradio</pre>"
+    )
+
+    def custom_page() -> HTMLResponse:
+        return HTMLResponse(page, 501)
+
+    return custom_page
+
+
+def _is_chat(fields: list[dict[str, Any]]) -> bool:
+    """Whether actions are a model's tokens."""
+    return any(field["name"] == "tokens" and field["type"] == "tensor" for field in fields)

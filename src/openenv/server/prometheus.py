@@ -1,0 +1,138 @@
+"""`GET /metrics`: the counts of all processes of a server in Prometheus' text format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from fastapi import HTTPException, Request, Response
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from .. import __version__
+from ..telemetry.metrics import BUCKET_BOUNDS, METER, Count, Gauge, Histogram, Phase, Reading, total
+from .server import HTTPEnvServer
+
+_OFF = "this server keeps no metrics: it was started with --no-metrics or OPENENV_METRICS=false"
+_STATES = (Gauge.STARTING, Gauge.LIVE, Gauge.EXECUTING, Gauge.DETACHED, Gauge.CLOSING)
+_GAUGES: tuple[tuple[Gauge, str, str], ...] = (
+    (Gauge.QUEUED, "queue_length", "New sessions that wait for a slot"),
+    (Gauge.RUNNING, "calls_executing", "Calls that environments execute"),
+    (Gauge.HELD_BACK, "calls_waiting", "Calls that wait since max_executing others execute"),
+    (Gauge.CONSTRUCTING, "environments_constructing", "Environments that are being made"),
+    (Gauge.CONNECTIONS, "connections", "Open connections of clients"),
+    (Gauge.STUCK_THREADS, "stuck_threads", "Calls that were given up and have not returned"),
+    (Gauge.RECORDING_STOPPED, "recording_stopped", "Processes whose recording has stopped, as a disk is full"),
+)
+_RECORDS: tuple[tuple[Count, str, str], ...] = (
+    (Count.RECORDS, "records", "Transitions that were recorded"),
+    (Count.RECORD_BYTES, "record_bytes", "Bytes of their lines"),
+    (Count.RECORDS_DROPPED, "records_dropped", "Transitions that should have been recorded and could not be"),
+)
+
+
+class Slots(NamedTuple):
+    """How full a server is."""
+
+    held: int
+    limit: int
+
+
+async def metrics(request: Request) -> Response:
+    """What this server has counted, for Prometheus."""
+    server = request.app.state.openenv
+    assert isinstance(server, HTTPEnvServer)
+    if not server.settings.metrics:
+        raise HTTPException(404, _OFF)
+    manager = server.manager
+    manager.census.publish()
+    text = exposition(METER.readings(), Slots(manager.held, manager.limits.max_sessions))
+    return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+
+def exposition(readings: list[Reading], slots: Slots) -> bytes:
+    """The numbers of all processes of a server in Prometheus' text format."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(readings, slots))
+    return generate_latest(registry)
+
+
+class _Collector(Collector):
+    def __init__(self, readings: list[Reading], slots: Slots):
+        self._workers = [reading for reading in readings if reading.pid]
+        self._all = total(readings)
+        self._slots = slots
+
+    def collect(self) -> Iterator[Metric]:
+        for part in _PARTS:
+            yield from part(self)
+
+    def _server(self) -> Iterator[Metric]:
+        build = GaugeMetricFamily("openenv_build_info", "The version that serves", labels=["version"])
+        build.add_metric([__version__], 1)
+        yield build
+        yield GaugeMetricFamily("openenv_workers", "Processes that serve", len(self._workers))
+        restarts = self._all.value(Count.WORKER_RESTARTS)
+        yield CounterMetricFamily("openenv_worker_restarts", "Workers that were started for one that died", restarts)
+
+    def _sessions(self) -> Iterator[Metric]:
+        sessions = GaugeMetricFamily("openenv_sessions", "Sessions that hold a slot, by state", labels=["state"])
+        for state in _STATES:
+            sessions.add_metric([state.value], self._all.value(state))
+        yield sessions
+        yield GaugeMetricFamily("openenv_slots_held", "Slots taken by sessions", self._slots.held)
+        yield GaugeMetricFamily("openenv_slots_limit", "Most sessions at one time (max_sessions)", self._slots.limit)
+        for gauge, name, explanation in _GAUGES:
+            yield GaugeMetricFamily(f"openenv_{name}", explanation, self._all.value(gauge))
+
+    def _phases(self) -> Iterator[Metric]:
+        phases = HistogramMetricFamily(
+            "openenv_phase_seconds",
+            "Time spent in each phase; of serialize and send, a sample is counted",
+            labels=["phase"],
+        )
+        for phase in Phase:
+            found = self._all.histogram(phase)
+            phases.add_metric([phase.value], _cumulative(found), found.seconds)
+        yield phases
+
+    def _errors(self) -> Iterator[Metric]:
+        errors = CounterMetricFamily("openenv_errors", "Errors that clients were told of", labels=["error", "blame"])
+        for (error, blame), count in self._all.errors().items():
+            errors.add_metric([error.__name__, blame], count)
+        yield errors
+
+    def _records(self) -> Iterator[Metric]:
+        for count, name, explanation in _RECORDS:
+            yield CounterMetricFamily(f"openenv_{name}", explanation, self._all.value(count))
+
+    def _loops(self) -> Iterator[Metric]:
+        lags = GaugeMetricFamily(
+            "openenv_event_loop_lag_seconds",
+            "Longest that a timer was late in the last 15 seconds, by process",
+            labels=["worker", "pid"],
+        )
+        for worker in self._workers:
+            lags.add_metric([worker.worker, str(worker.pid)], worker.value(Gauge.LOOP_LAG_NS) / 1e9)
+        yield lags
+
+
+_PARTS: tuple[Callable[[_Collector], Iterator[Metric]], ...] = (
+    _Collector._server,
+    _Collector._sessions,
+    _Collector._phases,
+    _Collector._errors,
+    _Collector._records,
+    _Collector._loops,
+)
+
+
+def _cumulative(found: Histogram) -> list[tuple[str, float]]:
+    """Buckets as Prometheus has them: each counts what the ones before it do."""
+    below = 0
+    buckets: list[tuple[str, float]] = []
+    for bound, count in zip([*map(repr, BUCKET_BOUNDS), "+Inf"], found.counts, strict=True):
+        below += count
+        buckets.append((bound, below))
+    return buckets

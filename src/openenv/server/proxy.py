@@ -1,0 +1,307 @@
+"""Pass a request or a connection on to the worker process that has its session."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator, Coroutine
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+
+import h11
+from fastapi import Request, Response
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from ..errors import InvalidMessage, SessionLost, StepTimeout, UnknownSession
+from .shared_sessions import worker_of
+
+if TYPE_CHECKING:
+    from .server import HTTPEnvServer
+
+PIECE_BYTES = 64 * 1024
+
+
+class ResponseHead(NamedTuple):
+    """The head of an answer.
+
+    Attributes:
+        status: Its HTTP status.
+        headers: Its fields.
+        length: Bytes of its body; None if they are only known at its end.
+    """
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    length: int | None
+
+
+class UpstreamRequest:
+    """The client's side of one request.
+
+    Args:
+        reader, writer: The connection, which belongs to it.
+    """
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
+        self._reader = reader
+        self._writer = writer
+        self._http = h11.Connection(h11.CLIENT)
+
+    @classmethod
+    async def over(cls, connection: socket.socket) -> Self:
+        """One over a connected socket, which belongs to it from here on."""
+        connection.setblocking(False)
+        return cls(*await asyncio.open_connection(sock=connection, limit=PIECE_BYTES))
+
+    async def ask(
+        self, method: bytes, target: bytes, headers: list[tuple[bytes, bytes]], body: bytes
+    ) -> ResponseHead:
+        """Sends the request and waits for the head of the answer.
+
+        Raises:
+            ConnectionError: The other side ends before that, or says what is no HTTP.
+            InvalidMessage: The request is none that may be sent.
+        """
+        try:
+            request = h11.Request(method=method, target=target, headers=headers)
+        except h11.LocalProtocolError as error:
+            raise InvalidMessage(
+                f"the request cannot be handed on to the worker process of its session: {error}"
+            ) from error
+        sent = [self._http.send(request), self._http.send(h11.Data(data=body)), self._http.send(h11.EndOfMessage())]
+        self._writer.write(b"".join(part for part in sent if part))
+        await self._writer.drain()
+        while True:
+            event = await self._next()
+            if isinstance(event, h11.Response):
+                return _response_head(event)
+            if not isinstance(event, h11.InformationalResponse):
+                raise ConnectionResetError("no answer came")
+
+    async def body(self) -> AsyncIterator[bytes]:
+        """The body of the answer, as it comes.
+
+        Raises:
+            ConnectionError: It is not whole.
+        """
+        while isinstance(event := await self._next(), h11.Data):
+            yield bytes(event.data)
+
+    def close(self) -> None:
+        """Gives the connection up, whatever was still to come."""
+        self._writer.transport.abort()
+
+    async def _next(self) -> object:
+        try:
+            while (event := self._http.next_event()) is h11.NEED_DATA:
+                self._http.receive_data(await self._reader.read(PIECE_BYTES))
+        except h11.RemoteProtocolError as error:
+            raise ConnectionResetError(str(error)) from error
+        return event
+
+
+def _response_head(response: h11.Response) -> ResponseHead:
+    headers = [(bytes(name), bytes(value)) for name, value in response.headers]
+    length = next((int(value) for name, value in headers if name == b"content-length"), None)
+    return ResponseHead(response.status_code, headers, length)
+
+
+logger = logging.getLogger("openenv.server")
+
+_running: set[asyncio.Task[None]] = set()
+
+
+def relay(transport: asyncio.Transport, far: socket.socket) -> None:
+    """Joins a connection with a socket until either of them ends, and closes both.
+
+    Args:
+        transport: The connection, of which nothing is read yet.
+        far: Where its bytes go; belongs to the relay from here on.
+    """
+    transport.pause_reading()
+    far.setblocking(False)
+    task = asyncio.get_running_loop().create_task(_join(transport, far))
+    _running.add(task)
+    task.add_done_callback(_running.discard)
+
+
+async def _join(near: asyncio.Transport, connection: socket.socket) -> None:
+    try:
+        far, _ = await asyncio.get_running_loop().connect_accepted_socket(lambda: _RelayProtocol(near), connection)
+    except OSError as error:
+        logger.warning("a connection for another worker process is given up: %s", error.strerror or error)
+        connection.close()
+        near.abort()
+        return
+    if near.is_closing():
+        far.close()
+        return
+    near.set_protocol(_RelayProtocol(far))
+    near.resume_reading()
+
+
+class _RelayProtocol(asyncio.Protocol):
+    """Hears one connection and tells the other."""
+
+    def __init__(self, other: asyncio.Transport):
+        self._other = other
+
+    def data_received(self, data: bytes) -> None:
+        self._other.write(data)
+
+    def pause_writing(self) -> None:
+        # What is not taken here is not read there.
+        if not self._other.is_closing():
+            self._other.pause_reading()
+
+    def resume_writing(self) -> None:
+        if not self._other.is_closing():
+            self._other.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._other.close()
+
+
+_T = TypeVar("_T")
+# What the owner has, beyond the time of the request itself, to say that this is over.
+SPARE_S = 2.0
+PROXY = b"PROXY "
+"""What a connection begins with that is handed on for one request; no request of a client does."""
+# Nobody sees it: whoever asked has left.
+GONE = 499
+ARRIVAL = "openenv.arrival"
+"""Where the scope of a request says how it came (`ForwardingInfo`)."""
+# What concerns one connection and not the request (RFC 9110, 7.6.1), and what every server says for itself.
+_OF_THE_SERVER = frozenset((b"date", b"server"))
+_OF_THE_CONNECTION = frozenset(
+    b"connection keep-alive proxy-connection te trailer transfer-encoding upgrade expect content-length".split()
+)
+
+
+class ForwardingInfo(NamedTuple):
+    """How a request came to this process.
+
+    Attributes:
+        target: Its URL as it was sent.
+        handed_on: By another worker, which had got it. Said by the road that it came by, and by nothing in it: a
+            client cannot claim it.
+    """
+
+    target: bytes
+    handed_on: bool
+
+
+async def forward_to_owner(
+    request: Request, server: HTTPEnvServer, session_id: str, timeout_s: float | None = None
+) -> Response | None:
+    """Has a request answered by the worker process that has its session.
+
+    Args:
+        request: Its body is read here, if it was not before.
+        server: That got it.
+        session_id: The session that it is about.
+        timeout_s: The time that the request gives its own call.
+
+    Returns:
+        The answer; None if the session belongs here, or to nobody.
+
+    Raises:
+        UnknownSession: Its worker process has ended.
+        SessionLost: Its worker went away before it answered, and the session with it.
+        StepTimeout: Its worker gave no answer in time.
+    """
+    worker, arrived = worker_of(session_id), request.scope.get(ARRIVAL)
+    if worker is None or worker == server.worker_key or server.redirect is None:
+        return None
+    if not isinstance(arrived, ForwardingInfo) or arrived.handed_on:
+        return None
+    body = await request.body()
+    near, far = socket.socketpair()
+    if not server.redirect(worker, far, proxy_line(request.scope)):
+        far.close()
+        near.close()
+        raise UnknownSession.of_ended_worker(session_id)
+    exchange = await UpstreamRequest.over(near)
+    try:
+        answer = await _until_disconnect(
+            request, _ask(exchange, request, arrived.target, body, session_id, timeout_s)
+        )
+    except BaseException:
+        exchange.close()
+        raise
+    if answer is None or not isinstance(answer, _RelayedResponse):
+        exchange.close()
+    return Response(status_code=GONE) if answer is None else answer
+
+
+def proxy_line(scope: Any) -> bytes:
+    """Who is behind a request that is handed on, in a line that goes before it (the PROXY protocol of HAProxy)."""
+    client, local = scope.get("client"), scope.get("server")
+    if not client or not local or local[1] is None or len(f"{client[0]} {local[0]}".split()) != 2:
+        return PROXY + b"UNKNOWN\r\n"
+    family = "TCP6" if ":" in client[0] else "TCP4"
+    return PROXY + f"{family} {client[0]} {local[0]} {client[1]} {local[1]}\r\n".encode("latin-1", "replace")
+
+
+async def _ask(
+    exchange: UpstreamRequest, request: Request, target: bytes, body: bytes, session_id: str, timeout_s: float | None
+) -> Response:
+    """Raises what `forwarded` does. One whose length is known is read whole: a part of it is no answer."""
+    headers = [(name, value) for name, value in request.headers.raw if name.lower() not in _OF_THE_CONNECTION]
+    headers += [(b"content-length", b"%d" % len(body)), (b"connection", b"close")]
+    if "host" not in request.headers:  # HTTP/1.0
+        headers.append((b"host", b"openenv"))
+    try:
+        async with asyncio.timeout(None if timeout_s is None else timeout_s + SPARE_S):
+            reply = await exchange.ask(request.method.encode(), target, headers, body)
+            if reply.length is None:
+                return _RelayedResponse(exchange, reply)
+            response = Response(b"".join([piece async for piece in exchange.body()]), reply.status)
+            response.raw_headers = _end_to_end_headers(reply)
+            response.raw_headers.append((b"content-length", b"%d" % reply.length))
+            return response
+    except TimeoutError:
+        late = f"gave no answer within {timeout_s:g} s, the timeout_s of the request"
+        raise StepTimeout(f"the worker process of session {session_id} {late}") from None
+    except ConnectionError as error:
+        logger.warning("session %.64s: its worker process gave no answer: %s", session_id, error)
+        lost = f"the worker process of session {session_id} has ended, and the session with it"
+        raise SessionLost(f"{lost}: open another one (POST /sessions)") from None
+
+
+async def _until_disconnect(request: Request, asking: Coroutine[Any, Any, _T]) -> _T | None:
+    """Waits for an answer for as long as the client does; None: it has gone."""
+    answer = asyncio.ensure_future(asking)
+    leaving = asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait({answer, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        return answer.result() if answer.done() else None
+    finally:
+        for task in (answer, leaving):
+            task.cancel()
+        await asyncio.gather(answer, leaving, return_exceptions=True)
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _end_to_end_headers(reply: ResponseHead) -> list[tuple[bytes, bytes]]:
+    return [field for field in reply.headers if field[0] not in _OF_THE_CONNECTION and field[0] not in _OF_THE_SERVER]
+
+
+class _RelayedResponse(StreamingResponse):
+    """An answer that is passed on as it comes. If it ends before its end, so does the connection to the client."""
+
+    def __init__(self, exchange: UpstreamRequest, reply: ResponseHead):
+        super().__init__(exchange.body(), reply.status)
+        self.raw_headers = _end_to_end_headers(reply)
+        self._exchange = exchange
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._exchange.close()

@@ -1,0 +1,417 @@
+"""One environment class, ready to be served over any transport: its sessions, limits, records and connections."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from pydantic_core import to_json
+
+from .. import __version__
+from .._asyncio import on_thread
+from ..environment import Environment, metadata_of
+from ..errors import ConcurrencyConfigurationError, InvalidAction, InvalidArgument
+from ..protocol import ServerProtocol
+from ..protocol.codecs import codec_of
+from ..protocol.contract import Contract, contract_of
+from ..protocol.json_schema import schema_of
+from ..protocol.server import ActionReader, ServerProtocolV2
+from ..recording import Recorder, RecordingLimits, Subject
+from ..runtime.admission import Limits
+from ..runtime.manager import SessionManager
+from ..runtime.process import ProcessPool
+from ..runtime.profile import Execution, class_of, profile_of
+from ..settings import ServerSettings
+from ..telemetry import tracing
+from ..telemetry.metrics import METER
+from ..types import ConcurrencyConfig, ServerCapacityStatus, ServerMode, SessionInfo, State
+from .auth import ANONYMOUS, Authenticator, Principal, is_production
+from .mcp_methods import action_type_of, factory_of, set_mode
+from .shared_sessions import AttachManager, SharedSessions
+from .timers import Deadlines, Keepalive
+from .v1 import Channel, V1Connection
+from .v2 import V2Connection
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from .metadata import EnvironmentInfoLoader
+
+if TYPE_CHECKING:
+    pass
+
+
+_MIB = 1024 * 1024
+
+
+def recorder_of(settings: ServerSettings) -> Recorder | None:
+    """What records as the settings say; None: nothing is to be recorded.
+
+    Raises:
+        InvalidArgument: Nothing can be written in the folder.
+    """
+    if settings.record is None:
+        return None
+    most = settings.record_max_mb
+    limits = RecordingLimits(
+        share=settings.record_share,
+        file_bytes=int(settings.record_file_mb * _MIB),
+        folder_bytes=None if most is None else int(most * _MIB),
+    )
+    return Recorder(settings.record, limits, METER)
+
+
+def subject_of(server: HTTPEnvServer) -> Subject:
+    """What a server's sessions are sessions of. The version is known where the class alone tells it."""
+    cls = class_of(server.env_factory)
+    told = cls is not None and getattr(cls, "get_metadata", None) is Environment.get_metadata
+    return Subject(server.env_name, metadata_of(cls).version if cls and told else None, server.contract.hash)
+
+
+def sessions_here(manager: SessionManager, worker: str | None) -> list[dict[str, Any]]:
+    """A line for each session: what it is doing, for how long, and for whom.
+
+    Args:
+        manager: Whose sessions.
+        worker: What the process is called.
+
+    Returns:
+        For each its `id`, `state`, `age_s`, `idle_s` (None unless it waits for a call), `steps`, `worker` and `peer`.
+    """
+    now = time.monotonic()
+    return [
+        {
+            "id": session.id,
+            "state": session.state.value,
+            "age_s": round(now - session.created_at, 3),
+            "idle_s": None if session.idle_since is None else round(now - session.idle_since, 3),
+            "steps": session.steps,
+            "worker": worker,
+            "peer": session.peer,
+        }
+        for session in manager.sessions
+    ]
+
+
+# For an environment whose instances share nothing: enough for any trainer on one machine.
+DEFAULT_MAX_SESSIONS = 20_000
+CAPABILITIES = ("attach", "batch", "call", "cancel", "deadline", "fork", "mcp", "resume", "tasks")
+
+
+class HTTPEnvServer:
+    """Serves sessions of one environment class.
+
+    Args:
+        env: The environment's class, or a function that makes an instance.
+        action_cls: What its `step` takes.
+        observation_cls: What its `reset` and `step` return.
+        max_concurrent_envs: Most sessions at one time. By default 1 for a class that does not declare
+            `SUPPORTS_CONCURRENT_SESSIONS`, and plenty for one that does.
+        concurrency_config: The same, with the limit of idle time; one of the two.
+        env_name: Name to list it by; by default the class's.
+        state_cls: What its `state` is, for the schema.
+        reset_observation_cls: What its `reset` returns, if that differs from `observation_cls`.
+        settings: Read from the process's environment if None.
+
+    Raises:
+        TypeError: `env` is an instance.
+        ValueError: Both `max_concurrent_envs` and `concurrency_config` were given, or a limit below 1.
+        ConcurrencyConfigurationError: More than one session for a class that does not support it.
+        UsageError: A setting, or the class's `execution`, is not valid, or the folder for records cannot be written.
+        MissingExtra: `tracing` is set, and the extra `otel` is not installed.
+
+    Attributes:
+        action_type: What clients may send for a step: `action_cls`, and tool actions where there are tools.
+        porter: Decides who may come in.
+        stays: The sessions that are used over HTTP.
+        report: Lists the sessions of all worker processes, as `GET /sessions` answers; set by the supervisor.
+        recorder: Records sessions; None: it does not.
+        words: Watches over clients that said they would speak in every period.
+        worker_key: What this process is called by clients that must reach it again; set by the supervisor.
+        redirect: Hands a connection that names another process to that one, given its key, a duplicate of the
+            socket, and what was read from it; False if there is no such process. Set by the supervisor.
+        serving: Whether the server as a whole takes sessions; set by the supervisor.
+    """
+
+    worker_key: str | None = None
+    redirect: Callable[[str, socket.socket, bytes], bool] | None = None
+
+    def __init__(
+        self,
+        env: Callable[[], Any],
+        action_cls: Any,
+        observation_cls: Any,
+        max_concurrent_envs: int | None = None,
+        concurrency_config: ConcurrencyConfig | None = None,
+        env_name: str | None = None,
+        state_cls: Any = State,
+        *,
+        reset_observation_cls: Any = None,
+        settings: ServerSettings | None = None,
+    ):
+        if isinstance(env, Environment) or not callable(env):
+            raise TypeError(
+                f"env is an instance of {type(env).__name__}: pass the class or a function that makes one, "
+                "since every session gets an environment of its own"
+            )
+        if max_concurrent_envs is not None and concurrency_config is not None:
+            raise ValueError("give max_concurrent_envs or concurrency_config, not both")
+        if max_concurrent_envs is not None and max_concurrent_envs < 1:
+            raise InvalidArgument(f"max_concurrent_envs is {max_concurrent_envs}: it must be at least 1")
+        self.settings = settings or ServerSettings.read()
+        if self.settings.metrics:
+            METER.start()
+        self._trails = tracing.start() if self.settings.tracing else None
+        self._factory = env
+        self.action_cls = action_cls
+        self.observation_cls = observation_cls
+        self.reset_observation_cls = reset_observation_cls or observation_cls
+        self.state_cls = state_cls
+        self.action_type = action_type_of(env, action_cls)
+        self.protocol = ServerProtocol(self.action_type)
+        limits = self._limits(max_concurrent_envs, concurrency_config)
+        factory = factory_of(env, self.settings.mode)
+        self.manager = SessionManager(
+            factory, limits, ProcessPool(factory, self.settings) if self._isolated else None
+        )
+        self.env_name = env_name or self.manager.factory_name
+        self.recorder = recorder_of(self.settings)
+        if self.recorder is not None:
+            self.manager.tapping = self.recorder.tapping(subject_of(self))
+        self._protocols: dict[str, ServerProtocolV2] = {}
+        self._connections: set[V2Connection] = set()
+        self._deadlines = Deadlines()
+        self.porter = Authenticator(self.settings, time.monotonic)
+        self.report: Callable[[], Awaitable[list[dict[str, Any]]]] = self._report
+        self.serving: Callable[[], bool] = lambda: not self.manager.draining
+        self.words = Keepalive.of_words(self.settings.heartbeat_s)
+        self.stays = SharedSessions(self.manager, lambda: self.worker_key, self.settings.max_in_flight)
+
+    @property
+    def env_factory(self) -> Callable[[], Any]:
+        """What makes an environment."""
+        return self._factory
+
+    @property
+    def _env_factory(self) -> Callable[[], Any]:
+        """The same for subclasses that exist already, which read it under this name, and put another in its place."""
+        return self._factory
+
+    @_env_factory.setter
+    def _env_factory(self, factory: Callable[[], Any]) -> None:
+        self.manager.replace(factory_of(factory, self.settings.mode))
+        self._factory = factory
+        self.__dict__.pop("about", None)
+
+    @property
+    def active_sessions(self) -> int:
+        """Sessions that hold a slot now."""
+        return self.manager.active
+
+    @property
+    def max_concurrent_envs(self) -> int:
+        """Most sessions at one time."""
+        return self.manager.limits.max_sessions
+
+    @property
+    def is_concurrency_safe(self) -> bool:
+        """Whether the environment's class says that many instances may live in one process."""
+        cls = class_of(self._factory)
+        return cls is not None and profile_of(cls).concurrent
+
+    @property
+    def concurrency_config(self) -> ConcurrencyConfig:
+        limits = self.manager.limits
+        return ConcurrencyConfig(max_concurrent_envs=limits.max_sessions, session_timeout=limits.idle_timeout_s)
+
+    @cached_property
+    def schemas(self) -> dict[str, dict[str, Any]]:
+        """JSON Schemas by name: what `GET /schema` answers."""
+        parts = {
+            "action": self.action_cls,
+            "observation": self.observation_cls,
+            "state": self.state_cls,
+            "reset_observation": self.reset_observation_cls,
+        }
+        return {name: schema_of(part) or {} for name, part in parts.items()}
+
+    @cached_property
+    def contract(self) -> Contract:
+        """What clients compare with their own types."""
+        return contract_of(self.action_cls, self.observation_cls, self.state_cls)
+
+    @cached_property
+    def about(self) -> EnvironmentInfoLoader:
+        """What the web UI is told of the environment."""
+        from .metadata import EnvironmentInfoLoader
+
+        return EnvironmentInfoLoader(self)
+
+    @cached_property
+    def read_action(self) -> Callable[[Any], Any]:
+        """Makes an action of plain data; raises `InvalidAction`."""
+        reader = ActionReader(self.action_type, codec_of("openenv.v2.json"))
+
+        def read(data: Any) -> Any:
+            try:
+                text = to_json(data, inf_nan_mode="constants")
+            except (ValueError, RecursionError) as error:  # text that is no UTF-8, nesting without end
+                raise InvalidAction(f"the action is no JSON that can be read: {error}") from None
+            return reader(text)
+
+        return read
+
+    @property
+    def unready(self) -> str | None:
+        """Why no session can be had, now or when others end; None: one can."""
+        if not self.serving():
+            return "the server is stopping, or its workers have not all started"
+        most, stuck = self.max_concurrent_envs, self.manager.stuck
+        if stuck < most:
+            return None
+        slots = "the one session slot is" if most == 1 else f"all {most} session slots are"
+        return (
+            f"{slots} held by calls that do not return, and as many threads as may be are abandoned already "
+            "(max_abandoned_threads, OPENENV_MAX_ABANDONED_THREADS): start the server anew; "
+            "--isolation process stops such calls"
+        )
+
+    def get_capacity_status(self) -> ServerCapacityStatus:
+        """How full the server is."""
+        return ServerCapacityStatus(active_sessions=self.active_sessions, max_sessions=self.max_concurrent_envs)
+
+    def connect(
+        self, channel: Channel, subprotocol: str | None = None, visitor: Principal = ANONYMOUS
+    ) -> V1Connection | V2Connection:
+        """Opens a conversation over any transport: WebSocket, fast path, in process.
+
+        Args:
+            channel: The way to the client.
+            subprotocol: What was negotiated (`openenv.protocol.codecs`); None: v1.
+            visitor: Who is at its other end.
+
+        Raises:
+            UsageError: The server has sessions on another event loop.
+        """
+        settings = self.settings
+        if self._trails is not None:
+            visitor = visitor._replace(trail=self._trails(visitor.traceparent))
+        if subprotocol is None:
+            rooms: Any = self.manager if visitor.session is None else AttachManager(self.stays, visitor)
+            return V1Connection(rooms, self.protocol, channel, settings, visitor)
+        protocol = self._protocols.get(subprotocol)
+        if protocol is None:
+            protocol = ServerProtocolV2(self.action_type, codec_of(subprotocol), settings.max_batch)
+            self._protocols[subprotocol] = protocol
+        ended = self._connections.discard
+        connection = V2Connection(
+            self.manager, protocol, channel, settings, self._hello(), self._deadlines, visitor, ended, self.contract
+        )
+        self._connections.add(connection)
+        return connection
+
+    def drain(self, grace_s: float) -> None:
+        """Opens no further session, and tells the clients that those they have end after `grace_s` seconds."""
+        self.manager.drain()
+        for connection in list(self._connections):
+            connection.announce(grace_s)
+
+    def get_session_info(self, session_id: str) -> SessionInfo | None:
+        """When a session of this process was opened and last used; None if there is none of that id."""
+        session = self.manager.find(session_id)
+        if session is None:
+            return None
+        began = time.time() - time.monotonic()
+        return SessionInfo(
+            session_id=session.id,
+            created_at=began + session.created_at,
+            last_activity_at=began + session.used_at,
+            step_count=session.steps,
+            environment_type=self.manager.factory_name,
+        )
+
+    def register_routes(self, app: FastAPI, mode: ServerMode | str | None = None) -> None:
+        """Adds this server's routes to an app, which then serves this environment and no other.
+
+        Sessions that are still open when the app stops are closed then.
+
+        Args:
+            app: Gets them.
+            mode: Instead of the setting `mode`: in production, only keys of scope control reset, step and read state.
+
+        Raises:
+            InvalidArgument: There is no such mode.
+        """
+        from .routes import install_lifespan, register
+
+        if mode is not None:
+            self.porter.production = is_production(mode)
+            set_mode(self.manager.factory, mode)
+        app.state.openenv = self
+        register(app)
+        install_lifespan(app, self)
+
+    async def aclose(self) -> None:
+        """Closes every session and waits until their environments are closed, and their records written."""
+        await self.manager.aclose()
+        self._deadlines.close()
+        if self.recorder is not None:
+            await on_thread(self.recorder.close)
+
+    async def _report(self) -> list[dict[str, Any]]:
+        return sessions_here(self.manager, self.worker_key)
+
+    def _hello(self) -> dict[str, Any]:
+        settings = self.settings
+        return {
+            "protocol": 2,
+            "server": __version__,
+            "environment": self.env_name,
+            "limits": {
+                "max_message_bytes": settings.max_message_bytes,
+                "max_sessions": self.max_concurrent_envs,
+                "max_in_flight": settings.max_in_flight,
+                "max_connection_in_flight": settings.max_connection_in_flight,
+                "max_batch": settings.max_batch,
+            },
+            "heartbeat_s": settings.heartbeat_s or None,
+            "resume_window_s": settings.resume_window_s,
+            "capabilities": CAPABILITIES,
+            "worker": self.worker_key,
+            "schema": self.contract.hashes,
+        }
+
+    @property
+    def _isolated(self) -> bool:
+        """Whether sessions have processes of their own."""
+        cls = class_of(self._factory)
+        declared = cls is not None and profile_of(cls).execution is Execution.PROCESS
+        return declared or self.settings.isolation == "process" or self.settings.sandbox != "none"
+
+    def _limits(self, max_concurrent_envs: int | None, config: ConcurrencyConfig | None) -> Limits:
+        settings = self.settings
+        return Limits(
+            max_sessions=self._max_sessions(max_concurrent_envs if config is None else config.max_concurrent_envs),
+            queue_timeout_s=settings.queue_timeout_s,
+            idle_timeout_s=(config and config.session_timeout) or settings.idle_timeout_s or None,
+            queue_limit=settings.queue_limit,
+            max_sessions_per_key=settings.max_sessions_per_key,
+            max_executing=settings.max_executing,
+            max_constructing=settings.max_constructing,
+            max_abandoned_threads=settings.max_abandoned_threads,
+            abandon_after_s=settings.abandon_after_s,
+        )
+
+    def _max_sessions(self, given: int | None) -> int:
+        cls = class_of(self._factory)
+        concurrent = self._isolated or (None if cls is None else profile_of(cls).concurrent)
+        chosen = self.settings.max_sessions or given or self.settings.max_concurrent_envs
+        if chosen is None:
+            return DEFAULT_MAX_SESSIONS if concurrent else 1
+        if chosen > 1 and concurrent is False:
+            assert cls is not None
+            raise ConcurrencyConfigurationError(cls.__name__, chosen)
+        return chosen

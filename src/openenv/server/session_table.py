@@ -1,0 +1,421 @@
+"""The sessions of one v2 connection: open, attach, fork, call, close."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from secrets import compare_digest
+from typing import Any
+
+from msgspec import Raw
+
+from ..errors import (
+    CapacityError,
+    Forbidden,
+    InvalidAction,
+    InvalidMessage,
+    OpenEnvError,
+    SessionLost,
+    StepFailed,
+    TooManyCalls,
+    Unauthorized,
+    UnknownSession,
+    UsageError,
+)
+from ..protocol import messages
+from ..protocol.codecs import Body
+from ..protocol.server import ServerProtocolV2
+from ..runtime.manager import SessionManager
+from ..runtime.session import LastSeen, OnOpened, Origin, Session, SessionState
+from ..settings import ServerSettings
+from ..telemetry.logs import log_extra
+from ..telemetry.metrics import METER
+from .auth import Principal, Right, Scope, allows, is_tool_call, refusal
+from .task_provider import ask_session
+from .timers import Deadlines
+from .v1 import oversized_reply
+from .v2_session import ReplySink, SessionRequest, V2Session, request_name
+
+logger = logging.getLogger("openenv.server")
+
+# What most environments take to close.
+CLOSING_S = 0.1
+_ENDED = (SessionState.CLOSING, SessionState.GONE)
+
+
+class SessionTable:
+    """The seats of a connection.
+
+    Args:
+        manager: Where sessions are opened.
+        protocol: How replies are written.
+        settings: The limits.
+        deadlines: Watches over calls.
+        visitor: Whose connection it is.
+        on_loss: Hears of sessions that ended though their client has not asked for it, and why.
+
+    Attributes:
+        life: When something was last heard on the connection.
+        trail: Where calls are traced; None: nowhere.
+    """
+
+    __slots__ = (
+        "_leaving",
+        "_manager",
+        "_max_opening",
+        "_on_loss",
+        "_opening",
+        "_restricted",
+        "_seats",
+        "_visitor",
+        "_window_s",
+        "deadlines",
+        "life",
+        "max_in_flight",
+        "max_reply_bytes",
+        "protocol",
+        "trail",
+    )
+
+    def __init__(
+        self,
+        manager: SessionManager,
+        protocol: ServerProtocolV2,
+        settings: ServerSettings,
+        deadlines: Deadlines,
+        visitor: Principal,
+        on_loss: Callable[[str, OpenEnvError], None],
+    ):
+        self.protocol = protocol
+        self.max_in_flight = settings.max_in_flight
+        self.max_reply_bytes = settings.max_reply_bytes
+        self.deadlines = deadlines
+        self.life = LastSeen()
+        self._visitor = visitor
+        self._restricted = visitor.scope is not Scope.CONTROL
+        self.trail = visitor.trail
+        self._window_s = settings.resume_window_s
+        self._manager = manager
+        self._max_opening = settings.max_batch
+        self._on_loss = on_loss
+        self._opening = 0
+        self._leaving: asyncio.TimerHandle | None = None
+        self._seats: dict[str, V2Session] = {}
+
+    @property
+    def sessions(self) -> list[Session]:
+        return [seat.session for seat in self._seats.values()]
+
+    @property
+    def remaining(self) -> list[Session]:
+        """Those of which something is left, also where the client has closed them or the connection is gone."""
+        seats = ((session, session.user) for session in self._manager.sessions)
+        return [session for session, seat in seats if isinstance(seat, V2Session) and seat.landlord is self]
+
+    def cancel(self, asker: ReplySink, key: int | None) -> bool:
+        """Gives up what an asker waits for, all of it if `key` is None. False if it waits for nothing."""
+        found = False
+        for seat in list(self._seats.values()):  # all of them: a batch waits for many
+            found |= seat.cancel(asker, key)
+        return found
+
+    def abandon(self) -> None:
+        """The connection has gone. Its sessions wait for their client to come back, for as long as they may."""
+        self._on_loss = _ignore_loss
+        for seat in list(self._seats.values()):
+            if self._window_s:
+                seat.detach()
+            else:
+                seat.end()
+        if self._seats:
+            self._leaving = asyncio.get_running_loop().call_later(self._window_s, self._leave)
+
+    def end(self) -> None:
+        """Nobody will come back: ends the sessions."""
+        for seat in list(self._seats.values()):
+            seat.end()
+
+    def _leave(self) -> None:
+        """The time to come back is over."""
+        self._leaving = None
+        for seat in list(self._seats.values()):
+            seat.leave()
+
+    # What is asked, each by the connection itself or by a batch on it.
+
+    def open(self, message: messages.OpenOp, asker: ReplySink, key: int) -> None:
+        if message.options:
+            names = f"{', '.join(message.options)!r:.200}"
+            self._deny(asker, key, message.session, UsageError(f"this server has no options for open: drop {names}"))
+            return
+        if not self._is_there(message.session, message.token, asker, key):
+            self._begin(message, asker, key)
+
+    def _is_there(self, name: str | None, token: str | None, asker: ReplySink, key: int) -> bool:
+        """Whether a session of that name cannot be begun, and whoever asked has been answered."""
+        if name is not None and name in self._seats:
+            self._seats[name].open_again(asker, key)
+            return True
+        taken = None if name is None else self._manager.find(name)
+        if taken is not None and taken.state in _ENDED:
+            closing = f"session {taken.id!r} is still closing: open it again in a moment, or choose another id"
+            self._deny(asker, key, taken.id, CapacityError(closing, retry_after_s=CLOSING_S))
+        elif taken is not None and isinstance(taken.user, V2Session) and _token_matches(taken.user, token):
+            self._take_over(taken.user, asker, key, again=True)
+        elif taken is not None:
+            self._deny(asker, key, taken.id, self._unreachable(taken.id))
+        elif self._opening >= self._max_opening:
+            crowd = f"{self._opening} sessions of this connection (max_batch, OPENENV_MAX_BATCH) are being opened"
+            self._deny(asker, key, name, TooManyCalls(f"{crowd}: wait for one of them"))
+        else:
+            return False
+        return True
+
+    def attach(self, message: messages.AttachOp, asker: ReplySink, key: int) -> None:
+        session = self._manager.find(message.session)
+        seat = None if session is None or session.state in _ENDED else session.user
+        if session is None or not isinstance(seat, V2Session):
+            self._deny(asker, key, message.session, self._unknown(message.session))
+        elif not _token_matches(seat, message.token):
+            wrong = f"not the token of session {session.id}: attach with the one that open answered"
+            self._deny(asker, key, message.session, Unauthorized(wrong))
+        else:
+            self._take_over(seat, asker, key)
+
+    def call(self, message: SessionRequest, asker: ReplySink, key: int) -> None:
+        seat = self._seats.get(message.session)
+        if seat is None:
+            self._deny(asker, key, message.session, self._unreachable(message.session))
+        elif self._restricted and (forbidden := self._forbidden(message)) is not None:
+            self._deny(asker, key, message.session, forbidden)
+        else:
+            seat.take(message, asker, key)
+
+    def call_tool(self, message: messages.CallToolOp, asker: ReplySink, key: int) -> None:
+        action = {"type": "call_tool", "tool_name": message.tool, "arguments": message.arguments}
+        step = messages.StepOp(
+            session=message.session,
+            seq=message.seq,
+            action=Raw(self.protocol.codec.encode(action)),
+            deadline_s=message.deadline_s,
+        )
+        self.call(step, asker, key)
+
+    def close(self, message: messages.CloseOp, asker: ReplySink, key: int) -> None:
+        seat = self._seats.get(message.session)
+        if seat is not None:
+            seat.close(SessionLost(f"session {message.session} was closed by its client"))
+        elif (session := self._manager.find(message.session)) is not None and session.state not in _ENDED:
+            self._deny(asker, key, message.session, self._unreachable(message.session))
+            return
+        asker.answer(key, message.session, self.protocol.ok({}))
+
+    def refuse(self, message: messages.RefusedOp, asker: ReplySink, key: int) -> None:
+        self._deny(asker, key, message.session, message.error)
+
+    # What seats ask of their landlord.
+
+    def seated(self) -> None:
+        self._opening -= 1
+
+    def welcome(self, seat: V2Session) -> Body:
+        manager = self._manager
+        slot = {"active_sessions": manager.held, "max_sessions": manager.limits.max_sessions}
+        return self.protocol.ok(
+            {"session": seat.session.id, "token": seat.token, "seq": seat.completed, "slot": slot}
+        )
+
+    def fork(
+        self, seat: V2Session, message: messages.ForkOp, asker: ReplySink, key: int, freed: Callable[[], None]
+    ) -> None:
+        known = None if message.new is None else self._manager.find(message.new)
+        if known is not None and getattr(known.user, "forked_from", None) != seat.session.id:
+            other = f"session {message.new!r} is open already, and no fork of {seat.session.id!r}: choose another id"
+            self._deny(asker, key, message.new, UsageError(other))
+            freed()
+        elif self._is_there(message.new, message.token, asker, key):
+            freed()
+        else:
+            self._begin(message, asker, key, Origin(seat.session, freed))
+
+    def source_of(self, seat: V2Session, message: messages.RestoreOp) -> V2Session:
+        source = self._seats.get(message.source)
+        if source is None:
+            source = self._seat_elsewhere(message.source, message.token)
+        behind: V2Session | None = source
+        while behind is not None:
+            if behind is seat:
+                circle = f"session {seat.session.id!r} cannot wait for the state of {message.source!r}"
+                raise UsageError(f"{circle}, which waits for its own: restore one after the other")
+            behind = behind.awaits
+        return source
+
+    def ask_tasks(self, seat: V2Session, message: messages.TasksOp, answered: Callable[[Body], None]) -> None:
+        def told(answer: Any, error: BaseException | None) -> None:
+            try:
+                if error is not None:
+                    raise error
+                body = self._written({"result": answer})
+            except OpenEnvError as fault:  # others do not come
+                body = self.refusal(seat.session.id, fault)
+            answered(body)
+
+        ask_session(seat.session, message, told)
+
+    def refusal(self, session: str | None, error: OpenEnvError, request: str | None = None) -> Body:
+        # What a client calls a session may be anything, lines of a log as well.
+        name = "-" if not session else session if session.isprintable() else repr(session)
+        # The traceback is of use when the environment's own code failed, and noise when a client erred.
+        METER.failed(error)
+        seat = None if session is None else self._seats.get(session)
+        logger.warning(
+            "session %.64s: %s: %.2000s",
+            name,
+            type(error).__name__,
+            error.message,
+            exc_info=error.__cause__,
+            extra=log_extra(session, None if seat is None else seat.session.episode, request),
+        )
+        return self.protocol.error(error)
+
+    def vacated(self, seat: V2Session, loss: OpenEnvError | None) -> None:
+        self._opening -= seat.opening
+        if self._seats.pop(seat.session.id, None) is not None and loss is not None:
+            self._on_loss(seat.session.id, loss)
+        if self._leaving is not None and not self._seats:
+            self._leaving.cancel()
+            self._leaving = None
+
+    def _written(self, fields: dict[str, Any]) -> Body:
+        """A reply with what an environment says. Raises `StepFailed` for what cannot be sent."""
+        try:
+            body = self.protocol.ok(fields)
+        except ValueError as error:
+            raise StepFailed(f"the reply cannot be sent: {error}") from error
+        if len(body.fields) > self.max_reply_bytes:
+            raise oversized_reply(len(body.fields), self.max_reply_bytes)
+        return body
+
+    def _forbidden(self, message: SessionRequest) -> OpenEnvError | None:
+        """What the client's key does not allow; such a call is not taken, and uses no number."""
+        right, what = Right.DRIVE, type(message).__name__.lower()
+        if type(message) is messages.McpOp:
+            right = Right.TOOLS
+        elif type(message) is messages.StepOp:
+            what = "a step that is no tool call"
+            # One whose action is not valid is no tool call either.
+            with contextlib.suppress(InvalidAction):
+                right = Right.TOOLS if is_tool_call(self.protocol.action(message.action)) else Right.DRIVE
+        return None if allows(self._visitor.scope, right) else refusal(self._visitor.scope, what)
+
+    def _take_over(self, seat: V2Session, asker: ReplySink, key: int, again: bool = False) -> None:
+        """Has a session from here on. `again`: its client opens it once more, and does not attach to it."""
+        try:
+            # Before anything changes: what one codec can say, numbers of any length for one, the other may not.
+            reply = self.protocol.ok(_resume_facts(seat))
+        except (ValueError, InvalidMessage) as error:
+            unsayable = f"the last reply of session {seat.session.id} {error}"
+            advice = "attach with the subprotocol that it was opened with"
+            self._deny(asker, key, seat.session.id, UsageError(f"{unsayable}: {advice}"))
+            return
+        if seat.landlord is not self:
+            seat.move(self)
+            self._seats[seat.session.id] = seat
+            self._opening += seat.opening
+            self._settle(seat.session)
+        if again:
+            seat.open_again(asker, key)
+        else:
+            asker.answer(key, seat.session.id, reply)
+
+    def _settle(self, session: Session) -> None:
+        """Has a session know whose it is. It goes on counting for the key that it was opened with."""
+        session.life, session.peer = self.life, self._visitor.peer
+
+    def _begin(
+        self, message: messages.OpenOp | messages.ForkOp, asker: ReplySink, key: int, origin: Origin | None = None
+    ) -> None:
+        """Opens a session, which goes on from another one's state if it has an origin."""
+        seat = V2Session(self, asker, key, message.token)
+        opened: OnOpened = seat.opened
+        if self.trail is not None:
+            opened = self.trail.opening(lambda: seat.session.id, request_name(asker, key), opened)
+        name = message.new if isinstance(message, messages.ForkOp) else message.session
+        seat.session = session = self._manager.create(opened, seat.lost, name)
+        session.user = seat
+        if origin is not None:
+            seat.forked_from = origin.source.id
+        session.holder = self._visitor.holder
+        self._settle(session)
+        self._seats[session.id] = seat
+        self._opening += 1
+        try:
+            if origin is None:
+                self._manager.open(session, message.wait_s)
+            else:
+                self._manager.fork(session, origin, message.wait_s)
+        except UsageError as error:  # the server has sessions on another event loop
+            self.vacated(seat, None)
+            self._deny(asker, key, session.id, error)
+
+    def _seat_elsewhere(self, name: str, token: str | None) -> V2Session:
+        """The seat of a session that another connection has. Raises why there is none for whoever asks."""
+        session = self._manager.find(name)
+        if session is None or session.state in _ENDED or not isinstance(session.user, V2Session):
+            here = "it has ended, was never there, or is on another server or worker process"
+            raise UsageError(f"there is no session {name!r} to go on from: {here}, so fork a session in its place")
+        if not _token_matches(session.user, token):
+            raise Forbidden(f"session {name!r} belongs to another connection: restore from it with its token")
+        return session.user
+
+    def _deny(self, asker: ReplySink, key: int, session: str | None, error: OpenEnvError) -> None:
+        asker.answer(key, session, self.refusal(session, error, request_name(asker, key)))
+
+    def _unknown(self, session_id: str) -> UnknownSession:
+        if self._visitor.worker_ended:
+            return UnknownSession.of_ended_worker(session_id)
+        return UnknownSession(session_id)
+
+    def _unreachable(self, session_id: str) -> OpenEnvError:
+        """Why a session that is not of this connection gets no call."""
+        session = self._manager.find(session_id)
+        if session is None or session.state in _ENDED:
+            return self._unknown(session_id)
+        return Unauthorized(f"session {session_id!r} belongs to another connection: attach to it with its token")
+
+
+def _ignore_loss(session: str, error: OpenEnvError) -> None:
+    """The connection is gone, and shall not be kept by what is left of it."""
+
+
+def _token_matches(seat: V2Session, token: str | None) -> bool:
+    return token is not None and compare_digest(seat.token.encode(), token.encode("utf-8", "replace"))
+
+
+def _resume_facts(seat: V2Session) -> dict[str, Any]:
+    """What a client needs to go on with a session: its state, the last call that has ended, and its reply."""
+    state = seat.session.state
+    if state is SessionState.DETACHED:
+        state = SessionState.LIVE  # from now on
+    facts = {"session": seat.session.id, "state": state.value, "seq": seat.completed}
+    last = seat.recall()
+    return facts if last is None else {**facts, "last": last}
+
+
+SESSION_REQUESTS: dict[type[Any], Callable[[SessionTable, Any, ReplySink, int], None]] = {
+    messages.OpenOp: SessionTable.open,
+    messages.AttachOp: SessionTable.attach,
+    messages.ResetOp: SessionTable.call,
+    messages.StepOp: SessionTable.call,
+    messages.StateOp: SessionTable.call,
+    messages.CallToolOp: SessionTable.call_tool,
+    messages.McpOp: SessionTable.call,
+    messages.ForkOp: SessionTable.call,
+    messages.RestoreOp: SessionTable.call,
+    messages.TasksOp: SessionTable.call,
+    messages.CloseOp: SessionTable.close,
+    messages.RefusedOp: SessionTable.refuse,
+}
+"""Who handles which request about a session; a batch holds no others."""

@@ -1,0 +1,525 @@
+"""Sessions that requests and connections share: opened by one, used by those that name them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from ..errors import Cancelled, OpenEnvError, SessionLost, StepTimeout, TooManyCalls, Unauthorized, UnknownSession
+from ..runtime.executor import Done, Operation
+from ..runtime.manager import SessionManager, close_session, settle
+from ..runtime.profile import EnvironmentProfile
+from ..runtime.session import LastSeen, OnLost, OnOpened, Session, SessionState
+from ..telemetry.logs import log_extra
+from .auth import Principal
+
+StartCall = Callable[[Session, Done], None]
+"""Begins one call of a session: `lambda session, done: session.reset({}, done)`."""
+
+# A call that may take longer need not be timed.
+LONGEST_S = 86_400.0
+# What an environment has to close before whoever closes its session is answered.
+CLOSING_S = 5.0
+_ENDED = (SessionState.CLOSING, SessionState.GONE)
+
+
+class PendingCall:
+    """One call, from the moment that somebody asks for it to its answer; it is answered once.
+
+    Args:
+        start: Begins it.
+        done: Hears of its end; None once it has, or once nobody wants to know.
+    """
+
+    __slots__ = ("done", "start")
+
+    def __init__(self, start: StartCall, done: Done):
+        self.start = start
+        self.done: Done | None = done
+
+    def answer(self, result: Any, error: BaseException | None) -> None:
+        done, self.done = self.done, None
+        if done is not None:
+            done(result, error)
+
+
+class SharedSession:
+    """One session and those who use it: one call at a time, in the order in which they were asked for.
+
+    Args:
+        session: What is used; open.
+        max_waiting: Calls that may wait for their turn.
+        on_departed: Hears, once, that it has ended.
+
+    Attributes:
+        id: Its name.
+        token: Lets somebody use it who does not hold the key that it was opened with.
+        session: What is used. Whoever is not in a call of its own only looks at it.
+        departed: Why it is gone; None while it is there.
+        lives: The signs of life of connections that are attached to it.
+        on_lost: Hear, each once, that it was ended by somebody other than its user.
+        page: What the web UI keeps of its episode (`web_episode.Episode`); None unless it is used there.
+    """
+
+    __slots__ = (
+        "_advancing",
+        "_holder",
+        "_line",
+        "_max_waiting",
+        "_on_departed",
+        "_running",
+        "departed",
+        "id",
+        "lives",
+        "on_lost",
+        "page",
+        "session",
+        "token",
+    )
+
+    def __init__(self, session: Session, max_waiting: int, on_departed: Callable[[SharedSession], None]):
+        self.id = session.id
+        self.token = secrets.token_urlsafe(16)
+        self.session = session
+        self.departed: str | None = None
+        self.lives: list[LastSeen] = []
+        self.on_lost: list[Callable[[OpenEnvError], None]] = []
+        self.page: Any = None
+        self._on_departed = on_departed
+        self._holder = session.holder
+        self._max_waiting = max_waiting
+        self._line: deque[PendingCall] = deque()
+        self._running: PendingCall | None = None
+        self._advancing = False
+
+    async def call(
+        self, start: StartCall, timeout_s: float | None = None, encode: Callable[[Any], Any] | None = None
+    ) -> Any:
+        """Does one call, after those that were asked for before it.
+
+        If the caller is cancelled, the call is stopped where its executor can do that, or never begun; the session
+        stays.
+
+        Args:
+            start: Begins the call, and gives its `done` on: `lambda session, done: session.step(action, done)`.
+            timeout_s: Seconds for it and for those before it; None: without end.
+            encode: Makes of its result what is returned, before the next call begins: environments may return one
+                and the same object every time, and change it.
+
+        Raises:
+            StepTimeout: The time is over. If the call runs on a thread, which cannot be stopped, the session is gone.
+            UnknownSession: The session is gone.
+            SessionLost: It ends before the call does.
+            TooManyCalls: As many as may wait for their turn already (`max_in_flight`).
+            UsageError: Another event loop drives the sessions of this server.
+            OpenEnvError: What the call itself failed with.
+        """
+        self.session.bind()
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def done(result: Any, error: BaseException | None) -> None:
+            if error is None and encode is not None and not future.done():
+                try:
+                    result = encode(result)
+                except Exception as failure:  # noqa: BLE001 - it reads foreign objects; those behind have their turn
+                    self.session.refused(failure)
+                    error = failure
+            settle(future, result, error)
+
+        ask = self.ask(start, done)
+        try:
+            await asyncio.wait([future], timeout=timeout_s and min(timeout_s, LONGEST_S))
+        except asyncio.CancelledError:
+            self.withdraw(ask)
+            raise
+        if not future.done():
+            raise self._expire(ask, timeout_s)
+        return future.result()
+
+    def ask(self, start: StartCall, done: Done, next_: bool = False) -> PendingCall:
+        """The same for callbacks: `done` hears of the call's end, perhaps before this returns.
+
+        Args:
+            start: Begins the call.
+            done: Hears of its end.
+            next_: It comes before all that wait: for what belongs to the call that just ends.
+        """
+        ask = PendingCall(start, done)
+        if self.ended:
+            ask.answer(None, self.gone())
+        elif next_:
+            self._line.appendleft(ask)
+            self._advance()
+        elif len(self._line) >= self._max_waiting:
+            limit = f"{self._max_waiting} calls of session {self.id} (max_in_flight, OPENENV_MAX_IN_FLIGHT)"
+            ask.answer(None, TooManyCalls(f"{limit} wait for their turn: take replies before sending more"))
+        else:
+            self._line.append(ask)
+            self._advance()
+        return ask
+
+    def withdraw(self, ask: PendingCall, stop: bool = True) -> None:
+        """Nobody waits for a call any more: if it waits it is not begun, and if it runs it may be stopped."""
+        ask.done = None
+        if ask is not self._running:
+            self._leave_line(ask)
+        elif stop:
+            self.session.cancel()
+
+    def cancel(self, ask: PendingCall) -> bool:
+        """Stops a call, if its executor can do that (the result); its `done` comes in any case."""
+        if ask is self._running:
+            return self.session.cancel()
+        return self._drop(ask)
+
+    def stop(self, ask: PendingCall) -> bool:
+        """Ends a call whose time is over. False: it runs and cannot be stopped, and the session ends."""
+        if ask is not self._running:
+            return self._drop(ask)
+        if self.session.stop():
+            return True
+        self.depart("its call gave no answer in time, and a thread cannot be stopped: it was left behind")
+        return False
+
+    async def close(self) -> None:
+        """Ends the session and waits until its environment is closed, but not for one that hangs. Idempotent."""
+        session = self.session
+        session.bind()
+        self.depart("closed by its client")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSING_S):
+                await close_session(session)
+
+    def depart(self, why: str) -> None:
+        """Ends the session. Those who wait for its calls are told."""
+        if self.departed is not None:
+            return
+        self.departed = why
+        self.page = None
+        self._on_departed(self)
+        self.session.close()
+        # Connections first: what they have asked is answered with that.
+        listeners, self.on_lost = self.on_lost, []
+        for hear in listeners:
+            hear(SessionLost(self._farewell()))
+        waiting = [*self._line] if self._running is None else [self._running, *self._line]
+        self._line.clear()
+        for ask in waiting:
+            ask.answer(None, SessionLost(self._farewell()))
+
+    def lost(self, error: OpenEnvError) -> None:
+        """What the session tells: it ends, and not for its user."""
+        self.depart(error.message.removeprefix(f"session {self.id} "))
+
+    @property
+    def ended(self) -> bool:
+        """Whether it takes no call any more."""
+        return self.departed is not None or self.session.state in _ENDED
+
+    def gone(self) -> UnknownSession:
+        """The error for whoever asks for it after its end."""
+        return UnknownSession(self.id, self._farewell())
+
+    def admits(self, visitor: Principal, token: str | None) -> bool:
+        """Whether somebody may use it: who holds the key that it was opened with, or its token."""
+        if token is not None:
+            return secrets.compare_digest(self.token.encode(), token.encode("utf-8", "replace"))
+        return visitor.holder == self._holder
+
+    def renew(self) -> None:
+        """One of its connections came or went: a connection that is there keeps it from being idle."""
+        self.session.life = self.lives[-1] if self.lives else None
+
+    def _advance(self) -> None:
+        """Begins what waits, until a call stays running."""
+        if self._advancing:  # a call that ends before its start returns leads back here and not deeper
+            return
+        self._advancing = True
+        try:
+            while self._line and self._running is None:
+                ask = self._running = self._line.popleft()
+                self._begin(ask)
+        finally:
+            self._advancing = False
+
+    def _begin(self, ask: PendingCall) -> None:
+        def done(result: Any, error: BaseException | None) -> None:
+            if self._running is ask:
+                self._running = None
+            ask.answer(result, error)
+            self._advance()
+
+        try:
+            ask.start(self.session, done)
+        except Exception as error:  # noqa: BLE001 - whoever asks writes it; those behind must have their turn
+            done(None, error)
+
+    def _expire(self, ask: PendingCall, timeout_s: float | None) -> StepTimeout:
+        """The time for a call is over."""
+        ask.done = None
+        if ask is not self._running:
+            self._leave_line(ask)
+            waited = f"waited for its turn for all of its {timeout_s:g} s (timeout_s), and was not executed"
+            return StepTimeout(f"a call of session {self.id} {waited}")
+        late = f"a call of session {self.id} gave no answer within {timeout_s:g} s (timeout_s)"
+        ends = self.session.timeout_outcome
+        return StepTimeout(f"{late}, {ends}" if self.stop(ask) else f"{late}, {ends}: open another one")
+
+    def _farewell(self) -> str:
+        return f"session {self.id} is gone: {self.departed or 'ended'}; open another one (POST /sessions)"
+
+    def _drop(self, ask: PendingCall) -> bool:
+        """Takes a call out of the line and tells whoever asked."""
+        self._leave_line(ask)
+        ask.answer(None, Cancelled(f"a call of session {self.id} was cancelled, and was not executed"))
+        return True
+
+    def _leave_line(self, ask: PendingCall) -> None:
+        with contextlib.suppress(ValueError):
+            self._line.remove(ask)
+
+
+logger = logging.getLogger("openenv.server")
+
+# Sessions that ended and are known by name: so that closing one twice is no error, and others hear why it ended.
+MOST_DEPARTED = 10_000
+
+
+def worker_of(session_id: str) -> str | None:
+    """The worker process that the id of such a session names; None if it names none."""
+    worker, dot, _ = session_id.partition(".")
+    return worker if dot and is_worker_key(worker) else None
+
+
+def is_worker_key(text: str) -> bool:
+    """Whether a text can be the key of a worker process, which may have ended."""
+    try:
+        return int(text, 16) > 0
+    except ValueError:
+        return False
+
+
+class SharedSessions:
+    """The sessions of one server that are used over HTTP.
+
+    They end when they are closed, when they were idle for `idle_timeout_s`, and with the server.
+
+    Args:
+        manager: Where they are opened.
+        worker: What this process is called by clients that must reach it again; None if there is one alone.
+        max_waiting: Calls of one session that may wait for their turn.
+    """
+
+    def __init__(self, manager: SessionManager, worker: Callable[[], str | None], max_waiting: int):
+        self._manager = manager
+        self._worker = worker
+        self._max_waiting = max_waiting
+        self._stays: dict[str, SharedSession] = {}
+        self._departed: deque[str] = deque()
+
+    async def open(self, visitor: Principal) -> SharedSession:
+        """Opens a session, which belongs to the holder of the visitor's key.
+
+        Raises:
+            CapacityError: There is no slot (`ServerFull`, `QueueTimeout`), or the server stops (`Draining`).
+            EnvironmentFailed: The environment could not be made.
+            UsageError: The server has sessions on another event loop.
+        """
+        worker = self._worker()
+        name = secrets.token_hex(16)
+        ready: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        session = self._manager.create(
+            lambda error: settle(ready, None, error),
+            session_id=name if worker is None else f"{worker}.{name}",
+            holder=visitor.holder,
+            peer=visitor.peer,
+            on_lost=lambda error: stay.lost(error),  # noqa: PLW0108 - it is made below
+        )
+        session.outlives_loop = True
+        stay = SharedSession(session, self._max_waiting, self._forget_later)
+        try:
+            self._manager.open(session)
+            await ready
+        except BaseException:
+            session.close()
+            raise
+        self._stays[stay.id] = stay
+        return stay
+
+    def find(self, session_id: str, visitor: Principal, token: str | None = None) -> SharedSession:
+        """The session of that name.
+
+        Args:
+            session_id: Its name.
+            visitor: Who asks.
+            token: What lets somebody use it who holds another key.
+
+        Raises:
+            UnknownSession: There is none, or none any more; its message says why, if that is known.
+            Unauthorized: It belongs to another key, or the token is not its own.
+        """
+        stay = self.look_up(session_id, visitor, token)
+        if stay.ended:
+            raise stay.gone()
+        return stay
+
+    def look_up(self, session_id: str, visitor: Principal, token: str | None = None) -> SharedSession:
+        """The same, also for one that has ended not long ago."""
+        stay = self._stays.get(session_id)
+        if stay is None:
+            advice = "open one with POST /sessions; a session ends with the worker process that it was opened in"
+            raise UnknownSession(session_id, f"no session {session_id[:80]!r} on this server: {advice}")
+        if not stay.admits(visitor, token):
+            raise Unauthorized(f"session {session_id} was opened with another key: show that one, or its token")
+        return stay
+
+    def _forget_later(self, stay: SharedSession) -> None:
+        """Only so many that have ended are remembered."""
+        session = stay.session
+        logger.info("session %s: %s", stay.id, stay.departed, extra=log_extra(stay.id, session.episode))
+        self._departed.append(stay.id)
+        if len(self._departed) > MOST_DEPARTED:
+            self._stays.pop(self._departed.popleft(), None)
+
+
+class AttachManager:
+    """Stands where a connection has its `SessionManager`, for one that wants to be attached to a session.
+
+    Args:
+        stays: Where it is.
+        visitor: Who wants it, and what it is called.
+    """
+
+    __slots__ = ("_stays", "_visitor")
+
+    def __init__(self, stays: SharedSessions, visitor: Principal):
+        self._stays = stays
+        self._visitor = visitor
+
+    def create(self, opened: OnOpened, on_lost: OnLost) -> AttachedSession:
+        """A guest who has not come in yet."""
+        return AttachedSession(self._visitor.session or "", opened, on_lost)
+
+    def open(self, guest: AttachedSession) -> None:
+        """Lets it in, or tells it why not."""
+        try:
+            stay = self._stays.find(guest.id, self._visitor, self._visitor.token)
+            stay.session.bind()
+            if stay.ended:
+                raise stay.gone()
+            guest.enter(stay)
+        except OpenEnvError as error:
+            guest.turn_away(error)
+
+
+class AttachedSession:
+    """What a connection uses as if it were a `Session` of its own.
+
+    Args:
+        session_id: Its name.
+        opened: Hears whether it is there.
+        on_lost: Hears why, if it is ended by somebody else.
+
+    Attributes:
+        life: The sign of life of the connection.
+        holder, peer: Whose the connection is.
+        gone: Is never needed: a guest is gone as soon as it leaves.
+    """
+
+    __slots__ = ("_ask", "_on_lost", "_opened", "_stay", "gone", "holder", "id", "life", "peer")
+
+    life: LastSeen
+
+    def __init__(self, session_id: str, opened: OnOpened, on_lost: OnLost):
+        self.id = session_id
+        self.holder = 0
+        self.peer = ""
+        self.gone: asyncio.Event | None = None
+        self._opened = opened
+        self._on_lost = on_lost
+        self._stay: SharedSession | None = None
+        self._ask: PendingCall | None = None
+
+    @property
+    def state(self) -> SessionState:
+        return SessionState.GONE if self._stay is None else self._stay.session.state
+
+    @property
+    def episode(self) -> str | None:
+        return None if self._stay is None else self._stay.session.episode
+
+    @property
+    def profile(self) -> EnvironmentProfile:
+        assert self._stay is not None
+        return self._stay.session.profile
+
+    def enter(self, stay: SharedSession) -> None:
+        """It is let in."""
+        self._stay = stay
+        stay.lives.append(self.life)
+        stay.renew()
+        stay.on_lost.append(self._lost)
+        self._opened(None)
+
+    def turn_away(self, error: OpenEnvError) -> None:
+        """It is not."""
+        self._opened(error)
+
+    # What a connection does with its session. One call at a time: the next one after `done`.
+
+    def takes_seed_of(self, arguments: Mapping[str, Any]) -> bool:
+        return self._stay is None or self._stay.session.takes_seed_of(arguments)
+
+    def reset(self, arguments: dict[str, Any], done: Done) -> None:
+        self._do(lambda session, answer: session.reset(arguments, answer), done)
+
+    def step(self, action: Any, done: Done) -> None:
+        self._do(lambda session, answer: session.step(action, answer), done)
+
+    def step_with(self, action: Any, arguments: dict[str, Any], done: Done) -> None:
+        self._do(lambda session, answer: session.step_with(action, arguments, answer), done)
+
+    def read_state(self, done: Done) -> None:
+        self._do(Session.read_state, done)
+
+    def call(self, operation: Operation, argument: Any, done: Done) -> None:
+        self._do(lambda session, answer: session.call(operation, argument, answer), done)
+
+    def cancel(self) -> bool:
+        """Stops its call in flight, as `Session.cancel` does; one that waits is not begun."""
+        return self._stay is not None and self._ask is not None and self._stay.cancel(self._ask)
+
+    def stop(self) -> bool:
+        """Ends its call in flight, whose time is over, as `Session.stop` does; one that waits is not begun."""
+        return self._stay is None or self._ask is None or self._stay.stop(self._ask)
+
+    def close(self) -> None:
+        """Leaves. A call of its own that runs goes on, and one that waits is not begun."""
+        stay, self._stay = self._stay, None
+        if stay is None:
+            return
+        if self._ask is not None:
+            stay.withdraw(self._ask, stop=False)
+        stay.lives.remove(self.life)
+        stay.renew()
+        if self._lost in stay.on_lost:
+            stay.on_lost.remove(self._lost)
+
+    def _do(self, start: StartCall, done: Done) -> None:
+        if self._stay is None:
+            return  # it has left, and nobody hears
+        ask = self._stay.ask(start, partial(self._answered, done))
+        self._ask = None if ask.done is None else ask
+
+    def _answered(self, done: Done, result: Any, error: BaseException | None) -> None:
+        self._ask = None
+        done(result, error)
+
+    def _lost(self, error: OpenEnvError) -> None:
+        self._on_lost(error)

@@ -1,0 +1,190 @@
+"""One timer for many: deadlines of calls, and keepalive of connections."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+# A call is answered so long after its deadline at most, apart from what the event loop is busy with.
+SLOT_S = 0.025
+
+
+class DeadlineTarget(Protocol):
+    """Somebody with calls that have deadlines.
+
+    Attributes:
+        slot: When it will be looked at, in slots; 0 for never. Kept by `Deadlines`.
+    """
+
+    slot: int
+
+    def look(self, now: float) -> None:
+        """Ends what is over its time, and asks to be watched again for what has time left."""
+
+
+class Deadlines:
+    """Looks at each of many sessions when the first of its deadlines is over.
+
+    A session that has calls one after the other, each with a deadline, is not entered anew for each: it is looked at
+    when the first of them would have been over, and says then what it waits for. So a call that is in time, as nearly
+    all are, costs a comparison.
+    """
+
+    def __init__(self) -> None:
+        self._slots: dict[int, set[DeadlineTarget]] = {}
+        self._timers: dict[int, asyncio.TimerHandle] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def watch(self, watched: DeadlineTarget, due: float) -> None:
+        """Has it looked at when `due` (monotonic seconds) is over, or before."""
+        slot = int(due / SLOT_S) + 1
+        if watched.slot:
+            if watched.slot <= slot:
+                return
+            self.forget(watched)
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:  # what waited on another one has ended with it
+            self.close()
+            self._loop = loop
+        watched.slot = slot
+        waiting = self._slots.get(slot)
+        if waiting is None:
+            waiting = self._slots[slot] = set()
+            delay = slot * SLOT_S - time.monotonic()
+            self._timers[slot] = loop.call_later(max(0.0, delay), self._fire, slot)
+        waiting.add(watched)
+
+    def forget(self, watched: DeadlineTarget) -> None:
+        """Does not look at it any more."""
+        slot, watched.slot = watched.slot, 0
+        waiting = self._slots.get(slot)
+        if waiting is None:
+            return
+        waiting.discard(watched)
+        if not waiting:
+            del self._slots[slot]
+            self._timers.pop(slot).cancel()
+
+    def close(self) -> None:
+        """Looks at nothing any more."""
+        for timer in self._timers.values():
+            timer.cancel()
+        for waiting in self._slots.values():
+            for watched in waiting:
+                watched.slot = 0
+        self._timers.clear()
+        self._slots.clear()
+
+    def _fire(self, slot: int) -> None:
+        del self._timers[slot]
+        waiting = self._slots.pop(slot)
+        for watched in waiting:
+            watched.slot = 0
+        now = time.monotonic()
+        for watched in waiting:
+            watched.look(now)
+
+
+# A client of v2 says something in every period of `heartbeat_s`. Looked at four times in each, one that is silent for
+# two of them is found before they are over.
+LOOKS = 4
+PATIENCE = 2 * LOOKS - 1
+
+
+class KeepaliveTarget(Protocol):
+    """A connection under watch."""
+
+    def silent(self) -> bool:
+        """Whether its other end gave no sign of life since the last time this was asked."""
+
+    def ping(self) -> None:
+        """Asks the other end for a sign of life."""
+
+    def cut(self) -> None:
+        """Ends the connection: nothing was heard for too long."""
+
+
+class AppKeepalive:
+    """The pulse of a connection whose client speaks by itself.
+
+    Args:
+        silent: Whether it said nothing since the last time this was asked.
+        cut: Ends the connection.
+    """
+
+    __slots__ = ("cut", "silent")
+
+    def __init__(self, silent: Callable[[], bool], cut: Callable[[], None]):
+        self.silent = silent
+        self.cut = cut
+
+    def ping(self) -> None:
+        """Asks nothing: it knows that it has to speak."""
+
+
+class Keepalive:
+    """One timer for all connections of a server: a silent one is cut.
+
+    Args:
+        interval_s: The time between beats; None or 0 watches nothing.
+        patience: Beats in a row at which a connection may be found silent before it is cut.
+    """
+
+    def __init__(self, interval_s: float | None, patience: int = 1):
+        self._interval = interval_s or 0.0
+        self._patience = patience
+        self._watched: dict[KeepaliveTarget, int] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    @classmethod
+    def of_words(cls, period_s: float) -> Keepalive:
+        """For clients that say something in every period: cuts those that are silent for two; 0 watches nothing."""
+        return cls(period_s / LOOKS, PATIENCE)
+
+    @property
+    def ticking(self) -> bool:
+        """Whether a timer is set: only while there is somebody to watch."""
+        return self._timer is not None
+
+    @property
+    def watches(self) -> bool:
+        """Whether it is on."""
+        return self._interval > 0
+
+    def watch(self, pulse: KeepaliveTarget) -> None:
+        """Adds a connection. Runs on the event loop."""
+        if self._interval:
+            self._watched[pulse] = 0
+            if self._timer is None:
+                self._arm()
+
+    def forget(self, pulse: KeepaliveTarget) -> None:
+        """Drops a connection that has ended; without any, no timer is left."""
+        self._watched.pop(pulse, None)
+        if not self._watched and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def beat(self) -> None:
+        """One interval has passed: cuts what stayed silent for too long, and pings the rest."""
+        for pulse, silences in list(self._watched.items()):
+            if pulse not in self._watched:  # ended together with one that was cut
+                continue
+            in_a_row = silences + 1 if pulse.silent() else 0
+            if in_a_row >= self._patience:
+                del self._watched[pulse]
+                pulse.cut()
+            else:
+                self._watched[pulse] = in_a_row
+                pulse.ping()
+
+    def _arm(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._interval, self._fire)
+
+    def _fire(self) -> None:
+        self.beat()
+        self._timer = None
+        if self._watched:
+            self._arm()

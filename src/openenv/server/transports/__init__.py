@@ -1,0 +1,1 @@
+"""Transports: WebSocket connections inside uvicorn, behind any ASGI server, and in memory."""

@@ -1,0 +1,217 @@
+"""What all connections of one uvicorn server share: where its endpoint is, and the frames of one tick of the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, ClassVar, Protocol
+from weakref import WeakKeyDictionary
+
+from starlette.applications import Starlette
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.routing import Match, Router
+from uvicorn.config import Config
+from uvicorn.middleware.message_logger import MessageLoggerMiddleware
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+from uvicorn.server import ServerState
+
+from ..._exceptions import from_signal
+from ...telemetry.metrics import METER, Phase
+from ..middleware import AuthMiddleware
+from ..server import HTTPEnvServer
+from ..timers import Keepalive
+from .asgi import environment_socket
+
+logger = logging.getLogger("openenv.server")
+
+# Requests read at most before they are executed: the sessions of so many are still in the processor's caches. Of
+# 8,192 sessions that all step, a step takes the server 22.5 us of CPU, and 27.5 where all that came is read first.
+MOST_REQUESTS = 32
+# Replies kept back at most, and their bytes: the first of them waits for the steps of the others, and none of them
+# counts yet as unsent with its connection.
+MOST_REPLIES = 64
+MOST_BYTES = 1024 * 1024
+
+
+class FrameHandler(Protocol):
+    """Who handles a request."""
+
+    def receive(self, frame: bytes) -> None:
+        """Handles it. A reply that is there at once is passed to the turn."""
+
+    def failed(self) -> None:
+        """Handling raised what nobody expected: this connection cannot go on."""
+
+
+class TickBatcher:
+    """Requests and replies of all connections of a server, kept until the event loop has read all input.
+
+    Reading, executing and sending are three worlds. Done for one connection after the other, each finds its
+    code gone from the processor's caches, and each reply finds its reader asleep again and pays for waking it.
+    """
+
+    def __init__(self) -> None:
+        self._requests: list[tuple[FrameHandler, bytes]] = []
+        self._replies: deque[tuple[Callable[[bytes], None], bytes]] = deque()
+        self._bytes = 0
+        self._handling = False
+        self._sends = 0
+        self._after: list[Callable[[], None]] = []
+
+    def request(self, taker: FrameHandler, frame: bytes) -> None:
+        """Has a frame handled when everything that is there has been read."""
+        self._requests.append((taker, frame))
+        if len(self._requests) == 1:
+            asyncio.get_running_loop().call_soon(self.finish)
+        elif len(self._requests) == MOST_REQUESTS and not self._handling:
+            self.finish()
+
+    def reply(self, transmit: Callable[[bytes], None], frame: bytes) -> None:
+        """Has a frame sent, by `transmit(frame)`, with the others of this turn."""
+        self._replies.append((transmit, frame))
+        self._bytes += len(frame)
+        if len(self._replies) >= MOST_REPLIES or self._bytes >= MOST_BYTES:
+            self._send()
+        elif len(self._replies) == 1 and not self._handling:
+            asyncio.get_running_loop().call_soon(self._send)
+
+    def afterwards(self, callback: Callable[[], None]) -> None:
+        """Has a function called when the replies of this turn have been sent."""
+        if self._handling:
+            self._after.append(callback)
+        else:
+            asyncio.get_running_loop().call_soon(callback)
+
+    def finish(self) -> None:
+        """Handles the requests and sends the replies there are; for what must come after them in order.
+
+        Called while requests are being handled, it only sends.
+        """
+        requests, self._requests = self._requests, []
+        outer, self._handling = self._handling, True
+        for taker, frame in requests:
+            try:
+                taker.receive(frame)
+            except BaseException as error:  # one connection's fault must not take the others' requests along
+                if from_signal(error):
+                    raise
+                logger.exception("a request could not be handled; its connection is closed")
+                taker.failed()
+        self._handling = outer
+        try:
+            self._send()
+        finally:
+            if self._after and not outer:
+                callbacks, self._after = self._after, []
+                for callback in callbacks:
+                    callback()
+
+    def _send(self) -> None:
+        replies = self._replies
+        self._bytes = 0
+        began, count = 0.0, len(replies)
+        if METER.on and count:
+            self._sends += 1
+            if not self._sends & METER.SAMPLE:
+                began = time.monotonic()
+        try:
+            # One that closes its connection leads back here: the same queue, so nothing is overtaken.
+            while replies:
+                transmit, frame = replies.popleft()
+                transmit(frame)
+            if began:
+                METER.observe_many(Phase.SEND, (time.monotonic() - began) / count, count)
+        finally:
+            if replies:  # one has raised: the others still leave
+                asyncio.get_running_loop().call_soon(self._send)
+
+
+# Middleware that lets WebSocket connections pass untouched, and ours, whose part of it the fast path does itself;
+# behind any other it is not taken.
+_HARMLESS = (BaseHTTPMiddleware, CORSMiddleware, GZipMiddleware, AuthMiddleware)
+
+
+class ServerContext:
+    """One uvicorn server whose app is ours: where the environment endpoint lies, and what its connections share.
+
+    Attributes:
+        server: The environment behind it.
+        connections: Those that uvicorn shuts down when it stops.
+        max_bytes: Largest message from a client.
+        max_unsent: Most bytes that may wait for a client that does not read.
+        heartbeat: Watches all connections.
+        turn: Collects requests and replies of all connections.
+    """
+
+    _known: ClassVar[WeakKeyDictionary[Config, ServerContext | None]] = WeakKeyDictionary()
+
+    def __init__(self, app: Starlette, config: Config, server_state: ServerState):
+        self.server: HTTPEnvServer = app.state.openenv
+        self.connections: set[Any] = server_state.connections
+        self.max_bytes = min(config.ws_max_size, self.server.settings.max_message_bytes)
+        self.max_unsent = self.server.settings.max_unsent_bytes
+        self.heartbeat = Keepalive(config.ws_ping_interval)
+        self.turn = TickBatcher()
+        self.server.manager.afterwards.later = self.turn.afterwards
+        self._router = app.router
+        self._root_path = config.root_path
+        self._served: set[str] = set()
+
+    @classmethod
+    def of(cls, config: Config, server_state: ServerState) -> ServerContext | None:
+        """The site of a server; None where an ordinary ASGI connection must be used."""
+        if config not in cls._known:
+            app = _inner_app(config.loaded_app)
+            cls._known[config] = None if app is None else cls(app, config, server_state)
+        return cls._known[config]
+
+    def serves(self, path: str) -> bool:
+        """Whether the first route that matches a path is the environment endpoint, with nothing before it."""
+        if path not in self._served and _leads_to_environment(self._router, self._root_path, path):
+            self._served.add(path)
+        return path in self._served
+
+
+def server_inside(app: Any) -> HTTPEnvServer | None:
+    """The environment server somewhere inside what uvicorn serves, whatever stands before it."""
+    while app is not None:
+        server = getattr(getattr(app, "state", None), "openenv", None)
+        if isinstance(server, HTTPEnvServer):
+            return server
+        app = getattr(app, "app", None)
+    return None
+
+
+def _inner_app(app: Any) -> Starlette | None:
+    """The app of ours inside what uvicorn wrapped around it; None if its owner put something before WebSockets."""
+    while isinstance(app, (ProxyHeadersMiddleware, MessageLoggerMiddleware)):
+        app = app.app
+    if not isinstance(app, Starlette) or not isinstance(getattr(app.state, "openenv", None), HTTPEnvServer):
+        return None
+    if any(not _harmless(middleware.cls) for middleware in app.user_middleware):
+        return None
+    return app
+
+
+def _harmless(middleware: Any) -> bool:
+    return isinstance(middleware, type) and issubclass(middleware, _HARMLESS)
+
+
+def _leads_to_environment(router: Router, root_path: str, path: str) -> bool:
+    scope = {
+        "type": "websocket",
+        "path": root_path + path,
+        "root_path": root_path,
+        "headers": [],
+        "query_string": b"",
+    }
+    for route in router.routes:
+        if route.matches(scope)[0] is not Match.NONE:
+            guarded = getattr(route, "dependencies", None) or getattr(router, "dependencies", None)
+            return getattr(route, "endpoint", None) is environment_socket and not guarded
+    return False

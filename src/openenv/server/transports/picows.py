@@ -1,0 +1,544 @@
+"""One WebSocket connection on picows: from its upgrade request to a close that delivers the last frame."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+from urllib.parse import parse_qs, unquote
+
+from picows import (
+    WSAutoPingStrategy,
+    WSCloseCode,
+    WSFrame,
+    WSListener,
+    WSMsgType,
+    WSTransport,
+    WSUpgradeRequest,
+    WSUpgradeResponse,
+    WSUpgradeResponseWithListener,
+    picows,
+)
+
+from ...errors import SlowReader, UsageError
+from ...protocol.codecs import choose, codec_of
+from ...telemetry.logs import log_extra
+from ...telemetry.metrics import METER, Gauge
+from ..auth import Principal, header_fields
+from ..shared_sessions import worker_of
+from ..timers import AppKeepalive
+from ..v1 import CLOSE_INTERNAL_ERROR, CLOSE_SLOW_READER, V1Connection
+from ..v2 import V2Connection
+from .context import FrameHandler, ServerContext
+
+LINGER_S = 2.0
+
+
+class LingeringTransport:
+    """A transport whose `close` lingers; everything else goes to the transport it wraps.
+
+    Args:
+        transport: The connection. Its protocol must already be the one that shall hear `connection_lost`.
+    """
+
+    def __init__(self, transport: asyncio.Transport):
+        self._transport = transport
+        self._lingering = False
+        # Bound here so that a write costs no detour.
+        self.write = transport.write
+        self.get_write_buffer_size = transport.get_write_buffer_size
+        self.get_extra_info = transport.get_extra_info
+        self.is_closing = transport.is_closing
+        self.pause_reading = transport.pause_reading
+        self.resume_reading = transport.resume_reading
+        self.abort = transport.abort
+
+    def writelines(self, parts: Iterable[bytes | memoryview]) -> None:
+        """Writes a frame in parts."""
+        # picows lends the header out of a buffer that it uses again for the next frame, which may be long before a
+        # slow reader makes room for this one.
+        self._transport.writelines([bytes(part) for part in parts])
+
+    def close(self) -> None:
+        """Closes after the peer has, or after two seconds. May be called repeatedly."""
+        transport = self._transport
+        if self._lingering or transport.is_closing():
+            return
+        self._lingering = True
+        if not transport.can_write_eof():  # TLS closes with a message of its own
+            transport.close()
+            return
+        transport.set_protocol(_Drain(transport, transport.get_protocol()))
+        transport.resume_reading()
+        transport.write_eof()
+
+    def finish(self) -> None:
+        """Closes now: the peer has said that it is done."""
+        self._transport.close()
+
+
+class _Drain(asyncio.Protocol):
+    """Reads and forgets until the peer closes, then tells the protocol it stands in for."""
+
+    def __init__(self, transport: asyncio.Transport, protocol: asyncio.BaseProtocol):
+        self._transport = transport
+        self._protocol = protocol
+        self._timer = asyncio.get_running_loop().call_later(LINGER_S, transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        pass
+
+    def eof_received(self) -> None:
+        self._transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._timer.cancel()
+        self._protocol.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._protocol.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._protocol.resume_writing()
+
+
+logger = logging.getLogger("openenv.server")
+
+
+class LogSource(Protocol):
+    """The connection that is spoken of."""
+
+    @property
+    def session_id(self) -> str:
+        """Its session, for the log."""
+
+    def broken(self, code: WSCloseCode, explanation: str) -> None:
+        """picows found a frame that it will not read."""
+
+
+class PicowsLog:
+    """What picows logs of one connection: its faults, with the session's id.
+
+    Given a `logging.Logger`, picows makes a child of it for every connection; given this, it does not.
+    """
+
+    def __init__(self, channel: LogSource):
+        self._channel = channel
+
+    def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the name of logging.Logger's method
+        return level >= logging.WARNING
+
+    def log(self, *args: Any) -> None:
+        """Notes on single frames: not wanted."""
+
+    debug = info = log
+
+    def error(self, message: str, *args: Any) -> None:
+        if args and isinstance(args[0], tuple) and len(args[0]) == 2:
+            self._channel.broken(*args[0])
+        else:
+            self._note(message, *args)
+
+    def exception(self, message: str, *args: Any) -> None:
+        session = self._channel.session_id
+        logger.exception("session %s: " + message, session, *args, extra=log_extra(session))
+
+    def _note(self, message: str, *args: Any) -> None:
+        session = self._channel.session_id
+        logger.warning("session %s: " + message, session, *args, extra=log_extra(session))
+
+    warning = _note
+
+
+_KEY = re.compile(rb"[A-Za-z0-9+/]{22}==")
+_OFFER = b"sec-websocket-protocol"
+
+
+class Upgrade(NamedTuple):
+    """A well-formed upgrade request (RFC 6455, section 4.2.1).
+
+    Attributes:
+        path: Where to, decoded.
+        query: What follows the `?` of the URL, as it was sent.
+        key: The client's nonce.
+        fields: Its headers, as `porter.fields_of` gives them.
+        subprotocol: The one to speak, of those that were offered; None: protocol v1.
+    """
+
+    path: str
+    query: str
+    key: bytes
+    fields: Mapping[bytes, bytes]
+    subprotocol: str | None
+
+    @classmethod
+    def parse(cls, request: bytes) -> Upgrade | None:
+        """Reads a whole request; None for one that needs an answer other than yes."""
+        head, *lines = request.split(b"\r\n")
+        parts = (line.partition(b":") for line in lines if line)
+        headers = header_fields((name, value.strip()) for name, _, value in parts)
+        key = headers.get(b"sec-websocket-key", b"")
+        if headers.get(b"sec-websocket-version") != b"13" or not _KEY.fullmatch(key):
+            return None
+        subprotocol = None
+        if _OFFER in headers:
+            subprotocol = choose(offer.strip() for offer in headers[_OFFER].decode("latin-1").split(","))
+        path, _, query = head.split(b" ")[1].decode("latin-1").partition("?")
+        return cls(unquote(path), query, key, headers, subprotocol)
+
+    @property
+    def worker(self) -> str | None:
+        """The worker process that the client wants, if it names one; that of the session that it names, otherwise."""
+        named = self._named("worker") or None
+        session = None if named is not None else self.session
+        return named if session is None else worker_of(session)
+
+    @property
+    def session(self) -> str | None:
+        """The session that the client wants to be attached to, if it names one."""
+        return self._named("session_id")
+
+    @property
+    def token(self) -> str | None:
+        """What it shows for that."""
+        return self._named("token")
+
+    def _named(self, name: str) -> str | None:
+        return parse_qs(self.query, True).get(name, [None])[0] if f"{name}=" in self.query else None
+
+    def canonical(self) -> bytes:
+        """The request in the only form that picows takes (one `Connection` token, no extensions)."""
+        return (
+            b"GET / HTTP/1.1\r\nHost: openenv\r\nUpgrade: websocket\r\nConnection: upgrade\r\n"
+            b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: %b\r\n\r\n" % self.key
+        )
+
+
+# The least that picows takes; it grows with the messages.
+READ_BUFFER_BYTES = 2048
+CLOSE_GOING_AWAY = 1012
+CLOSE_PROTOCOL_ERROR = 1002
+# Looking a member up on its Enum class costs as much as sending a byte string.
+_TEXT, _BINARY, _PONG, _CLOSE = WSMsgType.TEXT, WSMsgType.BINARY, WSMsgType.PONG, WSMsgType.CLOSE
+# Who has not yet asked whether something was heard: pings and words are watched at paces of their own.
+_FOR_PINGS, _FOR_WORDS = 1, 2
+_HEARD = _FOR_PINGS | _FOR_WORDS
+_SIZE = re.compile(r"(\d+) > \d+")
+
+
+def serve(site: ServerContext, transport: asyncio.Transport, upgrade: Upgrade, visitor: Principal) -> None:
+    """Serves a connection from its upgrade request on, of a client that was let in."""
+    lingering = LingeringTransport(transport)
+    channel = PicowsChannel(site, lingering, upgrade.subprotocol, visitor)
+    protocol = picows.WSProtocol(  # type: ignore[attr-defined]  # not in picows' stubs
+        None,  # host and port: client only
+        None,  # path: client only
+        False,  # is_client_side
+        channel.accept,
+        PicowsLog(channel),
+        True,  # disconnect_on_exception
+        None,  # handshake timeout: the request is here
+        False,  # auto ping, with its idle and reply times: the heartbeat does it for all connections
+        20.0,
+        20.0,
+        WSAutoPingStrategy.PING_WHEN_IDLE,
+        True,  # auto pong
+        site.max_bytes,
+        None,  # extra headers
+        READ_BUFFER_BYTES,
+    )
+    transport.set_protocol(protocol)
+    protocol.connection_made(lingering)
+    request = upgrade.canonical()
+    protocol.get_buffer(-1)[: len(request)] = request
+    protocol.buffer_updated(len(request))
+
+
+class PicowsChannel(WSListener):
+    """The channel of a `V1Connection` or a `V2Connection`, under the watch of a `Heartbeat`.
+
+    Args:
+        site: What it shares with the others of its server.
+        lingering: The connection below picows.
+        subprotocol: What was negotiated; None: v1.
+        visitor: Who is at its other end.
+    """
+
+    def __init__(
+        self, site: ServerContext, lingering: LingeringTransport, subprotocol: str | None, visitor: Principal
+    ):
+        self._site = site
+        self._lingering = lingering
+        self._subprotocol = subprotocol
+        self._visitor = visitor
+        self._connection: V1Connection | V2Connection | None = None
+        self._kind = _BINARY if subprotocol is not None and codec_of(subprotocol).binary else _TEXT
+        self._whole: WSMsgType | None = self._kind
+        self._parts = bytearray()
+        self._part_type: WSMsgType | None = None
+        self._holds: set[str] = set()
+        # Bytes given to a client that is behind, and how many of them it had taken at the last beat.
+        self._given = 0
+        self._taken: int | None = None
+        self.heard = _HEARD
+        self._over = False
+        self._words: AppKeepalive | None = AppKeepalive(self._wordless, self._cut_wordless)
+
+    @property
+    def session_id(self) -> str:
+        return self._connection.session_id if self._connection is not None else "-"
+
+    # What picows calls.
+
+    def accept(self, request: WSUpgradeRequest) -> WSListener | WSUpgradeResponseWithListener:
+        """Answers the upgrade request."""
+        if self._subprotocol is None:
+            return self
+        headers = {"Sec-WebSocket-Protocol": self._subprotocol}
+        return WSUpgradeResponseWithListener(WSUpgradeResponse.create_101_response(headers), self)
+
+    def on_ws_connected(self, transport: WSTransport) -> None:
+        self._ws = transport
+        self._site.connections.add(self)
+        METER.add(Gauge.CONNECTIONS, 1)
+        self._site.heartbeat.watch(self)
+        if self._subprotocol is not None and self._words is not None:
+            self._site.server.words.watch(self._words)
+        try:
+            self._converse()
+        except UsageError as error:
+            logger.error("%s", error.message)
+            self.close(CLOSE_INTERNAL_ERROR)
+
+    def _converse(self) -> None:
+        server, reply = self._site.server, self._site.turn.reply
+        # Not methods: a frame more on the path of every step.
+        self._transmit: Callable[[bytes], None] = partial(self._ws.send, self._kind)
+        self._send: Callable[[bytes], None] = partial(reply, self._transmit)
+        self.send: Callable[[bytes], None] = self._send
+        connection = self._connection = server.connect(self, self._subprotocol, self._visitor)
+        self._taker: FrameHandler = connection if self._kind is _TEXT else _BinaryHandler(connection)
+
+    def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+        self.heard = _HEARD
+        kind = frame.msg_type
+        if self._connection is None or kind is _PONG:
+            return
+        if kind is self._whole and frame.fin and not frame.rsv1:
+            self._site.turn.request(self._taker, frame.get_payload_as_bytes())
+        elif kind is _CLOSE:
+            self._site.turn.finish()
+            self._connection.disconnected()
+            transport.send_close(WSCloseCode.OK)
+            self._lingering.finish()
+        else:
+            self._assemble(kind, frame)
+
+    def on_ws_disconnected(self, transport: WSTransport) -> None:
+        self._site.connections.discard(self)
+        METER.add(Gauge.CONNECTIONS, -1)
+        self._site.heartbeat.forget(self)
+        if self._words is not None:
+            self._site.server.words.forget(self._words)
+        if self._connection is not None:
+            self._connection.disconnected()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Keeps nothing of the connection: what knows one another waits for a garbage collection, which is rare.
+
+        That would be 9 KB for each connection, for hours.
+        """
+        self._over = True
+        self._connection = self._words = None
+        self.send = self._send = self._transmit = _unsent
+        self._taker = _NULL_HANDLER
+        del self._ws
+
+    def pause_writing(self) -> None:
+        # A client that does not read its replies is not asked for more requests.
+        self._given, self._taken = 0, None
+        self.send = partial(self._site.turn.reply, self._transmit_slowly)
+        self._hold("client")
+
+    def resume_writing(self) -> None:
+        self.send = self._send
+        self._release("client")
+
+    # What the connection asks of its channel.
+
+    def close(self, code: int, reason: str = "") -> None:
+        self._site.turn.finish()
+        if self._over:
+            return
+        self._ws.send_close(WSCloseCode(code), reason)
+        self._ws.disconnect()
+
+    def pause(self) -> None:
+        self._hold("session")
+
+    def resume(self) -> None:
+        self._release("session")
+
+    # What the heartbeat asks for.
+
+    def silent(self) -> bool:
+        return not self._has_been_heard(_FOR_PINGS) and (not self._holds or self._takes_nothing())
+
+    def ping(self) -> None:
+        if not self._holds:
+            self._ws.send_ping()
+
+    def cut(self) -> None:
+        self._give_up("ping_interval_s")
+
+    def _wordless(self) -> bool:
+        if self._has_been_heard(_FOR_WORDS):
+            return False
+        return not self._holds or (not self._site.heartbeat.watches and self._takes_nothing())
+
+    def _cut_wordless(self) -> None:
+        self._give_up("heartbeat_s")
+
+    def _has_been_heard(self, since: int) -> bool:
+        heard = self.heard & since
+        self.heard &= ~since
+        if heard and self._connection is not None:
+            self._connection.life.heard_at = time.monotonic()
+        return bool(heard)
+
+    def _takes_nothing(self) -> bool:
+        """Of a client whose words are not read now: whether it takes nothing of what it was sent."""
+        if "client" not in self._holds:
+            return False
+        before, self._taken = self._taken, self._given - self._lingering.get_write_buffer_size()
+        return before is not None and self._taken <= before
+
+    def _give_up(self, setting: str) -> None:
+        if "client" in self._holds:
+            self._leave_behind(f"nothing was taken for two periods of {setting}")
+            return
+        session = self.session_id
+        logger.warning(
+            "session %s: no sign of life from its client (%s): cut", session, setting, extra=log_extra(session)
+        )
+        self._ws.disconnect(graceful=False)
+
+    def shutdown(self) -> None:
+        """What uvicorn calls on every connection when it stops."""
+        if self._connection is not None:
+            self._connection.stop()
+        self.close(CLOSE_GOING_AWAY)
+
+    def broken(self, code: WSCloseCode, explanation: str) -> None:
+        """picows found a frame that it will not read, and closes; before that, the client is told why."""
+        if self._connection is None:
+            return
+        if code == WSCloseCode.MESSAGE_TOO_BIG:
+            size = _SIZE.search(explanation)
+            self._connection.oversized(int(size[1]) if size else None)
+        else:
+            logger.warning("session %s: %s", self.session_id, explanation, extra=log_extra(self.session_id))
+
+    def _assemble(self, kind: WSMsgType, frame: WSFrame) -> None:
+        """Collects the fragments of a message, and takes whole ones of the other type (RFC 6455, section 5.4)."""
+        assert self._connection is not None
+        if frame.rsv1:
+            self._violated("a frame with RSV1: no extension was agreed on")
+            return
+        if kind == WSMsgType.CONTINUATION:
+            if self._part_type is None:
+                self._violated("a continuation frame without a message to continue")
+                return
+        elif self._part_type is not None:
+            self._violated("a new message before the last fragment of the one before")
+            return
+        else:
+            self._part_type, self._whole = kind, None
+        self._parts += frame.get_payload_as_memoryview()
+        if len(self._parts) > self._site.max_bytes:
+            self._connection.oversized(len(self._parts))
+        elif frame.fin:
+            message, self._parts = bytes(self._parts), bytearray()
+            binary, self._part_type, self._whole = self._part_type == WSMsgType.BINARY, None, self._kind
+            self._site.turn.finish()
+            if binary:
+                self._connection.receive_binary(message)
+            else:
+                self._connection.receive(message)
+
+    def _violated(self, what: str) -> None:
+        """Ends the connection with a client that does not keep to RFC 6455."""
+        assert self._connection is not None
+        session = self.session_id
+        logger.warning("session %s: %s: closed", session, what, extra=log_extra(session))
+        self._connection.disconnected()
+        self._connection = None
+        self.close(CLOSE_PROTOCOL_ERROR, what)
+
+    def _transmit_slowly(self, frame: bytes) -> None:
+        """Sends to a client that is behind with its reading, as long as that is within bounds."""
+        size = len(frame)
+        waiting = self._lingering.get_write_buffer_size() + size
+        if waiting > self._site.max_unsent:
+            limit = f"{self._site.max_unsent} bytes (max_unsent_mb, OPENENV_MAX_UNSENT_MB)"
+            self._leave_behind(f"{waiting} bytes wait for it, over the limit of {limit}")
+        else:
+            self._given += size + (2 if size < 126 else 4 if size < 65536 else 10)
+            self._transmit(frame)
+
+    def _leave_behind(self, why: str) -> None:
+        """Ends the connection with a client that does not read."""
+        if self._connection is None:
+            return
+        error = SlowReader(f"the client does not read its replies: {why}; read while you wait, or ask for less")
+        METER.failed(error)
+        told = log_extra(self.session_id)
+        logger.warning("session %s: %s: %s", self.session_id, type(error).__name__, error.message, extra=told)
+        self._connection.disconnected()
+        self._connection = None
+        self.close(CLOSE_SLOW_READER, f"{type(error).__name__}: the client does not read its replies")
+
+    def _hold(self, reason: str) -> None:
+        self._holds.add(reason)
+        if not self._over and not self._ws.underlying_transport.is_closing():
+            self._ws.underlying_transport.pause_reading()
+
+    def _release(self, reason: str) -> None:
+        self._holds.discard(reason)
+        if not self._holds:
+            # It was neither read nor pinged until now: its silence begins here.
+            self.heard = _HEARD
+        if not self._over and not self._holds and not self._ws.underlying_transport.is_closing():
+            self._ws.underlying_transport.resume_reading()
+
+
+def _unsent(frame: bytes) -> None:
+    """Nobody is there any more."""
+
+
+class _NullHandler:
+    """Takes what was read when the connection was already over."""
+
+    def receive(self, frame: bytes) -> None:
+        pass
+
+    def failed(self) -> None:
+        pass
+
+
+_NULL_HANDLER = _NullHandler()
+
+
+class _BinaryHandler:
+    """A connection whose requests come in binary frames."""
+
+    __slots__ = ("failed", "receive")
+
+    def __init__(self, connection: V1Connection | V2Connection):
+        self.receive = connection.receive_binary
+        self.failed = connection.failed

@@ -1,0 +1,305 @@
+"""The protocols that uvicorn is given: HTTP with limits on heads, and WebSocket on the fast path."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+import os
+import socket
+from typing import Any, ClassVar, cast
+from weakref import WeakKeyDictionary
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.utils import get_local_addr, get_remote_addr
+from uvicorn.protocols.websockets.auto import AutoWebSocketsProtocol
+from uvicorn.server import ServerState
+
+from ...errors import ConnectionFailed, MessageTooLarge, OpenEnvError
+from ...settings import ServerSettings
+from ..auth import HANDSHAKE, Principal, RequestHead
+from ..error_handlers import raw_error_response
+from ..middleware import PEER, log_refusal
+from ..proxy import relay
+from ..server import HTTPEnvServer
+from ..shared_sessions import is_worker_key
+from .context import ServerContext, server_inside
+from .picows import LingeringTransport, Upgrade, serve
+
+logger = logging.getLogger("openenv.server")
+
+_TOO_LARGE, _TIMEOUT = 431, 408
+# Around each header field in a request.
+_AROUND = len(b": \r\n")
+
+
+class HTTPProtocol(HttpToolsProtocol):
+    """Reads requests: what uvicorn's `http=` names (`--http openenv.server.transports.uvicorn:HTTPProtocol`).
+
+    One that is not complete in time is answered 408, and one whose head is too large 431; a client that says nothing
+    at all is cut. Behind the head, time begins anew with whatever comes.
+    """
+
+    _settings: ClassVar[WeakKeyDictionary[Config, ServerSettings]] = WeakKeyDictionary()
+
+    def __init__(self, **uvicorns: Any):
+        super().__init__(**uvicorns)
+        settings = self._settings.get(self.config)
+        if settings is None:
+            settings = self._settings[self.config] = _settings_of(self.app)
+        self._limit = int(settings.max_header_kb * 1024)
+        self._patience_s = settings.handshake_timeout_s
+        self._in_head = self._in_body = self._begun = False
+        # The connection is no longer read here: it speaks WebSocket, or was turned away.
+        self._left = False
+        # Bytes that came since there was progress: since the head began, or since the last piece of the body.
+        self._unread = 0
+        # Of the header fields that were read.
+        self._fields = 0
+        self._fault: OpenEnvError | None = None
+        self._due = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(cast(asyncio.Transport, transport))
+        self._await_more()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+        del self.parser  # it knows this object: a circle would wait for the garbage collector, which seldom comes
+
+    def data_received(self, data: bytes) -> None:
+        self._begun = True
+        self._unread += len(data)
+        super().data_received(data)
+        if self._left:
+            return
+        if self.transport.is_closing():
+            self._stop_waiting()
+        elif self._in_head or self._in_body:
+            self._read_more()
+        elif self._timer is None and (self.cycle is None or self.cycle.response_complete):
+            self._await_more()  # no request has begun with what came, and uvicorn waits no more for one
+
+    def handle_websocket_upgrade(self) -> None:
+        self._left = True
+        self._stop_waiting()
+        super().handle_websocket_upgrade()
+        del self.parser  # as above
+
+    def send_400_response(self, msg: str) -> None:
+        self._stop_waiting()
+        if self._fault is None:
+            super().send_400_response(msg)
+        else:
+            self._turn_away(self._fault, _TOO_LARGE)
+
+    # What the parser calls.
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        cast("dict[str, Any]", self.scope)[PEER] = self.client
+        self._in_head = True
+        self._fields = 0
+        if self._timer is None:
+            self._await_more()
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        self._count(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value) + _AROUND)
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._in_head, self._in_body, self._unread = False, True, 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._unread = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._in_body, self._unread = False, 0
+        self._stop_waiting()
+        super().on_message_complete()
+
+    def _count(self, size: int) -> None:
+        self._fields += size
+        if self._fields > self._limit:
+            self._fault = self._oversized(self._fields)
+            raise self._fault  # the parser stops, and `send_400_response` is called
+
+    def _read_more(self) -> None:
+        if self._unread > self._limit:
+            self._turn_away(self._oversized(self._unread), _TOO_LARGE)
+        elif self._in_body:
+            self._await_more()
+
+    def _await_more(self) -> None:
+        self._due = self.loop.time() + self._patience_s
+        if self._timer is None:
+            self._timer = self.loop.call_at(self._due, self._look)
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        self._timer = None
+        if self.flow.read_paused:  # it is we who do not read on
+            self._await_more()
+        elif self.loop.time() < self._due:
+            self._timer = self.loop.call_at(self._due, self._look)
+        elif self._begun:
+            limit = f"{self._patience_s:g} s (handshake_timeout_s, OPENENV_HANDSHAKE_TIMEOUT_S)"
+            self._turn_away(ConnectionFailed(f"the request was not complete within {limit}"), _TIMEOUT)
+        else:
+            self.transport.abort()
+
+    def _oversized(self, size: int) -> MessageTooLarge:
+        limit = f"{self._limit} bytes (max_header_kb, OPENENV_MAX_HEADER_KB)"
+        return MessageTooLarge(f"a request head of {size} bytes or more is over the limit of {limit}")
+
+    def _turn_away(self, error: OpenEnvError, status: int) -> None:
+        self._left = True
+        self._stop_waiting()
+        logger.warning("%s: %s: %s", self.client[0] if self.client else "-", type(error).__name__, error.message)
+        if self._may_answer():
+            self.transport.write(raw_error_response(error, status))
+        if self.cycle is not None:
+            # Nothing that its app still says may follow.
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        LingeringTransport(self.transport).close()
+
+    def _may_answer(self) -> bool:
+        """Whether an answer would be taken for that of the request that is being read."""
+        if self.cycle is None or self.cycle.response_complete:
+            return True
+        return self._in_body and not self.cycle.response_started and not self.pipeline
+
+
+def _settings_of(app: Any) -> ServerSettings:
+    """Those of the environment server somewhere inside what uvicorn serves; else those of the process."""
+    server = server_inside(app)
+    return ServerSettings.read() if server is None else server.settings
+
+
+class FastPath(asyncio.Protocol):
+    """What uvicorn makes for each WebSocket request: decides who serves it, then steps aside.
+
+    The constructor has the signature of uvicorn's own WebSocket protocols.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ):
+        self._config = config
+        self._server_state = server_state
+        self._app_state = app_state
+        self._request = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        # Not at once: uvicorn makes this object the transport's protocol when it has handed the request over.
+        asyncio.get_running_loop().call_soon(self._hand_over)
+
+    def data_received(self, data: bytes) -> None:
+        """Takes the request; uvicorn hands it over whole."""
+        self._request += data
+
+    def _hand_over(self) -> None:
+        if self._transport.is_closing():
+            return
+        site = ServerContext.of(self._config, self._server_state)
+        upgrade = Upgrade.parse(self._request)
+        if site is None or upgrade is None or not site.serves(upgrade.path):
+            # Who may come in is asked where it comes in: here, or by the worker that it is for.
+            server = None if upgrade is None else server_inside(self._config.loaded_app)
+            if server is None or upgrade is None or not self._hand_on(server, upgrade.worker):
+                self._use_stock()
+        else:
+            visitor = self._admit(site.server, upgrade)
+            if visitor is not None and not self._hand_on(site.server, upgrade.worker):
+                visitor = visitor._replace(worker_ended=_is_of_ended_worker(site.server, upgrade.worker))
+                if upgrade.session is not None:
+                    visitor = visitor._replace(session=upgrade.session, token=upgrade.token)
+                    upgrade = upgrade._replace(subprotocol=None)  # only v1 connections are attached
+                serve(site, self._transport, upgrade, visitor)
+
+    def _admit(self, server: HTTPEnvServer, upgrade: Upgrade) -> Principal | None:
+        """Who the client is; None: it was told why it is not let in."""
+        peer, local = get_remote_addr(self._transport), get_local_addr(self._transport)
+        head = RequestHead(HANDSHAKE, upgrade.path, upgrade.fields, peer, local[0] if local else None)
+        try:
+            return server.porter.admit(head)
+        except OpenEnvError as error:
+            log_refusal(error, head)
+            self._transport.write(raw_error_response(error))
+            self._transport.close()
+            return None
+
+    def _hand_on(self, server: HTTPEnvServer, worker: str | None) -> bool:
+        """Gives the connection to the worker process that its URL names; False: it is to be served here."""
+        if worker is None or worker == server.worker_key or server.redirect is None:
+            return False
+        try:
+            twin, near = self._twin()
+        except OSError as error:
+            logger.warning("a connection for another worker process is given up: %s", error.strerror or error)
+            self._transport.abort()
+            return True
+        # What arrives from here on is for whoever has the connection then.
+        self._transport.pause_reading()
+        if not server.redirect(worker, twin, self._request):
+            twin.close()
+            if near is not None:
+                near.close()
+            self._transport.resume_reading()
+            return False
+        if near is None:
+            self._transport.abort()
+        else:
+            relay(self._transport, near)
+        return True
+
+    def _twin(self) -> tuple[socket.socket, socket.socket | None]:
+        """What can be handed on; and, if the connection itself cannot since its TLS ends here, the way to that."""
+        if self._transport.get_extra_info("ssl_object") is not None:
+            return socket.socketpair()
+        return socket.socket(fileno=os.dup(self._transport.get_extra_info("socket").fileno())), None
+
+    def _use_stock(self) -> None:
+        assert AutoWebSocketsProtocol is not None
+        # A frame of 16 KiB may hold 16 MiB when it is compressed, and it is expanded before any limit applies.
+        config = copy.copy(self._config)
+        config.ws_per_message_deflate = False
+        config.loaded_app = _with_peer(self._config.loaded_app, get_remote_addr(self._transport))
+        stock: Any = AutoWebSocketsProtocol(config=config, server_state=self._server_state, app_state=self._app_state)
+        self._transport.set_protocol(stock)
+        stock.connection_made(self._transport)
+        stock.data_received(self._request)
+
+
+def _is_of_ended_worker(server: HTTPEnvServer, worker: str | None) -> bool:
+    """Whether a connection that is served here was meant for another worker process, which must have ended."""
+    return worker not in {None, server.worker_key} and server.redirect is not None and is_worker_key(worker or "")
+
+
+def _with_peer(app: Any, peer: tuple[str, int] | None) -> Any:
+    """An ASGI app that knows the other end of its connection, whatever headers say."""
+
+    async def app_with_peer(scope: Any, receive: Any, send: Any) -> None:
+        scope[PEER] = peer
+        await app(scope, receive, send)
+
+    return app_with_peer

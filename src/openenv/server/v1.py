@@ -1,0 +1,320 @@
+"""One connection of protocol v1: a session, and the channel between it and a client."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from .._exceptions import from_signal
+from ..errors import InvalidMessage, MessageTooLarge, OpenEnvError, StepFailed
+from ..protocol import ServerProtocol
+from ..runtime.executor import Done
+from ..runtime.manager import SessionManager, close_session
+from ..runtime.session import LastSeen, OnOpened
+from ..settings import ServerSettings
+from ..telemetry.logs import log_extra
+from ..telemetry.metrics import METER, Phase
+from . import mcp_methods
+from .auth import Principal, Right, Scope, allows, is_tool_call, refusal
+
+logger = logging.getLogger("openenv.server")
+
+CLOSE_NORMAL = 1000
+CLOSE_SLOW_READER = 1008
+CLOSE_TOO_BIG = 1009
+CLOSE_INTERNAL_ERROR = 1011
+
+
+class Channel(Protocol):
+    """The way to one client. Nothing here waits and nothing fails: a client that is gone hears nothing."""
+
+    def send(self, frame: bytes) -> None:
+        """Sends one frame, of the kind that its protocol speaks: text, or binary for msgpack."""
+
+    def close(self, code: int) -> None:
+        """Closes after what was sent."""
+
+    def pause(self) -> None:
+        """Asks for no more frames; some may still come."""
+
+    def resume(self) -> None:
+        """Asks for frames again."""
+
+
+def oversized_reply(size: int, limit: int) -> StepFailed:
+    """The error that is sent instead of a reply that is too large."""
+    return StepFailed(
+        f"the reply has {size} bytes, over the limit of {limit} bytes (max_reply_mb, OPENENV_MAX_REPLY_MB): "
+        "have the environment return less, or raise both this and the client's max_message_size_mb"
+    )
+
+
+class V1Connection:
+    """The server's end of one connection, from its acceptance.
+
+    Args:
+        manager: Where the session is opened.
+        protocol: Reads and writes frames.
+        channel: The way to the client.
+        settings: The limits. The channel is paused while `max_in_flight` frames wait for the call that runs, or as
+            many bytes as one message may have.
+        visitor: Whose connection it is.
+
+    Raises:
+        UsageError: The manager serves another event loop.
+
+    Attributes:
+        life: When something was last heard of the client.
+        visitor: Whose connection it is.
+    """
+
+    __slots__ = (
+        "_backlog",
+        "_busy",
+        "_channel",
+        "_encode",
+        "_ended",
+        "_kept_bytes",
+        "_max_bytes",
+        "_max_in_flight",
+        "_max_reply_bytes",
+        "_paused",
+        "_protocol",
+        "_requests",
+        "_restricted",
+        "_session",
+        "life",
+        "visitor",
+    )
+
+    def __init__(
+        self,
+        manager: SessionManager,
+        protocol: ServerProtocol,
+        channel: Channel,
+        settings: ServerSettings,
+        visitor: Principal,
+    ):
+        self._protocol = protocol
+        self._channel = channel
+        self._max_in_flight = settings.max_in_flight
+        self._max_bytes = settings.max_message_bytes
+        self._max_reply_bytes = settings.max_reply_bytes
+        self.visitor = visitor
+        self._restricted = visitor.scope is not Scope.CONTROL
+        self.life = LastSeen()
+        # Frames that wait for the reply before theirs; most clients never send ahead, so made when needed.
+        self._backlog: deque[bytes | OpenEnvError] | None = None
+        self._kept_bytes = 0
+        self._busy = True
+        # Requests that were read: v1 has no ids for them.
+        self._requests = 0
+        self._encode: Callable[[Any], bytes] = protocol.observation
+        self._paused = False
+        self._ended = False
+        opened: OnOpened = self._opened
+        if visitor.trail is not None:
+            opened = visitor.trail.opening(lambda: self._session.id, None, opened)
+        self._session = session = manager.create(opened, self._lost)
+        session.life, session.holder, session.peer = self.life, visitor.holder, visitor.peer
+        manager.open(session)
+
+    @property
+    def session_id(self) -> str:
+        return self._session.id
+
+    def receive(self, frame: bytes) -> None:
+        """Takes one text frame; its reply is sent after those of all earlier frames."""
+        if self._busy or self._backlog:
+            self._keep(frame)
+            return
+        self._requests += 1
+        if len(frame) > self._max_bytes:
+            self.oversized(len(frame))
+            return
+        try:
+            message = self._protocol.receive(frame)
+            if self._restricted:
+                self._check(message)
+        except OpenEnvError as error:
+            self._report(error)
+            return
+        except BaseException as error:  # noqa: BLE001 - a validator of the action type may raise anything
+            self._report(_validator_error(error))
+            return
+        self._busy = True
+        if message["type"] == "step":
+            self._encode = self._protocol.observation
+            self._session.step(message["data"], self._answer if self.visitor.trail is None else self._traced(message))
+        elif message["type"] == "reset":
+            arguments = message.get("data", {})
+            seeded = self._session.takes_seed_of(arguments)
+            self._encode = self._protocol.observation if seeded else self._protocol.unseeded
+            answer = self._answer if self.visitor.trail is None else self._traced(message)
+            self._session.reset(arguments, answer)
+        elif message["type"] == "state":
+            self._encode = self._protocol.state
+            self._session.read_state(self._answer)
+        elif message["type"] == "mcp":
+            self._encode = self._protocol.mcp
+            mcp_methods.handle_mcp_frame(self._session, message["data"], self._answer)
+        else:
+            self._finish(CLOSE_NORMAL)
+
+    def receive_binary(self, frame: bytes) -> None:
+        """Takes one binary frame, which v1 does not know; its reply is an error."""
+        refusal = InvalidMessage(f"a binary frame of {len(frame)} bytes: protocol v1 speaks JSON in text frames")
+        if self._busy or self._backlog:
+            self._keep(refusal)
+        elif not self._ended:
+            self._report(refusal)
+
+    def oversized(self, size: int | None) -> None:
+        """The client sent a frame over the limit; the conversation ends here."""
+        found = "a message" if size is None else f"a message of {size} bytes"
+        limit = f"{self._max_bytes} bytes (max_message_mb, OPENENV_MAX_MESSAGE_MB)"
+        self._lost(MessageTooLarge(f"{found} is over the limit of {limit}"), CLOSE_TOO_BIG)
+
+    def disconnected(self) -> None:
+        """The client is gone, or has closed. May be called repeatedly."""
+        self._ended = self._busy = True  # whatever still arrives is kept from here on, which is nowhere
+        self._backlog = None
+        self._session.close()
+
+    def failed(self) -> None:
+        """Something of ours raised what nobody expected: the conversation cannot go on."""
+        self._finish(CLOSE_INTERNAL_ERROR)
+
+    def stop(self) -> None:
+        """The server ends now."""
+        self.disconnected()
+
+    def announce(self, grace_s: float) -> None:
+        """The server stops; v1 has no words for that."""
+
+    async def aclose(self) -> None:
+        """Ends the conversation and waits until its environment is closed."""
+        self.disconnected()
+        await close_session(self._session)
+
+    def _check(self, message: Any) -> None:
+        """Raises `Forbidden` for what the client's key does not allow."""
+        kind, scope = message["type"], self.visitor.scope
+        if kind == "close":
+            right = Right.CONNECT
+        elif kind == "mcp" or (kind == "step" and is_tool_call(message["data"])):
+            right = Right.TOOLS
+        else:
+            right = Right.DRIVE
+        what = "a step that is no tool call" if kind == "step" else kind
+        if not allows(scope, right):
+            raise refusal(scope, what)
+
+    def _traced(self, message: Any) -> Done:
+        """`_answer`, with a span from here to there."""
+        trail = self.visitor.trail
+        assert trail is not None
+        kind, session, episode = message["type"], self._session, self._session.episode
+        if kind == "reset":
+            episode = message.get("data", {}).get("episode_id")
+        return trail.call(kind, session.id, episode, self._requests, self._answer)
+
+    def _opened(self, error: OpenEnvError | None) -> None:
+        self._busy = False
+        if error is None:
+            self._next()
+        else:
+            self._lost(error)
+
+    def _lost(self, error: OpenEnvError, code: int = CLOSE_NORMAL) -> None:
+        """Tells the client why it has no session, and closes."""
+        if not self._ended:
+            self._report(error)
+            self._finish(code)
+
+    def _finish(self, code: int) -> None:
+        self.disconnected()
+        self._channel.close(code)
+
+    def _answer(self, result: Any, error: BaseException | None) -> None:
+        """Sends the reply of the call in flight."""
+        if self._ended:
+            return
+        if error is None:
+            try:
+                if METER.on and not self._requests & METER.SAMPLE:
+                    frame = METER.timed(Phase.SERIALIZE, self._encode, result)
+                else:
+                    frame = self._encode(result)
+                if len(frame) > self._max_reply_bytes:
+                    raise oversized_reply(len(frame), self._max_reply_bytes)
+                self._channel.send(frame)
+            except StepFailed as failure:
+                self._session.refused(failure)
+                self._report(failure)
+        else:
+            assert isinstance(error, OpenEnvError)  # a session translates all others
+            self._report(error)
+        self._busy = False
+        if self._backlog:
+            self._next()
+
+    def _next(self) -> None:
+        """Takes what waits, until a call is running again."""
+        # Set aside, so that an environment that answers at once leads back here and not deeper.
+        waiting, self._backlog = self._backlog, None
+        while waiting and not self._busy:
+            frame = waiting.popleft()
+            if not isinstance(frame, OpenEnvError):
+                self._kept_bytes -= len(frame)
+            if self._paused and self._has_room(len(waiting)):
+                self._paused = False
+                self._channel.resume()
+            if isinstance(frame, OpenEnvError):
+                self._report(frame)
+            else:
+                self.receive(frame)
+        if waiting and not self._ended:
+            waiting.extend(self._backlog or ())
+            self._backlog = waiting
+
+    def _keep(self, frame: bytes | OpenEnvError) -> None:
+        if self._ended:
+            return
+        if self._backlog is None:
+            self._backlog = deque()
+        self._backlog.append(frame)
+        if not isinstance(frame, OpenEnvError):
+            self._kept_bytes += len(frame)
+        full = len(self._backlog) >= self._max_in_flight or self._kept_bytes >= self._max_bytes
+        if full and not self._paused:
+            self._paused = True
+            self._channel.pause()
+
+    def _has_room(self, waiting: int) -> bool:
+        """Whether a paused channel may go on: half of what may wait is gone."""
+        return waiting <= self._max_in_flight // 2 and self._kept_bytes <= self._max_bytes // 2
+
+    def _report(self, error: OpenEnvError) -> None:
+        METER.failed(error)
+        # The traceback is of use when the environment's own code failed, and noise when a client erred.
+        logger.warning(
+            "session %s: %s: %s",
+            self._session.id,
+            type(error).__name__,
+            error.message,
+            exc_info=error.__cause__,
+            extra=log_extra(self._session.id, self._session.episode, self._requests),
+        )
+        self._channel.send(self._protocol.error(error))
+
+
+def _validator_error(error: BaseException) -> StepFailed:
+    """The reply to an action whose validator raised. Raises the error itself if a signal raised it."""
+    if from_signal(error):
+        raise error
+    failure = StepFailed(f"the action could not be validated: {type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure

@@ -1,0 +1,669 @@
+"""One session of protocol v2: its token, its numbered calls, and the reply that is kept for a repeat."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..errors import (
+    Cancelled,
+    InvalidAction,
+    OpenEnvError,
+    SequenceError,
+    SessionLost,
+    StepFailed,
+    StepTimeout,
+    TooManyCalls,
+    UsageError,
+)
+from ..protocol.codecs import Body
+from ..protocol.errors import UNSEEDED
+from ..protocol.messages import ForkOp, McpOp, ResetOp, RestoreOp, StateOp, StepOp, TasksOp
+from ..protocol.server import ServerProtocolV2
+from ..runtime.executor import Done, Snapshot
+from ..runtime.session import Session
+from ..telemetry.metrics import METER, Phase
+from ..telemetry.tracing import ConnectionTracer
+from .mcp_methods import call_mcp_method
+from .timers import Deadlines
+from .v1 import oversized_reply
+
+
+class StateCopyRequest:
+    """A copy of a session's state, when its turn comes among the calls of that session.
+
+    Args:
+        source: Whose state.
+        taken: Hears of it once: the copy, to be used up or discarded, or why there is none.
+    """
+
+    __slots__ = ("_taken", "source")
+
+    def __init__(self, source: Session, taken: Callable[[Snapshot | None, OpenEnvError | None], None]):
+        self.source = source
+        self._taken: Callable[[Snapshot | None, OpenEnvError | None], None] | None = taken
+
+    def give(self, seed: Snapshot | None, error: OpenEnvError | None) -> None:
+        """There is a copy, or there will be none. What comes after the first word is dropped."""
+        taken, self._taken = self._taken, None
+        if taken is not None:
+            taken(seed, error)
+        elif seed is not None:
+            seed.discard()
+
+
+SessionRequest = ResetOp | StepOp | StateOp | ForkOp | RestoreOp | TasksOp | McpOp
+"""What is asked of one session."""
+
+
+class ReplySink(Protocol):
+    """Where replies go: a connection, or a batch on it.
+
+    Attributes:
+        due: When what it asks for must be answered, in monotonic seconds, if a call does not say; None for never.
+    """
+
+    due: float | None
+
+    @property
+    def id(self) -> int | None:
+        """Id of the request, where the calls in it have none of their own."""
+
+    def answer(self, key: int, session: str | None, body: Body) -> None:
+        """Takes the reply to what was asked under `key`: the id of a request, or the place in a batch."""
+
+
+class _NullSink:
+    """Hears the replies to calls whose asker has had an answer."""
+
+    __slots__ = ()
+    due: float | None = None
+    id: int | None = None
+
+    def answer(self, key: int, session: str | None, body: Body) -> None:
+        pass
+
+
+NULL_SINK: ReplySink = _NullSink()
+
+
+def request_name(asker: ReplySink, key: int) -> str:
+    """What a call is named by in logs and traces: the id of its request, with its place where that is a batch."""
+    return str(key) if asker.id is None else f"{asker.id}.{key}"
+
+
+class SessionCall:
+    """One call that is running or waits for its turn.
+
+    Args:
+        message: What to do; None: the opening, behind which calls wait as behind any other; a `StateCopyRequest`: to
+            have its
+            state copied for another session.
+        seq: Its number in the session; 0 for one that is not counted.
+        asker: Who asked first, under `key`.
+
+    Attributes:
+        others: Who asked for the same call again.
+        due: When it must be answered, in monotonic seconds; None for never.
+        fate: The reply that was given before the call has ended: it was cancelled, or its time was over.
+    """
+
+    __slots__ = ("asker", "due", "fate", "key", "message", "others", "seq")
+
+    def __init__(self, message: SessionRequest | StateCopyRequest | None, seq: int, asker: ReplySink, key: int):
+        self.message = message
+        self.seq = seq
+        self.asker = asker
+        self.key = key
+        self.others: list[tuple[ReplySink, int]] = _NO_OTHERS
+        self.due: float | None = None
+        self.fate: Body | None = None
+
+    def join(self, asker: ReplySink, key: int) -> None:
+        """One more waits for the reply."""
+        self.others = [*self.others, (asker, key)]
+
+    def answer(self, session: str, body: Body) -> None:
+        """Gives everybody the reply; nobody waits from then on."""
+        asker, self.asker = self.asker, NULL_SINK
+        asker.answer(self.key, session, body)
+        if self.others:
+            others, self.others = self.others, _NO_OTHERS
+            for other, key in others:
+                other.answer(key, session, body)
+
+    def desert(self) -> None:
+        """The connection of all who wait is gone."""
+        self.asker, self.others = NULL_SINK, _NO_OTHERS
+
+    def concerns(self, asker: ReplySink, key: int | None) -> bool:
+        """Whether an asker waits for it, under a certain key or any."""
+        waiting = ((self.asker, self.key), *self.others)
+        return any(who is asker and key in (None, what) for who, what in waiting)
+
+
+# Shared, never changed: a list for each call would be a good part of its cost.
+_NO_OTHERS: list[tuple[ReplySink, int]] = []
+
+
+if TYPE_CHECKING:
+    pass
+
+
+class SessionHost(Protocol):
+    """Who has the seats: a connection.
+
+    Attributes:
+        protocol: How its replies are written.
+        max_in_flight: Calls of one session that may wait for their turn.
+        max_reply_bytes: Largest reply.
+        deadlines: Watches over calls.
+        trail: Where calls are traced; None: nowhere.
+    """
+
+    protocol: ServerProtocolV2
+    max_in_flight: int
+    max_reply_bytes: int
+    deadlines: Deadlines
+    trail: ConnectionTracer | None
+
+    def seated(self) -> None:
+        """One of its sessions is open now."""
+
+    def welcome(self, seat: V2Session) -> Body:
+        """The reply to `open`."""
+
+    def refusal(self, session: str | None, error: OpenEnvError, request: str | None = None) -> Body:
+        """The reply that says why not. `request`: how the call is named in the log."""
+
+    def vacated(self, seat: V2Session, loss: OpenEnvError | None) -> None:
+        """The seat is no longer its own. `loss`: why, if its client has not asked for that and must be told."""
+
+    def fork(self, seat: V2Session, message: ForkOp, asker: ReplySink, key: int, freed: Callable[[], None]) -> None:
+        """Opens a session with the state of a seat's, which answers whoever asked; `freed`: that may go on."""
+
+    def source_of(self, seat: V2Session, message: RestoreOp) -> V2Session:
+        """The other session of a `restore`. Raises why it cannot be that one."""
+
+    def ask_tasks(self, seat: V2Session, message: TasksOp, answered: Callable[[Body], None]) -> None:
+        """Has a seat's environment asked for its tasks."""
+
+
+_NOT_EXECUTED = "waited for its turn for all of its deadline_s, and was not executed"
+
+
+class V2Session:
+    """One session of a connection; kept as the session's `user`.
+
+    Reset, step and restore are counted by the client, from 1. A number executes once: repeated, it gets the result of
+    the call that is running, or the reply that was stored. A call that was counted stays counted whatever becomes of
+    it, also when its action is not valid or it is cancelled before its turn.
+
+    Args:
+        landlord: The connection it belongs to.
+        asker, key: Who opens the session.
+
+    Attributes:
+        session: The record of the environment; set by whoever makes both.
+        landlord: The connection it belongs to now.
+        token: What another connection must show to take the session over.
+        awaits: Whose state its running call waits for; None as a rule.
+        forked_from: The session whose state it began with; None for one that began anew.
+        slot: When its calls are looked at (`deadlines.Watched`).
+        accepted: Number of the last call that was taken.
+        completed: Number of the last call that was answered; `last` is that answer.
+    """
+
+    __slots__ = (
+        "_advancing",
+        "_deserted",
+        "_protocol",
+        "_queue",
+        "_running",
+        "accepted",
+        "awaits",
+        "completed",
+        "forked_from",
+        "landlord",
+        "last",
+        "session",
+        "slot",
+        "token",
+    )
+
+    session: Session
+
+    def __init__(self, landlord: SessionHost, asker: ReplySink, key: int, token: str | None):
+        self.landlord = landlord
+        self.token = token or secrets.token_urlsafe(16)
+        self.slot = 0
+        self.awaits: V2Session | None = None
+        self.forked_from: str | None = None
+        self.accepted = self.completed = 0
+        self.last: Body | None = None
+        self._protocol = landlord.protocol
+        # The opening is a call like others: what comes after it waits for its end.
+        self._running: SessionCall | None = SessionCall(None, 0, asker, key)
+        self._queue: deque[SessionCall] | tuple[()] = ()  # made when needed: an empty deque has 600 bytes
+        self._advancing = False
+        self._deserted = False
+
+    # What the session tells.
+
+    def opened(self, error: OpenEnvError | None) -> None:
+        """There is a session, or there will be none."""
+        opening = self._running
+        assert opening is not None
+        if error is None:
+            self._running = None
+            self.landlord.seated()
+            opening.answer(self.session.id, self.landlord.welcome(self))
+            self._advance()
+        else:
+            # One that moved to another connection while it opened has nobody who asks.
+            self.landlord.vacated(self, error if opening.asker is NULL_SINK else None)
+            self._dismiss(error)
+
+    def lost(self, error: OpenEnvError) -> None:
+        """The session was ended by the server."""
+        self.landlord.vacated(self, error)
+        self._dismiss(error if isinstance(error, SessionLost) else SessionLost(error.message))
+
+    # What a connection asks.
+
+    @property
+    def opening(self) -> bool:
+        """Whether the session is not there yet."""
+        return self._running is not None and self._running.message is None
+
+    def open_again(self, asker: ReplySink, key: int) -> None:
+        """Answers a repeated `open`."""
+        if self._running is not None and self._running.message is None:
+            self._join(self._running, asker, key)
+        else:
+            asker.answer(key, self.session.id, self.landlord.welcome(self))
+
+    def take(self, message: SessionRequest, asker: ReplySink, key: int) -> None:
+        """Executes a call, now or when those before it have ended."""
+        seq, due = 0, None
+        if (
+            type(message) is StepOp
+            or type(message) is ResetOp
+            or type(message) is RestoreOp
+            or type(message) is McpOp
+        ):
+            seq = message.seq
+            if seq != self.accepted + 1:
+                self._take_another(message, asker, key)
+                return
+            due = asker.due if message.deadline_s is None else time.monotonic() + message.deadline_s
+        call = SessionCall(message, seq, asker, key)
+        call.due = due
+        if self._running is None and not self._queue:
+            self.accepted = seq or self.accepted
+            self._run(call)
+            if due is not None and self._running is call:
+                self.landlord.deadlines.watch(self, due)
+        elif len(self._queue) < self.landlord.max_in_flight:
+            self.accepted = seq or self.accepted
+            self._queue = self._queue or deque()
+            self._queue.append(call)
+            if due is not None:
+                self.landlord.deadlines.watch(self, due)
+        else:
+            self._refuse(asker, key, self._too_many())
+
+    def lend(self, loan: StateCopyRequest) -> None:
+        """Gives a copy of its state, when what was asked of it before has ended."""
+        if self._running is None and not self._queue:
+            self._run(SessionCall(loan, 0, NULL_SINK, 0))
+        else:
+            self._queue = self._queue or deque()
+            self._queue.append(SessionCall(loan, 0, NULL_SINK, 0))
+
+    def cancel(self, asker: ReplySink, key: int | None = None) -> bool:
+        """Gives up what an asker waits for, all of it if `key` is None. False if it waits for nothing here."""
+        concerned = [call for call in self._undecided() if call.concerns(asker, key)]
+        for call in concerned:
+            if call.message is None:
+                self.close(Cancelled("the request to open the session was cancelled"))
+            else:
+                cancelled = Cancelled("the call was cancelled by its client")
+                METER.failed(cancelled)
+                self._give_up(call, self._protocol.error(cancelled))
+                if call is self._running and not self._waits_no_longer(call):
+                    self.session.cancel()
+        return bool(concerned)
+
+    def look(self, now: float) -> None:
+        """Answers the calls whose time is over, and stops the one that is running."""
+        for call in self._undecided():
+            if call.due is None:
+                continue
+            if call.due > now:
+                self.landlord.deadlines.watch(self, call.due)
+            elif call is not self._running:
+                self._give_up(call, self._late(call, _NOT_EXECUTED))
+            else:
+                ends = self.session.timeout_outcome
+                self._give_up(call, self._late(call, f"did not end within its deadline_s, {ends}"))
+                if not self._waits_no_longer(call) and not self.session.stop():
+                    stuck = "a call did not end within its deadline_s, and its thread cannot be stopped"
+                    what = f"session {self.session.id}: {stuck}: it was left behind, open another session"
+                    self.lost(SessionLost(what))
+
+    def close(self, error: OpenEnvError) -> None:
+        """Ends the session; calls that are not answered yet are answered with the error."""
+        self.landlord.vacated(self, None)
+        self._dismiss(error)
+        self.session.close()
+
+    def detach(self) -> None:
+        """The connection is gone. A call that is running goes on, for it to be repeated; the others are forgotten."""
+        self._forget_waiting()
+        if self._running is not None:
+            self._running.desert()
+        self.session.detach()
+
+    def leave(self) -> None:
+        """Nobody came back in time: ends the session, a call with a deadline first."""
+        running = self._running
+        if running is not None and running.due is not None and running.fate is None:
+            self._deserted = True
+        else:
+            self.end()
+
+    def end(self) -> None:
+        """Ends the session; nobody is there to be answered."""
+        self.landlord.vacated(self, None)
+        self._rest()
+        self.session.close()
+
+    def move(self, landlord: SessionHost) -> None:
+        """Another connection has the session from here on. A call that is running goes on, for it to be repeated."""
+        lost = SessionLost(f"session {self.session.id} was attached elsewhere: another connection has it now")
+        self.landlord.vacated(self, lost)
+        running, waiting = self._running, self._queue
+        self._dismiss(lost)
+        self._running, self._queue = running, waiting
+        self._forget_waiting()
+        self._deserted = False
+        before = self._protocol
+        self.landlord, self._protocol = landlord, landlord.protocol
+        if self._protocol is not before:
+            self._translate(before)
+        self.session.attach()
+        if running is not None and running.due is not None:
+            landlord.deadlines.watch(self, running.due)
+
+    def recall(self) -> dict[str, Any] | None:
+        """The fields of the stored reply."""
+        return None if self.last is None else _reply_fields(self._protocol, self.last)
+
+    def _take_another(self, message: ResetOp | StepOp | RestoreOp | McpOp, asker: ReplySink, key: int) -> None:
+        """Answers what is not simply the next call."""
+        seq = message.seq
+        if seq == self.completed and self.last is not None:
+            asker.answer(key, self.session.id, self.last)
+        elif self.completed < seq <= self.accepted:
+            self._join(next(call for call in self._unanswered() if call.seq == seq), asker, key)
+        else:
+            order = f"call {seq} of session {self.session.id} is neither the last one nor the next, which is"
+            self._refuse(asker, key, SequenceError(f"{order} {self.accepted + 1}"))
+
+    def _join(self, call: SessionCall, asker: ReplySink, key: int) -> None:
+        if call.fate is not None:
+            asker.answer(key, self.session.id, call.fate)
+        elif len(call.others) < self.landlord.max_in_flight:
+            call.join(asker, key)
+        else:
+            self._refuse(asker, key, self._too_many())
+
+    def _run(self, call: SessionCall) -> None:
+        self._running = call
+        message = call.message
+        trail = self.landlord.trail
+        done = self._finished if trail is None or not call.seq else self._traced(call, trail)
+        if type(message) is StepOp:
+            try:
+                action = self._protocol.action(message.action)
+            except InvalidAction as error:
+                done(None, error)
+            else:
+                self.session.step(action, done)
+        elif type(message) is ResetOp:
+            self.session.reset(message.kwargs, done)
+        elif type(message) is StateOp:
+            self.session.read_state(done)
+        else:
+            self._run_rarely(call, done)
+
+    def _run_rarely(self, call: SessionCall, done: Done) -> None:
+        message = call.message
+        if type(message) is McpOp:
+            call_mcp_method(self.session, message.method, message.params, done)
+        elif type(message) is ForkOp:
+            asker, call.asker = call.asker, NULL_SINK  # whom the new session answers
+            self.landlord.fork(self, message, asker, call.key, partial(self._ended, call))
+        elif type(message) is RestoreOp:
+            self._borrow(call, message)
+        elif type(message) is StateCopyRequest:
+            self.session.save(partial(self._lent, call, message))
+        elif type(message) is TasksOp:
+            self.landlord.ask_tasks(self, message, partial(self._answered, call))
+
+    def _borrow(self, call: SessionCall, message: RestoreOp) -> None:
+        """Goes on from the state of another session, when that can be had."""
+        try:
+            source = self.landlord.source_of(self, message)
+        except OpenEnvError as error:
+            self._answered(call, self._failed(call, error))
+            return
+
+        def taken(seed: Snapshot | None, error: OpenEnvError | None) -> None:
+            if self._running is not call:  # it was given up
+                if seed is not None:
+                    seed.discard()
+                return
+            self.awaits = None
+            if seed is None:
+                assert error is not None
+                # As what it is, it would be taken for the end of this session.
+                there = f"session {source.session.id!r} has no state to go on from: {error.message}"
+                gone = UsageError(there) if isinstance(error, SessionLost) else error
+                self._answered(call, self._failed(call, gone))
+            else:
+                self.session.load(seed, source.session, partial(self._restored, call))
+
+        self.awaits = source
+        source.lend(StateCopyRequest(source.session, taken))
+
+    def _restored(self, call: SessionCall, _: Any, error: BaseException | None) -> None:
+        if error is None:
+            self._answered(call, self._protocol.ok({}))
+        else:
+            assert isinstance(error, OpenEnvError)  # a session translates all others
+            if self._running is call:
+                self._answered(call, self._failed(call, error))
+
+    def _lent(self, call: SessionCall, loan: StateCopyRequest, seed: Any, error: BaseException | None) -> None:
+        assert error is None or isinstance(error, OpenEnvError)  # as above
+        loan.give(seed, error)
+        self._ended(call)
+
+    def _answered(self, call: SessionCall, body: Body) -> None:
+        """A call that is neither reset nor step nor state has its reply."""
+        if self._running is call:  # else the session ends, and everybody was told
+            self._conclude(call, call.fate or body)
+
+    def _ended(self, call: SessionCall) -> None:
+        """A call to which nobody waits for a reply has ended."""
+        if self._running is call:
+            self._running = None
+            if self._queue:
+                self._advance()
+            if self._deserted and self._running is None:
+                self.end()
+
+    def _traced(self, call: SessionCall, trail: ConnectionTracer) -> Done:
+        """`_finished`, with a span from here to there."""
+        message, episode = call.message, self.session.episode
+        if type(message) is RestoreOp:
+            return self._finished
+        if type(message) is ResetOp:
+            episode = message.kwargs.get("episode_id")
+        name = type(message).__name__.lower()
+        return trail.call(name, self.session.id, episode, request_name(call.asker, call.key), self._finished)
+
+    def _finished(self, result: Any, error: BaseException | None) -> None:
+        call = self._running
+        if call is None:  # the session ends, and everybody was told
+            return
+        if call.fate is not None:
+            self._conclude(call, call.fate)
+        elif error is None:
+            self._conclude(call, self._written(call, result))
+        else:
+            assert isinstance(error, OpenEnvError)  # a session translates all others
+            self._conclude(call, self._failed(call, error))
+
+    def _failed(self, call: SessionCall, error: OpenEnvError) -> Body:
+        return self.landlord.refusal(self.session.id, error, request_name(call.asker, call.key))
+
+    def _written(self, call: SessionCall, result: Any) -> Body:
+        """What a call gave, as a reply."""
+        try:
+            if not call.seq:
+                body = self._protocol.state(result)
+            elif type(call.message) is McpOp:
+                body = self._protocol.mcp(result)
+            elif type(call.message) is ResetOp and not self.session.takes_seed_of(call.message.kwargs):
+                body = self._protocol.observation(result, UNSEEDED)
+            elif METER.on and not call.seq & METER.SAMPLE:
+                body = METER.timed(Phase.SERIALIZE, self._protocol.observation, result)
+            else:
+                body = self._protocol.observation(result)
+            if len(body.fields) > self.landlord.max_reply_bytes:
+                raise oversized_reply(len(body.fields), self.landlord.max_reply_bytes)
+        except StepFailed as failure:
+            self.session.refused(failure)
+            return self._failed(call, failure)
+        return body
+
+    def _conclude(self, call: SessionCall, body: Body) -> None:
+        """The running call has come to its end."""
+        self._running = None
+        if call.seq:
+            self.completed = call.seq
+            self.last = body
+        if call.others or call.fate is not None:
+            call.answer(self.session.id, body)
+        else:
+            call.asker.answer(call.key, self.session.id, body)
+        if self._queue:
+            self._advance()
+        if self._deserted and self._running is None:
+            self.end()
+
+    def _give_up(self, call: SessionCall, body: Body) -> None:
+        """Answers a call before it has ended, or begun."""
+        call.fate = body
+        call.answer(self.session.id, body)
+
+    def _waits_no_longer(self, call: SessionCall) -> bool:
+        """Lets a call that was given up end, if all that it does is to wait for another session."""
+        if self.awaits is None or call.fate is None:
+            return False
+        self.awaits = None
+        self._conclude(call, call.fate)
+        return True
+
+    def _late(self, call: SessionCall, what: str) -> Body:
+        name = f"call {call.seq}" if call.seq else "a call"
+        return self._failed(call, StepTimeout(f"{name} of session {self.session.id} {what}"))
+
+    def _advance(self) -> None:
+        """Runs what waits, until a call stays running."""
+        if self._advancing:  # a call that ends before `_run` returns leads back here and not deeper
+            return
+        self._advancing = True
+        while self._queue and self._running is None:
+            call = self._queue.popleft()
+            if call.fate is None and call.due is not None and call.due <= time.monotonic():
+                # Nobody has looked yet: the loop was busy.
+                call.fate = self._late(call, _NOT_EXECUTED)
+            if call.fate is not None:
+                self._conclude(call, call.fate)
+            else:
+                self._run(call)
+        self._queue = self._queue or ()
+        self._advancing = False
+
+    def _undecided(self) -> list[SessionCall]:
+        """The calls that were not answered yet. The running one last: those behind it must not begin when it ends."""
+        calls = [call for call in self._unanswered() if call.fate is None]
+        return sorted(calls, key=lambda call: call is self._running)
+
+    def _unanswered(self) -> list[SessionCall]:
+        return [*self._queue] if self._running is None else [self._running, *self._queue]
+
+    def _dismiss(self, error: OpenEnvError) -> None:
+        """Answers all calls there are with an error."""
+        calls = [call for call in self._unanswered() if call.fate is None]
+        self._rest()
+        if calls:
+            body = self.landlord.refusal(self.session.id, error)
+            for call in calls:
+                call.answer(self.session.id, body)
+
+    def _rest(self) -> None:
+        """Has nothing to do any more."""
+        unlent = [call.message for call in self._unanswered() if type(call.message) is StateCopyRequest]
+        self._running = None
+        self._queue = ()
+        for loan in unlent:
+            loan.give(None, SessionLost(f"session {self.session.id} has ended"))
+        if self.slot:
+            self.landlord.deadlines.forget(self)
+
+    def _forget_waiting(self) -> None:
+        """Forgets what waits for its turn, as if it had not been taken, but for what was answered already.
+
+        That has used its number, unless it comes after one that is forgotten.
+        """
+        unlent = [call.message for call in self._queue if type(call.message) is StateCopyRequest]
+        answered = takewhile(lambda call: call.fate is not None or not call.seq, self._queue)
+        self._queue = deque(call for call in answered if call.seq) or ()
+        last = self._queue[-1] if self._queue else self._running
+        self.accepted = (0 if last is None else last.seq) or self.completed
+        for loan in unlent:  # whoever hears of it may ask for another one at once
+            loan.give(None, SessionLost(f"session {self.session.id} has lost its connection"))
+
+    def _translate(self, before: ServerProtocolV2) -> None:
+        """Writes what was answered as the connection reads it that has the session now."""
+        body = self._protocol.codec.body
+        if self.last is not None:
+            self.last = body(_reply_fields(before, self.last))
+        for call in self._unanswered():
+            if call.fate is not None:
+                call.fate = body(_reply_fields(before, call.fate))
+
+    def _refuse(self, asker: ReplySink, key: int, error: OpenEnvError) -> None:
+        asker.answer(key, self.session.id, self.landlord.refusal(self.session.id, error, request_name(asker, key)))
+
+    def _too_many(self) -> TooManyCalls:
+        limit = f"{self.landlord.max_in_flight} (max_in_flight, OPENENV_MAX_IN_FLIGHT)"
+        crowd = f"more than {limit} calls of session {self.session.id} wait"
+        return TooManyCalls(f"{crowd}: take replies, then send more")
+
+
+def _reply_fields(protocol: ServerProtocolV2, body: Body) -> dict[str, Any]:
+    """What a stored reply says."""
+    fields: dict[str, Any] = protocol.codec.decode(protocol.reply(1, body))
+    del fields["id"]
+    return fields

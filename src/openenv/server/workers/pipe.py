@@ -1,0 +1,141 @@
+"""Messages with sockets attached between the parent and a worker, and the seconds they give one another."""
+
+from __future__ import annotations
+
+import os
+import socket
+from array import array
+from collections import deque
+from collections.abc import Iterable
+from enum import Enum
+from typing import NamedTuple, Self
+
+# Seconds that running calls have to finish when the time of their sessions is over.
+RUNNING_S = 2.0
+# Seconds for connections and environments to close after that; then the process ends whatever they do.
+END_S = 6.0
+# A worker that is replaced got its last connections a moment ago: this long they may still open sessions.
+SETTLE_S = 2.0
+# The same for a worker whose parent is gone, and when its process ends whatever it does.
+ORPHAN_RUNNING_S = 0.7
+ORPHAN_S = 1.5
+# Near the limit of sessions, a connection is given this long to open one before the next one may.
+UNDECIDED_S = 2.0
+# Without connections after there was no room for another file.
+EXHAUSTED_S = 0.5
+
+
+# Sockets in one message: what a worker takes in before it serves those it has. The kernel's limit is 253.
+MOST_SOCKETS = 32
+# Largest message: a request head that is handed on.
+MOST_BYTES = 65_536
+# How a worker is named in a message.
+KEY_BYTES = 8
+_ROOM = socket.CMSG_SPACE(MOST_SOCKETS * array("i").itemsize) if hasattr(socket, "CMSG_SPACE") else 0
+
+
+class MessageKind(Enum):
+    """What a message is about: its first byte."""
+
+    # From the parent.
+    CONNECTIONS = b"c"  # how many (1 byte) and sockets of new connections
+    DRAIN = b"d"  # open no session any more; seconds that sessions are given to end
+    RETIRE = b"l"  # the same for a worker that was replaced, whose last connections are still opening sessions
+    TELL = b"t"  # another worker asks what sessions there are; one socket, to answer on
+    TOLD = b"o"  # how many answer (2 bytes), the keys of some of them (8 bytes each), and sockets they answer on
+    # From a worker.
+    ASK = b"a"  # it wants to know what sessions all others have
+    READY = b"r"  # JSON: what it serves
+    FAILED = b"e"  # it cannot start: why
+    # Both ways.
+    ROUTED = b"h"  # key of the worker that is wanted (8 bytes), what was read already; one socket
+    FREE = b"f"  # a slot came free; from a worker: rows of those that wait for one (2 bytes each)
+    END = b""  # the other end is gone
+
+
+class PipeMessage(NamedTuple):
+    kind: MessageKind
+    payload: bytes
+    sockets: list[int]
+
+
+def can_pass_sockets() -> bool:
+    """Whether this platform has what a server of several workers is made of."""
+    needed = ((socket, "send_fds"), (socket, "SOCK_SEQPACKET"), (socket, "AF_UNIX"), (os, "memfd_create"))
+    return all(hasattr(module, name) for module, name in needed)
+
+
+class Pipe:
+    """One end of the road. Never waits."""
+
+    def __init__(self, end: socket.socket):
+        end.setblocking(False)
+        self._end = end
+        self._outbox: deque[tuple[bytes, list[int]]] = deque()
+
+    @classmethod
+    def pair(cls) -> tuple[Self, Self]:
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        return cls(here), cls(there)
+
+    @classmethod
+    def of(cls, descriptor: int) -> Self:
+        """The end that this process inherited."""
+        return cls(socket.socket(fileno=descriptor))
+
+    def fileno(self) -> int:
+        return self._end.fileno()
+
+    @property
+    def full(self) -> bool:
+        """Whether messages wait until the other end has read: call `flush` when the pipe can be written to."""
+        return bool(self._outbox)
+
+    def send(self, kind: MessageKind, payload: bytes = b"", sockets: Iterable[int] = ()) -> bool:
+        """Sends a message now. False: the pipe is full, or the other end is gone. The sockets stay the caller's."""
+        return not self._outbox and self._send(kind.value + payload, list(sockets))
+
+    def post(self, kind: MessageKind, payload: bytes = b"", sockets: Iterable[int] = ()) -> None:
+        """Sends a message now or later. The sockets belong to the pipe from here on."""
+        self._outbox.append((kind.value + payload, list(sockets)))
+        self.flush()
+
+    def flush(self) -> None:
+        """Sends what waits, as far as there is room."""
+        while self._outbox and self._send(*self._outbox[0]):
+            _, sockets = self._outbox.popleft()
+            for descriptor in sockets:
+                os.close(descriptor)
+
+    def receive(self) -> PipeMessage | None:
+        """The next message; None if there is none now. Its sockets belong to the caller."""
+        try:
+            # Not `socket.recv_fds`, which forgets its flags: processes that an environment starts would inherit them.
+            data, ancillary, _, _ = self._end.recvmsg(MOST_BYTES, _ROOM, socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            return None
+        except ConnectionError:
+            return PipeMessage(MessageKind.END, b"", [])
+        sockets = array("i")
+        for _, _, descriptors in ancillary:
+            sockets.frombytes(descriptors)
+        return PipeMessage(MessageKind(data[:1]), data[1:], sockets.tolist())
+
+    def close(self) -> None:
+        """Closes this end, and the sockets that were not sent."""
+        for _, sockets in self._outbox:
+            for descriptor in sockets:
+                os.close(descriptor)
+        self._outbox.clear()
+        self._end.close()
+
+    def _send(self, data: bytes, sockets: list[int]) -> bool:
+        try:
+            if sockets:
+                socket.send_fds(self._end, [data], sockets)
+            else:
+                self._end.send(data)
+        except OSError:
+            # No room; or too many sockets are on their way (ETOOMANYREFS), which a reader mends as well.
+            return False
+        return True

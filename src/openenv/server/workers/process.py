@@ -1,0 +1,226 @@
+"""A worker process as its parent sees it: its phase, its load, and whether it is silent."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from enum import Enum
+
+from .pipe import MessageKind, Pipe, PipeMessage
+from .table import BEAT, DECIDED, DRIFT, KEY, WorkerRow, WorkerTable
+
+
+class SilenceDetector:
+    """Watches a number that a worker changes while its event loop turns.
+
+    Args:
+        silence_s: Seconds without a change after which it is silent.
+        now: Seconds on any clock that only goes on.
+    """
+
+    def __init__(self, silence_s: float, now: float):
+        self._silence_s = silence_s
+        self._beat: int | None = None
+        self._changed = self._looked = now
+
+    def silent(self, beat: int, now: float) -> bool:
+        """Looks at the number once more."""
+        # If the watcher itself was away (stopped, starved), the silence is not the worker's.
+        away = now - self._looked > self._silence_s / 2
+        if beat != self._beat or away:
+            self._beat, self._changed = beat, now
+        self._looked = now
+        return now - self._changed > self._silence_s
+
+
+WorkerCommand = Callable[[int, int, int, int], list[str]]
+"""The command line of a worker, given the descriptors of its pipe, the table and the ledger, and its row."""
+
+# Signals that end a process for what its own code did.
+CRASHES = {
+    signal.SIGABRT,
+    signal.SIGBUS,
+    signal.SIGFPE,
+    signal.SIGILL,
+    signal.SIGSEGV,
+    signal.SIGSYS,
+    signal.SIGTRAP,
+}
+# Signals that a terminal or a service manager sends to the whole group; a worker does what its parent says.
+GROUP_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+
+
+class WorkerPhase(Enum):
+    STARTING = "starting"
+    READY = "ready"
+    LEAVING = "leaving"
+    GONE = "gone"
+
+
+class WorkerProcess:
+    """One worker process, from its start until it was reaped.
+
+    Args:
+        command: Makes its command line.
+        table: The shared table.
+        ledger: Descriptor of the shared ledger.
+        row: Its row, which is free.
+        start_s: Seconds it has to become ready.
+        silence_s: Seconds it may be silent from then on.
+
+    Attributes:
+        life: Where in its life it is.
+        deadline: When it is killed, unless something happens before; None: not at all.
+        complaint: Why it cannot start, in its own words.
+        pipe: The parent's end of the road to it.
+        ready_at: When it became ready.
+    """
+
+    def __init__(
+        self,
+        command: WorkerCommand,
+        table: WorkerTable,
+        ledger: int,
+        row: WorkerRow,
+        start_s: float,
+        silence_s: float,
+    ):
+        self.row = row
+        self.key = secrets.randbits(62) or 1
+        self.life = WorkerPhase.STARTING
+        self.complaint: str | None = None
+        self.ready_at: float | None = None
+        self.deadline: float | None = time.monotonic() + start_s
+        self._silence_s = silence_s
+        self._handed = 0
+        self._killed_for: str | None = None
+        row.set(KEY, self.key)
+        # The worker's end stays open here as well: what a worker leaves unread when it dies can be read back.
+        self.pipe, self._far = Pipe.pair()
+        try:
+            self._process = _spawn(command, self._far.fileno(), table.descriptor, ledger, row.index)
+        except OSError:
+            self.salvage()
+            row.clear()
+            raise
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """What it ended with; None while it lives."""
+        return self._process.poll()
+
+    @property
+    def load(self) -> int:
+        """Its sessions, and the connections handed to it that may become one."""
+        return self._handed + self.row.get(DRIFT)
+
+    @property
+    def undecided(self) -> int:
+        """Connections handed to it of which it does not know yet whether they want a session."""
+        return max(0, self._handed - self.row.get(DECIDED))
+
+    def hand(self, sockets: list[int]) -> bool:
+        """Hands connections over. False: its pipe is full, nothing was handed over."""
+        sent = self.pipe.send(MessageKind.CONNECTIONS, bytes([len(sockets)]), sockets)
+        if sent:
+            self._handed += len(sockets)
+        return sent
+
+    def route(self, message: PipeMessage) -> None:
+        """Hands a connection over that another worker has begun to read."""
+        self._handed += 1
+        self.pipe.post(message.kind, message.payload, message.sockets)
+
+    def became_ready(self, now: float) -> None:
+        self.life = WorkerPhase.READY
+        self.ready_at, self.deadline = now, None
+        self._watch = SilenceDetector(self._silence_s, now)
+
+    def leave(self, kind: MessageKind, grace_s: float, deadline: float) -> None:
+        """Tells it to end: by `MessageKind.DRAIN` or `MessageKind.RETIRE`."""
+        if self.life is WorkerPhase.STARTING:
+            self.kill("was not needed any more")
+        else:
+            self.pipe.post(kind, repr(grace_s).encode())
+        self.life = WorkerPhase.LEAVING
+        self.deadline = deadline
+
+    def overdue(self, now: float) -> str | None:
+        """Why it must be killed, if it must."""
+        if self.deadline is not None and now >= self.deadline:
+            late = self.life is WorkerPhase.STARTING
+            return "was not ready in its time (worker_start_s)" if late else "did not end in its time (grace_s)"
+        if self.life is WorkerPhase.READY and self._watch.silent(self.row.get(BEAT), now):
+            return f"was silent for more than {self._silence_s:g} s (worker_silence_s)"
+        return None
+
+    def kill(self, reason: str) -> None:
+        """Ends it at once.
+
+        Args:
+            reason: To go on with after "worker 17".
+        """
+        self.deadline = None
+        self._killed_for = self._killed_for or reason
+        self._process.kill()
+
+    @property
+    def killed(self) -> bool:
+        """Whether somebody else has ended it by a signal; not one that its own code brought about."""
+        code = self.exit_code
+        return self._killed_for is None and code is not None and code < 0 and -code not in CRASHES
+
+    @property
+    def cause(self) -> str:
+        """Why it is gone, to go on with after "worker 17"."""
+        code = self.exit_code
+        how = f"ended with exit code {code}" if code is None or code >= 0 else f"was killed by signal {-code}"
+        return self.complaint or self._killed_for or how
+
+    def bury(self) -> None:
+        """Waits for the end of one that was killed."""
+        self._process.wait()
+        for message in self.salvage():
+            for descriptor in message.sockets:
+                os.close(descriptor)
+
+    def salvage(self) -> list[PipeMessage]:
+        """After its death: messages that it has not read, and whose sockets somebody else can have."""
+        unread: list[PipeMessage] = []
+        while self.pipe.full:
+            before = len(unread)
+            self.pipe.flush()
+            unread += self._unread()
+            if len(unread) == before:
+                break
+        unread += self._unread()
+        self.pipe.close()
+        self._far.close()
+        return unread
+
+    def _unread(self) -> list[PipeMessage]:
+        return [message for message in iter(self._far.receive, None) if message.sockets]
+
+
+def _spawn(command: WorkerCommand, pipe: int, table: int, ledger: int, row: int) -> subprocess.Popen[bytes]:
+    """Starts a worker process.
+
+    Raises:
+        OSError: The machine has no room for it.
+    """
+    # Signals are held back until the worker knows what to do with them: a mask is inherited, a handler is not.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, GROUP_SIGNALS)
+    try:
+        return subprocess.Popen(  # noqa: S603 - our own interpreter and module
+            command(pipe, table, ledger, row), pass_fds=(pipe, table, ledger), stdin=subprocess.DEVNULL
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

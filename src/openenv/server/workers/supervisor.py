@@ -1,0 +1,228 @@
+"""The parent process of many workers: accepts connections and hands them over until a signal or a failure."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterable
+from types import FrameType
+from typing import Any, Self
+
+from ...settings import ServerSettings
+from .acceptor import Acceptor
+from .pipe import EXHAUSTED_S, KEY_BYTES, MessageKind, PipeMessage
+from .pool import WorkerPool
+from .process import WorkerCommand, WorkerProcess
+
+
+class Signals:
+    """Collects signals of this process while it is entered; a selector sees when there are some. Main thread only."""
+
+    def __init__(self, numbers: Iterable[int]):
+        self._numbers = tuple(numbers)
+
+    def __enter__(self) -> Self:
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+        self._wakeup = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        self._handlers: dict[int, Any] = {number: signal.signal(number, _ignore_signal) for number in self._numbers}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._wakeup)
+        self._reader.close()
+        self._writer.close()
+
+    def fileno(self) -> int:
+        return self._reader.fileno()
+
+    def take(self) -> list[signal.Signals]:
+        """Those that came since the last time, in their order."""
+        try:
+            return [signal.Signals(number) for number in self._reader.recv(4096)]
+        except BlockingIOError:
+            return []
+
+
+def _ignore_signal(number: int, frame: FrameType | None) -> None:
+    """The number is in the wake-up socket already."""
+
+
+logger = logging.getLogger("openenv.supervisor")
+
+# Between two looks whether connections that are held back may be handed out.
+HELD_BACK_S = 0.005
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
+
+
+class Supervisor:
+    """Runs a server of several workers, in the main thread of a process that does nothing else.
+
+    Args:
+        listener: The listening socket, which this object owns from here on.
+        settings: Of the server.
+        command: Makes the command line of a worker.
+        on_ready: Called once, when all workers are ready, with what they serve: `name`, and `limit` where known.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        settings: ServerSettings,
+        command: WorkerCommand,
+        on_ready: Callable[[dict[str, Any]], None],
+    ):
+        self._grace_s = settings.grace_s
+        self._on_ready = on_ready
+        self._serves: dict[str, Any] = {}
+        self._announced = False
+        self._door = Acceptor(listener)
+        self._fleet = WorkerPool(settings, command, self._started, self._ended)
+        self._selector = selectors.DefaultSelector()
+        self._taking: list[WorkerProcess] = []
+        self._listening = False
+        # Monotonic seconds before which nothing is accepted, and at which there is something to look after.
+        self._accept_at = self._look_at = 0.0
+        self._ended_by: signal.Signals | None = None
+        self._forced = False
+
+    def run(self) -> int:
+        """Serves until a signal or a failure ends it, and every worker with it.
+
+        Returns:
+            The exit code: 0 after SIGTERM, 130 after Ctrl-C.
+
+        Raises:
+            UsageError: A worker cannot start, and never could.
+            LaunchFailed: Workers die again and again.
+        """
+        with Signals(SIGNALS) as signals, self._selector:
+            self._selector.register(signals, selectors.EVENT_READ, lambda _: self._on_signals(signals.take()))
+            try:
+                self._fleet.start()
+                while self._fleet.children or not self._ending:
+                    self._turn()
+            finally:
+                self._fleet.close()
+                self._door.close()
+        if self._fleet.failure is not None:
+            raise self._fleet.failure
+        if self._forced or self._ended_by is signal.SIGINT:
+            return 128 + (self._ended_by or signal.SIGTERM)
+        return 0
+
+    @property
+    def _ending(self) -> bool:
+        return self._ended_by is not None or self._fleet.failure is not None
+
+    def _turn(self) -> None:
+        """Waits for something to happen and does what follows. Connections are handed over with nothing else done."""
+        rest_s = max(0.0, self._look_at - time.monotonic())
+        if self._door.holding and not self._door.crowded:
+            rest_s = min(rest_s, HELD_BACK_S)
+        for key, events in self._selector.select(rest_s):
+            key.data(events)
+        if self._door.holding:
+            self._door.hand_out(self._taking, self._fleet.vacancies(self._serves.get("limit")))
+        now = time.monotonic()
+        if now >= self._look_at or self._door.crowded or not self._listening:
+            self._look(now)
+
+    def _look(self, now: float) -> None:
+        """Sees to the workers, and that the selector knows what is waited for."""
+        self._fleet.turn(now)
+        self._look_at = now + self._fleet.rest_s(now)
+        self._taking = self._fleet.taking
+        crowded = self._door.crowded
+        open_ = self._fleet.complete and not self._ending
+        self._listen(open_ and bool(self._taking) and not crowded and now >= self._accept_at)
+        for child in self._fleet.children:
+            key = self._selector.get_key(child.pipe)
+            full = child.pipe.full or (crowded and child in self._taking)
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if full else 0)
+            if events != key.events:
+                self._selector.modify(child.pipe, events, key.data)
+        self._fleet.set_serving(open_)
+        if self._ending:
+            self._door.close()
+        elif self._fleet.complete and not self._announced:
+            self._announced = True
+            self._on_ready(self._serves)
+
+    def _listen(self, wanted: bool) -> None:
+        if wanted and not self._listening:
+            self._selector.register(self._door, selectors.EVENT_READ, self._on_connections)
+        elif self._listening and not wanted:
+            self._selector.unregister(self._door)
+        self._listening = wanted
+
+    def _started(self, child: WorkerProcess) -> None:
+        self._selector.register(child.pipe, selectors.EVENT_READ, lambda events: self._on_pipe(child, events))
+
+    def _ended(self, child: WorkerProcess) -> None:
+        self._on_pipe(child, selectors.EVENT_READ)  # its last words
+        self._selector.unregister(child.pipe)
+        for message in child.salvage():
+            if message.kind is MessageKind.ROUTED and self._fleet.taking:
+                self._route(message, self._fleet.taking[0])
+            elif message.kind is MessageKind.CONNECTIONS:
+                self._door.put_back(message.sockets)
+            else:
+                for descriptor in message.sockets:
+                    os.close(descriptor)
+
+    def _on_connections(self, _: int) -> None:
+        try:
+            self._door.accept()
+        except OSError as error:
+            logger.warning(
+                "no connection can be accepted for the moment: %s (open files: ulimit -n)", error.strerror or error
+            )
+            self._accept_at = time.monotonic() + EXHAUSTED_S
+            self._look_at = 0.0  # until then the door is not watched
+
+    def _on_pipe(self, child: WorkerProcess, events: int) -> None:
+        self._look_at = 0.0
+        if events & selectors.EVENT_WRITE:
+            child.pipe.flush()
+        if not events & selectors.EVENT_READ:
+            return
+        while (message := child.pipe.receive()) is not None:
+            if message.kind is MessageKind.READY:
+                self._serves = json.loads(message.payload)
+                self._fleet.ready(child)
+            elif message.kind is MessageKind.FAILED:
+                child.complaint = message.payload.decode(errors="replace")
+            elif message.kind is MessageKind.FREE:
+                self._fleet.wake(message.payload)
+            elif message.kind is MessageKind.ROUTED:
+                self._route(message, child)
+            elif message.kind is MessageKind.ASK:
+                self._fleet.ask(child)
+
+    def _route(self, message: PipeMessage, otherwise: WorkerProcess) -> None:
+        """Hands a connection to the worker that it asks for; if that is gone, another one answers."""
+        wanted = self._fleet.find(int.from_bytes(message.payload[:KEY_BYTES], "big"))
+        (wanted or otherwise).route(message)
+
+    def _on_signals(self, numbers: list[signal.Signals]) -> None:
+        self._look_at = 0.0
+        for number in numbers:
+            if number is signal.SIGCHLD:
+                self._fleet.reap()
+            elif number is signal.SIGHUP:
+                self._fleet.replace_all()
+            elif self._ended_by is None:
+                self._ended_by = number
+                self._fleet.leave(self._grace_s if number is signal.SIGTERM else 0.0)
+            else:
+                self._ended_by, self._forced = number, True
+                self._fleet.kill()

@@ -1,0 +1,237 @@
+"""Memory that the processes of a server share: sessions and slots by worker, and the numbers of `/metrics`."""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+
+from ...telemetry.metrics import CELLS, KEY_CELL, LAYOUT, LAYOUT_CELL, METER, Reading
+
+# A row is two whole lines of the CPU's cache, so that no worker slows another down by writing into its own. Sessions
+# by API key, which are seldom looked at, have lines of their own behind all rows.
+LINE_BYTES = 128
+ROW_CELLS = LINE_BYTES // 8
+# The cells of a row. Each has one writer while the worker lives: the worker.
+# FIRST: when the first of those that wait came (monotonic nanoseconds).
+# ASIDE: how many wait for sessions of their key to end.
+# DECIDED: connections of which it is known whether they want a session now.
+# STUCK: slots of sessions that have ended and whose call does not return.
+KEY, HELD, LEAVING, WAITING, DRIFT, BEAT, FIRST, ASIDE, DECIDED, STUCK = range(10)
+# In the first line, behind the numbers of rows and API keys: whether the server as a whole takes sessions.
+_SERVING = 2
+
+
+class WorkerTable:
+    """Rows of numbers, one for each worker process, and a lock that dies with its holder.
+
+    Sums over rows may be read at any time. What must not change between a look and a write goes under the lock:
+    `with table: ...`. The lock is the process's: it excludes other processes, not other threads.
+
+    Args:
+        rows: How many rows a new one has.
+        holders: For how many API keys, counted from 1, it counts sessions.
+        descriptor: Of a table that another process made, which this object owns from here on; None makes a new one.
+    """
+
+    def __init__(self, rows: int = 0, holders: int = 0, descriptor: int | None = None):
+        if descriptor is None:
+            lines = 1 + rows * (1 + _lines(holders))
+            descriptor = os.memfd_create("openenv-table")
+            os.ftruncate(descriptor, lines * LINE_BYTES)
+        self.descriptor = descriptor
+        self._map = mmap.mmap(descriptor, 0)
+        self._all = memoryview(self._map).cast("q")
+        if rows:
+            self._all[0], self._all[1] = rows, holders
+        rows, self.holders = self._all[0], self._all[1]
+        end = ROW_CELLS * (1 + rows)
+        self.cells = self._all[ROW_CELLS:end]
+        self.shares = self._all[end:]
+        self.stride = ROW_CELLS * _lines(self.holders)
+
+    def __len__(self) -> int:
+        return len(self.cells) // ROW_CELLS
+
+    def __enter__(self) -> None:
+        # A record lock and not flock: that one belongs to the open file, which the processes share.
+        fcntl.lockf(self.descriptor, fcntl.LOCK_EX)
+
+    def __exit__(self, *_: object) -> None:
+        fcntl.lockf(self.descriptor, fcntl.LOCK_UN)
+
+    def row(self, index: int) -> WorkerRow:
+        return WorkerRow(self, index)
+
+    @property
+    def held(self) -> int:
+        """Sessions that hold a slot, of all workers."""
+        return sum(self.cells[HELD::ROW_CELLS])
+
+    @property
+    def leaving(self) -> int:
+        """Those of them that are closing."""
+        return sum(self.cells[LEAVING::ROW_CELLS])
+
+    @property
+    def waiting(self) -> int:
+        """Newcomers that wait for a slot in all workers, without those that stand aside."""
+        return sum(self.cells[WAITING::ROW_CELLS])
+
+    @property
+    def stuck(self) -> int:
+        """Slots of sessions that have ended and whose call does not return, of all workers."""
+        return sum(self.cells[STUCK::ROW_CELLS])
+
+    @property
+    def serving(self) -> bool:
+        """Whether all workers have started and the server does not stop; the parent sets it."""
+        return bool(self._all[_SERVING])
+
+    @serving.setter
+    def serving(self, serves: bool) -> None:
+        self._all[_SERVING] = serves
+
+    def times(self) -> list[int]:
+        """When the first of those that wait came, by row; 0: nobody waits there."""
+        return self.cells[FIRST::ROW_CELLS].tolist()
+
+    @property
+    def first(self) -> int | None:
+        """The row in which somebody waits longest."""
+        times = self.times()
+        return times.index(min(filter(None, times))) if any(times) else None
+
+    @property
+    def aside(self) -> list[int]:
+        """Rows in which newcomers wait for sessions of their key to end."""
+        return [index for index, count in enumerate(self.cells[ASIDE::ROW_CELLS]) if count]
+
+    def held_by(self, holder: int) -> int:
+        """Sessions of one API key, of all workers."""
+        return sum(self.shares[holder - 1 :: self.stride])
+
+    def has(self, key: int) -> bool:
+        """Whether there is a worker of that key."""
+        return key in self.cells[KEY::ROW_CELLS].tolist()
+
+    def close(self) -> None:
+        """Gives the memory back."""
+        for view in (self.cells, self.shares, self._all):
+            view.release()
+        self._map.close()
+        os.close(self.descriptor)
+
+
+class WorkerRow:
+    """The numbers of one worker process."""
+
+    __slots__ = ("_cells", "_first", "_shares", "_stride", "index")
+
+    def __init__(self, table: WorkerTable, index: int):
+        self.index = index
+        self._cells = table.cells
+        self._first = index * ROW_CELLS
+        self._shares = table.shares
+        self._stride = table.stride
+
+    def get(self, cell: int) -> int:
+        return self._cells[self._first + cell]
+
+    def set(self, cell: int, value: int) -> None:
+        self._cells[self._first + cell] = value
+
+    def add(self, cell: int, value: int) -> None:
+        """For the cell's one writer: nobody else's change can be lost."""
+        self._cells[self._first + cell] += value
+
+    def add_share(self, holder: int, value: int) -> None:
+        """The same for its sessions of one API key."""
+        self._shares[self.index * self._stride + holder - 1] += value
+
+    def clear(self) -> None:
+        """Forgets a worker process that is gone."""
+        for cell in range(ROW_CELLS):
+            self.set(cell, 0)
+        for share in range(self.index * self._stride, (self.index + 1) * self._stride):
+            self._shares[share] = 0
+
+
+def _lines(holders: int) -> int:
+    """Lines of the cache that so many cells take."""
+    return -(-holders // ROW_CELLS)
+
+
+METRICS_ROW_BYTES = 8 * CELLS
+
+
+class SharedMetrics:
+    """A row of cells for each worker process, and before them one that stays: the parent's.
+
+    In that one the parent counts, and keeps what workers had counted that are gone: a counter never goes down.
+    Each row has one writer at a time. A look at all of them and the parent's moves from one row to another exclude
+    each other, by a lock that dies with its holder.
+
+    Args:
+        descriptor: Of a ledger that another process made, which this object owns from here on; None makes a new one.
+        rows: How many workers a new one has room for.
+    """
+
+    def __init__(self, rows: int = 0, descriptor: int | None = None):
+        if descriptor is None:
+            descriptor = os.memfd_create("openenv-ledger")
+            os.ftruncate(descriptor, (1 + rows) * METRICS_ROW_BYTES)
+        self.descriptor = descriptor
+        self._map = mmap.mmap(descriptor, 0)
+        self._cells = memoryview(self._map).cast("q")
+
+    def host(self) -> None:
+        """Has the parent's process count in the row that stays."""
+        cells = self._row(0)
+        cells[LAYOUT_CELL] = LAYOUT
+        METER.move(cells, self.readings)
+
+    def join(self, index: int, key: int) -> None:
+        """Has this process count in a worker's row, under the worker's key."""
+        cells = self._row(1 + index)
+        cells[KEY_CELL] = key
+        METER.move(cells, self.readings)
+
+    def fold(self, index: int) -> None:
+        """A worker process is gone: its counters are kept, its gauges are forgotten."""
+        row, kept = self._row(1 + index), self._row(0)
+        with _Lock(self.descriptor):
+            last = Reading(row.tolist())
+            if last.legible:  # one of another version means other things by its cells
+                for cell, value in last.lasting():
+                    kept[cell] += value
+            row[:] = memoryview(bytes(METRICS_ROW_BYTES)).cast("q")
+
+    def readings(self) -> list[Reading]:
+        """The numbers of every process there is, the parent's first."""
+        with _Lock(self.descriptor):
+            cells = self._cells.tolist()
+        rows = (Reading(cells[first : first + CELLS]) for first in range(0, len(cells), CELLS))
+        return [row for row in rows if row.legible]
+
+    def close(self) -> None:
+        """Gives the memory back, if this process does not count there."""
+        self._cells.release()
+        self._map.close()
+        os.close(self.descriptor)
+
+    def _row(self, index: int) -> memoryview:
+        return self._cells[index * CELLS : (index + 1) * CELLS]
+
+
+class _Lock:
+    """Between processes; a record lock, since the kernel releases it when its holder dies."""
+
+    def __init__(self, descriptor: int):
+        self._descriptor = descriptor
+
+    def __enter__(self) -> None:
+        fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
+
+    def __exit__(self, *_: object) -> None:
+        fcntl.lockf(self._descriptor, fcntl.LOCK_UN)

@@ -1,0 +1,360 @@
+"""A worker process: takes connections from its parent, serves them, and ends with it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import threading
+import time
+from collections.abc import Coroutine
+from functools import partial
+from types import FrameType
+from typing import Any, cast
+
+import uvicorn
+
+from ..._tuning import raise_file_limit
+from ..proxy import ARRIVAL, PROXY, ForwardingInfo
+from ..server import sessions_here
+from ..transports.uvicorn import FastPath, HTTPProtocol
+from .broadcast import Broadcast, answer
+from .pipe import (
+    EXHAUSTED_S,
+    KEY_BYTES,
+    MOST_BYTES,
+    MOST_SOCKETS,
+    ORPHAN_RUNNING_S,
+    ORPHAN_S,
+    RUNNING_S,
+    SETTLE_S,
+    UNDECIDED_S,
+    MessageKind,
+    Pipe,
+    PipeMessage,
+)
+from .process import GROUP_SIGNALS
+from .serving import DrainingServer
+from .slots import SharedSlots, WorkerLoad
+from .table import BEAT, KEY, SharedMetrics, WorkerTable
+
+
+def exit_with_parent(pipe: int) -> None:
+    """Ends this process a moment after its parent, also if its event loop hangs by then.
+
+    Only code that keeps the interpreter to itself for good would hold it up.
+
+    Args:
+        pipe: Descriptor of the road to the parent, which stays open for the process's life.
+    """
+    # A thread, since the signal that the kernel can send at a parent's death would leave no time for a farewell.
+    threading.Thread(target=_exit_after, args=(pipe,), name="openenv-orphan", daemon=True).start()
+
+
+def _exit_after(pipe: int) -> None:
+    road = select.poll()
+    road.register(pipe, 0)  # nothing but its end, which is always told
+    road.poll()
+    time.sleep(ORPHAN_S)
+    os._exit(1)
+
+
+class WorkerConfig(uvicorn.Config):
+    """A worker's configuration: its protocols count what becomes of connections.
+
+    Args:
+        app: The app.
+        load: Hears of it.
+        more: What `uvicorn.Config` takes.
+    """
+
+    def __init__(self, app: Any, load: WorkerLoad, **more: Any):
+        super().__init__(app, http=WorkerHTTPProtocol, ws=_WorkerFastPath, **more)
+        self.worker_load = load
+
+
+class WorkerHTTPProtocol(HTTPProtocol):
+    """A connection before its upgrade, or one that only speaks HTTP.
+
+    Args:
+        first: Bytes that another worker has read from it.
+        uvicorns: What uvicorn gives its protocols.
+    """
+
+    def __init__(self, *, first: bytes = b"", **uvicorns: Any):
+        super().__init__(**uvicorns)
+        self._first = first
+        self._handed_on = first.startswith(PROXY)
+        self._decided = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if self._handed_on:
+            self._introduce()
+        elif self._first:
+            self.data_received(self._first)
+
+    def on_headers_complete(self) -> None:
+        cast(dict[str, Any], self.scope)[ARRIVAL] = ForwardingInfo(self.url, self._handed_on)
+        if not self.parser.should_upgrade():  # of one that is upgraded, `_WorkerFastPath` says it
+            self._decide()
+        super().on_headers_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        # Not called after an upgrade: then the connection has another protocol.
+        cast(WorkerConfig, self.config).worker_load.closed()
+        self._decide()
+        super().connection_lost(exc)
+
+    def _decide(self) -> None:
+        """It speaks HTTP alone, or is gone."""
+        if not self._decided:
+            self._decided = True
+            cast(WorkerConfig, self.config).worker_load.note_decision()
+
+    def _introduce(self) -> None:
+        """Takes the client for who it is, and not for the worker that asks in its place (`forward.introduction`)."""
+        with contextlib.suppress(ValueError):  # of whom nothing is known
+            _, _, client, local, client_port, local_port = self._first.decode("latin-1").split()
+            self.client, self.server = (client, int(client_port)), (local, int(local_port))
+
+
+class _WorkerFastPath(FastPath):
+    """A connection that asks to speak WebSocket."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # Around what the fast path does in the next turn, where a v1 session is opened.
+        loop = asyncio.get_running_loop()
+        load = cast(WorkerConfig, self._config).worker_load
+
+        def end() -> None:
+            number = load.end(self._transport.is_closing())
+            if number is not None:
+                loop.call_later(UNDECIDED_S, load.give_up, number)
+
+        loop.call_soon(load.begin)
+        super().connection_made(transport)
+        loop.call_soon(end)
+
+
+logger = logging.getLogger("openenv.supervisor")
+
+
+class Membership:
+    """What a worker process has in common with its parent and the other workers.
+
+    Args:
+        pipe: Descriptor of its end of the road to the parent.
+        table: Descriptor of the shared table.
+        ledger: Descriptor of the shared ledger.
+        row: Its row in both.
+    """
+
+    def __init__(self, pipe: int, table: int, ledger: int, row: int):
+        for number in GROUP_SIGNALS:
+            signal.signal(number, _ignore_signal)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, GROUP_SIGNALS)
+        for descriptor in (pipe, table, ledger):
+            os.set_inheritable(descriptor, False)
+        self.pipe = Pipe.of(pipe)
+        exit_with_parent(pipe)
+        self.table = WorkerTable(descriptor=table)
+        self.row = self.table.row(row)
+        self.ledger = SharedMetrics(descriptor=ledger)
+        self.ledger.join(row, self.row.get(KEY))
+        self.load = WorkerLoad(self.row)
+
+    @property
+    def key(self) -> str:
+        """What the process is called in a URL."""
+        return format(self.row.get(KEY), "x")
+
+    def fail(self, reason: str) -> None:
+        """Tells the parent why this process cannot start."""
+        self.pipe.send(MessageKind.FAILED, reason.encode()[: MOST_BYTES - 1])
+
+
+class Worker(DrainingServer):
+    """Serves an app on connections that come over a pipe.
+
+    Args:
+        config: Of the app, which is loaded.
+        membership: The process's place among the workers.
+        name: What it serves, for the parent to say; by default the environment's name.
+        beat_s: Seconds between signs of life.
+        handshake_s: Seconds that a client has for the handshake of TLS.
+    """
+
+    def __init__(self, config: WorkerConfig, membership: Membership, name: str, beat_s: float, handshake_s: float):
+        super().__init__(config, grace_s=0.0)
+        self._config = config
+        self._member = membership
+        self._pipe = membership.pipe
+        self._name = name
+        self._beat_s = beat_s
+        self._most_files = raise_file_limit()
+        self._handshake_s = handshake_s
+        self._opening: set[asyncio.Task[None]] = set()
+        self._slots: SharedSlots | None = None
+        self._inquiry = Broadcast(partial(self._post, MessageKind.ASK, b""), self._sessions_here)
+        if self.environment is not None:
+            limits, row = self.environment.manager.limits, membership.row.index
+            self._slots = SharedSlots(
+                membership.table,
+                row,
+                limits.max_sessions,
+                membership.load,
+                self._freed,
+                limits.max_sessions_per_key,
+            )
+            self.environment.manager.share(self._slots)
+            self.environment.worker_key = membership.key
+            self.environment.redirect = self._redirect
+            self.environment.serving = lambda: membership.table.serving
+            self.environment.report = self._inquiry.everybody
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """A signal to the whole group: the parent has got it too, and says what to do."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=[])
+        self._loop = asyncio.get_running_loop()
+        self._beat()
+        ready: dict[str, Any] = {"name": self._name}
+        if self.environment is not None:
+            ready = {"name": self.environment.env_name, "limit": self.environment.max_concurrent_envs}
+        self._post(MessageKind.READY, json.dumps(ready).encode())
+        self._loop.add_reader(self._pipe.fileno(), self._read)
+
+    def _read(self) -> None:
+        """One message a turn of the loop, so that those who are served go on."""
+        if not self._has_room():
+            logger.warning("connections have to wait: this process may not open more files (ulimit -n)")
+            self._loop.remove_reader(self._pipe.fileno())
+            self._loop.call_later(EXHAUSTED_S, self._loop.add_reader, self._pipe.fileno(), self._read)
+            return
+        message = self._pipe.receive()
+        if message is None:
+            return
+        if message.kind is MessageKind.CONNECTIONS:
+            self._take_in(message.sockets, message.payload[0], b"")
+        elif message.kind is MessageKind.ROUTED:
+            self._take_in(message.sockets, 1, message.payload[KEY_BYTES:])
+        elif message.kind is MessageKind.END:
+            self._loop.remove_reader(self._pipe.fileno())
+            self._loop.remove_writer(self._pipe.fileno())
+            logger.warning("the parent process is gone: this worker ends as well")
+            self.drain(0.0, ORPHAN_RUNNING_S)
+        else:
+            self._heed(message)
+
+    def _heed(self, message: PipeMessage) -> None:
+        """What comes seldom."""
+        if message.kind is MessageKind.FREE:
+            if self._slots is not None and self._slots.on_free is not None:
+                self._slots.on_free()
+        elif message.kind is MessageKind.TELL:
+            for descriptor in message.sockets:
+                self._keep(answer(socket.socket(fileno=descriptor), self._sessions_here()))
+        elif message.kind is MessageKind.TOLD:
+            self._inquiry.told(message.payload, message.sockets)
+        elif message.kind is MessageKind.RETIRE:
+            # Clients can come back to their sessions here for as long as the parent accepts connections.
+            self._loop.call_later(SETTLE_S, self.drain, float(message.payload), RUNNING_S, True)
+        elif message.kind is MessageKind.DRAIN:
+            self.drain(float(message.payload))
+
+    def _has_room(self) -> bool:
+        """Whether a message full of sockets can be received: the kernel drops those for which there is no room."""
+        try:
+            free = os.dup(self._pipe.fileno())  # the lowest number that is free
+        except OSError:
+            return False
+        os.close(free)
+        return free + MOST_SOCKETS < self._most_files
+
+    def _take_in(self, sockets: list[int], count: int, first: bytes) -> None:
+        for descriptor in sockets:
+            self._keep(self._connect(socket.socket(fileno=descriptor), first))
+        missing = count - len(sockets)
+        if missing:
+            logger.error("%d connections were lost: this process may not open more files (ulimit -n)", missing)
+            for _ in range(missing):
+                self._member.load.closed()
+                self._member.load.note_decision()
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        """Has something done by a task, to which the event loop itself refers only weakly."""
+        task = self._loop.create_task(work)
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+
+    async def _connect(self, connection: socket.socket, first: bytes) -> None:
+        try:
+            connection.setblocking(False)
+            # What another worker has read was no TLS, or no longer.
+            secured = None if first else self._config.ssl
+            await self._loop.connect_accepted_socket(
+                lambda: self._protocol(first),
+                connection,
+                ssl=secured,
+                ssl_handshake_timeout=self._handshake_s if secured else None,
+            )
+        except OSError:  # it went away on its way here, or speaks no TLS
+            connection.close()
+            self._member.load.closed()
+            self._member.load.note_decision()
+
+    def _protocol(self, first: bytes) -> WorkerHTTPProtocol:
+        return WorkerHTTPProtocol(
+            config=self._config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+            _loop=self._loop,
+            first=first,
+        )
+
+    def _redirect(self, key: str, connection: socket.socket, read: bytes) -> bool:
+        """Hands a connection to the worker of a key. False: there is none, or it is this one."""
+        try:
+            number = int(key, 16)
+            wanted = number.to_bytes(KEY_BYTES, "big")
+        except (ValueError, OverflowError):
+            return False
+        # A key may be written in more ways than one (00ff, FF): its own one must not send a connection in circles.
+        if number in (0, self._member.row.get(KEY)) or not self._member.table.has(number):
+            return False
+        if len(read) > MOST_BYTES - KEY_BYTES - 1:
+            return False
+        self._post(MessageKind.ROUTED, wanted + read, [connection.detach()])
+        return True
+
+    def _sessions_here(self) -> list[dict[str, Any]]:
+        return [] if self.environment is None else sessions_here(self.environment.manager, self._member.key)
+
+    def _freed(self, rows: list[int]) -> None:
+        """A slot is free for workers in which newcomers wait."""
+        self._post(MessageKind.FREE, b"".join(row.to_bytes(2, "big") for row in rows))
+
+    def _post(self, kind: MessageKind, payload: bytes, sockets: tuple[int, ...] | list[int] = ()) -> None:
+        self._pipe.post(kind, payload, sockets)
+        if self._pipe.full:
+            self._loop.add_writer(self._pipe.fileno(), self._flush)
+
+    def _flush(self) -> None:
+        self._pipe.flush()
+        if not self._pipe.full:
+            self._loop.remove_writer(self._pipe.fileno())
+
+    def _beat(self) -> None:
+        self._member.row.add(BEAT, 1)
+        self._loop.call_later(self._beat_s, self._beat)
+
+
+def _ignore_signal(number: int, frame: FrameType | None) -> None:
+    pass

@@ -1,9 +1,0 @@
-"""Many workers on one machine: one parent accepts, the worker with the fewest sessions serves.
-
-The parent imports no server. `arrival`, `serving` and `worker` are for the processes that do serve.
-"""
-
-from .pipe import can_pass_sockets
-from .supervisor import Supervisor
-
-__all__ = ["Supervisor", "can_pass_sockets"]

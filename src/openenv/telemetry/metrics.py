@@ -1,0 +1,302 @@
+"""Counters of a process in one block of memory: a step adds to an array, names are read only on request."""
+
+from __future__ import annotations
+
+import os
+import time
+import zlib
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
+from typing import NamedTuple, TypeVar
+
+from .. import errors
+from ..errors import OpenEnvError
+
+# A page of memory: what one process writes shares no line of the CPU's cache with what another one does.
+CELLS = 512
+
+LAYOUT_CELL, PID_CELL, KEY_CELL = 0, 1, 2
+_FIRST_GAUGE, _FIRST_COUNT, FIRST_ERROR, _FIRST_PHASE = 3, 20, 24, 96
+# Bucket k of a histogram counts what took from 2^(k-1) to 2^k nanoseconds: k is a number's `bit_length`, and for no
+# duration is there a bucket too few.
+BUCKETS = 64
+_PHASE_CELLS = 1 + BUCKETS  # nanoseconds together, then the buckets
+# Shown are those from a microsecond to two minutes; what is shorter or longer falls into the first or the last.
+_SHORTEST, _LONGEST = 10, 37
+BUCKET_BOUNDS = tuple(2**k / 1e9 for k in range(_SHORTEST, _LONGEST + 1))
+"""Upper bounds of the buckets that are shown, in seconds; one without a bound follows."""
+
+
+class Gauge(Enum):
+    """What goes up and down, in one process: sessions by state, and what else there is of them."""
+
+    cell: int
+
+    STARTING = "starting"
+    LIVE = "live"
+    EXECUTING = "executing"
+    DETACHED = "detached"
+    CLOSING = "closing"
+    QUEUED = "queued"
+    RUNNING = "running"
+    HELD_BACK = "held_back"
+    CONSTRUCTING = "constructing"
+    CONNECTIONS = "connections"
+    STUCK_THREADS = "stuck_threads"
+    LOOP_LAG_NS = "loop_lag_ns"
+    RECORDING_STOPPED = "recording_stopped"
+
+    def __init__(self, _: str):
+        self.cell = _FIRST_GAUGE + len(type(self).__members__)
+
+
+class Count(Enum):
+    """What only grows, and is no error and no phase."""
+
+    cell: int
+
+    WORKER_RESTARTS = "worker_restarts"
+    RECORDS = "records"
+    RECORD_BYTES = "record_bytes"
+    RECORDS_DROPPED = "records_dropped"
+
+    def __init__(self, _: str):
+        self.cell = _FIRST_COUNT + len(type(self).__members__)
+
+
+class Phase(Enum):
+    """Where the time of a session goes; each has a histogram of seconds."""
+
+    cell: int
+
+    QUEUE = "queue"
+    CONSTRUCT = "construct"
+    RESET = "reset"
+    STEP = "step"
+    SERIALIZE = "serialize"
+    SEND = "send"
+
+    def __init__(self, _: str):
+        self.cell = _FIRST_PHASE + len(type(self).__members__) * _PHASE_CELLS
+
+
+ERRORS: tuple[tuple[type[OpenEnvError], str], ...] = (
+    *{
+        (thing, thing.blame): None
+        for thing in vars(errors).values()
+        if isinstance(thing, type) and issubclass(thing, OpenEnvError) and thing.__module__ == errors.__name__
+    },
+    # Classes whose instances differ in it.
+    (errors.ToolFailed, "client"),
+    (errors.UnknownSession, "infrastructure"),
+)
+"""Class and blame that errors are counted by; one of another class counts as the nearest of these."""
+
+assert FIRST_ERROR + len(ERRORS) <= _FIRST_PHASE
+assert _FIRST_PHASE + len(Phase) * _PHASE_CELLS <= CELLS
+
+# What the cells mean, as a number: processes of two versions may share memory while workers are replaced.
+LAYOUT = 1 + zlib.crc32(repr([*Gauge, *Count, *Phase, *ERRORS]).encode())
+
+
+def buckets_of(cells: list[int], phase: Phase) -> list[int]:
+    """The counts of a phase's shown buckets: one for each of `BUCKET_BOUNDS`, and one for what took longer."""
+    raw = cells[phase.cell + 1 : phase.cell + 1 + BUCKETS]
+    return [sum(raw[: _SHORTEST + 1]), *raw[_SHORTEST + 1 : _LONGEST + 1], sum(raw[_LONGEST + 1 :])]
+
+
+_LASTING = (
+    *(count.cell for count in Count),
+    *range(FIRST_ERROR, FIRST_ERROR + len(ERRORS)),
+    *(cell for phase in Phase for cell in range(phase.cell, phase.cell + 1 + BUCKETS)),
+)
+
+
+class Histogram(NamedTuple):
+    """How long a phase took.
+
+    Attributes:
+        counts: One for each of `BUCKET_BOUNDS`, not added up, and one for what took longer.
+        seconds: All together.
+    """
+
+    counts: list[int]
+    seconds: float
+
+
+class Reading:
+    """The numbers of one process, or of several together.
+
+    Args:
+        cells: A copy of them.
+    """
+
+    def __init__(self, cells: list[int]):
+        self.cells = cells
+
+    @property
+    def pid(self) -> int:
+        """The process; 0 for one that serves no sessions, and for several."""
+        return self.cells[PID_CELL]
+
+    @property
+    def worker(self) -> str:
+        """What the process is called among several workers, as clients and `GET /sessions` name it; empty for one."""
+        return format(self.cells[KEY_CELL], "x") if self.cells[KEY_CELL] else ""
+
+    @property
+    def legible(self) -> bool:
+        """Whether it was written by a process to which the cells mean the same."""
+        return self.cells[LAYOUT_CELL] == LAYOUT
+
+    def value(self, what: Gauge | Count) -> int:
+        return self.cells[what.cell]
+
+    def histogram(self, phase: Phase) -> Histogram:
+        return Histogram(buckets_of(self.cells, phase), self.cells[phase.cell] / 1e9)
+
+    def errors(self) -> dict[tuple[type[OpenEnvError], str], int]:
+        """The errors that have happened, by class and blame."""
+        counts = self.cells[FIRST_ERROR : FIRST_ERROR + len(ERRORS)]
+        return {error: count for error, count in zip(ERRORS, counts, strict=True) if count}
+
+    def lasting(self) -> list[tuple[int, int]]:
+        """Cells, and what stands in them, of all that never goes down: what is kept of a process that is gone."""
+        return [(cell, self.cells[cell]) for cell in _LASTING if self.cells[cell]]
+
+
+def total(readings: Iterable[Reading]) -> Reading:
+    """Several processes as one."""
+    cells = [0] * CELLS
+    for reading in readings:
+        cells = [mine + more for mine, more in zip(cells, reading.cells, strict=True)]
+    cells[PID_CELL] = cells[KEY_CELL] = 0
+    cells[LAYOUT_CELL] = LAYOUT
+    return Reading(cells)
+
+
+def quantile(bounds: Sequence[float], counts: Sequence[float], share: float) -> float | None:
+    """The value below which a share of a histogram lies, evenly spread within each bucket.
+
+    Args:
+        bounds: Upper bounds of the buckets, ascending.
+        counts: How many fell into each; one more for those over the last bound, which count as of that bound.
+        share: From 0 to 1.
+
+    Returns:
+        None where nothing was counted.
+    """
+    wanted = share * sum(counts)
+    if not wanted:
+        return None
+    below = 0.0
+    for place, bound in enumerate(bounds):
+        count = counts[place]
+        if count and below + count >= wanted:
+            lower = bounds[place - 1] if place else 0.0
+            return lower + (bound - lower) * (wanted - below) / count
+        below += count
+    return bounds[-1]
+
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+_ERROR_CELLS = {error: FIRST_ERROR + place for place, error in enumerate(ERRORS)}
+
+
+class Meter:
+    """The numbers of one process. One thread counts: the event loop's.
+
+    Attributes:
+        on: Whether anything is counted. Look at it before reading a clock for `observe`: that is what costs.
+    """
+
+    SAMPLE = 15
+    """What happens with every step and takes too little time for being timed each time is timed where the number of a
+    step has none of these bits: once in 16."""
+
+    __slots__ = ("_cells", "_everybody", "on")
+
+    def __init__(self) -> None:
+        self.on = False
+        self._cells = memoryview(array("q", bytes(8 * CELLS)))
+        self._everybody: Callable[[], list[Reading]] | None = None
+
+    def start(self) -> None:
+        """Counts from here on, as a process that serves sessions."""
+        self.on = True
+        self._cells[LAYOUT_CELL] = LAYOUT
+        self._cells[PID_CELL] = os.getpid()
+
+    def observe(self, phase: Phase, seconds: float) -> None:
+        """A phase took so long."""
+        # Written out for one: this is on the path of every step, and takes a fifth of a microsecond.
+        cells, cell = self._cells, phase.cell
+        nanoseconds = int(seconds * 1e9)
+        cells[cell] += nanoseconds
+        cells[cell + 1 + nanoseconds.bit_length()] += 1
+
+    def observe_many(self, phase: Phase, seconds: float, times: int) -> None:
+        """A phase took so long, so many times."""
+        cells, cell = self._cells, phase.cell
+        nanoseconds = int(seconds * 1e9)
+        cells[cell] += nanoseconds * times
+        cells[cell + 1 + nanoseconds.bit_length()] += times
+
+    def timed(self, phase: Phase, function: Callable[[_T], _R], argument: _T) -> _R:
+        """Calls a function, whose time is that of a phase."""
+        began = time.monotonic()
+        result = function(argument)
+        self.observe(phase, time.monotonic() - began)
+        return result
+
+    def failed(self, error: BaseException) -> None:
+        """An error was answered: counted by its class and blame."""
+        if self.on:
+            blame = getattr(error, "blame", OpenEnvError.blame)
+            for cls in type(error).__mro__:
+                cell = _ERROR_CELLS.get((cls, blame)) or _ERROR_CELLS.get((cls, getattr(cls, "blame", "")))
+                if cell is not None:
+                    break
+            else:
+                cell = _ERROR_CELLS[OpenEnvError, OpenEnvError.blame]
+            self._cells[cell] += 1
+
+    def add(self, what: Gauge | Count, change: int = 1) -> None:
+        """Something went up or down."""
+        self._cells[what.cell] += change
+
+    def set(self, gauge: Gauge, value: int) -> None:
+        """Something is so much now, by whoever is the only one who says so."""
+        self._cells[gauge.cell] = value
+
+    def move(self, cells: memoryview, everybody: Callable[[], list[Reading]]) -> None:
+        """Counts in other memory from here on, from the sums that are there.
+
+        Args:
+            cells: `CELLS` numbers of 8 bytes, which nobody else writes.
+            everybody: Reads the numbers of all processes that share the memory, this one's among them.
+        """
+        for cell, value in enumerate(self._cells):
+            if value:
+                cells[cell] = value if cell in (LAYOUT_CELL, PID_CELL, KEY_CELL) else cells[cell] + value
+        self._cells, self._everybody = cells, everybody
+
+    def leave(self) -> None:
+        """Counts in memory of its own again, from the sums that were reached."""
+        self._cells = memoryview(array("q", self._cells.tobytes()))
+        self._everybody = None
+
+    def reading(self) -> Reading:
+        """The numbers of this process."""
+        return Reading(self._cells.tolist())
+
+    def readings(self) -> list[Reading]:
+        """The numbers of every process of the server."""
+        return [self.reading()] if self._everybody is None else self._everybody()
+
+
+METER = Meter()
+"""The numbers of this process."""

@@ -1,0 +1,114 @@
+"""OpenTelemetry spans for opening a session and for each reset and step; nothing is loaded while tracing is off."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..errors import MissingExtra, OpenEnvError
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Span, Tracer
+
+
+logger = logging.getLogger("openenv.server")
+
+Ended = Callable[[Any, BaseException | None], None]
+
+_PACKAGE = "opentelemetry-sdk"
+
+
+def start() -> Callable[[str], ConnectionTracer]:
+    """Gets ready to trace.
+
+    Returns:
+        Makes the trail of one conversation, given the `traceparent` header of its handshake, or nothing.
+
+    Raises:
+        MissingExtra: OpenTelemetry is not installed.
+    """
+    try:
+        import opentelemetry.sdk.trace  # noqa: F401 - the API alone, which others bring along, collects nothing
+        from opentelemetry import trace
+    except ImportError:
+        raise MissingExtra(_PACKAGE, "otel") from None
+    tracer = trace.get_tracer("openenv")
+    if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+        logger.warning(
+            "tracing is on and nothing collects the spans yet: start the server by opentelemetry-instrument, "
+            "or set a tracer provider in the app"
+        )
+    return lambda traceparent: ConnectionTracer(tracer, traceparent)
+
+
+class ConnectionTracer:
+    """The spans of one conversation with a client.
+
+    Args:
+        tracer: Makes them.
+        traceparent: The W3C trace context of the client's handshake; spans are children of that. Empty: each begins
+            a trace.
+    """
+
+    __slots__ = ("_parent", "_tracer")
+
+    def __init__(self, tracer: Tracer, traceparent: str = ""):
+        self._tracer = tracer
+        self._parent = _context(traceparent)
+
+    def opening(
+        self, session: Callable[[], str], request: str | int | None, opened: Callable[[OpenEnvError | None], None]
+    ) -> Callable[[OpenEnvError | None], None]:
+        """Spans the opening of a session; what is returned takes the place of `opened`.
+
+        Args:
+            session: Tells the session's id, which need not be known yet.
+        """
+        span = self._begin("open", None, None, request)
+
+        def ended(error: OpenEnvError | None) -> None:
+            span.set_attribute("openenv.session.id", session())
+            _end(span, error)
+            opened(error)
+
+        return ended
+
+    def call(self, name: str, session: str, episode: str | None, request: str | int | None, done: Ended) -> Ended:
+        """Spans a call of a session; what is returned takes the place of `done`."""
+        span = self._begin(name, session, episode, request)
+
+        def ended(result: Any, error: BaseException | None) -> None:
+            _end(span, error)
+            done(result, error)
+
+        return ended
+
+    def _begin(self, name: str, session: str | None, episode: str | None, request: str | int | None) -> Span:
+        from opentelemetry.trace import SpanKind
+
+        facts = {"openenv.session.id": session, "openenv.episode.id": episode, "openenv.request.id": request}
+        told = {key: str(value) for key, value in facts.items() if value is not None}
+        return self._tracer.start_span(f"openenv.{name}", self._parent, SpanKind.SERVER, told)
+
+
+def _end(span: Span, error: BaseException | None) -> None:
+    if error is None:
+        span.set_attribute("openenv.outcome", "ok")
+    else:
+        from opentelemetry.trace import StatusCode
+
+        span.set_attribute("openenv.outcome", type(error).__name__)
+        if isinstance(error, OpenEnvError):
+            span.set_attribute("openenv.blame", error.blame)
+        span.set_status(StatusCode.ERROR, str(error))
+    span.end()
+
+
+def _context(traceparent: str) -> Context:
+    from opentelemetry.context import Context
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    # An empty context and not the current one: what runs here has nothing to do with whatever runs beside it.
+    return TraceContextTextMapPropagator().extract({"traceparent": traceparent}, Context())

@@ -1,0 +1,53 @@
+"""One conformance check, and its outcomes: failure, warning, skip. `openenv validate` loads this without the rest."""
+
+from __future__ import annotations
+
+import unittest
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+class CheckFailure(AssertionError):
+    """What a probe found to be wrong; a test that meets it fails.
+
+    Args:
+        saw: What was seen, in one line, with the values.
+        mend: What to do about it.
+    """
+
+    def __init__(self, saw: str, mend: str):
+        super().__init__(f"{saw} To mend it: {mend}")
+        self.saw = saw
+        self.mend = mend
+
+
+class CheckWarning(UserWarning):
+    """What a probe found to be worth a word, and no fault. The arguments are those of `CheckFailure`."""
+
+    def __init__(self, saw: str, mend: str):
+        super().__init__(f"{saw} To mend it: {mend}")
+        self.saw = saw
+        self.mend = mend
+
+
+class CheckSkip(unittest.SkipTest):
+    """The question cannot be put; the message says why. A test that meets it is skipped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One question.
+
+    Attributes:
+        id: `level.what-is-asked`, as in `runtime.seed`; it never changes its meaning.
+        asks: The question in one line, for the table of all checks.
+        look: Takes what is looked at, and returns what it saw if all is well; or is a coroutine function that does.
+            Raises `CheckFailure`, `CheckWarning` or `CheckSkip`; whatever else it raises is an error of its own.
+        needs: Ids of probes that must have passed (or warned) before, in the same run.
+    """
+
+    id: str
+    asks: str
+    look: Callable[[Any], Any]
+    needs: tuple[str, ...] = ()

@@ -1,0 +1,457 @@
+"""The environment under test, served in this process without a socket; its sessions, and actions to play with."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from ..client import GenericEnvClient
+from ..environment import Environment
+from ..errors import InvalidAction, OpenEnvError, StepFailed, StepTimeout
+from ..protocol.json_schema import schema_of
+from ..providers import app_in_process
+from ..runtime.manager import opened_session, result_of
+from ..runtime.profile import Execution, profile_of
+from ..types import StepResult
+from .check import CheckFailure, CheckSkip
+from .schemas import NoValue, SchemaValues
+
+COUNT = 24
+ATTEMPTS = 200
+# Of an action, what is no part of it.
+BESIDE = frozenset({"metadata"})
+LONG_TEXT = 2000
+
+
+class Repertoire:
+    """The actions of one environment.
+
+    Args:
+        server: What serves it.
+        given: Actions by its author, for tests.
+        offered: Actions that it offers itself (`web_actions`).
+        tools: Its tools, as `list_tools` tells them; None if it has none.
+
+    Raises:
+        CheckSkip: There is no way to make an action.
+
+    Attributes:
+        actions: To play with; some are there more than once, so that there is always something to do.
+        source: Where they are from, in words.
+    """
+
+    def __init__(
+        self,
+        server: Any,
+        given: Sequence[Mapping[str, Any]] | None,
+        offered: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+    ):
+        self._server = server
+        self._schema: dict[str, Any] = schema_of(server.action_cls) or {}
+        examples = [each for each in self._schema.get("examples", ()) if isinstance(each, dict)]
+        if given:
+            self.source, found = "actions()", [dict(each) for each in given]
+        elif examples:
+            self.source, found = "the examples of the action's schema", examples
+        elif offered:
+            self.source, found = "web_actions", [dict(each) for each in offered]
+        elif tools is not None:
+            self.source, found = "the schemas of its tools", self._calls(tools)
+        else:
+            self.source, found = "the action's schema", self._made(self._schema)
+        self.actions = (found * COUNT)[: max(COUNT, len(found))]
+        self.chosen = self.source in {"actions()", "web_actions"}
+
+    @staticmethod
+    def takes_tools(server: Any) -> bool:
+        """Whether the environment is one whose actions are tool calls."""
+        return '"call_tool"' in json.dumps(schema_of(server.action_type) or {})
+
+    def accepts(self, action: Any) -> bool:
+        """Whether the server takes an action for one."""
+        try:
+            self._server.read_action(action)
+        except InvalidAction:
+            return False
+        return True
+
+    def wrong(self) -> list[Any]:
+        """What is no action, each wrong in another way."""
+        good = self.actions[0]
+        wrong: list[Any] = [{**good, "no_such_field": 1}, {}]
+        wrong += [{key: each for key, each in good.items() if key != name} for name in good]
+        wrong += [{**good, name: ["no", {"such": "value"}]} for name in good]
+        wrong += [{**good, name: None} for name in good]
+        return [each for number, each in enumerate(wrong) if each not in wrong[:number] and not self.accepts(each)]
+
+    def edges(self) -> list[dict[str, Any]]:
+        """Actions at the limits of what the schema allows."""
+        good = self.actions[0]
+        made = []
+        for name, part in self._schema.get("properties", {}).items():
+            if name in BESIDE or "examples" in part:
+                continue
+            made += [{**good, name: value} for value in _edges(part)]
+        return [each for each in made if self.accepts(each)]
+
+    def _calls(self, tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        if not tools:
+            raise CheckSkip("the environment offers no tools, so there is nothing to do: declare some")
+        made = []
+        for seed in range(3):
+            for tool in tools:
+                schema = tool.get("input_schema") or tool.get("inputSchema") or {"type": "object"}
+                try:
+                    arguments = SchemaValues(schema, seed).value()
+                except NoValue as reason:
+                    raise CheckSkip(f"no call of the tool {tool.get('name')} can be made up: {reason}") from None
+                made.append({"type": "call_tool", "tool_name": tool["name"], "arguments": arguments})
+        return made
+
+    def _made(self, schema: dict[str, Any]) -> list[dict[str, Any]]:
+        if not schema:
+            raise CheckSkip(f"no action can be made up, since {self._server.action_cls!r} has no JSON Schema; {HINT}")
+        values = SchemaValues(schema, 1, BESIDE)
+        found = []
+        try:
+            for _ in range(ATTEMPTS):
+                value = values.value()
+                if isinstance(value, dict) and self.accepts(value):
+                    found.append(value)
+                if len(found) == COUNT:
+                    break
+        except NoValue as reason:
+            raise CheckSkip(f"no action can be made up from its schema: {reason}; {HINT}") from None
+        if not found:
+            raise CheckSkip(f"of {ATTEMPTS} actions made up from the schema, the server accepted none; {HINT}")
+        return found
+
+
+HINT = (
+    "give examples in the action's schema (json_schema_extra), return some from web_actions, or say them in "
+    "EnvironmentConformance.actions()"
+)
+
+
+def offered(environment: Any, _: None) -> Any:
+    """The operation that resets an environment and asks what it offers then."""
+    if not callable(getattr(environment, "web_actions", None)) or _says_nothing(environment):
+        return []
+    observation = profile_of(type(environment)).reset(environment, {})
+    if inspect.isawaitable(observation):
+        return _offered_later(environment, observation)
+    return [dict(action) for _, action in environment.web_actions(observation)]
+
+
+async def _offered_later(environment: Any, observation: Any) -> list[dict[str, Any]]:
+    return [dict(action) for _, action in environment.web_actions(await observation)]
+
+
+def _says_nothing(environment: Any) -> bool:
+    from ..environment import Environment
+
+    return getattr(type(environment), "web_actions", None) is Environment.web_actions
+
+
+def _edges(part: Mapping[str, Any]) -> list[Any]:
+    kind = part.get("type")
+    if "enum" in part or "const" in part:
+        return []
+    if kind == "string":
+        texts = ["", "a\u00e9\u4f60\U0001f600", "x" * min(LONG_TEXT, int(part.get("maxLength", LONG_TEXT)))]
+        return [text for text in texts if len(text) >= int(part.get("minLength", 0))]
+    if kind in {"integer", "number"}:
+        bounds = [part[key] for key in ("minimum", "maximum") if key in part]
+        if kind == "integer" and not any("inimum" in key for key in part):
+            bounds.append(-1)
+        if kind == "integer" and not any("aximum" in key for key in part):
+            bounds.append(1000)
+        return bounds
+    return [[]] if kind == "array" else []
+
+
+# The name given to episodes that are compared.
+EPISODE = "probe"
+STEPS = 12
+SAMPLES = 3
+# What a session may need beyond the calls that are made in it, to open and to close.
+GLANCE_S = 0.005
+# The first session of all may take so many times what a call may: what is made once is made for it.
+OPENING = 3
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentFacts:
+    """What is constant for an environment.
+
+    Attributes:
+        name: Of its class.
+        execution: Where its code runs.
+        seedable: False, if it says that its reset takes no seed.
+        offered: The actions that it offers after a reset.
+    """
+
+    name: str
+    execution: Execution
+    seedable: bool
+    offered: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class CallOutcome:
+    """What came of one call.
+
+    Attributes:
+        call: The call in words: `reset(seed=1)`, `step 2 ({"message": "hi"})`.
+        reset: Whether it was a reset.
+        observation: All its fields, as they travel.
+        error: What came in its place.
+    """
+
+    call: str
+    reset: bool
+    observation: dict[str, Any] = field(default_factory=dict)
+    reward: Any = None
+    done: bool = False
+    truncated: bool = False
+    error: OpenEnvError | None = None
+
+
+class EpisodePlayer:
+    """One session, as a client has it.
+
+    Args:
+        client: Its client.
+        seedable: Whether a seed may be given.
+    """
+
+    def __init__(self, client: GenericEnvClient, seedable: bool):
+        self.client = client
+        self._seedable = seedable
+        self._steps = 0
+
+    async def reset(self, seed: int | None = None, episode_id: str | None = EPISODE) -> CallOutcome:
+        """Starts an episode. Raises OpenEnvError."""
+        arguments: dict[str, Any] = {} if episode_id is None else {"episode_id": episode_id}
+        if seed is not None and self._seedable:
+            arguments["seed"] = seed
+        self._steps = 0
+        said = ", ".join(f"{name}={value!r}" for name, value in arguments.items() if value != EPISODE)
+        return _outcome_of(f"reset({said})", True, await self.client.reset(**arguments))
+
+    async def step(self, action: Mapping[str, Any], timeout_s: float | None = None) -> CallOutcome:
+        """Does an action. Raises OpenEnvError."""
+        self._steps += 1
+        result = await self.client.step(dict(action), timeout_s=timeout_s)
+        return _outcome_of(f"step {self._steps} ({action})", False, result)
+
+    async def state(self) -> dict[str, Any]:
+        """The state. Raises OpenEnvError."""
+        return await self.client.state()
+
+    async def play(
+        self, actions: Sequence[Mapping[str, Any]], seed: int | None = None, limit_s: float | None = None
+    ) -> list[CallOutcome]:
+        """Plays an episode to its end, or until there are no more actions, or for some seconds.
+
+        Errors are part of what is seen. After one that says that the session is of no use any more, nothing follows.
+
+        Raises:
+            Fault: A step did not return in time.
+        """
+        until = None if limit_s is None else time.monotonic() + limit_s
+        await asyncio.sleep(0)  # inline environments never wait, and others want to run too
+        try:
+            seen = [await self.reset(seed)]
+        except OpenEnvError as error:
+            seen = [CallOutcome(f"reset(seed={seed})", True, error=error)]
+            if not is_unsendable(error):
+                return seen
+        for action in actions:
+            seen.append(await self._tried(action))
+            if seen[-1].done or (until is not None and time.monotonic() > until) or _is_session_lost(seen[-1].error):
+                break
+        return seen
+
+    async def _tried(self, action: Mapping[str, Any]) -> CallOutcome:
+        try:
+            return await self.step(action)
+        except StepTimeout as error:
+            raise CheckFailure(
+                f"step {self._steps} ({action}) did not return: {error.message}.",
+                "have every step return, or give up after a time of its own",
+            ) from None
+        except OpenEnvError as error:
+            return CallOutcome(f"step {self._steps} ({action})", False, error=error)
+
+
+class ConformanceHarness:
+    """An environment under test.
+
+    Args:
+        app: What `create_app` made, or an `Environment` class.
+        call_s: Seconds that one call may take.
+        sessions: How many sessions are used at once.
+        episodes: How many episodes are played to see whether memory grows.
+        actions: To play with; None: those that the environment offers, or else some that its schema allows.
+
+    Raises:
+        CheckSkip: The app was not made by `create_app`, so nobody can play in this process.
+
+    Attributes:
+        stuck: An environment was seen that does not close.
+    """
+
+    def __init__(
+        self,
+        app: Any,
+        *,
+        call_s: float = 10.0,
+        sessions: int = 64,
+        episodes: int = 1000,
+        actions: Sequence[Mapping[str, Any]] | None = None,
+    ):
+        self.app = app_in_process(app) if isinstance(app, type) and issubclass(app, Environment) else app
+        self.server: Any = getattr(getattr(self.app, "state", None), "openenv", None)
+        if self.server is None:
+            raise CheckSkip("the app was not made by create_app: serve it, and check it by its address (--url)")
+        self.call_s = call_s
+        self.sessions = sessions
+        self.episodes = episodes
+        self._given = actions
+        self.stuck = False
+        self._leaving: set[asyncio.Future[None]] = set()
+        self._playing = 0
+        self._facts: EnvironmentFacts | None = None
+        self._repertoire: Repertoire | None = None
+        self._sample: list[list[CallOutcome]] | None = None
+
+    @cached_property
+    def schemas(self) -> dict[str, dict[str, Any]]:
+        """The JSON Schemas of its types, as `GET /schema` has them."""
+        found: dict[str, dict[str, Any]] = self.server.schemas
+        return found
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[EpisodePlayer]:
+        """A session for the length of a block, which is over when its environment is closed, if that ever comes."""
+        facts = await self.facts()
+        self._playing += 1
+        client = self.client()
+        try:
+            yield EpisodePlayer(client, facts.seedable)
+        finally:
+            self._playing -= 1
+            await self.leave(client)
+        await self.quiet(self._playing)
+
+    def client(self) -> GenericEnvClient:
+        """A client of a session of its own."""
+        return GenericEnvClient(app=self.app, message_timeout_s=self.call_s, wait_s=self.call_s)
+
+    async def leave(self, *clients: GenericEnvClient) -> None:
+        """Closes clients; what does not close is not waited for, and that only once."""
+        self._leaving |= {asyncio.ensure_future(client.close()) for client in clients}
+        if not self.stuck:
+            _, self._leaving = await asyncio.wait(self._leaving, timeout=self.call_s)
+            self.stuck = bool(self._leaving)
+
+    async def quiet(self, sessions: int = 0) -> None:
+        """Waits until no more than so many environments are open; if they do not close, once and not again."""
+        until = time.monotonic() + self.call_s
+        while self.server.active_sessions > sessions and not self.stuck:
+            await asyncio.sleep(GLANCE_S)
+            self.stuck = time.monotonic() > until
+
+    async def facts(self) -> EnvironmentFacts:
+        """What is constant for it; a session is opened to find out. Raises OpenEnvError."""
+        if self._facts is None:
+            await self.quiet()
+            async with asyncio.timeout(OPENING * self.call_s):
+                async with opened_session(self.server.manager) as session:
+                    profile = session.profile
+                    assert profile is not None
+                    seedable = profile.seedable and await self._takes_seeds(session)
+                    actions = await self._offered(session, profile)
+                self._facts = EnvironmentFacts(profile.name, profile.execution, seedable, actions)
+            await self.quiet()
+        return self._facts
+
+    async def actions(self) -> list[dict[str, Any]]:
+        """Actions that can be played with, some of them more than once.
+
+        Raises:
+            CheckSkip: There is no way to make one.
+        """
+        return [*(await self.repertoire()).actions]
+
+    async def repertoire(self) -> Repertoire:
+        """All that can be done here. Raises as `actions`."""
+        if self._repertoire is None:
+            facts = await self.facts()
+            tools = None
+            if Repertoire.takes_tools(self.server):
+                async with self.session() as player:
+                    await player.reset()
+                    tools = (await player.step({"type": "list_tools"})).observation.get("tools", [])
+            self._repertoire = Repertoire(self.server, self._given, facts.offered, tools)
+        return self._repertoire
+
+    async def sample(self) -> list[list[CallOutcome]]:
+        """A few episodes, each in a session of its own; played once."""
+        if self._sample is None:
+            actions = await self.actions()
+            episodes = []
+            for number in range(SAMPLES):
+                async with self.session() as player:
+                    turned = actions[number:] + actions[:number]
+                    episodes.append(await player.play(turned[:STEPS], number, self.call_s / SAMPLES))
+            self._sample = episodes
+        return self._sample
+
+    async def _takes_seeds(self, session: Any) -> bool:
+        try:
+            told = await result_of(lambda done: session.call(_metadata, None, done))
+        except OpenEnvError:  # whose own affair that is
+            return True
+        return getattr(told, "seedable", None) is not False
+
+    async def _offered(self, session: Any, profile: Any) -> list[dict[str, Any]]:
+        if profile.execution is Execution.PROCESS and session.executor is None:
+            return []
+        try:
+            found: list[dict[str, Any]] = await result_of(lambda done: session.call(offered, None, done))
+        except OpenEnvError:
+            return []
+        return found
+
+
+def _metadata(environment: Any, _: None) -> Any:
+    return environment.get_metadata() if hasattr(environment, "get_metadata") else None
+
+
+def _outcome_of(call: str, reset: bool, result: StepResult[dict[str, Any]]) -> CallOutcome:
+    return CallOutcome(call, reset, result.observation, result.reward, result.done, result.truncated)
+
+
+def _is_session_lost(error: OpenEnvError | None) -> bool:
+    """Whether nothing can follow in this session."""
+    return error is not None and not isinstance(error, StepFailed) and error.blame != "client"
+
+
+def is_unsendable(error: OpenEnvError) -> bool:
+    """Whether the environment has answered, with what cannot be sent."""
+    text = error.message
+    return (
+        text.startswith("the reward is ")
+        or " cannot be written as " in text
+        or "cannot be sent, since reading it raised" in text
+    )

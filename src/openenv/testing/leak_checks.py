@@ -1,0 +1,166 @@
+"""Threads, tasks, processes, files and memory that this process holds, to find what sessions leak."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import sys
+import threading
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+# What is made once, for all sessions, is made in the first of them.
+CYCLES = 3
+# What was told to end does so soon.
+PAUSES_S = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)
+_PROC = Path("/proc/self")
+_COMPLAINTS = "close() of its environment failed"
+
+
+class Leaks(NamedTuple):
+    """What sessions left behind.
+
+    Attributes:
+        cycles: How many there were.
+        left: What is there more than before, in words.
+        complaints: What their `close` raised.
+    """
+
+    cycles: int
+    left: list[str]
+    complaints: list[str]
+
+
+async def find_leaks(cycle: Callable[[], Awaitable[None]]) -> Leaks:
+    """Runs something a few times and looks what is left of it.
+
+    Args:
+        cycle: Opens a session, uses and closes it.
+    """
+    with _Complaints() as complaints:
+        await cycle()
+        before = await _held_after()
+        for _ in range(CYCLES):
+            await cycle()
+        left: list[str] = []
+        for pause_s in PAUSES_S:
+            await asyncio.sleep(pause_s)
+            left = list(_more(before, await _held_after()))
+            if not left:
+                break
+    return Leaks(CYCLES, left, complaints.heard)
+
+
+def resident_bytes() -> int | None:
+    """Memory of this process and its children; None where that cannot be told."""
+    try:
+        return sum(map(_resident, [Path("/proc/self"), *(Path(f"/proc/{child}") for child in descendants("self"))]))
+    except OSError:
+        return None
+
+
+async def _held_after() -> dict[str, Counter[str]]:
+    await asyncio.sleep(0)
+    gc.collect()
+    return {
+        "threads": Counter(_thread_name(thread.name) for thread in threading.enumerate()),
+        "tasks": Counter(_task_name(task) for task in asyncio.all_tasks()),
+        "open files and sockets": Counter(_files()),
+        "processes": Counter(_command(child) for child in _children("self")),
+    }
+
+
+def _more(before: dict[str, Counter[str]], now: dict[str, Counter[str]]) -> Iterable[str]:
+    for kind, held in now.items():
+        # Of one kind at least as many as there were sessions: less may be of the server's own, or of chance.
+        count = held.total() - before[kind].total()
+        if count >= CYCLES:
+            most = sorted((held - before[kind]).items(), key=lambda each: -each[1])[:3]
+            yield f"{count} {kind} ({', '.join(f'{number} of {name}' for name, number in most)})"
+
+
+def _thread_name(name: str) -> str:
+    """The name without what is different for each of many."""
+    if name.startswith("openenv-"):
+        return "openenv"
+    return name.rstrip("0123456789 ()").rstrip("-_") or name
+
+
+def _task_name(task: asyncio.Task[object]) -> str:
+    coroutine = task.get_coro()
+    return str(getattr(coroutine, "__qualname__", coroutine))
+
+
+def _files() -> Iterable[str]:
+    try:
+        places = list((_PROC / "fd").iterdir())
+    except OSError:  # not Linux
+        return
+    for place in places:
+        try:
+            target = str(place.readlink())
+        except OSError:  # the one that listed the others
+            continue
+        yield target.partition(":[")[0]
+
+
+def _children(process: str) -> list[str]:
+    found: list[str] = []
+    try:
+        for task in Path(f"/proc/{process}/task").iterdir():
+            found += (task / "children").read_text(encoding="ascii").split()
+    except OSError:
+        pass
+    return found
+
+
+def descendants(process: str) -> list[str]:
+    """Numbers of the processes that one (its number, or `self`) has started, and theirs; none if that is unknown."""
+    found: list[str] = []
+    for child in _children(process):
+        found += [child, *descendants(child)]
+    return found
+
+
+def _command(process: str) -> str:
+    try:
+        words = Path(f"/proc/{process}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return "a process"
+    return " ".join(words[:3])[:60].strip() or "a process"
+
+
+def _resident(place: Path) -> int:
+    try:
+        pages = int((place / "statm").read_text(encoding="ascii").split()[1])
+    except OSError:
+        if place.name == "self":
+            raise
+        return 0  # it has ended
+    import resource
+
+    return pages * resource.getpagesize()
+
+
+class _Complaints(logging.Handler):
+    """Hears what is said about environments whose `close` fails."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.heard: list[str] = []
+        self._logger = logging.getLogger("openenv.sessions")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if _COMPLAINTS in record.getMessage():
+            error = record.exc_info[1] if record.exc_info else sys.exc_info()[1]
+            self.heard.append(f"{type(error).__name__}: {error}")
+
+    def __enter__(self) -> _Complaints:
+        self._logger.addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._logger.removeHandler(self)

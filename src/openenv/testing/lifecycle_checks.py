@@ -1,0 +1,285 @@
+"""Checks of the contract of reset, step, state and close."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ..errors import OpenEnvError, StepTimeout, UsageError
+from ..runtime.manager import opened_session
+from .check import Check, CheckFailure, CheckSkip, CheckWarning
+from .determinism_checks import reading_changes_nothing
+from .harness import CallOutcome, ConformanceHarness, EpisodePlayer, is_unsendable
+from .leak_checks import find_leaks
+from .schemas import first_fault
+
+# To come to the end of an episode.
+MANY_STEPS = 200
+
+
+async def _session(stage: ConformanceHarness) -> str:
+    try:
+        facts = await stage.facts()
+    except (OpenEnvError, TimeoutError) as error:
+        raise CheckFailure(
+            f"no session could be opened: {describe_error(error, stage)}.",
+            "correct the constructor, or what create_app is given: it must make an environment without arguments",
+        ) from None
+    return f"{facts.name} is made, and runs as {facts.execution.value}"
+
+
+async def _reset(stage: ConformanceHarness) -> str:
+    unsent = ""
+    async with stage.session() as player:
+        for arguments in ({"episode_id": None}, {"seed": 1}, {"seed": 1}):
+            try:
+                await player.reset(**arguments)
+            except OpenEnvError as error:
+                if is_unsendable(error):
+                    unsent = "; what it returned could not be sent (see runtime.schema)"
+                    continue
+                raise CheckFailure(
+                    f"reset raised: {describe_error(error, stage)}.",
+                    "have reset work without arguments, again and again in the same session, with a seed and without",
+                ) from None
+    return f"it works without arguments, with a seed, and again in the same session{unsent}"
+
+
+async def _step(stage: ConformanceHarness) -> str:
+    source = (await stage.repertoire()).source
+    steps = [seen for episode in await stage.sample() for seen in episode if not seen.reset]
+    fine = [seen for seen in steps if seen.error is None or is_unsendable(seen.error)]
+    if not steps:
+        raise CheckSkip("every episode was over after its reset, so there was no step to take")
+    if not fine:
+        error = steps[0].error
+        assert error is not None
+        raise CheckFailure(
+            f"{steps[0].call} raised: {describe_error(error, stage)}; so did all {len(steps)} steps that were tried.",
+            "correct step; or, if these actions make no sense, offer some that do: examples in the action's schema, "
+            "web_actions, or EnvironmentConformance.actions()",
+        )
+    refused = f"; {len(steps) - len(fine)} raised an error (see runtime.bad-action)" if len(fine) < len(steps) else ""
+    return f"{len(fine)} steps, with actions of {source}{refused}"
+
+
+async def _state(stage: ConformanceHarness) -> str:
+    actions = (await stage.actions())[:3]
+    async with stage.session() as player:
+        states, count = [], 0
+        try:
+            await _begin_episode(player)
+            states.append(await player.state())
+            for action in actions:
+                seen = await _step_outcome(player, action)
+                count += seen.error is None or is_unsendable(seen.error)
+                states.append(await player.state())
+                if seen.done:
+                    break
+        except OpenEnvError as error:
+            raise CheckFailure(
+                f"state cannot be read: {describe_error(error, stage)}.",
+                "have the property `state` return a State; it is asked for at any time, so it must not raise",
+            ) from None
+    if not states[0]:
+        raise CheckWarning("the environment keeps no state.", "return a State with episode_id and step_count")
+    for state in states:
+        fault = first_fault(state, stage.schemas["state"], "state")
+        if fault is not None:
+            raise CheckFailure(
+                f"{fault}.", "declare state_cls in create_app (or Environment[A, O, MyState]) as it really is"
+            )
+    counts = [state.get("step_count") for state in states]
+    if counts[0] != 0 or counts[-1] != count:
+        raise CheckFailure(
+            f"after a reset and {count} steps, step_count went {' '.join(map(str, counts))}.",
+            "set step_count to 0 in reset and add 1 in every step",
+        )
+    await reading_changes_nothing(stage, actions)
+    return await _episode_ids(stage, f"step_count goes {' '.join(map(str, counts))}")
+
+
+async def _episode_ids(stage: ConformanceHarness, saw: str) -> str:
+    async with stage.session() as player:
+        named = await _id_after(player, "named-by-a-client")
+        first, second = await _id_after(player, None), await _id_after(player, None)
+    if first is None or second is None:
+        raise CheckWarning(
+            f"{saw}, and episode_id is {first!r} after a reset.",
+            "have reset set the state's episode_id to the one it is given, or to a new one (uuid4)",
+        )
+    if named != "named-by-a-client":
+        raise CheckWarning(
+            f"{saw}; reset(episode_id='named-by-a-client') gives the episode_id {named!r}.",
+            "have reset take episode_id and keep it in the state",
+        )
+    if first == second:
+        raise CheckWarning(f"{saw}; two episodes have the same episode_id {first!r}.", "have reset choose a new one")
+    return f"{saw}; every episode has its own episode_id"
+
+
+async def _id_after(player: EpisodePlayer, name: str | None) -> Any:
+    await _begin_episode(player, name)
+    return (await player.state()).get("episode_id")
+
+
+async def _after_done(stage: ConformanceHarness) -> str:
+    actions = await stage.actions()
+    async with stage.session() as player:
+        seen = await player.play(actions * (MANY_STEPS // len(actions) + 1), 1, stage.call_s / 2)
+        if not seen[-1].done:
+            raise CheckSkip(f"no episode ended within {len(seen) - 1} steps, so none could be taken after its end")
+        after = await _step_outcome(player, actions[0])
+        if after.error is None and not after.done:
+            raise CheckFailure(
+                f"the episode was over after {len(seen) - 1} steps, and another step gave done=False "
+                f"(reward {after.reward!r}).",
+                "raise openenv.errors.ResetRequired from a step after the end, or return done=True again",
+            )
+        try:
+            await player.reset(2)
+        except OpenEnvError as error:
+            raise CheckFailure(
+                f"after a step after the end ({describe_outcome(after)}), "
+                f"reset raises: {describe_error(error, stage)}.",
+                "leave the environment as it is when a step comes after the end",
+            ) from None
+    return f"the episode ends after {len(seen) - 1} steps; one more: {describe_outcome(after)}; then reset works"
+
+
+async def _bad_action(stage: ConformanceHarness) -> str:
+    repertoire = await stage.repertoire()
+    wrong = repertoire.wrong()
+    good = repertoire.actions
+    async with stage.session() as player:
+        await _begin_episode(player)
+        for action in wrong:
+            seen = await _step_outcome(player, action)
+            if seen.error is not None and not isinstance(seen.error, UsageError):
+                raise CheckFailure(
+                    f"the action {shorten(action)}, which is wrong, raised {describe_error(seen.error, stage)}.",
+                    "raise openenv.errors.InvalidAction for what is no action, or declare its fields",
+                )
+            await _check_usable(player, stage, f"the wrong action {shorten(action)}")
+        tried = 0
+        for action in [*good, *([] if repertoire.chosen else repertoire.edges())]:
+            seen = await _step_outcome(player, action)
+            tried += 1
+            if isinstance(seen.error, StepTimeout):
+                await _begin_episode(player)
+                continue
+            if seen.error is not None and not isinstance(seen.error, UsageError) and not is_unsendable(seen.error):
+                raise CheckFailure(
+                    f"step raised {describe_error(seen.error, stage)} for {shorten(action)}, "
+                    "which the action's schema allows.",
+                    "answer with an observation, raise openenv.errors.InvalidAction, or narrow the field "
+                    "(ge, le, Literal, pattern)",
+                )
+            if seen.done:
+                await _begin_episode(player)
+    return f"{len(wrong)} wrong actions were refused and {tried} allowed ones answered; the session goes on"
+
+
+async def _check_usable(player: EpisodePlayer, stage: ConformanceHarness, what: str) -> None:
+    try:
+        await player.state()
+        await _begin_episode(player)
+    except OpenEnvError as error:
+        raise CheckFailure(
+            f"after {what}, the session is of no use any more: {describe_error(error, stage)}.",
+            "leave the environment as it was when an action is refused",
+        ) from None
+
+
+async def _close(stage: ConformanceHarness) -> str:
+    actions = (await stage.actions())[:2]
+
+    async def cycle() -> None:
+        async with opened_session(stage.server.manager):
+            pass  # clients go away before they reset, too
+        await stage.quiet()
+        async with stage.session() as player:
+            await player.play(actions, 1)
+
+    found = await find_leaks(cycle)
+    if stage.stuck:
+        raise CheckFailure(
+            f"{stage.server.active_sessions} environments are not closed {stage.call_s:g} s after the end of their "
+            "sessions: close() does not return.",
+            "have close() end what it waits for, and wait for it with a limit",
+        )
+    if found.complaints:
+        raise CheckFailure(f"close() raised: {found.complaints[0]}.", "have close() work whatever was called before")
+    if found.left:
+        raise CheckFailure(
+            f"{found.cycles} sessions were opened and closed, and left behind {'; '.join(found.left)}.",
+            "end in close() what the environment has started: threads, processes, files, sockets, tasks",
+        )
+    return f"{found.cycles} sessions were opened and closed, and left nothing behind"
+
+
+async def _begin_episode(player: EpisodePlayer, episode_id: str | None = None) -> None:
+    """An episode, whatever its first observation."""
+    try:
+        await player.reset(1, episode_id)
+    except OpenEnvError as error:
+        if not is_unsendable(error):
+            raise
+
+
+async def _step_outcome(player: EpisodePlayer, action: Any) -> CallOutcome:
+    try:
+        return await player.step(action)
+    except OpenEnvError as error:
+        return CallOutcome("step", False, error=error)
+
+
+def describe_error(error: BaseException, stage: ConformanceHarness) -> str:
+    """An error in one line."""
+    if isinstance(error, TimeoutError) and not isinstance(error, OpenEnvError):
+        return f"no answer within {stage.call_s:g} s (--timeout)"
+    text = error.message if isinstance(error, OpenEnvError) else str(error)
+    return f"{type(error).__name__}: {' '.join(text.split())[:300]}"
+
+
+def describe_outcome(seen: CallOutcome) -> str:
+    """What came of a call, in a few words."""
+    if seen.error is not None:
+        return type(seen.error).__name__
+    return f"done={seen.done}, reward={seen.reward!r}"
+
+
+def shorten(action: Any) -> str:
+    text = json.dumps(action, default=repr, ensure_ascii=False)
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+PROBES = (
+    Check("runtime.session", "Does a session open?", _session),
+    Check("runtime.reset", "Does reset work: without arguments, with a seed, again?", _reset, ("runtime.session",)),
+    Check("runtime.step", "Does step take the actions that its schema allows?", _step, ("runtime.reset",)),
+    Check(
+        "runtime.state",
+        "Is state what its schema says, does step_count count, has every episode its id?",
+        _state,
+        ("runtime.step",),
+    ),
+    Check(
+        "runtime.after-done",
+        "Is a step after the end refused, or answered with done again; does reset work then?",
+        _after_done,
+        ("runtime.step",),
+    ),
+    Check(
+        "runtime.bad-action",
+        "Do wrong actions get typed errors, does no allowed one make step raise, and does the session go on?",
+        _bad_action,
+        ("runtime.step",),
+    ),
+    Check(
+        "runtime.close",
+        "Does close free everything: threads, processes, files, sockets, tasks?",
+        _close,
+        ("runtime.step",),
+    ),
+)

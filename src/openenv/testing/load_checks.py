@@ -1,0 +1,270 @@
+"""Checks under load: many sessions at once, deadlines, blocked event loops, memory."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ..errors import ConnectionFailed, OpenEnvError, StepTimeout, UsageError
+from ..runtime.profile import Execution
+from .check import Check, CheckFailure, CheckSkip
+from .determinism_checks import SEED, episode_difference, outcome_of_call, reference_of
+from .harness import CallOutcome, ConformanceHarness, EpisodePlayer
+from .leak_checks import resident_bytes
+from .lifecycle_checks import describe_error
+
+STEPS = 4
+# A step on the event loop that takes longer holds up whoever else is served there.
+HOLDING_UP_S = 0.05
+SHORTEST_DEADLINE_S = 0.001
+DEADLINES = 4
+# A server looks at deadlines every few milliseconds, so a short step may end in spite of its own; and where much else
+# runs, one may be stopped before it has begun. Neither shows anything: so there are more, if they are quick.
+MOST_DEADLINES = 16
+DEADLINES_S = 2.0
+# The quickest of so many is what a step takes; the others met what else the machine does.
+TIMINGS = 3
+# Memory is compared after so much of all episodes, when what is made once has been made.
+WARM = 0.5
+# Less is of the machine: arenas of malloc, caches that fill.
+GROWTH_BYTES = 4 * 1024 * 1024
+EPISODE_STEPS = 4
+# However slow an environment is, so many times what one call may take are enough.
+MEMORY_CALLS = 1.2
+MEMORY_S = 5.0
+# How often memory is looked at, which takes a while.
+MARKS = 10
+
+
+async def _sessions(stage: ConformanceHarness) -> str:
+    count = min(stage.sessions, stage.server.max_concurrent_envs)
+    if count < 2:
+        raise CheckSkip(
+            "the environment has one session at a time (SUPPORTS_CONCURRENT_SESSIONS, max_concurrent_envs)"
+        )
+    actions = (await stage.actions())[:STEPS]
+    facts = await stage.facts()
+    reference = (await reference_of(stage))[: STEPS + 1]
+    clients = [stage.client() for _ in range(count)]
+    times: list[float] = []
+    began = time.perf_counter()
+    try:
+        async with asyncio.TaskGroup() as group:
+            played = [
+                group.create_task(_played(EpisodePlayer(each, facts.seedable), actions, times)) for each in clients
+            ]
+    finally:
+        await stage.leave(*clients)
+    took = time.perf_counter() - began
+    await stage.quiet()
+    await _check_all(stage, [each.result() for each in played], reference if facts.seedable else None)
+    slowest = max(times) * 1000
+    return (
+        f"{count} sessions at once, {len(times)} calls in {took:.1f} s, "
+        f"median {statistics.median(times) * 1000:.1f} ms, slowest {slowest:.1f} ms"
+    )
+
+
+async def _played(player: EpisodePlayer, actions: Sequence[dict[str, Any]], times: list[float]) -> list[CallOutcome]:
+    seen: list[CallOutcome] = []
+    calls: list[Any] = [
+        lambda: player.reset(SEED),
+        *((lambda action=action: player.step(action)) for action in actions),
+    ]
+    for number, call in enumerate(calls):
+        began = time.perf_counter()
+        seen.append(await outcome_of_call(call(), f"step {number}" if number else "reset"))
+        times.append(time.perf_counter() - began)
+        if seen[-1].done or isinstance(seen[-1].error, (ConnectionFailed, StepTimeout)):
+            break
+    return seen
+
+
+async def _check_all(
+    stage: ConformanceHarness, played: list[list[CallOutcome]], reference: list[CallOutcome] | None
+) -> None:
+    broken = [
+        seen.error
+        for each in played
+        for seen in each
+        if seen.error is not None and not isinstance(seen.error, UsageError)
+    ]
+    expected = reference is not None and any(seen.error is not None for seen in reference)
+    if broken and not expected:
+        raise CheckFailure(
+            f"of {len(played)} sessions at once, {len(broken)} had an error; "
+            f"the first: {describe_error(broken[0], stage)}.",
+            "have instances share nothing that is not safe for threads; or declare "
+            "SUPPORTS_CONCURRENT_SESSIONS = False, or execution = 'process'",
+        )
+    if reference is None:
+        return
+    different = []
+    for each in played:
+        await asyncio.sleep(0)  # large observations take a while
+        found = episode_difference(stage, reference, each)
+        different += [] if found is None else [found]
+    if different:
+        raise CheckFailure(
+            f"{len(played)} sessions had the same seed and actions at once, and {len(different)} of them differ from "
+            f"one alone: {different[0]}.",
+            "keep what belongs to an episode on the instance (self): nothing on the class, the module, or in files "
+            "of one name",
+        )
+
+
+async def _deadline(stage: ConformanceHarness) -> str:
+    actions = await stage.actions()
+    async with stage.session() as player:
+        usual = min([await _time_of_a_step(player, actions[0]) for _ in range(TIMINGS)])
+        for name, call in _next_episode(player, actions):
+            if (failure := _failure(await outcome_of_call(call, name))) is not None:
+                raise CheckSkip(f"a {name} fails without a deadline too: {describe_error(failure, stage)}")
+        late = tried = 0
+        began = time.monotonic()
+        while tried < DEADLINES or (tried < MOST_DEADLINES and time.monotonic() - began < DEADLINES_S):
+            part = tried % DEADLINES
+            tried += 1
+            await outcome_of_call(player.reset(SEED), "reset")
+            limit = max(SHORTEST_DEADLINE_S, usual * (part + 1) / (DEADLINES + 1))
+            seen = await outcome_of_call(player.step(actions[part], timeout_s=limit), "step")
+            late += isinstance(seen.error, StepTimeout)
+            for name, call in _next_episode(player, actions):
+                failure = _failure(await outcome_of_call(call, name))
+                if late and failure is not None:
+                    raise CheckFailure(
+                        f"a step had {limit * 1000:.0f} ms and was stopped; the {name} that followed gave "
+                        f"{describe_error(failure, stage)}.",
+                        "let asyncio.CancelledError through, and give back in `finally` (or `async with`) what step "
+                        "takes: locks, connections",
+                    )
+    took = f"a step takes {usual * 1000:.1f} ms"
+    if not late:
+        raise CheckSkip(f"steps end before any deadline, so none could be stopped ({took})")
+    return f"{late} of {tried} steps were stopped at their deadline ({took}); the next episode works"
+
+
+def _next_episode(player: EpisodePlayer, actions: list[dict[str, Any]]) -> Iterator[tuple[str, Any]]:
+    yield "reset", player.reset(SEED + 1)
+    yield "step", player.step(actions[0])
+
+
+def _failure(seen: CallOutcome) -> OpenEnvError | None:
+    return None if isinstance(seen.error, UsageError) else seen.error
+
+
+async def _time_of_a_step(player: EpisodePlayer, action: dict[str, Any]) -> float:
+    await outcome_of_call(player.reset(SEED), "reset")
+    began = time.perf_counter()
+    await outcome_of_call(player.step(action), "step")
+    return time.perf_counter() - began
+
+
+async def _blocking(stage: ConformanceHarness) -> str:
+    facts = await stage.facts()
+    if facts.execution not in (Execution.INLINE, Execution.LOOP):
+        return f"steps run as {facts.execution.value}, and hold up nobody"
+    actions = (await stage.actions())[:EPISODE_STEPS]
+    held: list[float] = []
+    async with stage.session() as player:
+        for seed in range(2):
+            for call in (lambda: player.reset(seed), *((lambda a=a: player.step(a)) for a in actions)):  # noqa: B023
+                seen, longest = await _watched(call)
+                held.append(longest)
+                if seen.done:
+                    break
+    # Most do so at least; a median would be one of a busy machine, too.
+    usual = sorted(held)[len(held) // 4]
+    if usual > HOLDING_UP_S:
+        raise CheckFailure(
+            f"most of {len(held)} calls hold up the event loop, and with it every other session, for "
+            f"{usual * 1000:.0f} ms or longer.",
+            "await what waits (asyncio.sleep, not time.sleep), or write step and reset as ordinary functions, which "
+            "then have a thread; execution = 'inline' is for steps of microseconds",
+        )
+    return f"calls hold up the event loop for {usual * 1000:.1f} ms; {HOLDING_UP_S * 1000:.0f} ms is too long"
+
+
+async def _watched(call: Any) -> tuple[CallOutcome, float]:
+    """What came of a call, and the longest time for which nothing else could run."""
+    longest = 0.0
+    over = False
+
+    async def watch() -> None:
+        nonlocal longest
+        last = time.perf_counter()
+        while not over:
+            await asyncio.sleep(0)
+            now = time.perf_counter()
+            longest, last = max(longest, now - last), now
+
+    watching = asyncio.create_task(watch())
+    await asyncio.sleep(0)
+    seen = await outcome_of_call(call(), "step")
+    await asyncio.sleep(0)
+    over = True
+    await watching
+    return seen, longest
+
+
+async def _memory(stage: ConformanceHarness) -> str:
+    if resident_bytes() is None:
+        raise CheckSkip("the memory of a process cannot be read on this machine")
+    actions = (await stage.actions())[:EPISODE_STEPS]
+    marks: list[tuple[int, int]] = []
+    until = time.monotonic() + max(MEMORY_S, MEMORY_CALLS * stage.call_s)
+    played = 0
+    async with stage.session() as player:
+        for number in range(stage.episodes):
+            await player.play(actions, number)
+            played += 1
+            if number % max(1, stage.episodes // MARKS) == 0:
+                marks.append((played, _memory_now()))
+            if time.monotonic() > until:
+                break
+        marks.append((played, _memory_now()))
+    first, before = next(mark for mark in marks if mark[0] >= played * WARM)
+    last, after = marks[-1]
+    grown = after - before
+    steady = sum(later[1] > earlier[1] for earlier, later in itertools.pairwise(marks))
+    each = grown / max(1, last - first)
+    if grown > GROWTH_BYTES and steady > len(marks) * 0.6:
+        raise CheckFailure(
+            f"memory grew by {grown / 2**20:.0f} MiB from episode {first} to {last}: {each / 1024:.0f} KiB each.",
+            "forget in reset what belongs to the last episode: histories, caches, lists on the class",
+        )
+    short = f" (of {stage.episodes}; more would take too long)" if played < stage.episodes else ""
+    return f"{played} episodes{short}: memory grew by {max(grown, 0) / 2**20:.1f} MiB in their second half"
+
+
+def _memory_now() -> int:
+    gc.collect()
+    return resident_bytes() or 0
+
+
+PROBES = (
+    Check(
+        "load.sessions",
+        "Do many sessions at once all work, and does each play as it would alone?",
+        _sessions,
+        ("runtime.isolation",),
+    ),
+    Check(
+        "load.deadline",
+        "Is a step that is stopped at its deadline over, and does the next episode work?",
+        _deadline,
+        ("runtime.step",),
+    ),
+    Check(
+        "load.blocking",
+        "Does no call of an inline or asynchronous environment hold up the event loop?",
+        _blocking,
+        ("runtime.step",),
+    ),
+    Check("load.memory", "Does memory stay the same over many episodes?", _memory, ("runtime.step",)),
+)

@@ -1,0 +1,204 @@
+"""Checks that observations and rewards are what the environment's schemas declare."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from ..protocol.json_schema import schema_of
+from ..types import Observation
+from .check import Check, CheckFailure, CheckSkip, CheckWarning
+from .harness import CallOutcome, ConformanceHarness, Repertoire, is_unsendable
+from .lifecycle_checks import describe_error
+from .schemas import first_fault, undeclared
+
+# They travel beside the observation, and are other probes' affair.
+_BESIDE = ("done", "reward", "metadata", "truncated")
+
+
+async def _schema(stage: ConformanceHarness) -> str:
+    count = 0
+    for seen in await _all_seen(stage):
+        if seen.error is not None:
+            if is_unsendable(seen.error) and not seen.error.message.startswith("the reward is "):
+                raise CheckFailure(
+                    f"{seen.call} returned what cannot be sent: {describe_error(seen.error, stage)}.",
+                    "give the fields values that JSON has: numbers, texts, lists, dicts",
+                )
+            continue
+        count += 1
+        _check_observation(stage, seen)
+        await asyncio.sleep(0)  # large ones take a while
+    if not count:
+        raise CheckSkip("no observation was seen")
+    return f"{count} observations are what their schema says"
+
+
+def _check_observation(stage: ConformanceHarness, seen: CallOutcome) -> None:
+    part = "reset_observation" if seen.reset else "observation"
+    schemas = [stage.schemas[part]]
+    if seen.reset and Repertoire.takes_tools(stage.server):  # what a tool call gives is not what a reset gives
+        schemas.append(schema_of(Observation) or {})
+    faults = [first_fault(_own_fields(seen), _without_beside(schema), "observation") for schema in schemas]
+    if None not in faults:
+        raise CheckFailure(
+            f"{seen.call}: {faults[0]}.",
+            "declare the field as it really is, or return what is declared; clients with types refuse the rest",
+        )
+    unread = _unreadable(stage, seen) if len(schemas) == 1 else None
+    if unread is not None:
+        raise CheckFailure(
+            f"{seen.call}: a client cannot read the observation by its own type: {unread}.",
+            "have the model validate what it writes (a field whose serializer and validator do not match)",
+        )
+    if len(schemas) == 1:
+        more = [name for name in undeclared(seen.observation, schemas[0]) if name not in _BESIDE]
+        if more:
+            raise CheckWarning(
+                f"{seen.call}: the observation has fields that are not declared: {', '.join(sorted(more))}.",
+                "declare them in the observation class, or put them into its metadata",
+            )
+
+
+def _own_fields(seen: CallOutcome) -> dict[str, Any]:
+    """The observation without what travels beside it."""
+    return {name: value for name, value in seen.observation.items() if name not in _BESIDE}
+
+
+def _without_beside(schema: dict[str, Any]) -> dict[str, Any]:
+    if "required" not in schema:
+        return schema
+    return {**schema, "required": [name for name in schema["required"] if name not in _BESIDE]}
+
+
+def _unreadable(stage: ConformanceHarness, seen: CallOutcome) -> str | None:
+    kind = stage.server.reset_observation_cls if seen.reset else stage.server.observation_cls
+    if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
+        return None
+    data = {**seen.observation, "done": seen.done, "reward": seen.reward}
+    if "truncated" in kind.model_fields:
+        data["truncated"] = seen.truncated
+    try:
+        TypeAdapter(kind).validate_python({name: data[name] for name in data if name in kind.model_fields})
+    except ValidationError as error:
+        first = error.errors()[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    except Exception as error:  # noqa: BLE001 - the edge to foreign code: a validator of the model's own
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+async def _finite(stage: ConformanceHarness) -> str:
+    count = answered = 0
+    for seen in await _all_seen(stage):
+        if seen.error is not None and seen.error.message.startswith(
+            ("the reward is nan", "the reward is inf", "the reward is -inf")
+        ):
+            raise CheckFailure(
+                f"{seen.call}: {describe_error(seen.error, stage)}.",
+                "give None where there is no reward, and a finite number where there is one",
+            )
+        for place, number in _numbers(seen.observation, "observation"):
+            if not math.isfinite(number):
+                raise CheckFailure(
+                    f"{seen.call}: {place} is {number}.",
+                    "JSON has no NaN and no infinity: give None, or a number that stands for it",
+                )
+            count += 1
+        answered += seen.error is None
+        await asyncio.sleep(0)
+    if not answered:
+        raise CheckSkip("no observation was seen")
+    return f"{count} numbers with a point, all finite, in {answered} observations"
+
+
+async def _reward(stage: ConformanceHarness) -> str:
+    rewards = []
+    early = None
+    for seen in await _all_seen(stage):
+        if seen.error is not None and "the reward is a " in seen.error.message:
+            raise CheckFailure(
+                f"{seen.call}: {describe_error(seen.error, stage)}.", "give a bool, an int, a float or None"
+            )
+        if seen.error is None and not isinstance(seen.reward, (bool, int, float, type(None))):
+            raise CheckFailure(f"{seen.call}: the reward is {seen.reward!r}.", "give a bool, an int, a float or None")
+        if seen.error is None and not seen.reset:
+            rewards.append(seen.reward)
+        if seen.error is None and seen.reset and seen.reward:
+            early = seen
+    if early is not None:
+        raise CheckWarning(
+            f"{early.call} gave the reward {early.reward!r}, which no action has earned; trainers leave it out.",
+            "return reward=None from reset, and give it to the step that earns it",
+        )
+    given = [float(reward) for reward in rewards if reward is not None]
+    if not rewards:
+        raise CheckSkip("no step was answered, so there was no reward to see")
+    if not given:
+        return f"{len(rewards)} steps, none with a reward"
+    return f"{len(rewards)} steps, rewards from {min(given):g} to {max(given):g}"
+
+
+async def _done(stage: ConformanceHarness) -> str:
+    for seen in await _all_seen(stage):
+        if seen.error is None and seen.reset and seen.done:
+            raise CheckFailure(
+                f"{seen.call} gave done=True.", "return an observation with done=False from reset: the episode begins"
+            )
+        if seen.error is None and seen.truncated and not seen.done:
+            raise CheckFailure(
+                f"{seen.call} gave truncated=True and done=False.", "set done too when an episode is cut short"
+            )
+    ended = begun = 0
+    actions = await stage.actions()
+    async with stage.session() as player:
+        for seed in (1, 2):
+            seen_all = await player.play(actions * 5, seed, stage.call_s / 4)
+            if seen_all[0].error is None and seen_all[0].done:
+                raise CheckFailure(
+                    "reset gave done=True after an episode that had ended.", "have reset forget that it is over"
+                )
+            ended += seen_all[-1].done
+            begun += seen_all[0].error is None
+    if not begun:
+        raise CheckSkip("no observation of a reset was seen")
+    return f"{ended} of 2 episodes ended; a reset is never done"
+
+
+async def _all_seen(stage: ConformanceHarness) -> list[CallOutcome]:
+    return [seen for episode in await stage.sample() for seen in episode]
+
+
+def _numbers(value: Any, place: str) -> Iterator[tuple[str, float]]:
+    if isinstance(value, float):
+        yield place, value
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            yield from _numbers(each, f"{place}.{name}")
+    elif isinstance(value, list):
+        for index, each in enumerate(value):
+            yield from _numbers(each, f"{place}[{index}]")
+
+
+PROBES = (
+    Check(
+        "runtime.schema",
+        "Is every observation what its schema says: types, bounds, no field too many or missing?",
+        _schema,
+        ("runtime.step",),
+    ),
+    Check(
+        "runtime.finite", "Are there no NaN and no infinity, in observations and rewards?", _finite, ("runtime.step",)
+    ),
+    Check("runtime.reward", "Is every reward a number, a bool or None?", _reward, ("runtime.step",)),
+    Check(
+        "runtime.done",
+        "Does an episode begin with done=False, also after one that ended; is one cut short also done?",
+        _done,
+        ("runtime.step",),
+    ),
+)

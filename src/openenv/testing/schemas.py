@@ -1,0 +1,498 @@
+"""JSON Schemas at work: make values that a schema allows, and find where a value violates it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import operator
+import re
+import string
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from random import Random
+from typing import Any
+
+# The parser of the standard library, which has no public name; tests look whether it still does what is used here.
+_parse = re._parser.parse  # type: ignore[attr-defined]
+
+_ALPHABET = string.ascii_letters + string.digits + " _-."
+_CATEGORIES = {
+    "CATEGORY_DIGIT": string.digits,
+    "CATEGORY_NOT_DIGIT": string.ascii_letters,
+    "CATEGORY_SPACE": " ",
+    "CATEGORY_NOT_SPACE": string.ascii_letters + string.digits,
+    "CATEGORY_WORD": string.ascii_letters + string.digits + "_",
+    "CATEGORY_NOT_WORD": " .-",
+}
+# How often what may be repeated without end is repeated.
+MORE_REPEATS = 4
+ATTEMPTS = 20
+
+
+def text_of(pattern: str, random: Random) -> str:
+    """A text in which a pattern is found.
+
+    Raises:
+        ValueError: The pattern is not valid, or has parts (such as looking ahead) for which no text can be made.
+    """
+    try:
+        tree, wanted = _read(pattern)
+    except (re.error, OverflowError) as error:
+        raise ValueError(f"it is no regular expression of Python: {error}") from None
+    for _ in range(ATTEMPTS):
+        text = _sequence(tree, random)
+        if wanted.search(text):
+            return text
+    raise ValueError("no text was found that it matches")
+
+
+def found_in(pattern: str, text: str) -> bool:
+    """Whether a text has what a pattern describes; also if it is none of Python's: others exist."""
+    try:
+        return _read(pattern)[1].search(text) is not None
+    except (re.error, OverflowError):
+        return True
+
+
+def _read(pattern: str) -> tuple[Any, re.Pattern[str]]:
+    with warnings.catch_warnings():  # of what it will mean one day
+        warnings.simplefilter("ignore", FutureWarning)
+        return _parse(pattern), re.compile(pattern)
+
+
+def _sequence(tree: Any, random: Random) -> str:
+    return "".join(_part(str(operation), argument, random) for operation, argument in tree)
+
+
+def _part(operation: str, argument: Any, random: Random) -> str:  # noqa: PLR0911 - one line a kind
+    match operation:
+        case "LITERAL":
+            return chr(argument)
+        case "ANY":
+            return random.choice(string.ascii_letters)
+        case "NOT_LITERAL":
+            return random.choice([letter for letter in _ALPHABET if ord(letter) != argument])
+        case "IN":
+            return random.choice(_choices(argument))
+        case "MAX_REPEAT" | "MIN_REPEAT" | "POSSESSIVE_REPEAT":
+            least, most, tree = argument
+            count = random.randint(least, min(int(most), least + MORE_REPEATS))
+            return "".join(_sequence(tree, random) for _ in range(count))
+        case "SUBPATTERN":
+            return _sequence(argument[3], random)
+        case "ATOMIC_GROUP":
+            return _sequence(argument, random)
+        case "BRANCH":
+            return _sequence(random.choice(argument[1]), random)
+        case "AT":
+            return ""
+    raise ValueError(f"no text can be made for its part {operation}")
+
+
+def _choices(parts: Any) -> str:
+    allowed = ""
+    for operation, argument in parts:
+        match str(operation):
+            case "LITERAL":
+                allowed += chr(argument)
+            case "RANGE":
+                low, high = argument
+                allowed += "".join(map(chr, range(low, min(high, low + 200) + 1)))
+            case "CATEGORY":
+                allowed += _CATEGORIES[str(argument)]
+    if parts and str(parts[0][0]) == "NEGATE":
+        return "".join(letter for letter in _ALPHABET if letter not in allowed) or "~"
+    if not allowed:
+        raise ValueError("one of its sets is empty")
+    return allowed
+
+
+Schema = Mapping[str, Any]
+MAX_DEPTH = 60
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "boolean": (bool,),
+    "null": (type(None),),
+    "array": (list,),
+    "object": (dict,),
+    "integer": (int,),
+    "number": (int, float),
+}
+
+_BOUNDS: dict[str, Callable[[float, float], bool]] = {
+    "minimum": operator.ge,
+    "maximum": operator.le,
+    "exclusiveMinimum": operator.gt,
+    "exclusiveMaximum": operator.lt,
+}
+
+
+def first_fault(value: Any, schema: Schema, place: str) -> str | None:
+    """The first thing that is wrong with a value, in words; None if it is as the schema says.
+
+    Args:
+        value: What was read from JSON.
+        schema: The schema, with its `$defs`.
+        place: What the value is called: `observation`.
+    """
+    try:
+        return next(_Faults(schema.get("$defs", {})).of(value, schema, place, 0), None)
+    except (AttributeError, LookupError, TypeError, ValueError):  # somebody wrote the schema by hand, and none
+        return None
+
+
+def undeclared(value: Any, schema: Schema) -> list[str]:
+    """Fields of an object that its schema does not name, whether or not it allows them."""
+    faults = _Faults(schema.get("$defs", {}))
+    properties = faults.resolved(schema).get("properties")
+    return (
+        [] if properties is None or not isinstance(value, dict) else [key for key in value if key not in properties]
+    )
+
+
+class _Faults:
+    def __init__(self, definitions: Schema):
+        self._definitions = definitions
+
+    def resolved(self, schema: Schema) -> Schema:
+        for _ in range(MAX_DEPTH):
+            if "$ref" not in schema:
+                break
+            schema = self._definitions.get(str(schema["$ref"]).rpartition("/")[2], {})
+        return schema
+
+    def of(self, value: Any, schema: Any, place: str, depth: int) -> Iterator[str]:
+        if schema is False:
+            yield f"{place} may not be there"
+        if not isinstance(schema, Mapping) or depth > MAX_DEPTH:
+            return
+        schema = self.resolved(schema)
+        for part in schema.get("allOf", ()):
+            yield from self.of(value, part, place, depth + 1)
+        variants = schema.get("anyOf") or schema.get("oneOf")
+        if variants:
+            yield from self._of_variants(value, variants, place, depth)
+        if "const" in schema and not _same(value, schema["const"]):
+            yield f"{place} is {_shown(value)}, and must be {_shown(schema['const'])}"
+        if "enum" in schema and not any(_same(value, each) for each in schema["enum"]):
+            yield f"{place} is {_shown(value)}, which is none of {_shown(schema['enum'])}"
+        kinds = schema.get("type")
+        if kinds is not None:
+            kinds = [kinds] if isinstance(kinds, str) else kinds
+            if not any(_is_of(value, kind) for kind in kinds):
+                yield f"{place} is {_shown(value)} ({_kind(value)}), and its schema says {' or '.join(kinds)}"
+                return
+        yield from self._of_contents(value, schema, place, depth)
+
+    def _of_variants(self, value: Any, variants: Any, place: str, depth: int) -> Iterator[str]:
+        faults = [next(self.of(value, each, place, depth + 1), None) for each in variants]
+        if None in faults:
+            return
+        # Of several that do not fit, the one whose type fits tells more.
+        kinds = [str(self.resolved(each).get("type")) for each in variants]
+        near = [
+            str(fault) for fault, kind in zip(faults, kinds, strict=True) if kind in _TYPES and _is_of(value, kind)
+        ]
+        yield (
+            near[0]
+            if near
+            else (f"{place} is {_shown(value)} ({_kind(value)}), and its schema says {' or '.join(kinds)}")
+        )
+
+    def _of_contents(self, value: Any, schema: Schema, place: str, depth: int) -> Iterator[str]:
+        if isinstance(value, str):
+            yield from _of_text(value, schema, place)
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            yield from _of_number(value, schema, place)
+        elif isinstance(value, list):
+            yield from self._of_list(value, schema, place, depth)
+        elif isinstance(value, dict):
+            yield from self._of_object(value, schema, place, depth)
+
+    def _of_list(self, value: list[Any], schema: Schema, place: str, depth: int) -> Iterator[str]:
+        if len(value) < schema.get("minItems", 0) or len(value) > schema.get("maxItems", math.inf):
+            yield f"{place} has {len(value)} items, and must have {_range(schema, 'minItems', 'maxItems')}"
+        if schema.get("uniqueItems") and any(each in value[:index] for index, each in enumerate(value)):
+            yield f"{place} has an item twice: {_shown(value)}"
+        fixed = schema.get("prefixItems", ())
+        for index, each in enumerate(value):
+            part = fixed[index] if index < len(fixed) else schema.get("items", True)
+            yield from self.of(each, part, f"{place}[{index}]", depth + 1)
+
+    def _of_object(self, value: dict[str, Any], schema: Schema, place: str, depth: int) -> Iterator[str]:
+        properties = schema.get("properties", {})
+        for name in schema.get("required", ()):
+            if name not in value:
+                yield f"{place}.{name} is not there, and its schema requires it"
+        patterns = schema.get("patternProperties", {})
+        more = schema.get("additionalProperties", True)
+        for name, each in value.items():
+            matching = [part for pattern, part in patterns.items() if found_in(pattern, name)]
+            if name in properties:
+                yield from self.of(each, properties[name], f"{place}.{name}", depth + 1)
+            elif matching:
+                yield from self.of(each, matching[0], f"{place}.{name}", depth + 1)
+            elif more is False:
+                yield f"{place}.{name} ({_shown(each)}) is not in the schema, which allows no other fields"
+            else:
+                yield from self.of(each, more, f"{place}.{name}", depth + 1)
+
+
+def _of_text(value: str, schema: Schema, place: str) -> Iterator[str]:
+    if len(value) < schema.get("minLength", 0) or len(value) > schema.get("maxLength", math.inf):
+        yield f"{place} has {len(value)} characters, and must have {_range(schema, 'minLength', 'maxLength')}"
+    pattern = schema.get("pattern")
+    if isinstance(pattern, str) and not found_in(pattern, value):
+        yield f"{place} is {_shown(value)}, which {pattern} does not match"
+
+
+def _of_number(value: float, schema: Schema, place: str) -> Iterator[str]:
+    if isinstance(value, float) and not math.isfinite(value):
+        return  # another question
+    for keyword, holds in _BOUNDS.items():
+        bound = schema.get(keyword)
+        if isinstance(bound, (int, float)) and not holds(value, bound):
+            yield f"{place} is {value!r}, and its schema says {keyword} {bound!r}"
+
+
+def _is_of(value: Any, kind: str) -> bool:
+    if kind not in _TYPES:
+        return True
+    if isinstance(value, bool):
+        return kind == "boolean"
+    # JSON has one kind of numbers: 1.0 is an integer.
+    return isinstance(value, _TYPES[kind]) or (kind == "integer" and isinstance(value, float) and value.is_integer())
+
+
+def _same(value: Any, other: Any) -> bool:
+    return bool(value == other) and isinstance(value, bool) == isinstance(other, bool)
+
+
+def _kind(value: Any) -> str:
+    return next((name for name in _TYPES if _is_of(value, name)), type(value).__name__)
+
+
+def _range(schema: Schema, least: str, most: str) -> str:
+    said = [f"{word} {schema[key]}" for word, key in (("at least", least), ("at most", most)) if key in schema]
+    return " and ".join(said)
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, default=repr)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+# What comes of a schema that somebody wrote by hand, and of odd values.
+_ODD = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+# From here on the shortest that a schema allows: one that contains itself must come to an end.
+DEEP = 4
+# Bounds that are not there, for numbers and lengths.
+SPREAD = 10
+MORE_ITEMS = 3
+_WORDS = ("hello", "go north", "1", "a", "yes", "look around", "42")
+_FORMATS = {
+    "date": "2024-02-29",
+    "date-time": "2024-02-29T12:00:00Z",
+    "time": "12:00:00Z",
+    "duration": "PT1H",
+    "email": "somebody@example.com",
+    "hostname": "example.com",
+    "ipv4": "192.0.2.1",
+    "ipv6": "2001:db8::1",
+    "uri": "http://example.com/",
+    "uuid": "12345678-1234-4234-8234-123456789abc",
+}
+
+
+class NoValue(ValueError):
+    """No value can be made; the message says of what part, and why."""
+
+
+class SchemaValues:
+    """Makes values of a schema. The same seed makes the same values.
+
+    Args:
+        schema: A JSON Schema as pydantic writes it.
+        seed: Of its random numbers.
+        skipped: Names of properties of the schema itself that are left out where they are not required.
+    """
+
+    def __init__(self, schema: Schema, seed: int = 0, skipped: frozenset[str] = frozenset()):
+        self._schema = schema
+        self._definitions = schema.get("$defs", {})
+        self._random = Random(seed)  # noqa: S311 - no secrets
+        self._skipped = skipped
+
+    def value(self) -> Any:
+        """One value.
+
+        Raises:
+            NoValue: There is none that this class knows how to make.
+        """
+        try:
+            found = self._value(self._schema, "", 0)
+            required = self._schema.get("required", ())
+            if isinstance(found, dict):
+                return {name: part for name, part in found.items() if name in required or name not in self._skipped}
+            return found
+        except NoValue:
+            raise
+        except _ODD as error:
+            raise NoValue(f"its schema cannot be read: {type(error).__name__}: {error}") from None
+
+    def _value(self, schema: Any, place: str, depth: int) -> Any:
+        if schema is True or schema == {}:
+            return self._random.choice(_WORDS)
+        if not isinstance(schema, Mapping):
+            raise NoValue(f"nothing is allowed at {place or 'the top'}")
+        schema = self._merged(schema, place, depth)
+        if "const" in schema:
+            return schema["const"]
+        for named in ("examples", "enum"):
+            if schema.get(named):
+                return self._random.choice(list(schema[named]))
+        variants = schema.get("anyOf") or schema.get("oneOf")
+        if variants:
+            return self._variant(variants, place, depth)
+        kind = schema.get("type")
+        if isinstance(kind, list):
+            kind = self._random.choice([each for each in kind if each != "null"] or kind)
+        if kind is None:
+            kind = _implied(schema)
+        make = getattr(self, f"_{kind}", None)
+        if make is None:
+            raise NoValue(f"{place or 'the action'} is of type {kind!r}, of which no value can be made")
+        return make(schema, place, depth)
+
+    def _merged(self, schema: Schema, place: str, depth: int) -> Schema:
+        """The schema with what it refers to, and with all of what it is made of."""
+        if depth > 50:
+            raise NoValue(f"{place or 'the action'} contains itself without end")
+        if "$ref" in schema:
+            name = str(schema["$ref"]).rpartition("/")[2]
+            if name not in self._definitions:
+                raise NoValue(f"{place or 'the action'} refers to {schema['$ref']}, which is not there")
+            rest = {key: value for key, value in schema.items() if key != "$ref"}
+            return self._merged({**self._definitions[name], **rest}, place, depth + 1)
+        if "allOf" in schema:
+            merged: dict[str, Any] = {key: value for key, value in schema.items() if key != "allOf"}
+            for part in schema["allOf"]:
+                merged = _joined(merged, self._merged(part, place, depth + 1))
+            return merged
+        return schema
+
+    def _variant(self, variants: list[Any], place: str, depth: int) -> Any:
+        some = [each for each in variants if each != {"type": "null"}]
+        if not some or (len(some) < len(variants) and (depth >= DEEP or self._random.random() < 0.2)):
+            return None
+        if depth >= DEEP:  # what contains nothing else, if there is such a thing
+            plain = [each for each in some if isinstance(each, Mapping) and "$ref" not in each]
+            some = plain or some
+        return self._value(self._random.choice(some), place, depth + 1)
+
+    def _null(self, schema: Schema, place: str, depth: int) -> None:
+        return None
+
+    def _boolean(self, schema: Schema, place: str, depth: int) -> bool:
+        return self._random.random() < 0.5
+
+    def _integer(self, schema: Schema, place: str, depth: int) -> int:
+        low, high = _bounds(schema)
+        least = math.ceil(low) + ("exclusiveMinimum" in schema and low == math.ceil(low))
+        most = math.floor(high) - ("exclusiveMaximum" in schema and high == math.floor(high))
+        step = int(schema.get("multipleOf", 1)) or 1
+        first = -(-least // step)
+        if first > most // step:
+            raise NoValue(f"no integer is allowed at {place or 'the top'}")
+        return self._random.randint(first, most // step) * step
+
+    def _number(self, schema: Schema, place: str, depth: int) -> float:
+        low, high = _bounds(schema)
+        if low > high:
+            raise NoValue(f"no number is allowed at {place or 'the top'}")
+        if "multipleOf" in schema:
+            step = float(schema["multipleOf"])
+            return step * self._random.randint(math.ceil(low / step), math.floor(high / step))
+        value = self._random.uniform(low, high)
+        return round(value, 3) if low <= round(value, 3) <= high else value
+
+    def _string(self, schema: Schema, place: str, depth: int) -> str:
+        least = int(schema.get("minLength", 0))
+        most = int(schema.get("maxLength", max(least, 40)))
+        if "pattern" in schema:
+            try:
+                return text_of(str(schema["pattern"]), self._random)
+            except ValueError as error:
+                raise NoValue(f"{place or 'the action'} has the pattern {schema['pattern']!r}: {error}") from None
+        kind = schema.get("format")
+        if kind in _FORMATS:
+            return _FORMATS[kind]
+        text = self._random.choice(_WORDS)
+        if kind in {"binary", "base64", "base64url"} or "contentEncoding" in schema:
+            text = base64.b64encode(text.encode()).decode()
+        return text[:most].ljust(least, "a")
+
+    def _array(self, schema: Schema, place: str, depth: int) -> list[Any]:
+        fixed = [self._value(part, f"{place}[{index}]", depth + 1) for index, part in enumerate(_prefix(schema))]
+        least = max(int(schema.get("minItems", 0)) - len(fixed), 0)
+        most = int(schema.get("maxItems", len(fixed) + least + MORE_ITEMS)) - len(fixed)
+        items = schema.get("items", True)
+        if items is False or most <= 0:
+            return fixed
+        count = least if depth >= DEEP else self._random.randint(least, max(least, min(most, least + MORE_ITEMS)))
+        if not schema.get("uniqueItems"):
+            return fixed + [self._value(items, f"{place}[]", depth + 1) for _ in range(count)]
+        different: list[Any] = []
+        for _ in range(20 * count):
+            value = self._value(items, f"{place}[]", depth + 1)
+            if value not in different and len(different) < count:
+                different.append(value)
+        return fixed + different
+
+    def _object(self, schema: Schema, place: str, depth: int) -> dict[str, Any]:
+        required = schema.get("required", ())
+        made: dict[str, Any] = {}
+        for name, part in schema.get("properties", {}).items():
+            if name in required or (depth < DEEP and self._random.random() < 0.5):
+                made[name] = self._value(part, f"{place}.{name}" if place else name, depth + 1)
+        more = schema.get("additionalProperties", False)
+        least = int(schema.get("minProperties", 0)) - len(made)
+        if isinstance(more, Mapping) and depth < DEEP:
+            least = max(least, self._random.randint(0, 1))
+        for number in range(least):
+            made[f"key{number}"] = self._value(more, f"{place}.key{number}", depth + 1)
+        return made
+
+
+def _bounds(schema: Schema) -> tuple[float, float]:
+    """The least and the largest number; where one is not given, one not far from the other."""
+    lows = [schema[key] for key in ("minimum", "exclusiveMinimum") if key in schema]
+    highs = [schema[key] for key in ("maximum", "exclusiveMaximum") if key in schema]
+    low = max(lows) if lows else None
+    high = min(highs) if highs else None
+    if low is None:
+        low = min(0, high - SPREAD) if high is not None else 0
+    if high is None:
+        high = low + SPREAD
+    return low, high
+
+
+def _implied(schema: Schema) -> str:
+    if "properties" in schema or "additionalProperties" in schema:
+        return "object"
+    return "array" if "items" in schema or "prefixItems" in schema else "string"
+
+
+def _prefix(schema: Schema) -> list[Any]:
+    return list(schema.get("prefixItems", ()))
+
+
+def _joined(one: Schema, other: Schema) -> dict[str, Any]:
+    joined = {**other, **one}
+    if "properties" in one and "properties" in other:
+        joined["properties"] = {**other["properties"], **one["properties"]}
+    if "required" in one and "required" in other:
+        joined["required"] = sorted({*one["required"], *other["required"]})
+    return joined

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import time
+
+import pytest
+
+from openenv.server.workers.pipe import MessageKind
+from openenv.server.workers.process import WorkerPhase, WorkerProcess
+from openenv.server.workers.table import BEAT, DRIFT, KEY, WorkerTable
+
+from .whereabouts import eventually, opened
+
+pytestmark = pytest.mark.real
+
+# Says that it is there, and reads nothing.
+IDLE = "import socket, sys, signal; socket.socket(fileno=int(sys.argv[1])).send(b'r{}'); signal.pause()"
+
+
+@pytest.fixture
+def table():
+    table = WorkerTable(1)
+    yield table
+    table.close()
+
+
+@pytest.fixture
+def child(table):
+    command = [sys.executable, "-c", IDLE]
+    child = WorkerProcess(lambda pipe, *_: [*command, str(pipe)], table, table.descriptor, table.row(0), 60.0, 1.0)
+    yield child
+    child.kill("is not needed any more")
+    if child.pipe.fileno() != -1:
+        child.bury()
+
+
+@pytest.fixture
+def connection():
+    here, there = socket.socketpair()
+    with here, there:
+        yield here.fileno()
+
+
+def ready(child):
+    message = eventually(child.pipe.receive)
+    assert message.kind is MessageKind.READY
+    child.became_ready(time.monotonic())
+
+
+def test_its_row_tells_its_key(table, child):
+    assert table.row(0).get(KEY) == child.key
+    assert table.has(child.key)
+
+
+def test_what_was_handed_over_is_a_load_until_it_is_said_to_be_none(table, child, connection):
+    assert child.load == 0
+    assert child.hand([connection, connection])
+    assert child.load == 2
+    table.row(0).set(DRIFT, -1)
+    assert child.load == 1
+
+
+def test_what_it_left_unread_can_be_given_to_others(child, connection):
+    files = opened(os.getpid())
+    ready(child)
+    while child.hand([connection]):
+        pass
+    handed = child.load
+    # Among these, what did not even fit into its pipe.
+    child.pipe.post(MessageKind.ROUTED, b"12345678GET", [os.dup(connection)])
+    child.kill("is the victim")
+    eventually(lambda: child.exit_code is not None)
+    messages = child.salvage()
+    assert [message.kind for message in messages] == [MessageKind.CONNECTIONS] * handed + [MessageKind.ROUTED]
+    assert messages[-1].payload == b"12345678GET"
+    for message in messages:
+        for descriptor in message.sockets:
+            assert os.fstat(descriptor).st_ino == os.fstat(connection).st_ino
+            os.close(descriptor)
+    assert not opened(os.getpid()) - files
+
+
+def test_signals_for_the_group_are_held_back(child):
+    ready(child)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        os.kill(child.pid, number)
+    os.kill(child.pid, signal.SIGUSR1)
+    eventually(lambda: child.exit_code is not None)
+    assert child.cause == f"was killed by signal {signal.SIGUSR1.value}"
+
+
+def test_it_has_its_time_to_become_ready(child):
+    now = time.monotonic()
+    assert child.overdue(now) is None
+    assert child.overdue(now + 61) == "was not ready in its time (worker_start_s)"
+
+
+def test_it_must_show_that_it_lives(table, child):
+    ready(child)
+    now = time.monotonic()
+    for tenth in range(30):
+        table.row(0).add(BEAT, 1)
+        assert child.overdue(now + tenth / 10) is None
+    verdicts = [child.overdue(now + 3 + tenth / 10) for tenth in range(12)]
+    assert verdicts[:10] == [None] * 10
+    assert verdicts[-1] == "was silent for more than 1 s (worker_silence_s)"
+
+
+def test_it_has_its_time_to_leave(child):
+    ready(child)
+    now = time.monotonic()
+    child.leave(MessageKind.DRAIN, 5.0, now + 7)
+    assert child.life is WorkerPhase.LEAVING
+    assert child.overdue(now + 6) is None
+    assert child.overdue(now + 8) == "did not end in its time (grace_s)"
+
+
+def test_one_that_is_still_starting_need_not_say_goodbye(child):
+    child.leave(MessageKind.DRAIN, 60.0, time.monotonic() + 60)
+    eventually(lambda: child.exit_code is not None)
+    assert child.exit_code == -signal.SIGKILL

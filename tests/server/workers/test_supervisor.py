@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+
+import pytest
+
+from openenv.errors import LaunchFailed
+from openenv.server.workers import Supervisor
+from openenv.server.workers.pipe import EXHAUSTED_S
+from openenv.server.workers.pool import WorkerPool
+from openenv.server.workers.process import WorkerPhase
+from openenv.settings import ServerSettings
+
+from .whereabouts import eventually, opened
+
+pytestmark = pytest.mark.real
+
+
+def run(command, **settings):
+    """A server whose workers are any program; returns what ends it."""
+    announced = []
+    listener = socket.create_server(("127.0.0.1", 0))
+    before = opened(os.getpid())
+    supervisor = Supervisor(listener, ServerSettings(workers=2, **settings), lambda *_: command, announced.append)
+    with pytest.raises(LaunchFailed) as caught:
+        supervisor.run()
+    assert announced == []
+    assert listener.fileno() == -1
+    assert not opened(os.getpid()) - before
+    return caught.value.message
+
+
+def test_a_program_that_is_not_there():
+    message = run(["/no/such/program"], worker_restarts=1)
+    assert "worker processes died more than 1 times within a minute (worker_restarts)" in message
+    assert "could not be started: No such file or directory" in message
+
+
+def test_a_program_that_ends_before_it_is_ready():
+    message = run([sys.executable, "-c", "raise SystemExit(7)"])
+    assert message == "a worker process ended with exit code 7 before it was ready: see what it printed"
+
+
+def test_a_program_that_is_killed_before_it_is_ready():
+    message = run([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], worker_restarts=1)
+    assert "worker processes died more than 1 times within a minute (worker_restarts)" in message
+    assert "was killed by signal 9, before it was ready" in message
+
+
+def test_a_program_that_crashes_before_it_is_ready():
+    message = run([sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"])
+    assert (
+        message
+        == f"a worker process was killed by signal {signal.SIGSEGV:d} before it was ready: see what it printed"
+    )
+
+
+def test_a_program_that_does_not_become_ready():
+    message = run([sys.executable, "-c", "import signal; signal.pause()"], worker_start_s=0.2)
+    assert message.startswith("a worker process was not ready in its time (worker_start_s)")
+
+
+def test_without_room_for_files_the_door_is_left_alone_for_a_while():
+    listener = socket.create_server(("127.0.0.1", 0))
+    supervisor = Supervisor(listener, ServerSettings(workers=1), lambda *_: ["none"], print)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.create_connection(listener.getsockname()):
+        supervisor._listen(True)
+        begun = time.monotonic()
+        supervisor._look_at = begun + 60
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+        try:
+            eventually(lambda: supervisor._turn() or not supervisor._listening)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert not supervisor._listening
+        assert supervisor._accept_at >= begun + EXHAUSTED_S
+    supervisor._fleet.close()
+    supervisor._door.close()
+    supervisor._selector.close()
+
+
+@pytest.fixture
+def fleet_and_started():
+    """Two workers that are ready, which do nothing, and all that are ever started."""
+    started = []
+    fleet = WorkerPool(
+        ServerSettings(workers=2), lambda *_: ["sleep", "600"], started.append, lambda child: child.salvage()
+    )
+    try:
+        fleet.start()
+        for child in started:
+            fleet.ready(child)
+        yield fleet, started
+    finally:
+        fleet.close()
+
+
+def test_who_is_to_be_replaced_already_is_replaced_once(fleet_and_started):
+    fleet, started = fleet_and_started
+    for _ in range(3):
+        fleet.replace_all()
+    for _ in range(6):
+        fleet.turn(time.monotonic())
+        for child in fleet.children:
+            if child.life is WorkerPhase.STARTING:
+                fleet.ready(child)
+        for child in fleet.children:
+            if child.life is WorkerPhase.LEAVING:
+                os.kill(child.pid, signal.SIGKILL)
+                os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        fleet.reap()
+    assert len(started) == 4
+    assert fleet.taking == started[2:]
+
+
+def test_nobody_is_replaced_by_a_server_that_ends(fleet_and_started):
+    fleet, started = fleet_and_started
+    fleet.leave(10.0)
+    fleet.replace_all()
+    fleet.turn(time.monotonic())
+    assert len(started) == 2
