@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from .._imports import lazy
 
 if TYPE_CHECKING:
+    from .._asyncio import on_thread
     from .base import ContainerProvider, Leftover, Provider, RuntimeProvider, SingleServerProvider, StartRate
     from .deployment import Deployment, Server
     from .docker import LocalDockerProvider
@@ -50,6 +51,7 @@ __all__ = [
     "from_docker_image",
     "from_env",
     "from_hub",
+    "on_thread",
 ]
 
 _HOMES = {
@@ -80,6 +82,7 @@ _HOMES = {
     "from_docker_image": "openenv.providers.launch",
     "from_env": "openenv.providers.launch",
     "from_hub": "openenv.providers.launch",
+    "on_thread": "openenv._asyncio",
 }
 
 __getattr__, __dir__ = lazy(__name__, _HOMES)

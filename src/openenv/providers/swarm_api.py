@@ -65,7 +65,7 @@ def slots_of(tasks: Iterable[Mapping[str, Any]]) -> dict[str, TaskSlot]:
     """
     histories: dict[str, list[Mapping[str, Any]]] = {}
     for task in sorted(tasks, key=lambda task: _moment(task.get("CreatedAt", ""))):
-        histories.setdefault(str(task.get("TaskSlot") or task.get("NodeID", "")), []).append(task)
+        histories.setdefault(str(task.get("Slot") or task.get("NodeID", "")), []).append(task)
     # The tasks of a slot that was taken away are on their way out, all of them.
     there = {key: history for key, history in histories.items() if any(not _leaving(task) for task in history)}
     return {key: _slot(key, there[key]) for key in sorted(there, key=lambda key: (len(key), key))}
