@@ -6,6 +6,7 @@ A setting is a field with its default, its environment variables and one line of
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, Self
@@ -342,6 +343,19 @@ class ClientSettings(_Settings):
 def proxy_for(scheme: str, host: str) -> str | None:
     """The proxy that the process's environment names for a host (`HTTPS_PROXY`, `NO_PROXY`, ...), if any."""
     return None if proxy_bypass(host) else getproxies().get(scheme)
+
+
+def is_loopback(host: str | None) -> bool:
+    """Whether a host name or address means this machine, so that no proxy and no other machine reaches it."""
+    host = (host or "").lower().rstrip(".")
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return address.is_loopback or (mapped is not None and mapped.is_loopback)
 
 
 def ray_address() -> str | None:

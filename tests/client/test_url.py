@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from openenv.client.endpoints import convert_to_ws_url, is_loopback, url_with_affinity, websocket_url
+from openenv.client.endpoints import convert_to_ws_url, url_with_affinity, websocket_url
 from openenv.errors import UsageError
+from openenv.settings import is_loopback
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from openenv.errors import Forbidden, UsageError
-from openenv.server.auth import Origins, is_loopback
+from openenv.server.auth import Origins
+from openenv.settings import is_loopback
 
 AFAR = "192.0.2.5"
 

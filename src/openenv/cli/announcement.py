@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from ..errors import UsageError
-from ..settings import ServerSettings
+from ..settings import ServerSettings, is_loopback
 from ..telemetry import logs
 
 KEY_BYTES = 24
@@ -28,7 +28,7 @@ def with_keys(settings: ServerSettings) -> tuple[ServerSettings, str | None]:
     Raises:
         UsageError: Keys or origins cannot be read; said here, before a process is started that could not either.
     """
-    from ..server.auth import NO_KEYS, Keyring, Origins, is_loopback
+    from ..server.auth import NO_KEYS, Keyring, Origins
 
     Keyring.parse(settings.api_keys)
     Origins(settings.allowed_origins, settings.allowed_hosts)
@@ -51,7 +51,7 @@ def key_words(settings: ServerSettings, made_key: str | None) -> str:
 
 def warning_of_keys(settings: ServerSettings) -> str | None:
     """What whoever starts a server that everybody can use is warned of."""
-    from ..server.auth import NO_KEYS, is_loopback
+    from ..server.auth import NO_KEYS
 
     if settings.api_keys != NO_KEYS or is_loopback(settings.host):
         return None

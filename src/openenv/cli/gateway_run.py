@@ -14,13 +14,13 @@ from typing import Any
 import click
 
 from .._asyncio import on_thread
-from ..client.endpoints import is_loopback
 from ..errors import LaunchFailed, OpenEnvError, UsageError
 from ..providers import Gateway, deploy
 from ..providers.catalog import catalog_entry
 from ..providers.deployment import Deployment
 from ..providers.gateway import Topology
 from ..providers.spec import LaunchSpec
+from ..settings import is_loopback
 from .gateway import read_backends
 from .options import variable
 

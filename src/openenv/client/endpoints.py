@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import threading
 import time
@@ -74,16 +73,6 @@ def url_with_affinity(url: str, worker: str | None, route: str | None = None) ->
     wanted = {"worker": worker, "route": route}
     query = "&".join(f"{name}={quote(value, safe='')}" for name, value in wanted.items() if value is not None)
     return f"{url}{'&' if urlsplit(url).query else '?'}{query}" if query else url
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host name or address means this machine."""
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 Headers = tuple[tuple[str, str], ...]

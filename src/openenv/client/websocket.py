@@ -36,9 +36,9 @@ from ..errors import (
     ProtocolViolation,
 )
 from ..protocol.codecs import SUBPROTOCOLS, codec_of
-from ..settings import proxy_for
+from ..settings import is_loopback, proxy_for
 from .connection import Receiver
-from .endpoints import ANY_SERVER, Affinity, Headers, is_loopback
+from .endpoints import ANY_SERVER, Affinity, Headers
 from .handshake_errors import handshake_error, redirect_target
 
 # An adapter, since picows makes a child of a plain logger for every connection and keeps it. Of a logger that nobody

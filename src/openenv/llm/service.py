@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import ipaddress
 import itertools
 import json
 from abc import abstractmethod
@@ -18,6 +17,7 @@ from pydantic import SecretStr
 from .._asyncio import BackgroundLoop, shared_loop
 from .._backoff import system_random
 from ..errors import MissingExtra, ModelFailed, ModelTimeout, ModelUnavailable, UsageError
+from ..settings import is_loopback
 from .client import LLMClient
 
 if TYPE_CHECKING:
@@ -110,11 +110,7 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        host = urlsplit(self.root).hostname or ""
-        try:
-            return host == "localhost" or ipaddress.ip_address(host).is_loopback
-        except ValueError:
-            return False
+        return is_loopback(urlsplit(self.root).hostname)
 
 
 @dataclass(frozen=True, slots=True)

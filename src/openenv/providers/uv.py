@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import shutil
 import sys
 from collections.abc import Mapping
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ..errors import ProviderFailed, UsageError
-from ..settings import environ_of_environments
+from ..settings import environ_of_environments, is_loopback
 from .base import StartRate
 from .local import ProcessProvider
 from .spec import Capabilities, LaunchSpec
@@ -92,7 +91,7 @@ class UVProvider(ProcessProvider):
     def host(self, host: str) -> None:
         self._host = host
         self._reached_at = _address(host)
-        self.public = not _is_loopback(host)
+        self.public = not is_loopback(host)
 
     @property
     def env_vars(self) -> dict[str, str] | None:
@@ -131,13 +130,6 @@ class UVProvider(ProcessProvider):
         for name in ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME"):
             inherited.pop(name, None)
         return inherited
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _address(host: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from ..errors import Forbidden, Hidden, InvalidArgument, TooManyFailures, Unauthorized, UsageError
-from ..settings import ServerSettings
+from ..settings import ServerSettings, is_loopback
 from ..telemetry.tracing import ConnectionTracer
 from ..types import ServerMode
 
@@ -332,21 +332,6 @@ class Origins:
         """
         if site in _ELSEWHERE and not self._any:
             raise Forbidden(f"a page elsewhere may not send this (Sec-Fetch-Site: {site.decode()})")
-
-
-def is_loopback(host: str | None) -> bool:
-    """Whether a name or an address means this machine, and is reached from no other."""
-    if host is None:
-        return False
-    host = host.lower().rstrip(".")
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        ip = ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    mapped = getattr(ip, "ipv4_mapped", None)
-    return ip.is_loopback or (mapped is not None and mapped.is_loopback)
 
 
 def _parse(text: str) -> _Origin:

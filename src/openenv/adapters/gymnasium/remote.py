@@ -18,7 +18,7 @@ from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
 from ...client import GenericEnvClient, SyncEnvClient
-from ...client.endpoints import SECRET, http_url, is_loopback
+from ...client.endpoints import SECRET, http_url
 from ...errors import (
     ConnectionFailed,
     Forbidden,
@@ -29,6 +29,7 @@ from ...errors import (
     Unauthorized,
     UsageError,
 )
+from ...settings import is_loopback
 from ...types import StepResult
 from .description import KEYWORD
 from .schema import MappedSpace, Role, space_of_fields

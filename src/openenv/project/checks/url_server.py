@@ -15,8 +15,9 @@ from urllib.parse import urlsplit, urlunsplit
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, WebSocketException
 
-from ...client.endpoints import headers_of, http_url, is_loopback, websocket_url
+from ...client.endpoints import headers_of, http_url, websocket_url
 from ...errors import MissingExtra
+from ...settings import is_loopback
 from ...testing.check import CheckFailure, CheckSkip
 
 if TYPE_CHECKING:

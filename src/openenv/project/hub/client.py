@@ -23,8 +23,7 @@ from ...errors import (
     UsageError,
 )
 from ...providers.redaction import redact
-from ...providers.sandbox.jobs import is_loopback
-from ...settings import ClientSettings
+from ...settings import ClientSettings, is_loopback
 from .request import SHORTEST
 
 NO_TOKEN = "there is no token for the Hub: `hf auth login`, or set HF_TOKEN"  # noqa: S105 - words

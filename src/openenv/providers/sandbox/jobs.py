@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -12,6 +11,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from ..._asyncio import on_thread, retrieve_exception
 from ...errors import LaunchFailed, MissingExtra, NotReady, OpenEnvError, ProviderBusy, ProviderFailed, UsageError
+from ...settings import is_loopback
 from ..base import StartRate
 from ..redaction import redact
 
@@ -204,14 +204,6 @@ def check_encrypted(what: str, address: SplitResult, insecure: bool) -> None:
     if address.scheme == "https" or (address.scheme == "http" and (insecure or is_loopback(address.hostname))):
         return
     raise UsageError(f"{what} is {address.geturl()!r}: it must be https (insecure=True allows http)")
-
-
-def is_loopback(host: str | None) -> bool:
-    """Whether a host is this machine."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host or "").is_loopback
-    except ValueError:
-        return False
 
 
 def _is_http_error(error: Exception) -> bool:

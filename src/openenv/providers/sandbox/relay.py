@@ -14,7 +14,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, ProtocolError, WebSocketException
 
 from ...errors import ConnectionFailed, ConnectTimeout, NotReady, OpenEnvError, Unauthorized, UsageError
-from .jobs import HubJob, is_loopback
+from ...settings import is_loopback
+from .jobs import HubJob
 
 if TYPE_CHECKING:
     import httpx
