@@ -73,7 +73,7 @@ def _about(app: Any) -> dict[str, Any]:
     return {
         "environment": app.state.openenv.env_name,
         "versions": versions,
-        "schema": app.state.openenv.protocol.contract.hash,
+        "schema": app.state.openenv.contract.hash,
     }
 
 

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ..settings import environ_of_environments
+from .parquet import convert
 from .storage import ARRAYS, PARQUET, PART, record_files, run_locked
 
 logger = logging.getLogger("openenv.recording")
@@ -33,7 +34,7 @@ class Compactor:
 
     def scan_folder(self, own: Path | None) -> None:
         """Looks for what others have left, other than a file that is being written here."""
-        with contextlib.suppress(OSError):  # whoever writes there will say so
+        with contextlib.suppress(OSError):  # the recorder logs that it cannot write there
             if any(needs_compaction(path) for path in record_files(self._folder) if path != own):
                 self._waiting.append(self._folder)
 
@@ -58,9 +59,23 @@ class Compactor:
             if process.poll() is None:
                 return True
             self._process = None
-            self._heed(process)
+            self._log_failure(process)
         if self._waiting:
-            self._start(self._waiting.popleft())
+            path = self._waiting.popleft()
+            # -P: what lies in the current folder is the user's, and no module of ours. A group of its own: Ctrl-C is
+            # meant for the server, which waits for this one.
+            command = [sys.executable, "-P", "-m", "openenv.recording.compactor", str(path)]
+            try:
+                self._process = subprocess.Popen(  # noqa: S603 - our own module
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    env=environ_of_environments(),
+                    process_group=0 if os.name == "posix" else None,
+                )
+            except OSError as error:
+                logger.warning("%s stays as it is: no process could be started for it: %s", path, error)
         return self._process is not None or bool(self._waiting)
 
     def finish(self, patience_s: float) -> None:
@@ -76,26 +91,10 @@ class Compactor:
         if self._process is not None:
             self._process.kill()  # a file of lines is left as it was
             self._process.wait()
-            self._heed(self._process)
+            self._log_failure(self._process)
             self._process = None
 
-    def _start(self, path: Path) -> None:
-        # -P: what lies in the current folder is the user's, and no module of ours. A group of its own: Ctrl-C is
-        # meant for the server, which waits for this one.
-        command = [sys.executable, "-P", "-m", "openenv.recording.compactor", str(path)]
-        try:
-            self._process = subprocess.Popen(  # noqa: S603 - our own module
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                env=environ_of_environments(),
-                process_group=0 if os.name == "posix" else None,
-            )
-        except OSError as error:
-            logger.warning("%s stays as it is: no process could be started for it: %s", path, error)
-
-    def _heed(self, process: subprocess.Popen[bytes]) -> None:
+    def _log_failure(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stderr is not None
         with process.stderr as stream:
             said = stream.read().decode("utf-8", "replace").strip()
@@ -106,7 +105,7 @@ class Compactor:
 
 
 SMALL_BYTES = 1024 * 1024
-"""Files below this size stay lines: many small Parquet files would help nobody."""
+"""Files below this size stay lines: many small Parquet files would help no reader."""
 # What is not whole by then never will be.
 _PART_S = 3600.0
 _TAIL = 64 * 1024
@@ -118,7 +117,7 @@ def can_convert() -> bool:
 
 
 def needs_compaction(path: Path) -> bool:
-    """Whether a file of lines may need something done, if nobody writes it. Looks at its end alone."""
+    """Whether a file of lines may need something done, if no process writes it. Looks at its end alone."""
     with contextlib.suppress(OSError), path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         if size == 0 or (size >= SMALL_BYTES and can_convert()) or path.with_suffix(PARQUET).exists():
@@ -151,7 +150,7 @@ def compact(folder: Path) -> None:
 
 
 def compact_file(path: Path) -> bool:
-    """The same for one file of lines. Returns whether it was its to tidy: nobody writes it.
+    """The same for one file of lines. Returns whether it was done: not if a process writes it.
 
     Raises:
         OSError: It cannot be read or written.
@@ -159,7 +158,7 @@ def compact_file(path: Path) -> bool:
     """
 
     def work(fd: int) -> None:
-        if path.with_suffix(PARQUET).exists():  # made, and then somebody was killed
+        if path.with_suffix(PARQUET).exists():  # made before its process was killed
             path.unlink()
             return
         _repair(fd)
@@ -167,8 +166,6 @@ def compact_file(path: Path) -> bool:
         if size == 0:
             path.unlink()
         elif size >= SMALL_BYTES and can_convert():
-            from .parquet import convert
-
             try:
                 convert(path)
             except ValueError as error:
@@ -193,15 +190,6 @@ def _repair(fd: int) -> None:
         os.ftruncate(fd, end)
 
 
-def _lower_priority() -> None:
-    """Has the processor only when nobody else wants it; with niceness alone, a server that wakes up may wait."""
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError):  # not everybody may say so
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    elif hasattr(os, "nice"):
-        os.nice(19)
-
-
 def main(arguments: list[str]) -> int:
     """Tidies up what is named; 0, or 1 with a line on stderr."""
     path = Path(arguments[0])
@@ -217,5 +205,10 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    _lower_priority()
+    # It has the processor only when no other process wants it; with niceness alone, a server that wakes up may wait.
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):  # it may be forbidden
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    elif hasattr(os, "nice"):
+        os.nice(19)
     sys.exit(main(sys.argv[1:]))

@@ -63,7 +63,9 @@ class SchemaNodes:
 
     def field(self, name: str) -> SchemaNodes:
         """What is said of a field of the value."""
-        return self._of(_field(node, name) for node in self._nodes)
+        return self._of(
+            node.get("properties", {}).get(name, node.get("additionalProperties")) for node in self._nodes
+        )
 
     def item(self, index: int) -> SchemaNodes:
         """What is said of an item of the value."""
@@ -157,10 +159,6 @@ def _equal(one: Any, other: Any) -> bool:
         return bool(one == other)
     except ValueError:  # arrays among their parts
         return False
-
-
-def _field(node: Mapping[str, Any], name: str) -> Any:
-    return node.get("properties", {}).get(name, node.get("additionalProperties"))
 
 
 def _item(node: Mapping[str, Any], index: int) -> Any:

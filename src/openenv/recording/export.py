@@ -13,11 +13,11 @@ import msgspec
 from ..errors import MissingArray, MissingExtra, UsageError
 from .parquet import convert
 from .reader import Episode
-from .storage import JSONL, PARQUET, PART, array_path
+from .storage import JSONL, PARQUET, PART, array_path, replace_file
 from .transition import referenced_arrays
 
 
-def export(episodes: Iterator[Episode], target: Path, heard: Callable[[int], None] = lambda count: None) -> int:
+def export(episodes: Iterator[Episode], target: Path, on_episode: Callable[[int], None] = lambda count: None) -> int:
     """Writes episodes as lines, or as Parquet, by the suffix of the file; large arrays go beside it, into `arrays`.
 
     The file is there when it is whole, and not before.
@@ -25,7 +25,7 @@ def export(episodes: Iterator[Episode], target: Path, heard: Callable[[int], Non
     Args:
         episodes: What to write.
         target: The new file.
-        heard: Gets the number of episodes written so far, after each one.
+        on_episode: Gets the number of episodes written so far, after each one.
 
     Returns:
         How many episodes were written.
@@ -44,8 +44,16 @@ def export(episodes: Iterator[Episode], target: Path, heard: Callable[[int], Non
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with lines.open("wb") as file:
-            count = _write(episodes, file, target.parent, heard)
-        _finish(lines, target)
+            count = _write(episodes, file, target.parent, on_episode)
+        made = lines
+        if target.suffix == PARQUET:
+            try:
+                made = convert(lines)
+            except ImportError:
+                raise MissingExtra("pyarrow", "recording") from None
+            except ValueError as error:
+                raise UsageError(f"{target} cannot be written: {error}; lines ({JSONL}) can hold it") from None
+        made.replace(target)
     except OSError as error:
         raise UsageError(f"{target} cannot be written: {error.strerror or error}") from None
     finally:
@@ -54,38 +62,23 @@ def export(episodes: Iterator[Episode], target: Path, heard: Callable[[int], Non
     return count
 
 
-def _write(episodes: Iterator[Episode], file: BinaryIO, folder: Path, heard: Callable[[int], None]) -> int:
+def _write(episodes: Iterator[Episode], file: BinaryIO, folder: Path, on_episode: Callable[[int], None]) -> int:
     count = 0
     for episode in episodes:
         for line, origin in episode.lines():
             for digest, suffix in referenced_arrays(line):
-                _copy(array_path(origin, digest, suffix), array_path(folder, digest, suffix))
+                there, here = (array_path(each, digest, suffix) for each in (origin, folder))
+                if here.exists():
+                    continue
+                here.parent.mkdir(parents=True, exist_ok=True)
+                try:
+                    with replace_file(here) as part:
+                        shutil.copyfile(there, part)
+                except FileNotFoundError:
+                    raise MissingArray(
+                        f"{there} is not there; copy the record together with its folder `arrays`"
+                    ) from None
             file.write(msgspec.json.encode(line) + b"\n")
         count += 1
-        heard(count)
+        on_episode(count)
     return count
-
-
-def _finish(lines: Path, target: Path) -> None:
-    if target.suffix == JSONL:
-        lines.replace(target)
-        return
-    try:
-        made = convert(lines)
-    except ImportError:
-        raise MissingExtra("pyarrow", "recording") from None
-    except ValueError as error:
-        raise UsageError(f"{target} cannot be written: {error}; lines ({JSONL}) can hold it") from None
-    made.replace(target)
-
-
-def _copy(source: Path, target: Path) -> None:
-    if target.exists():
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(target.name + PART)
-    try:
-        shutil.copyfile(source, part)
-    except FileNotFoundError:
-        raise MissingArray(f"{source} is not there; copy the record together with its folder `arrays`") from None
-    part.replace(target)

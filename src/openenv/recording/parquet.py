@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterator
 from functools import cache
@@ -12,7 +11,7 @@ from typing import Annotated, Any, BinaryIO
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from .storage import PARQUET, PART
+from .storage import PARQUET, replace_file
 
 # Rows and bytes of a row group: what has to fit into memory.
 GROUP_ROWS = 20_000
@@ -121,19 +120,12 @@ def convert(source: Path) -> Path:
     import pyarrow.parquet as pq
 
     target = source.with_suffix(PARQUET)
-    part = target.with_name(target.name + PART)
-    try:
-        with source.open("rb") as lines, part.open("wb") as file:
-            with pq.ParquetWriter(file, schema(), compression="zstd") as writer:
-                for group in _groups(lines):
-                    writer.write_table(columns_of(group))
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            part.unlink()
-        raise
+    with replace_file(target) as part, source.open("rb") as lines, part.open("wb") as file:
+        with pq.ParquetWriter(file, schema(), compression="zstd") as writer:
+            for group in _groups(lines):
+                writer.write_table(columns_of(group))
+        file.flush()
+        os.fsync(file.fileno())
     sync_folder(target.parent)
     return target
 

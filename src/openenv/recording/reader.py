@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterator, Mapping
+from itertools import chain, groupby
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ..errors import UnreadableRecord
 from .sources import Damage, JsonlSource, ParquetSource, ReadFault
 from .storage import ARRAYS, JSONL, PARQUET
 from .transition import Transition, TransitionHead
 
-
-class TransitionSource(Protocol):
-    """A file of transitions.
-
-    Attributes:
-        path: The file.
-    """
-
-    path: Path
-
-    def read(self, places: Sequence[int], arrays: bool) -> Iterator[Transition]:
-        """The transitions at some places."""
-        ...
+TransitionSource = JsonlSource | ParquetSource
+"""A file of transitions."""
 
 
 class Episode:
@@ -100,7 +90,7 @@ class Episode:
 
     @property
     def outcome(self) -> str:
-        """How it ended: terminated, truncated, done (nobody said which), failed (its last call did), or open."""
+        """How it ended: terminated, truncated, done (one of both), failed (its last call did), or open."""
         if self.done:
             if self.truncated and not self.terminated:
                 return "truncated"
@@ -207,8 +197,14 @@ class Recording:
             UnreadableRecord: The path is one file, and nothing of it can be read.
         """
         self.damage = Damage()
-        for run in self._runs():
-            yield from self._episodes(run)
+        # The files of each recorder, in the order in which it wrote them.
+        runs = (
+            [[self.path]] if self.path.is_file() else (list(run) for _, run in groupby(_files(self.path), _recorder))
+        )
+        for run in runs:
+            for episode in self._episodes(run):
+                if self._environment is None or episode.environment == self._environment:
+                    yield episode
 
     def _episodes(self, run: list[Path]) -> Iterator[Episode]:
         """The episodes in the files of one recorder."""
@@ -223,22 +219,20 @@ class Recording:
                     before, episode = episode, Episode(head)
                     going[episode.session_id] = episode
                     if before is not None:
-                        yield from self._chosen(before)
+                        yield before
                 going.move_to_end(episode.session_id)
                 episode.add(head, source, place)
                 if len(going) > MOST_OPEN:
-                    yield from self._chosen(going.popitem(last=False)[1])
-        for episode in going.values():
-            yield from self._chosen(episode)
+                    yield going.popitem(last=False)[1]
+        yield from going.values()
 
-    def _chosen(self, episode: Episode) -> Iterator[Episode]:
-        if self._environment is None or episode.environment == self._environment:
-            yield episode
-
-    def _source(self, path: Path) -> JsonlSource | ParquetSource | None:
+    def _source(self, path: Path) -> TransitionSource | None:
         """A file, opened; None if it cannot be."""
         try:
-            return _opened(path)
+            if path.suffix != PARQUET:
+                with contextlib.suppress(FileNotFoundError):  # rotated since its folder was listed
+                    return JsonlSource(path)
+            return ParquetSource(path.with_suffix(PARQUET))
         except FileNotFoundError:
             fault = ReadFault(path, "", "it was removed meanwhile")
         except UnreadableRecord as error:
@@ -248,40 +242,13 @@ class Recording:
         self.damage.add(fault)
         return None
 
-    def _runs(self) -> Iterator[list[Path]]:
-        """Files of one recorder each, in the order in which it wrote them."""
-        if self.path.is_file():
-            yield [self.path]
-            return
-        run: list[Path] = []
-        for path in _files(self.path):
-            if run and _recorder(run[-1]) != _recorder(path):
-                yield run
-                run = []
-            run.append(path)
-        if run:
-            yield run
-
-
-def _opened(path: Path) -> JsonlSource | ParquetSource:
-    if path.suffix == PARQUET:
-        return ParquetSource(path)
-    try:
-        return JsonlSource(path)
-    except FileNotFoundError:  # rotated since its folder was listed
-        return ParquetSource(path.with_suffix(PARQUET))
-
 
 def _files(folder: Path) -> Iterator[Path]:
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if name != ARRAYS)
         # A file that is there in both forms was rotated, and the first form not yet removed.
-        found = {Path(place, name).with_suffix(""): Path(place, name) for name in sorted(names) if _is_ours(name)}
-        yield from found.values()
-
-
-def _is_ours(name: str) -> bool:
-    return name.endswith((JSONL, PARQUET))
+        paths = (Path(place, name) for name in sorted(names) if name.endswith((JSONL, PARQUET)))
+        yield from {path.with_suffix(""): path for path in paths}.values()
 
 
 def _recorder(path: Path) -> Path:

@@ -60,7 +60,7 @@ class Recorder:
     Args:
         folder: Is made if it is not there.
         limits: How much; None: all of it.
-        meter: Counts what is written; None: nobody does.
+        meter: Counts what is written; None: it is not counted.
 
     Raises:
         InvalidArgument: Nothing can be written in the folder.
@@ -91,7 +91,7 @@ class Recorder:
         self._stem, self._number = new_stem(), 0
         self._journal: Journal | None = None
         self._store = BlobStore(self.folder)
-        self._room = DiskQuota(self.folder, self.limits.folder_bytes)
+        self._quota = DiskQuota(self.folder, self.limits.folder_bytes)
         self._compactor = Compactor(self.folder)
         self._thread: threading.Thread | None = None
         self._ending = threading.Event()
@@ -195,7 +195,7 @@ class Recorder:
         for blob in blobs:
             line = line.replace(blob.token, self._store.put(blob).encode())
             self._done += blob.size
-        self._room.add(self._store.written - before)
+        self._quota.add(self._store.written - before)
         return line
 
     def _add(self, lines: list[bytes]) -> None:
@@ -208,23 +208,21 @@ class Recorder:
         try:
             journal.append(lines)
         finally:
-            self._count(journal.lines - count, journal.size - size)
+            added, grown = journal.lines - count, journal.size - size
+            self.written += added
+            self._done += grown
+            self._quota.add(grown)
+            if self._meter is not None:
+                self._meter.add(Count.RECORDS, added)
+                self._meter.add(Count.RECORD_BYTES, grown)
         if journal.size >= self.limits.file_bytes:
             self._end_file()
 
     def _check_quota(self) -> None:
-        if self._room.is_full():
+        if self._quota.is_full():
             raise OSError(
-                f"it holds {self._room.bound} bytes, the most it may (record_max_mb, OPENENV_RECORD_MAX_MB)"
+                f"it holds {self._quota.bound} bytes, the most it may (record_max_mb, OPENENV_RECORD_MAX_MB)"
             )
-
-    def _count(self, lines: int, size: int) -> None:
-        self.written += lines
-        self._done += size
-        self._room.add(size)
-        if self._meter is not None:
-            self._meter.add(Count.RECORDS, lines)
-            self._meter.add(Count.RECORD_BYTES, size)
 
     def _end_file(self) -> None:
         journal, self._journal = self._journal, None

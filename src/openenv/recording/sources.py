@@ -6,7 +6,7 @@ import os
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -77,7 +77,7 @@ _values = msgspec.json.Decoder(TransitionValues).decode
 
 
 class JsonlSource:
-    """A file of JSON lines. It stays open while somebody has its episodes, so it may be rotated away meanwhile.
+    """A file of JSON lines. It stays open while one of its episodes is in use, so it may be rotated away meanwhile.
 
     Args:
         path: The file.
@@ -203,8 +203,11 @@ class ParquetSource:
         try:
             for batch in self._file.iter_batches(BATCH_ROWS, columns=list(HEAD_COLUMNS)):
                 for row in batch.to_pylist():
-                    head = self._head(row, place, damage)
-                    if head is not None:
+                    try:
+                        head = _head_of_row(row)
+                    except (msgspec.DecodeError, RecursionError) as error:
+                        damage.add(ReadFault(self.path, f"row {place + 1}", f"it is no transition: {error}"))
+                    else:
                         yield place, head
                     place += 1
         except self._damages as error:
@@ -213,7 +216,8 @@ class ParquetSource:
     def read(self, places: Sequence[int], arrays: bool) -> Iterator[Transition]:
         """The transitions at some places of `heads`, in their order. Raises as `transition_of`."""
         folder = str(self.path.parent) if arrays else None
-        for group, rows in self._by_group(places):
+        for group, found in groupby(places, lambda place: bisect_right(self._starts, place) - 1):
+            rows = [place - self._starts[group] for place in found]
             for first in range(0, len(rows), BATCH_ROWS):
                 for row in self._group(group).take(rows[first : first + BATCH_ROWS]).to_pylist():
                     try:
@@ -221,27 +225,6 @@ class ParquetSource:
                     except (msgspec.DecodeError, RecursionError, UnreadableRecord) as error:
                         kind = type(error) if isinstance(error, UnreadableRecord) else UnreadableRecord
                         raise kind(f"{self.path}, step {row['step']} of {row['episode_id']}: {error}") from None
-
-    def _head(self, row: dict[str, Any], place: int, damage: Damage) -> TransitionHead | None:
-        try:
-            head = _head_of_row(row)
-        except (msgspec.DecodeError, RecursionError) as error:
-            damage.add(ReadFault(self.path, f"row {place + 1}", f"it is no transition: {error}"))
-            return None
-        return head
-
-    def _by_group(self, places: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
-        rows: list[int] = []
-        last = -1
-        for place in places:
-            group = bisect_right(self._starts, place) - 1
-            if group != last and rows:
-                yield last, rows
-                rows = []
-            last = group
-            rows.append(place - self._starts[group])
-        if rows:
-            yield last, rows
 
     def _group(self, number: int) -> Any:
         if number not in self._groups:

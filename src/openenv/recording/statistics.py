@@ -170,10 +170,10 @@ def episode_picture(episode: Episode, kind: str) -> bytes:
     if not steps:
         raise UsageError(f"episode {episode.episode_id} has no rewards to draw")
     with canvas(2, 1) as (figure, (above, below)):
-        drawn = above.vlines if len(steps) <= 200 else None
-        if drawn is not None:
-            drawn(steps, 0, rewards, color=COLOURS[0], linewidth=1)
-        above.plot(steps, rewards, "." if drawn else "-", color=COLOURS[0], markersize=4, linewidth=1)
+        few = len(steps) <= 200
+        if few:
+            above.vlines(steps, 0, rewards, color=COLOURS[0], linewidth=1)
+        above.plot(steps, rewards, "." if few else "-", color=COLOURS[0], markersize=4, linewidth=1)
         above.set_ylabel("reward")
         seed = "" if episode.seed is None else f", seed {episode.seed}"
         above.set_title(f"{episode.environment}, episode {episode.episode_id}{seed}: {episode.outcome}")

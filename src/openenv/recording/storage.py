@@ -9,7 +9,7 @@ import os
 import re
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from time import gmtime, strftime, time
 from typing import NamedTuple
@@ -41,6 +41,24 @@ def record_files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob(f"*{JSONL}") if _OURS.fullmatch(path.name))
 
 
+@contextlib.contextmanager
+def replace_file(path: Path, mark: str = "") -> Iterator[Path]:
+    """Gives the name under which to write a file: it gets its own name when it is whole, and goes if that fails.
+
+    Args:
+        path: The file.
+        mark: Tells writers of the same file apart.
+    """
+    part = path.with_name(f"{path.name}{mark}{PART}")
+    try:
+        yield part
+        part.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise
+
+
 def array_path(folder: Path, digest: str, suffix: str) -> Path:
     """Where a large array (`.npy`) or large bytes (`.bin`) lie.
 
@@ -54,7 +72,7 @@ def array_path(folder: Path, digest: str, suffix: str) -> Path:
 
 LARGE_BYTES = 4096
 """Arrays and bytes of this size and more are not written into their line."""
-# Hashes that are known to be stored, so that nobody asks the file system again.
+# Hashes that are known to be stored, so that the file system is not asked again.
 _KNOWN = 65_536
 _NPY = b"\x93NUMPY\x01\x00"
 
@@ -100,34 +118,23 @@ class BlobStore:
             OSError: It cannot be written.
         """
         digest = hashlib.sha256()
-        for part in blob.parts:
-            digest.update(part)
+        for each in blob.parts:
+            digest.update(each)
         name = digest.hexdigest()
         if name in self._known:
             self._known.move_to_end(name)
             return name
         path = array_path(self._folder, name, blob.suffix)
         if not path.exists():
-            self._write(path, blob.parts)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # Of this process alone: two that write the same content replace one whole file by another.
+            with replace_file(path, f".{os.getpid()}") as part, part.open("wb") as file:
+                file.writelines(blob.parts)
+            self.written += blob.size
         self._known[name] = None
         if len(self._known) > _KNOWN:
             self._known.popitem(last=False)
         return name
-
-    def _write(self, path: Path, parts: tuple[bytes, ...]) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Of this process alone: two that write the same content replace one whole file by another.
-        part = path.with_name(f"{path.name}.{os.getpid()}{PART}")
-        try:
-            with part.open("wb") as file:
-                for each in parts:
-                    file.write(each)
-            part.replace(path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                part.unlink()
-            raise
-        self.written += sum(map(len, parts))
 
 
 def npy_of(dtype: str, shape: tuple[int, ...], data: bytes) -> tuple[bytes, bytes]:
@@ -162,7 +169,7 @@ CHUNK_LINES = 512
 class Journal:
     """Appends whole lines. What the kernel has taken survives the death of this process, however it dies.
 
-    It holds a lock on the file, which goes with the process: nobody else touches the file while it lives.
+    It holds a lock on the file, which goes with the process: no other process touches the file while it lives.
 
     Args:
         path: A new file.
@@ -179,7 +186,7 @@ class Journal:
         self.path = path
         self.size = 0
         self.lines = 0
-        # Locked before it has its name: whoever tidies up would take an empty file that nobody holds for a dead one.
+        # Locked before it has its name: a compactor removes empty files that have no lock.
         made = path.with_name(path.name + PART) if os.name == "posix" else path
         self._fd = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
         _lock(self._fd)
@@ -227,14 +234,14 @@ class Journal:
 
 
 def run_locked(path: Path, work: Callable[[int], None]) -> bool:
-    """Does something with a file of lines that nobody writes, and keeps others away meanwhile.
+    """Works on a file of lines that no process writes, and locks it meanwhile.
 
     Args:
         path: The file.
         work: Gets its file descriptor, to read and write.
 
     Returns:
-        Whether it was done: not if somebody writes the file, or has done the same meanwhile.
+        Whether it was done: not if another process writes the file, or has done the same meanwhile.
 
     Raises:
         OSError: The file cannot be opened.
@@ -253,7 +260,7 @@ def run_locked(path: Path, work: Callable[[int], None]) -> bool:
 
 
 def _lock(fd: int) -> bool:
-    """Keeps others away from a file. False: somebody else does, or there are no locks here."""
+    """Locks a file. False: another process has locked it, or there are no locks here."""
     try:
         import fcntl
 

@@ -35,11 +35,11 @@ from ..telemetry.logs import warn_once
 from .storage import LARGE_BYTES, Blob, npy_of
 
 _MARKS = frozenset({"$bytes", "$array", "$object"})
-# No text of a client's can be taken for one of these: nobody can guess them.
+# A client cannot guess these, so no text of its own is taken for one.
 _SECRET = secrets.token_hex(24)
 _numbers = count()
 _UNKNOWN: Any = object()
-# What was found out of classes, once for each: this is on the path of every step.
+# The fields of a class that may hold what is not plain, found once: this is on the path of every step.
 _loose: dict[type[Any], tuple[str, ...] | None] = {}
 
 
@@ -66,7 +66,10 @@ class RecordCodec(JsonCodec):
         cls = type(value)
         loose = _loose.get(cls, _UNKNOWN)
         if loose is _UNKNOWN:
-            loose = _loose[cls] = _loose_fields(cls)
+            loose = None  # its instances are not simply their dict
+            if issubclass(cls, BaseModel) and is_plain_model(cls):
+                loose = tuple(name for name, field in cls.model_fields.items() if not is_tight(field.annotation))
+            _loose[cls] = loose
         try:
             if loose is None:
                 return self._write(value, False)
@@ -80,7 +83,7 @@ class RecordCodec(JsonCodec):
             raise ValueError(f"cannot be written as JSON: {error}") from error
 
     def body(self, fields: Mapping[str, Any], plain: bool = False) -> Body:
-        """What came of a call, without what a record does not hold. The dict is changed: nobody needs it again."""
+        """What came of a call, without what a record does not hold. The dict is changed: it is not needed again."""
         assert type(fields) is dict
         del fields["ok"]
         fields.pop("metadata", None)
@@ -119,13 +122,6 @@ class RecordCodec(JsonCodec):
         token = f"{_SECRET}{next(_numbers):016x}"
         self.blobs.append(Blob(token.encode(), suffix, parts))
         return token
-
-
-def _loose_fields(cls: type[Any]) -> tuple[str, ...] | None:
-    """The fields of a class that may hold what is not plain; None: instances are not simply their dict."""
-    if not issubclass(cls, BaseModel) or not is_plain_model(cls):
-        return None
-    return tuple(name for name, field in cls.model_fields.items() if not is_tight(field.annotation))
 
 
 def _escaped(fields: dict[str, Any]) -> dict[str, Any]:
@@ -194,11 +190,11 @@ stored beside what was asked."""
 class Tap:
     """Makes the lines of one session: of one call at a time, `reset` or `do`, then `ended`, `returned` or `gave_up`.
 
-    What is told of a call is written down at once, since environments may change what they were given or have
+    The arguments of a call are written down at once, since environments may change what they were given or have
     returned; what was `returned` is when `settle` is called, and before the next call at the latest.
 
     Args:
-        track: Where lines go.
+        sink: Where lines go.
         tail: Of the subject.
         session_id: The session's name.
 
@@ -215,20 +211,20 @@ class Tap:
         "_head",
         "_resets",
         "_returned",
+        "_sink",
         "_source",
-        "_track",
         "asked",
         "session_id",
         "step",
         "tail",
     )
 
-    def __init__(self, track: LineSink, tail: bytes, session_id: str):
+    def __init__(self, sink: LineSink, tail: bytes, session_id: str):
         self.session_id = session_id
         self.step = 0
         self.tail = tail
         self.asked: RunningCall | None = None
-        self._track = track
+        self._sink = sink
         self._codec = RecordCodec()
         self._resets = 0
         self._returned: tuple[RunningCall, Any, float] | None = None
@@ -257,12 +253,12 @@ class Tap:
         self._episode = None if given is None else str(given)
         seed = arguments.get("seed")
         others = {name: value for name, value in arguments.items() if name not in _APART}
-        told = b"null"
+        seed_json = b"null"
         if type(seed) is int and seed in _INT64:
-            told = b"%d" % seed
+            seed_json = b"%d" % seed
         elif seed is not None:
             others["seed"] = seed
-        start = b'%b0,"seed":%b,"arguments":%b,' % (self._make_head(), told, self._written(others))
+        start = b'%b0,"seed":%b,"arguments":%b,' % (self._make_head(), seed_json, self._written(others))
         self.asked = (start, _monotonic(), self._codec.take_blobs())
 
     def do(self, action: Any, arguments: Mapping[str, Any] | None = None) -> None:
@@ -283,7 +279,7 @@ class Tap:
             self._write(asked, result, error, _monotonic())
 
     def returned(self, result: Any) -> None:
-        """The same with an observation that nobody changes before the next call: it is written down later."""
+        """The same with an observation that does not change before the next call: it is written down later."""
         asked, self.asked = self.asked, None
         if asked is not None:
             self._returned = (asked, result, _monotonic())
@@ -324,14 +320,14 @@ class Tap:
             check_outcome(payload)
             self._add(asked, _monotonic(), self._codec.body(reply).fields, b"null")
         except ProtocolViolation as violation:
-            self._add(asked, _monotonic(), _NO_OUTCOME, self._told(violation))
+            self._add(asked, _monotonic(), _NO_OUTCOME, self._error_json(violation))
         except (TypeError, ValueError) as fault:  # a server may say anything
             unreadable = ProtocolViolation(f"the reply cannot be recorded: {fault}")
-            self._add(asked, _monotonic(), _NO_OUTCOME, self._told(unreadable))
+            self._add(asked, _monotonic(), _NO_OUTCOME, self._error_json(unreadable))
 
     def failed(self, asked: RunningCall, error: BaseException) -> None:
         """A client has an error in place of the reply."""
-        self._add(asked, _monotonic(), _NO_OUTCOME, self._told(error))
+        self._add(asked, _monotonic(), _NO_OUTCOME, self._error_json(error))
 
     def went_on_from(self, source: Source) -> None:
         """The session has taken on the state of another one, or its own of before."""
@@ -354,7 +350,7 @@ class Tap:
         if error is None:
             self._add(asked, ended, outcome, b"null")
         else:
-            self._add(asked, ended, _NO_OUTCOME, self._told(error))
+            self._add(asked, ended, _NO_OUTCOME, self._error_json(error))
 
     def _add(self, asked: RunningCall, ended: float, outcome: bytes, error: bytes) -> None:
         self.asked = None
@@ -362,7 +358,7 @@ class Tap:
         line = b'%b%b,"time":%b,"duration_s":%.6f,"error":%b%b%b' % (
             start,
             outcome,
-            _text(self._track.epoch + began),
+            _text(self._sink.epoch + began),
             ended - began,
             error,
             self._source,
@@ -371,9 +367,9 @@ class Tap:
         if self._source:
             self._source = b""
         if blobs or self._codec.blobs:
-            self._track.append(line, [*(blobs or ()), *self._codec.take_blobs()])
+            self._sink.append(line, [*(blobs or ()), *self._codec.take_blobs()])
         else:
-            self._track.append(line)
+            self._sink.append(line)
 
     def _make_head(self) -> bytes:
         names = (self._written(self.episode_id), self._written(self.session_id))
@@ -381,23 +377,20 @@ class Tap:
         return self._head
 
     def _written(self, value: Any) -> bytes:
-        """What cannot be written is told in words: the call is done, whatever can be told of it."""
+        """The repr stands for a value that cannot be written: the call is done all the same."""
         try:
             return self._codec.encode(value)
         except Exception as error:  # noqa: BLE001 - the edge to foreign code, whose values may raise anything
             name, fault = type(value).__qualname__, type(error).__qualname__
             warn_once(logger, "a %s cannot be recorded: records have its repr in its place: %s", name, fault)
-            return to_json(_clean(_in_words(value)))
+            try:
+                text = repr(value)
+            except Exception:  # noqa: BLE001 - as above
+                text = f"<{type(value).__name__}>"
+            return to_json(_clean(text))
 
-    def _told(self, error: BaseException) -> bytes:
+    def _error_json(self, error: BaseException) -> bytes:
         return to_json(_clean(f"{type(error).__name__}: {error}"))
-
-
-def _in_words(value: Any) -> str:
-    try:
-        return repr(value)
-    except Exception:  # noqa: BLE001 - as above
-        return f"<{type(value).__name__}>"
 
 
 def _clean(text: str) -> str:

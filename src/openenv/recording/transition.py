@@ -83,7 +83,14 @@ def _read_file(key: str, facts: dict[str, Any], folder: Path) -> Any:
         ) from None
     if hashlib.sha256(content).hexdigest() != digest:
         raise MissingArray(f"{file} is not what it was: its content has another hash than its name")
-    return content if key == "$bytes" else _array(file, content, facts)
+    if key == "$bytes":
+        return content
+    if find_spec("numpy") is None:
+        raise MissingExtra("numpy", None)
+    try:
+        return read_array(facts["dtype"], facts["shape"], elements_of(content))
+    except (ValueError, KeyError) as error:
+        raise UnreadableRecord(f"{file} is no array of {facts.get('dtype')} {facts.get('shape')}: {error}") from None
 
 
 def _digest(key: str, facts: dict[str, Any]) -> str:
@@ -91,15 +98,6 @@ def _digest(key: str, facts: dict[str, Any]) -> str:
     if not (isinstance(digest, str) and len(digest) == _HASH_DIGITS and digest.isalnum()):
         raise UnreadableRecord(f"{key} names {digest!r:.100}, which is no SHA-256")
     return digest
-
-
-def _array(file: Path, content: bytes, facts: dict[str, Any]) -> Any:
-    if find_spec("numpy") is None:
-        raise MissingExtra("numpy", None)
-    try:
-        return read_array(facts["dtype"], facts["shape"], elements_of(content))
-    except (ValueError, KeyError) as error:
-        raise UnreadableRecord(f"{file} is no array of {facts.get('dtype')} {facts.get('shape')}: {error}") from None
 
 
 HEAD_COLUMNS = (
@@ -171,7 +169,7 @@ class Transition(msgspec.Struct, frozen=True):
         observation: All fields but reward and done; None where it failed. NaN and infinity are the texts `NaN`,
             `Infinity` and `-Infinity`.
         reward: None: there was none.
-        terminated, truncated: How the episode ended; None where nobody said so.
+        terminated, truncated: How the episode ended; None where the server did not say so.
         done: It is over.
         time: Unix seconds at which it was asked for.
         duration_s: Seconds that it took.
