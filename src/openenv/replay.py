@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from .client import GenericEnvClient
+from .client.endpoints import http_url, websocket_url
 from .client.mcp_client import ask_session
 from .errors import (
     ConnectionLost,
@@ -143,7 +144,7 @@ class ReplayResult:
         }
 
 
-# Of a million episodes that all differ, nobody reads the last.
+# A report of more would not be read.
 MOST_KEPT = 1000
 _COMPARED = (ReplayOutcome.SAME, ReplayOutcome.DIFFERENT)
 _WRONG = (ReplayOutcome.DIFFERENT, ReplayOutcome.MISMATCHED, ReplayOutcome.FAILED)
@@ -158,11 +159,11 @@ _WORDS = {
 
 
 class ReplaySummary:
-    """Counts verdicts, and keeps those that say more than `same`.
+    """Counts results, and keeps those that say more than `same`.
 
     Attributes:
         steps: Steps that were compared.
-        kept: The first verdicts with a difference or a note.
+        kept: The first results with a difference or a note.
     """
 
     def __init__(self) -> None:
@@ -170,12 +171,12 @@ class ReplaySummary:
         self.kept: list[ReplayResult] = []
         self._counts: Counter[ReplayOutcome] = Counter()
 
-    def add(self, verdict: ReplayResult) -> None:
+    def add(self, result: ReplayResult) -> None:
         """One more."""
-        self._counts[verdict.outcome] += 1
-        self.steps += verdict.steps
-        if (verdict.note or verdict.divergence) and len(self.kept) < MOST_KEPT:
-            self.kept.append(verdict)
+        self._counts[result.outcome] += 1
+        self.steps += result.steps
+        if (result.note or result.divergence) and len(self.kept) < MOST_KEPT:
+            self.kept.append(result)
 
     @property
     def episodes(self) -> int:
@@ -203,12 +204,12 @@ class ReplaySummary:
             "episodes": self.episodes,
             "steps": self.steps,
             "outcomes": {str(outcome): self._counts[outcome] for outcome in ReplayOutcome},
-            "noted": [verdict.facts() for verdict in self.kept],
+            "noted": [result.facts() for result in self.kept],
         }
 
 
 ASK_S = 10.0
-# A server of others may serve whoever it likes beside us.
+# The server may have other clients, which take slots too.
 WAIT_S = 30.0
 
 
@@ -219,13 +220,13 @@ class ReplayTarget:
         name: What messages call it.
         schemas: Of its types, as `GET /schema` has them.
         contract: Of the same.
-        sessions: How many it has room for; None: nobody knows.
+        sessions: How many it has room for; None: unknown.
         options: Of its clients: `app`, or `base_url` and what goes with it.
 
     Attributes:
         name: What messages call it.
         hash: Of its contract.
-        sessions: How many it has room for; None: nobody knows.
+        sessions: How many it has room for; None: unknown.
     """
 
     def __init__(
@@ -287,7 +288,7 @@ def app_target(target: str, app: Any) -> ReplayTarget:
     """An app in this process: no server, no socket.
 
     Raises:
-        UsageError: `create_app` did not make it, so nobody can play in it.
+        UsageError: `create_app` did not make it, so it has no sessions.
     """
     server = getattr(getattr(app, "state", None), "openenv", None)
     if server is None:
@@ -315,9 +316,7 @@ def server_target(url: str, api_key: str | None) -> ReplayTarget:
 
 
 def schemas_at(url: str, api_key: str | None) -> dict[str, Any]:
-    """What `GET /schema` of a server answers. Raises as `server_venue`."""
-    from .client.endpoints import http_url, websocket_url
-
+    """What `GET /schema` of a server answers. Raises as `server_target`."""
     try:
         import httpx
     except ModuleNotFoundError:
@@ -385,56 +384,51 @@ class ReplayPlayer:
 
     Args:
         episode: The record.
-        venue: Where to play.
+        target: Where to play.
         rules: How to compare.
     """
 
-    def __init__(self, episode: Episode, venue: ReplayTarget, rules: ReplayRules):
+    def __init__(self, episode: Episode, target: ReplayTarget, rules: ReplayRules):
         self._episode = episode
-        self._venue = venue
+        self._target = target
         self._rules = rules
         self._note = ""
         self._outcome: ReplayOutcome | None = None
 
-    async def verdict(self, heard: Callable[[ReplayedTransition], None] | None = None) -> ReplayResult:
+    async def verdict(self, on_transition: Callable[[ReplayedTransition], None] | None = None) -> ReplayResult:
         """Plays until something differs, or to the end.
 
         Args:
-            heard: Gets each transition; with it, the episode is played to its end in any case.
+            on_transition: Gets each transition; with it, the episode is played to its end in any case.
         """
-        steps = 0
+        episode, steps = self._episode, 0
         first: Divergence | None = None
         try:
-            async with aclosing(self._pairs()) as pairs:
-                async for pair in pairs:
-                    first = first or pair.divergence
+            async with aclosing(self._transitions()) as transitions:
+                async for each in transitions:
+                    first = first or each.divergence
                     if first is None:
-                        steps = pair.recorded.step
-                    elif heard is None:
+                        steps = each.recorded.step
+                    elif on_transition is None:
                         break
-                    if heard is not None:
-                        heard(pair)
+                    if on_transition is not None:
+                        on_transition(each)
         except SchemaMismatch as error:
             self._end(ReplayOutcome.MISMATCHED, error.message)
         except UnreadableRecord as error:
             self._end(ReplayOutcome.FAILED, error.message)
-        return self._told(steps, first)
-
-    def _told(self, steps: int, first: Divergence | None) -> ReplayResult:
-        episode = self._episode
-        outcome = ReplayOutcome.DIFFERENT if first is not None else self._outcome or ReplayOutcome.SAME
         return ReplayResult(
             episode.episode_id,
             episode.session_id,
             episode.environment,
             episode.seed,
-            outcome,
+            ReplayOutcome.DIFFERENT if first is not None else self._outcome or ReplayOutcome.SAME,
             steps,
             first,
             self._note,
         )
 
-    async def _pairs(self) -> AsyncGenerator[ReplayedTransition]:
+    async def _transitions(self) -> AsyncGenerator[ReplayedTransition]:
         """Each transition, as far as the episode can be played.
 
         Raises:
@@ -443,82 +437,65 @@ class ReplayPlayer:
         """
         episode = self._episode
         if not episode.whole:
-            self._end(ReplayOutcome.INCOMPLETE, _why_incomplete(episode))
+            why = f"its record begins at step {episode.first_step}: an earlier file has the rest, or had it"
+            if (source := episode.source) is not None:
+                why = f"it goes on from step {source.get('step')} of session {source.get('session_id')}: a fork"
+            self._end(ReplayOutcome.INCOMPLETE, why)
             return
-        self._venue.check(episode.schema, episode.environment, episode.versions)
-        client = self._venue.client(self._rules.timeout_s)
+        self._target.check(episode.schema, episode.environment, episode.versions)
+        client = self._target.client(self._rules.timeout_s)
         try:
-            async with aclosing(self._played(client)) as pairs:
-                async for pair in pairs:
-                    yield pair
+            for number, recorded in enumerate(episode.transitions()):
+                if self._stops_before(recorded, number):
+                    return
+                result, error = await self._call(client, recorded)
+                if error is not None and type(error).__name__ not in _OWN:
+                    why = f"step {number} could not be played: {type(error).__name__}: {error.message}"
+                    self._end(ReplayOutcome.FAILED, why)
+                    return
+                seedable = result is None or (result.metadata or {}).get("seedable")
+                if recorded.step == 0 and seedable is False and not self._rules.unseeded:
+                    why = "its environment takes no seed, so it need not be the same"
+                    self._end(ReplayOutcome.UNSEEDED, why)
+                    return
+                yield ReplayedTransition(recorded, result, error, self._divergence(recorded, result, error))
         finally:
             await client.close()
 
-    async def _played(self, client: GenericEnvClient) -> AsyncGenerator[ReplayedTransition]:
-        for number, recorded in enumerate(self._episode.transitions()):
-            if number == 0 and self._unseeded(recorded):
-                return
-            if recorded.step != number:
-                self._end(None, f"compared up to step {number - 1}: the record lacks step {number}")
-                return
-            if recorded.error_class and recorded.error_class not in _OWN:
-                self._end(None, f"compared up to step {number - 1}: then {recorded.error_class} was recorded")
-                return
-            if recorded.step_arguments and not _is_direct(recorded):
-                self._end(None, f"compared up to step {number - 1}: the next had arguments beside its action (HTTP)")
-                return
-            result, error = await self._called(client, recorded)
-            if error is not None and type(error).__name__ not in _OWN:
-                self._end(
-                    ReplayOutcome.FAILED,
-                    f"step {number} could not be played: {type(error).__name__}: {error.message}",
-                )
-                return
-            if result is not None and recorded.step == 0 and self._takes_no_seed(result):
-                return
-            yield ReplayedTransition(recorded, result, error, self._divergence(recorded, result, error))
+    def _stops_before(self, recorded: Transition, number: int) -> bool:
+        """Whether the record cannot be compared from this transition on, for which there is a note then."""
+        seeded = recorded.seed is not None or (recorded.arguments or {}).get("seed") is not None
+        if number == 0 and not seeded and not self._rules.unseeded:
+            self._end(ReplayOutcome.UNSEEDED, "it was reset without a seed, so it need not be the same")
+        elif recorded.step != number:
+            self._end(None, f"compared up to step {number - 1}: the record lacks step {number}")
+        elif recorded.error_class and recorded.error_class not in _OWN:
+            self._end(None, f"compared up to step {number - 1}: then {recorded.error_class} was recorded")
+        elif recorded.step_arguments and not _is_direct(recorded):
+            self._end(None, f"compared up to step {number - 1}: the next had arguments beside its action (HTTP)")
+        return bool(self._note)
 
-    async def _called(
+    async def _call(
         self, client: GenericEnvClient, recorded: Transition
     ) -> tuple[StepResult[dict[str, Any]] | None, OpenEnvError | None]:
+        """Does what was recorded: a step, a tool call that is no step, or the reset."""
         try:
             if _is_direct(recorded):
-                return await self._called_directly(client, recorded), None
+                name, arguments = recorded.action["tool_name"], recorded.action["arguments"]
+                params = {"name": name, "arguments": arguments}
+                found = await ask_session(client, McpMethod.TOOLS_CALL, params, self._rules.timeout_s)
+                return StepResult(observation=observation_of(name, found)), None
             if recorded.step:
                 return await client.step(recorded.action), None
-            return await client.reset(**self._arguments(recorded)), None
+            arguments = dict(recorded.arguments or {})
+            if recorded.seed is not None:
+                arguments["seed"] = recorded.seed
+            # One that its client gave, and no name that the recorder made.
+            if not self._episode.episode_id.startswith(f"{self._episode.session_id}-"):
+                arguments.setdefault("episode_id", self._episode.episode_id)
+            return await client.reset(**arguments), None
         except OpenEnvError as error:
             return None, error
-
-    async def _called_directly(self, client: GenericEnvClient, recorded: Transition) -> StepResult[dict[str, Any]]:
-        """Calls a tool that was called, and is no step."""
-        name, arguments = recorded.action["tool_name"], recorded.action["arguments"]
-        call = ask_session(
-            client, McpMethod.TOOLS_CALL, {"name": name, "arguments": arguments}, self._rules.timeout_s
-        )
-        return StepResult(observation=observation_of(name, await call))
-
-    def _arguments(self, reset: Transition) -> dict[str, Any]:
-        arguments = dict(reset.arguments or {})
-        if reset.seed is not None:
-            arguments["seed"] = reset.seed
-        # One that its client gave, and no name that the recorder made.
-        if not self._episode.episode_id.startswith(f"{self._episode.session_id}-"):
-            arguments.setdefault("episode_id", self._episode.episode_id)
-        return arguments
-
-    def _unseeded(self, reset: Transition) -> bool:
-        seeded = reset.seed is not None or (reset.arguments or {}).get("seed") is not None
-        if seeded or self._rules.unseeded:
-            return False
-        self._end(ReplayOutcome.UNSEEDED, "it was reset without a seed, so it need not be the same")
-        return True
-
-    def _takes_no_seed(self, reset: StepResult[dict[str, Any]]) -> bool:
-        if self._rules.unseeded or (reset.metadata or {}).get("seedable") is not False:
-            return False
-        self._end(ReplayOutcome.UNSEEDED, "its environment takes no seed, so it need not be the same")
-        return True
 
     def _divergence(
         self, recorded: Transition, played: StepResult[dict[str, Any]] | None, error: OpenEnvError | None
@@ -530,13 +507,13 @@ class ReplayPlayer:
             return _divergence_in(recorded.step, "error", recorded.error, said)
         if played is None:
             return None
-        schema = self._venue.observation(recorded.step)
+        schema = self._target.observation(recorded.step)
         found = first_difference(recorded.observation, played.observation, schema, self._same)
         if found is not None:
             return Divergence(recorded.step, "observation", found)
         for part in ("reward", "done", "terminated", "truncated"):
             one, other = getattr(recorded, part), getattr(played, part)
-            # Not every server tells how an episode has ended.
+            # Not every server says how an episode has ended.
             unsaid = one is None and part in {"terminated", "truncated"}
             if not unsaid and not self._same(one, other):
                 return _divergence_in(recorded.step, part, one, other)
@@ -559,20 +536,12 @@ def _divergence_in(step: int, part: str, one: Any, other: Any) -> Divergence:
     return Divergence(step, part, ValueDifference((), one, other))
 
 
-def _why_incomplete(episode: Episode) -> str:
-    """Why it cannot be played from its beginning."""
-    if episode.source is not None:
-        source = episode.source
-        return f"it goes on from step {source.get('step')} of session {source.get('session_id')}: a fork"
-    return f"its record begins at step {episode.first_step}: an earlier file has the rest, or had it"
-
-
 async def replay(
     episodes: Iterator[Episode],
-    venue_of: Callable[[Episode], ReplayTarget],
+    target_of: Callable[[Episode], ReplayTarget],
     rules: ReplayRules,
     sessions: int,
-    heard: Callable[[ReplayResult], None],
+    on_result: Callable[[ReplayResult], None],
 ) -> None:
     """Plays episodes, so many at a time, each in a session of its own.
 
@@ -580,13 +549,13 @@ async def replay(
 
     Args:
         episodes: Read as they are played, and no further ahead.
-        venue_of: Where an episode is played.
+        target_of: Where an episode is played.
         rules: How it is compared.
         sessions: How many are played at a time.
-        heard: Gets each verdict when it is there.
+        on_result: Gets each result when it is there.
 
     Raises:
-        OpenEnvError: Of the records or of the place: what an episode does is in its verdict.
+        OpenEnvError: Of the records or of the place: what an episode does is in its result.
     """
     reading = asyncio.Lock()
 
@@ -596,11 +565,11 @@ async def replay(
                 episode = await asyncio.to_thread(next, episodes, None)
             if episode is None:
                 return
-            heard(await ReplayPlayer(episode, venue_of(episode), rules).verdict())
+            on_result(await ReplayPlayer(episode, target_of(episode), rules).verdict())
 
     try:
         with warnings.catch_warnings():
-            # The verdict says so of each episode.
+            # The result says so of each episode.
             warnings.simplefilter("ignore", SeedIgnored)
             async with asyncio.TaskGroup() as tasks:
                 for _ in range(sessions):

@@ -28,7 +28,7 @@ class Evaluation:
         cases: What to play.
         options: How.
         about: What to say of it in the report; `began` and `seconds` are filled in.
-        heard: Called after each episode.
+        on_episode: Called after each episode.
 
     Attributes:
         planned: How many episodes there are to be.
@@ -41,13 +41,13 @@ class Evaluation:
         cases: Sequence[Case],
         options: EvalOptions,
         about: RunInfo,
-        heard: Callable[[EpisodeResult], None] = lambda episode: None,
+        on_episode: Callable[[EpisodeResult], None] = lambda episode: None,
     ):
         if len({case.key for case in cases}) < len(cases):
             raise InvalidArgument("two cases are the same: every seed, and every repeat of a task, is played once")
         self.planned = len(cases)
         self._policy = policy
-        self._runner = Runner(connect, policy, cases, options, heard)
+        self._runner = Runner(connect, policy, cases, options, on_episode)
         self._order = {case.key: number for number, case in enumerate(cases)}
         self._about = about
         self._began = time.monotonic()
@@ -116,7 +116,12 @@ async def evaluate(
     Raises:
         OpenEnvError: Nothing can be played, and it is not the policy's fault, nor the environment's.
     """
-    who = _policy_of(policy)
+    if isinstance(policy, str):
+        who: Policy = load_policy(policy)
+    elif hasattr(policy, "begin") and hasattr(policy, "attempts"):
+        who = policy
+    else:
+        who = UserPolicy(getattr(policy, "__name__", type(policy).__name__), policy)
     connect = partial(GenericEnvClient, base_url, env=env, app=app, **client)
     played = [case if isinstance(case, Case) else Case(case) for case in cases]
     if not played:
@@ -141,15 +146,6 @@ async def evaluate(
             who.close()
 
 
-def _policy_of(policy: Any) -> Policy:
-    if isinstance(policy, str):
-        return load_policy(policy)
-    if hasattr(policy, "begin") and hasattr(policy, "attempts"):
-        found: Policy = policy
-        return found
-    return UserPolicy(getattr(policy, "__name__", type(policy).__name__), policy)
-
-
 EPISODES = 100
 RANDOM = "random"
 
@@ -164,7 +160,7 @@ class EvalRequest:
         episodes: How many; None: as many as there are seeds or tasks, and 100 where neither says.
         seeds: As `parse_seeds` takes them; None: derived from `seed`.
         seed: From which seeds are derived.
-        split: Whose tasks are played, in place of seeds.
+        split: Its tasks are played, in place of seeds.
         repeats: How often each task is.
         timeout_s: Seconds for each call of the environment.
         success_at: The least return that is a success; None: what the environment says.
@@ -197,7 +193,7 @@ class EvalRequest:
         if not 0 <= self.seed <= MOST_SEED:
             raise InvalidArgument(f"--seed must be from 0 to {MOST_SEED}")
         if self.split is None:
-            self._seeded()
+            self._cases_of_seeds()
         if self.record is not None:
             check_folder(self.record)
 
@@ -211,24 +207,27 @@ class EvalRequest:
         return None if self.policy == RANDOM else load_policy(self.policy)
 
     def prepare(
-        self, served: EvalServer, policy: Policy | None, heard: Callable[[EpisodeResult], None] = lambda episode: None
+        self,
+        server: EvalServer,
+        policy: Policy | None,
+        on_episode: Callable[[EpisodeResult], None] = lambda episode: None,
     ) -> Evaluation:
         """The evaluation, with a server that runs.
 
         Args:
-            served: The server.
+            server: The server.
             policy: What `chosen_policy` gave.
-            heard: Called after each episode.
+            on_episode: Called after each episode.
 
         Raises:
             OpenEnvError: The server cannot be reached, or has no such split.
         """
         given: dict[str, Any] = {} if self.record is None else {"record": self.record}
-        given |= {"api_key": served.api_key, "message_timeout_s": self.timeout_s, "wait_s": WAIT_S}
-        connect = partial(GenericEnvClient, served.url, **given)
+        given |= {"api_key": server.api_key, "message_timeout_s": self.timeout_s, "wait_s": WAIT_S}
+        connect = partial(GenericEnvClient, server.url, **given)
         about = RunInfo(
             target=self.target,
-            environment=served.environment(),
+            environment=server.environment(),
             policy=self.policy,
             split=self.split,
             concurrency=self.options.concurrency,
@@ -239,15 +238,15 @@ class EvalRequest:
             began=0.0,
             record=self.record,
         )
-        chosen = policy or RandomPolicy(served.action_schema(), served.tools())
-        return Evaluation(connect, chosen, self._cases(served), self.options, about, heard)
-
-    def _cases(self, served: EvalServer) -> list[Case]:
+        chosen = policy or RandomPolicy(server.action_schema(), server.tools())
         if self.split is None:
-            return self._seeded()
-        return cases_of_tasks(served.num_tasks(self.split), self.split, self.seed, self.episodes, self.repeats)
+            cases = self._cases_of_seeds()
+        else:
+            count = server.num_tasks(self.split)
+            cases = cases_of_tasks(count, self.split, self.seed, self.episodes, self.repeats)
+        return Evaluation(connect, chosen, cases, self.options, about, on_episode)
 
-    def _seeded(self) -> list[Case]:
+    def _cases_of_seeds(self) -> list[Case]:
         if self.seeds is None:
             return cases_of_seeds(derived_seeds(self.seed, self.episodes or EPISODES), None)
         return cases_of_seeds(parse_seeds(self.seeds), self.episodes)

@@ -85,7 +85,10 @@ class InspectAIHarness(EvalHarness):
             UsageError: No model is named.
             ProviderFailed: The evaluation did not succeed.
         """
-        inspect_ai = _inspect_ai()
+        try:
+            inspect_ai = importlib.import_module("inspect_ai")
+        except ImportError:
+            raise MissingExtra("inspect-ai", None) from None
         options = dict(eval_parameters)
         task = options.pop("task", None) or dataset
         if not options.get("model"):
@@ -97,19 +100,9 @@ class InspectAIHarness(EvalHarness):
             raise ProviderFailed(f"Inspect AI ran nothing for {task!r}: check the name of the task")
         (log, *_) = logs
         if log.status != "success":
-            raise ProviderFailed(f"the evaluation of {task!r} ended with status {log.status}: {_reason(log)}")
+            reason = getattr(getattr(log, "error", None), "message", None) or "see its log"
+            raise ProviderFailed(f"the evaluation of {task!r} ended with status {log.status}: {reason}")
         return _scores(log)
-
-
-def _inspect_ai() -> Any:
-    try:
-        return importlib.import_module("inspect_ai")
-    except ImportError:
-        raise MissingExtra("inspect-ai", None) from None
-
-
-def _reason(log: Any) -> str:
-    return str(getattr(getattr(log, "error", None), "message", "") or "see its log")
 
 
 def _scores(log: Any) -> dict[str, Any]:

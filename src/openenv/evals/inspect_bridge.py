@@ -7,24 +7,22 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Self
 
-from inspect_ai.model import ChatMessageUser, execute_tools
-from inspect_ai.solver import Generate, TaskState
-from inspect_ai.tool import ToolDef, ToolError, ToolParams
-
 from ..client import GenericEnvClient
 from ..errors import InvalidAction, MissingExtra, UsageError
 from ..mcp.types import Tool
 from ..types import StepResult
 from .cases import Case, cases_of_seeds, cases_of_tasks, derived_seeds, parse_seeds
+from .runner import end_of
 from .server import EvalServer
 from .wording import Wording, inlined
 
 try:
     from inspect_ai import Task, task
     from inspect_ai.dataset import MemoryDataset, Sample
-    from inspect_ai.model import ChatMessageSystem
+    from inspect_ai.model import ChatMessageSystem, ChatMessageUser, execute_tools
     from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
     from inspect_ai.solver import Generate, Solver, TaskState, solver
+    from inspect_ai.tool import ToolDef, ToolError, ToolParams
 except ModuleNotFoundError as missing:
     raise MissingExtra("inspect-ai", "inspect") from missing
 
@@ -58,19 +56,25 @@ def environment_task(
         episodes: How many samples; None: all tasks or seeds, and 10 where neither is given.
         seed: What seeds, and the choice among tasks, are derived from.
         max_turns: After so many answers of the model an episode is over.
-        instructions: What the model is told first; None: how it is to answer.
+        instructions: The first message to the model; None: how it is to answer.
         client: Further arguments of `GenericEnvClient`: `api_key`, `message_timeout_s`, `record`.
 
     Raises:
         ConnectionFailed: The server cannot be reached.
         UsageError: It has no such split, or does not say what actions are.
     """
-    served = EvalServer(base_url, client.get("api_key"))
-    name = served.environment() or "environment"
+    server = EvalServer(base_url, client.get("api_key"))
+    name = server.environment() or "environment"
+    samples = [
+        Sample(
+            input=f"{name}, {case}",
+            id=f"seed-{case.seed}" if case.index is None else f"{case.split}-{case.index}",
+            metadata=case.arguments(),
+        )
+        for case in _cases(server, split, seeds, episodes, seed)
+    ]
     return Task(
-        dataset=MemoryDataset(
-            [_sample(case, name) for case in _cases(served, split, seeds, episodes, seed)], name=name
-        ),
+        dataset=MemoryDataset(samples, name=name),
         solver=play_environment(base_url, max_turns=max_turns, instructions=instructions, **client),
         scorer=episode_return(),
         name=f"openenv_{name}",
@@ -83,29 +87,30 @@ def play_environment(base_url: str, *, max_turns: int = 50, instructions: str | 
     """A solver that has the model play one episode in a session of its own.
 
     The first observation takes the place of the sample's input. Where actions are tool calls, each of the model's is
-    one step, and an answer without one ends the episode. Elsewhere each answer is one action: one that is none is
-    told to the model, and costs it a turn. A failure of the environment or of the road to it is an error of the
-    sample, and no score; have Inspect repeat such samples by `retry_on_error`.
+    one step, and an answer without one ends the episode. Elsewhere each answer is one action: the
+    model reads what is wrong with one that is none, which costs it a turn. A failure of the environment or of the
+    connection is an error of the sample, and no score; have Inspect repeat such samples by `retry_on_error`.
 
     The sample's metadata `seed`, `split` and `index` are given to the reset.
 
     Args:
         base_url: Address of the server.
         max_turns: After so many answers of the model the episode is over.
-        instructions: What the model is told first; None: how it is to answer.
+        instructions: The first message to the model; None: how it is to answer.
         client: Further arguments of `GenericEnvClient`.
     """
-    served = EvalServer(base_url, client.get("api_key"))
-    tools = served.tools()
-    wording = Wording(served.action_schema()) if tools is None else None
-    told = instructions if instructions is not None or wording is None else wording.instructions
+    server = EvalServer(base_url, client.get("api_key"))
+    tools = server.tools()
+    wording = Wording(server.action_schema()) if tools is None else None
+    if instructions is None and wording is not None:
+        instructions = wording.instructions
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         wanted: dict[str, Any] = {name: state.metadata[name] for name in _RESET if name in state.metadata}
-        async with InspectEpisode(base_url, wanted, partial(state.store.set, _STORED), client) as game:
-            if told:
-                state.messages.insert(0, ChatMessageSystem(content=told))
-            turns = Turns(game, state, generate, max_turns)
+        async with InspectEpisode(base_url, wanted, partial(state.store.set, _STORED), client) as episode:
+            if instructions:
+                state.messages.insert(0, ChatMessageSystem(content=instructions))
+            turns = Turns(episode, state, generate, max_turns)
             await (turns.by_tools(tools or ()) if wording is None else turns.by_text(wording))
         return state
 
@@ -130,12 +135,12 @@ def episode_return() -> Scorer:
 
 
 def _cases(
-    served: EvalServer, split: str | None, seeds: str | Sequence[int] | None, episodes: int | None, seed: int
+    server: EvalServer, split: str | None, seeds: str | Sequence[int] | None, episodes: int | None, seed: int
 ) -> list[Case]:
     if split is not None:
         if seeds is not None:
             raise UsageError("give seeds, or a split whose tasks have seeds of their own")
-        return cases_of_tasks(served.num_tasks(split), split, seed, episodes)
+        return cases_of_tasks(server.num_tasks(split), split, seed, episodes)
     if seeds is None:
         return [Case(each) for each in derived_seeds(seed, episodes or EPISODES)]
     given = parse_seeds(seeds) if isinstance(seeds, str) else list(seeds)
@@ -156,7 +161,7 @@ class InspectEpisode:
     Args:
         base_url: Address of the server.
         wanted: Arguments of the reset.
-        note: Is told what there is, after every step: return, steps, and how it ended.
+        note: Gets what there is, after every step: return, steps, and how it ended.
         client: Further arguments of the client.
     """
 
@@ -182,7 +187,7 @@ class InspectEpisode:
             await self._client.close()
             raise
         self.first, self.done = result.observation, result.done
-        self._tell(result)
+        self._report(result)
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -195,30 +200,28 @@ class InspectEpisode:
         self.done = result.done
         if result.reward is not None:
             self._total = (self._total or 0.0) + float(result.reward)
-        self._tell(result)
+        self._report(result)
         return result.observation
 
-    def tool(self, told: Tool) -> ToolDef:
+    def tool(self, tool: Tool) -> ToolDef:
         """One of the environment's tools, each call of which is a step."""
 
         async def execute(**arguments: Any) -> str:
             if self.done:
                 raise ToolError(OVER)
-            seen = await self.step({"type": "call_tool", "tool_name": told.name, "arguments": arguments})
+            seen = await self.step({"type": "call_tool", "tool_name": tool.name, "arguments": arguments})
             error = seen.get("error")
             if error:
                 raise ToolError(str(error.get("message", error)) if isinstance(error, Mapping) else str(error))
             return _text_of(seen.get("result")) + (f"\n({OVER})" if self.done else "")
 
-        parameters = ToolParams.model_validate(inlined(told.input_schema))
+        parameters = ToolParams.model_validate(inlined(tool.input_schema))
         for field, part in parameters.properties.items():
             part.description = part.description or field
-        return ToolDef(execute, told.name, told.description, parameters)
+        return ToolDef(execute, tool.name, tool.description, parameters)
 
-    def _tell(self, result: StepResult[dict[str, Any]]) -> None:
-        end = "not over"
-        if result.done:
-            end = "truncated" if result.truncated and not result.terminated else "terminated"
+    def _report(self, result: StepResult[dict[str, Any]]) -> None:
+        end = end_of(result) or "not over"
         self._note({"return": self._total, "steps": self._steps, "end": end})
 
 
@@ -226,37 +229,37 @@ class Turns:
     """The model and the environment, in turn.
 
     Args:
-        game: The episode.
+        episode: The episode.
         state: Inspect's, with the conversation.
         generate: Inspect's: the model's next answer.
         most: Of the model's answers.
     """
 
-    def __init__(self, game: InspectEpisode, state: TaskState, generate: Generate, most: int):
-        self._game = game
+    def __init__(self, episode: InspectEpisode, state: TaskState, generate: Generate, most: int):
+        self._episode = episode
         self._state = state
         self._generate = generate
         self._most = most
 
     async def by_text(self, wording: Wording) -> None:
         """Each answer is an action."""
-        self._begin(wording.shown(self._game.first))
+        self._begin(wording.shown(self._episode.first))
         for _ in range(self._most):
-            if self._game.done:
+            if self._episode.done:
                 return
             self._state = await self._generate(self._state)
             try:
-                seen = wording.shown(await self._game.step(wording.read(self._state.output.completion)))
+                seen = wording.shown(await self._episode.step(wording.read(self._state.output.completion)))
             except InvalidAction as error:
                 seen = f"That is no action: {error}"
             self._state.messages.append(ChatMessageUser(content=seen))
 
     async def by_tools(self, tools: Sequence[Tool]) -> None:
         """Each tool call is a step; an answer without one ends the episode."""
-        self._begin(Wording.shown(self._game.first))
-        self._state.tools = [self._game.tool(each).as_tool() for each in tools]
+        self._begin(Wording.shown(self._episode.first))
+        self._state.tools = [self._episode.tool(each).as_tool() for each in tools]
         for _ in range(self._most):
-            if self._game.done:
+            if self._episode.done:
                 return
             self._state = await self._generate(self._state, tool_calls="none")
             if not self._state.output.message.tool_calls:

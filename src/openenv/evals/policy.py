@@ -52,7 +52,7 @@ class Policy(Protocol):
 
 
 class UserPolicy:
-    """A policy of somebody's own: a function, an object with `act`, or a class of such objects.
+    """A policy of the user: a function, an object with `act`, or a class of such objects.
 
     A function takes the observation, a dict, and returns the action, a dict or a model; it may be a coroutine
     function. Of `rng`, `seed` and `step` it gets those that it has as parameters: random numbers that start from the
@@ -89,8 +89,16 @@ class UserPolicy:
         rng = Random(seed)  # noqa: S311 - no secrets
         if self._function is not None:
             return _UserAgent(self, self._function, seed, rng)
-        given = {"seed": seed, "rng": rng}
-        agent = await self.call(partial(_make_agent, self._value, given))
+
+        def make() -> Any:
+            try:
+                takes = accepted_arguments(self._value)
+            except (TypeError, ValueError):  # a class without a signature that can be read
+                return self._value()
+            given = {"seed": seed, "rng": rng}
+            return self._value(**{name: value for name, value in given.items() if takes.takes(name)})
+
+        agent = await self.call(make)
         return _UserAgent(self, agent.act, seed, rng)
 
     async def call(self, function: Callable[[], Any]) -> Any:
@@ -106,7 +114,7 @@ class UserPolicy:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            raise self._failure(error) from error  # nobody cancelled us: it is the policy's own
+            raise self._failure(error) from error  # it is the policy's own: this task was not cancelled
         except PolicyFailed:
             raise
         except Exception as error:
@@ -118,11 +126,13 @@ class UserPolicy:
     def _in_thread(self, function: Callable[[], Any]) -> Any:
         try:
             return function()
-        except StopIteration as error:  # no future can hold it: whoever waits would wait for ever
+        except StopIteration as error:  # no future can hold it: its awaiter would wait for ever
             raise self._failure(error) from error
 
     def _failure(self, error: BaseException) -> PolicyFailed:
-        return PolicyFailed(f"{self.name} raised {_error_text(error)}{_place(error)}")
+        text = error.message if isinstance(error, OpenEnvError) else str(error)
+        said = f"{type(error).__name__}: {text}" if text else type(error).__name__
+        return PolicyFailed(f"{self.name} raised {said}{_place(error)}")
 
 
 class _UserAgent:
@@ -159,14 +169,6 @@ def load_policy(target: str) -> UserPolicy:
     return UserPolicy(target, attribute_of(import_module(module, target), path, target))
 
 
-def _make_agent(cls: Any, given: dict[str, Any]) -> Any:
-    try:
-        takes = accepted_arguments(cls)
-    except (TypeError, ValueError):  # a class without a signature that can be read
-        return cls()
-    return cls(**{name: value for name, value in given.items() if takes.takes(name)})
-
-
 def _unwrapped(function: Any) -> Any:
     while isinstance(function, partial):
         function = function.func
@@ -174,24 +176,14 @@ def _unwrapped(function: Any) -> Any:
     return function if plain else getattr(function, "__call__", function)  # noqa: B004 - its own, to look at
 
 
-def _error_text(error: BaseException) -> str:
-    text = error.message if isinstance(error, OpenEnvError) else str(error)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
 def _place(error: BaseException) -> str:
     """Where it was raised: the last line that is not of the library."""
-    frames = [
-        frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")
-    ]
-    own = [frame for frame in frames if not _is_elsewhere(frame.filename)]
-    if not own:
-        return ""
-    return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})"
-
-
-def _is_elsewhere(file: str) -> bool:
-    return file == __file__ or file.startswith(sys.base_prefix + "/lib") or "/concurrent/futures/" in file
+    library = ("<frozen", sys.base_prefix + "/lib")
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = frame.filename
+        if file != __file__ and not file.startswith(library) and "/concurrent/futures/" not in file:
+            return f" ({Path(file).name}, line {frame.lineno})"
+    return ""
 
 
 # What is part of every action, and of none in particular.

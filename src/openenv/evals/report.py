@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -60,7 +61,7 @@ class EvalSummary(BaseModel):
             `success_at`. None: none tells.
         lengths: Steps of the episodes that did not fail.
         ends: How many episodes ended in each way.
-        failures: How many failed, by whom it is to be mended and the error's class.
+        failures: How many failed, by who has to fix it and the error's class.
         examples: A message of each such class.
         repeated: How many were played more than once, after failures of the infrastructure.
     """
@@ -143,9 +144,9 @@ def successes_of(episodes: Sequence[EpisodeResult], success_at: float | None) ->
     """
     if success_at is not None:
         return {episode.key: episode.score >= success_at for episode in episodes if episode.score is not None}
-    told = {episode.key: episode.success for episode in episodes if episode.success is not None}
+    known = {episode.key: episode.success for episode in episodes if episode.success is not None}
     cut = {episode.key: False for episode in episodes if episode.end == "max_steps"}
-    return {**cut, **told} if told else {}
+    return {**cut, **known} if known else {}
 
 
 def check_output(path: Path) -> None:
@@ -165,7 +166,8 @@ def write_report(report: Report, path: Path) -> None:
         part.write_text(report.model_dump_json(indent=2) + "\n", encoding="utf-8")
         part.replace(path)
     except OSError as error:
-        _tried(part.unlink)
+        with suppress(OSError):
+            part.unlink()
         raise UsageError(f"{path} cannot be written: {error.strerror or error}; give another --output") from None
 
 
@@ -188,13 +190,6 @@ def read_report(path: Path) -> Report:
             f"{path} is no result of an evaluation ({place}: {first['msg']}): give what "
             "`openenv eval --output` wrote, or `openenv eval --json` printed"
         ) from None
-
-
-def _tried(act: Callable[[], Any]) -> None:
-    try:
-        act()
-    except OSError:
-        return
 
 
 NO_DIFFERENCE = "no difference shown"
@@ -247,9 +242,9 @@ def compare(first: Report, second: Report) -> list[Comparison]:
     _check(first, second)
     threshold = second.about.success_at if first.about.success_at is None else first.about.success_at
     figures: dict[str, Callable[[Report], Values]] = {
-        "return": _scores,
+        "return": lambda report: {each.key: each.score for each in report.episodes if each.score is not None},
         "success": lambda report: {**successes_of(report.episodes, threshold)},
-        "length": _lengths,
+        "length": lambda report: {each.key: float(each.length) for each in report.episodes if each.failure is None},
     }
     found = [_compared(name, values(first), values(second)) for name, values in figures.items()]
     comparisons = [comparison for comparison in found if comparison is not None]
@@ -269,14 +264,6 @@ def _check(first: Report, second: Report) -> None:
         raise UsageError("one of them played tasks of a split, and the other seeds: evaluate both in the same way")
 
 
-def _scores(report: Report) -> Values:
-    return {episode.key: episode.score for episode in report.episodes if episode.score is not None}
-
-
-def _lengths(report: Report) -> Values:
-    return {episode.key: float(episode.length) for episode in report.episodes if episode.failure is None}
-
-
 def _compared(figure: str, ours: Values, theirs: Values) -> Comparison | None:
     if not ours or not theirs:
         return None
@@ -286,6 +273,9 @@ def _compared(figure: str, ours: Values, theirs: Values) -> Comparison | None:
     second = [theirs[key] for key in common] if paired else list(theirs.values())
     shares = figure == "success"
     low, high = _interval(first, second, paired, shares) or (None, None)
+    verdict = NO_DIFFERENCE
+    if low is not None and high is not None and (low > 0 or high < 0):
+        verdict = "higher" if low > 0 else "lower"
     return Comparison(
         figure=figure,
         method=PAIRED if paired else NEWCOMBE if shares else WELCH,
@@ -296,7 +286,7 @@ def _compared(figure: str, ours: Values, theirs: Values) -> Comparison | None:
         difference=fmean(second) - fmean(first),
         low=low,
         high=high,
-        verdict=_verdict(low, high),
+        verdict=verdict,
     )
 
 
@@ -308,12 +298,6 @@ def _interval(
     if paired:
         return mean_interval([there - here for here, there in zip(first, second, strict=True)])
     return welch_interval(first, second)
-
-
-def _verdict(low: float | None, high: float | None) -> str:
-    if low is not None and low > 0:
-        return "higher"
-    return "lower" if high is not None and high < 0 else NO_DIFFERENCE
 
 
 def _scored(report: Report) -> str:

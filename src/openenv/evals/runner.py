@@ -42,7 +42,7 @@ class EpisodeFailure(BaseModel):
     """Why an episode has no score.
 
     Attributes:
-        blame: Who must act: the policy's author, the environment's, or whoever runs the machines.
+        blame: Who must act: the policy's author, the environment's, or the operator of the machines.
         error: The class of the error.
         message: What happened.
     """
@@ -112,26 +112,33 @@ async def play(
         OpenEnvError: It failed; `PolicyFailed` if the policy did.
     """
     began, result = time.monotonic(), first
-    player = await policy.begin(case.seed)
+    agent = await policy.begin(case.seed)
     rewards: list[float] = []
     length = 0
     while not result.done and length < max_steps:
-        result = await _step(client, player, result, policy.attempts)
+        result = await _step(client, agent, result, policy.attempts)
         length += 1
         if result.reward is not None:
-            rewards.append(_number(result.reward))
-    end: Literal["terminated", "truncated", "max_steps"] = "max_steps"
-    if result.done:
-        end = "truncated" if result.truncated and not result.terminated else "terminated"
+            reward = float(result.reward)
+            if not abs(reward) <= MOST_REWARD:
+                raise StepFailed(f"a step gave the reward {reward}, which is no score")
+            rewards.append(reward)
     return EpisodeResult(
         **_fields(case),
         score=math.fsum(rewards) if rewards else None,
         length=length,
-        end=end,
+        end=end_of(result) or "max_steps",
         success=_success(result),
         seconds=time.monotonic() - began,
         episode_id=episode_id,
     )
+
+
+def end_of(result: StepResult[Any]) -> Literal["terminated", "truncated"] | None:
+    """How an episode has ended; None: it goes on."""
+    if not result.done:
+        return None
+    return "truncated" if result.truncated and not result.terminated else "terminated"
 
 
 def _fields(case: Case) -> dict[str, Any]:
@@ -139,25 +146,21 @@ def _fields(case: Case) -> dict[str, Any]:
     return {"seed": case.seed, "split": case.split, "index": case.index, "repeat": case.repeat}
 
 
-def failed(case: Case, error: OpenEnvError, seconds: float) -> EpisodeResult:
+def failed_episode(case: Case, error: OpenEnvError, seconds: float) -> EpisodeResult:
     """What came of a case that failed."""
     blame: Blame = "policy" if error.blame == "client" else error.blame
-    failure = EpisodeFailure(blame=blame, error=_class_of(error), message=str(error) or error.message)
+    # Of a policy that raised, the class of what it raised.
+    cause = error.__cause__ if isinstance(error, PolicyFailed) else None
+    failure = EpisodeFailure(blame=blame, error=type(cause or error).__name__, message=str(error) or error.message)
     return EpisodeResult(**_fields(case), end="failed", failure=failure, seconds=seconds)
 
 
-def _class_of(error: OpenEnvError) -> str:
-    """The error's class; of a policy that raised, the class of what it raised."""
-    cause = error.__cause__
-    return type(cause if isinstance(error, PolicyFailed) and cause is not None else error).__name__
-
-
 async def _step(
-    client: GenericEnvClient, player: Agent, seen: StepResult[dict[str, Any]], attempts: int
+    client: GenericEnvClient, agent: Agent, seen: StepResult[dict[str, Any]], attempts: int
 ) -> StepResult[dict[str, Any]]:
     """One step; a choice that is no action is the policy's failure, after so many."""
     for attempt in range(attempts):
-        action = await player.act(seen.observation)
+        action = await agent.act(seen.observation)
         try:
             return await client.step(action)
         except InvalidAction as error:
@@ -174,13 +177,6 @@ def _no_action(action: Any, error: Exception) -> PolicyFailed:
     return PolicyFailed(f"what the policy chose, {_SHORT.repr(action)[:200]}, is no action: {error}")
 
 
-def _number(reward: Any) -> float:
-    number = float(reward)
-    if not abs(number) <= MOST_REWARD:
-        raise StepFailed(f"a step gave the reward {number}, which is no score")
-    return number
-
-
 def _success(result: StepResult[dict[str, Any]]) -> bool | None:
     """What an observation, its metadata or its info say of success."""
     metadata = result.metadata or {}
@@ -195,7 +191,7 @@ def _success(result: StepResult[dict[str, Any]]) -> bool | None:
 
 # Seconds before a case is tried again, doubled each time, and the most of it.
 PAUSE_S, MOST_PAUSE_S = 0.25, 8.0
-# Seconds for which a case waits at a server that has no room for anybody.
+# Seconds for which a case waits at a server that has no free slot.
 PATIENCE_S = 60.0
 
 
@@ -240,7 +236,7 @@ class Runner:
         policy: Who acts.
         cases: What to play.
         options: How.
-        heard: Called after each episode.
+        on_episode: Called after each episode.
 
     Attributes:
         episodes: What was played so far, in the order in which it ended; complete when `run` returns, and readable
@@ -254,13 +250,13 @@ class Runner:
         policy: Policy,
         cases: Sequence[Case],
         options: EvalOptions | None = None,
-        heard: Callable[[EpisodeResult], None] = lambda episode: None,
+        on_episode: Callable[[EpisodeResult], None] = lambda episode: None,
     ):
         self._connect = connect
         self._policy = policy
         self._waiting = deque(_Progress(case) for case in cases)
         self._options = options or EvalOptions()
-        self._heard = heard
+        self._on_episode = on_episode
         # Those who have a session.
         self._with_session: set[GenericEnvClient] = set()
         self.episodes: list[EpisodeResult] = []
@@ -293,16 +289,16 @@ class Runner:
                     await client.close()
 
     async def _in_session(self, client: GenericEnvClient) -> bool:
-        """Plays until the session is of no use any more. Returns whether another one shall be opened."""
+        """Plays until the session is of no use any more. Returns whether to open another one."""
         while self._waiting:
             progress = self._waiting.popleft()
             progress.attempts += 1
             try:
-                episode = await self._played(client, progress)
+                episode = await self._play_case(client, progress)
             except CapacityError as error:
-                return await self._refused(progress, error)
+                return await self._wait_for_room(progress, error)
             except OpenEnvError as error:
-                if not await self._settled(progress, error):
+                if not await self._after_failure(progress, error):
                     return True
             except asyncio.CancelledError:
                 self._waiting.appendleft(progress)
@@ -311,21 +307,23 @@ class Runner:
                 self._note(progress, episode)
         return False
 
-    async def _played(self, client: GenericEnvClient, progress: _Progress) -> EpisodeResult:
+    async def _play_case(self, client: GenericEnvClient, progress: _Progress) -> EpisodeResult:
         progress.began = time.monotonic()
         case, named = progress.case, {}
         if self._options.named:
-            named["episode_id"] = _name_of(progress)
+            name = f"seed-{case.seed}" if case.index is None else f"{case.split}-{case.index}-{case.repeat}"
+            again = "" if progress.attempts == 1 else f"-again-{progress.attempts - 1}"
+            named["episode_id"] = f"{name}{again}"
         first = await client.reset(**case.arguments(), **named)
         self._with_session.add(client)
         return await play(client, case, self._policy, first, self._options.max_steps, named.get("episode_id"))
 
-    async def _refused(self, progress: _Progress, error: CapacityError) -> bool:
+    async def _wait_for_room(self, progress: _Progress, error: CapacityError) -> bool:
         """No room for a session: those that have one play its case, or else it waits."""
         now = time.monotonic()
         progress.refused_at = progress.refused_at or now
         if not self._with_session and now - progress.refused_at > PATIENCE_S:
-            self._note(progress, failed(progress.case, error, now - progress.began))
+            self._note(progress, failed_episode(progress.case, error, now - progress.began))
             return True
         progress.attempts -= 1
         self._waiting.appendleft(progress)
@@ -335,7 +333,7 @@ class Runner:
         await asyncio.sleep(error.retry_after_s or MOST_PAUSE_S / 8)
         return True
 
-    async def _settled(self, progress: _Progress, error: OpenEnvError) -> bool:
+    async def _after_failure(self, progress: _Progress, error: OpenEnvError) -> bool:
         """What becomes of a case that failed. Returns whether the session may be used again."""
         if error.blame == "client" and not isinstance(error, PolicyFailed):
             raise error
@@ -343,19 +341,13 @@ class Runner:
             self._waiting.append(progress)
             await asyncio.sleep(min(PAUSE_S * 2 ** (progress.attempts - 1), MOST_PAUSE_S))
             return False
-        self._note(progress, failed(progress.case, error, time.monotonic() - progress.began))
+        self._note(progress, failed_episode(progress.case, error, time.monotonic() - progress.began))
         return isinstance(error, PolicyFailed)
 
     def _note(self, progress: _Progress, episode: EpisodeResult) -> None:
         episode.attempts = progress.attempts
         self.episodes.append(episode)
-        self._heard(episode)
-
-
-def _name_of(progress: _Progress) -> str:
-    case = progress.case
-    name = f"seed-{case.seed}" if case.index is None else f"{case.split}-{case.index}-{case.repeat}"
-    return name if progress.attempts == 1 else f"{name}-again-{progress.attempts - 1}"
+        self._on_episode(episode)
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sized
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn, Self
+from typing import NoReturn, Self
 
 from ..errors import InvalidArgument, TaskTaken, UsageError
 from .sampler_journal import SamplingPlan, TaskEvent, TaskJournal
@@ -41,7 +41,9 @@ class Epoch:
         for index in self._order:
             self._standing[index * plan.repeats : (index + 1) * plan.repeats] = bytes(plan.repeats)
         self.free = self.left = len(self._order) * plan.repeats
-        self._upcoming = self._walk()
+        self._upcoming = (
+            place for index in self._order for place in range(index * plan.repeats, (index + 1) * plan.repeats)
+        )
         self._returned: list[int] = []
 
     def take(self) -> tuple[int, int] | None:
@@ -84,17 +86,9 @@ class Epoch:
         self.free += (standing == _FREE) - (before == _FREE)
         self.left += (before == _DONE) - (standing == _DONE)
 
-    def _walk(self) -> Iterator[int]:
-        for index in self._order:
-            yield from range(index * self._repeats, (index + 1) * self._repeats)
-
-
-if TYPE_CHECKING:
-    pass
-
 
 class SampledTask:
-    """A task that was taken: nobody else gets it. A block of it finishes it, or gives it back if it raises::
+    """A task that was taken: no other session gets it. A block of it finishes it, or gives it back if it raises::
 
         for task in sampler:
             with task:
@@ -131,7 +125,7 @@ class SampledTask:
         self._sampler.finish(self)
 
     def give_back(self) -> None:
-        """It is not done: the next who asks gets it.
+        """It is not done: the next one that asks gets it.
 
         Raises:
             TaskTaken: It was finished or given back before.
@@ -154,7 +148,7 @@ _Key = tuple[int, int, int]
 
 
 class TaskSampler:
-    """Shares out the tasks of a split: nobody gets one that somebody else has, or that is done in this epoch::
+    """Shares out the tasks of a split: no session gets one that another has, or that is done in this epoch::
 
         sampler = TaskSampler(env.tasks("train"), split="train", seed=1, journal="train.journal")
         for task in sampler:
@@ -164,8 +158,8 @@ class TaskSampler:
 
     Many sessions of a process share one sampler: threads and coroutines may all loop over it at once. Each of many
     trainer processes makes one of its own, with the same values but for `shard`: together they have every task once
-    in an epoch. It never waits for anybody: when everything that is left is with others, a loop ends, and what one
-    of them gives back is for whoever asks next. A new epoch begins when all tasks of the last one are taken.
+    in an epoch. It never waits: when everything that is left is with others, a loop ends, and what one
+    of them gives back is for the next one that asks. A new epoch begins when all tasks of the last one are taken.
 
     With a journal it goes on where it was after its process has ended, however that came about: what was finished
     does not come again, and what was not comes first. Every event is with the operating system before the call
@@ -243,7 +237,10 @@ class TaskSampler:
         """
         with self._here():
             self._check()
-            epoch = self._current()
+            # The oldest epoch with something to take; the next one if there is none; None after the last.
+            epoch = next((each for each in self._epochs.values() if each.free), None)
+            if epoch is None and (self._most is None or self._begun < self._most):
+                epoch = self._next()
             if index is not None:
                 return self._taken(*self._by_index(epoch, index))
             found = None if epoch is None else epoch.take()
@@ -266,7 +263,7 @@ class TaskSampler:
             self._epochs[task.epoch].give_back(task.index, task.repeat)
 
     def is_taken(self, task: SampledTask) -> bool:
-        """Whether the task is with whoever took it: neither finished nor given back."""
+        """Whether the task is still taken: neither finished nor given back."""
         return self._held.get((task.epoch, task.index, task.repeat)) is task
 
     @property
@@ -319,13 +316,6 @@ class TaskSampler:
                 f"this TaskSampler belongs to process {self._pid}, and tasks would come twice: make one in each "
                 "process, with shard= and shards="
             )
-
-    def _current(self) -> Epoch | None:
-        """The oldest epoch with something to take; the next one if there is none; None after the last."""
-        for epoch in self._epochs.values():
-            if epoch.free:
-                return epoch
-        return self._next() if self._most is None or self._begun < self._most else None
 
     def _next(self) -> Epoch:
         epoch = self._epochs[self._begun] = Epoch(self._plan, self._begun)
@@ -385,18 +375,20 @@ class TaskSampler:
     def _resume(self, journal: TaskJournal) -> None:
         taken: set[_Key] = set()
         for number, entry in journal.recorded():
-            fault = self._replayed(entry, taken)
+            fault = self._replay(entry, taken)
             if fault:
                 raise journal.damaged(number, f"says that task {entry.index} of epoch {entry.epoch} was {fault}")
         for key in sorted(taken, reverse=True):
             self._note("returned", key)
             self._epochs[key[0]].give_back(*key[1:])
 
-    def _replayed(self, entry: TaskEvent, taken: set[_Key]) -> str | None:
+    def _replay(self, entry: TaskEvent, taken: set[_Key]) -> str | None:
         """Has an event happen again. Returns what is wrong with it, if anything is."""
         key = entry.key
-        epoch = self._epoch_of(entry)
-        if epoch is None:
+        epoch = None
+        if entry.index < self._plan.size and entry.repeat < self._plan.repeats:
+            epoch = self._next() if entry.epoch == self._begun else self._epochs.get(entry.epoch)
+        if epoch is None or not epoch.has(entry.index):
             return f"{entry.event}, which is not this shard's, or before its turn, or done"
         if entry.event == "taken":
             if not epoch.take_place(entry.index, entry.repeat):
@@ -411,9 +403,3 @@ class TaskSampler:
         else:
             epoch.give_back(entry.index, entry.repeat)
         return None
-
-    def _epoch_of(self, entry: TaskEvent) -> Epoch | None:
-        if entry.index >= self._plan.size or entry.repeat >= self._plan.repeats:
-            return None
-        epoch = self._next() if entry.epoch == self._begun else self._epochs.get(entry.epoch)
-        return epoch if epoch is not None and epoch.has(entry.index) else None

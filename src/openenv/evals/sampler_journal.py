@@ -129,7 +129,13 @@ class TaskJournal:
             raise InvalidArgument(f"the journal {path} cannot be opened: {error.strerror}") from None
         self._end = 0
         try:
-            self._lock()
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise JournalInUse(
+                    f"another sampler uses the journal {path}: close that one, or give each process a shard and a "
+                    "journal of its own (shard=, shards=, journal=)"
+                ) from None
             self._recorded = self._read(plan)
         except BaseException:
             self.close()
@@ -144,7 +150,14 @@ class TaskJournal:
         """
         text, self._recorded = self._recorded, b""
         for number, line in enumerate(io.BytesIO(text), 2):
-            yield number, self._entry(line, number)
+            try:
+                said = json.loads(line)
+                entry = TaskEvent(said["event"], said["epoch"], said["index"], said["repeat"])
+            except (ValueError, TypeError, KeyError):
+                raise self._foreign(number) from None
+            if entry.event not in EVENTS or not all(type(part) is int and part >= 0 for part in entry.key):
+                raise self._foreign(number)
+            yield number, entry
 
     def damaged(self, number: int, why: str) -> JournalMismatch:
         """The error for a line that cannot have come about."""
@@ -168,20 +181,12 @@ class TaskJournal:
 
     def __del__(self) -> None:
         if hasattr(self, "_file"):
-            self.close()  # or a sampler that nobody has any more would keep its journal locked
-
-    def _lock(self) -> None:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise JournalInUse(
-                f"another sampler uses the journal {self.path}: close that one, or give each process a shard and a "
-                "journal of its own (shard=, shards=, journal=)"
-            ) from None
+            self.close()  # or a sampler without references would keep its journal locked
 
     def _read(self, plan: SamplingPlan) -> bytes:
         """What the file has after its first line, without a last line that was cut off."""
-        text = self._whole()
+        with open(self._file, "rb", closefd=False) as file:
+            text = file.read()
         self._end = text.rfind(b"\n") + 1
         head, whole, rest = text[: self._end].partition(b"\n")
         if whole:
@@ -192,21 +197,13 @@ class TaskJournal:
             os.ftruncate(self._file, self._end)
         if not whole:
             self._append(json.dumps({"journal": _KIND, **_facts(plan)}) + "\n")
-            self._sync_folder()
+            if self._sync:  # the name of a new file is on the disk when its folder is
+                folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                try:
+                    os.fsync(folder)
+                finally:
+                    os.close(folder)
         return rest
-
-    def _sync_folder(self) -> None:
-        """The name of a new file is on the disk when its folder is."""
-        if self._sync:
-            folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
-
-    def _whole(self) -> bytes:
-        with open(self._file, "rb", closefd=False) as file:
-            return file.read()
 
     def _check(self, line: bytes, plan: SamplingPlan) -> None:
         try:
@@ -225,16 +222,6 @@ class TaskJournal:
                 f"the journal {self.path} is of another run: {'; '.join(different)}. Use the same values, or another "
                 "file (journal=)"
             )
-
-    def _entry(self, line: bytes, number: int) -> TaskEvent:
-        try:
-            said = json.loads(line)
-            entry = TaskEvent(said["event"], said["epoch"], said["index"], said["repeat"])
-        except (ValueError, TypeError, KeyError):
-            raise self._foreign(number) from None
-        if entry.event not in EVENTS or not all(type(part) is int and part >= 0 for part in entry.key):
-            raise self._foreign(number)
-        return entry
 
     def _foreign(self, number: int) -> JournalMismatch:
         return self.damaged(number, "is no line of a sampler's journal")

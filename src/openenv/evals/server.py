@@ -66,12 +66,12 @@ class EvalServer:
             ConnectionFailed: It cannot be reached.
         """
         try:
-            told = self._get("/mcp", body={"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}})
+            reply = self._get("/mcp", body={"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}})
         except Unauthorized:
             raise
         except UsageError:  # a server without that route
             return None
-        found = (told.get("result") or {}).get("tools")
+        found = (reply.get("result") or {}).get("tools")
         if not isinstance(found, list):
             return None
         return [
@@ -123,7 +123,7 @@ class LocalEvalServer(ServedTarget):
     """What `openenv serve TARGET` serves on this machine; ready as soon as it answers a reset."""
 
     def settle(self) -> None:
-        """Nothing is measured here, so nobody waits for it to be idle."""
+        """Nothing is measured here, so it need not be idle."""
 
     async def beside(self, work: Coroutine[Any, Any, T]) -> T:
         """Does some work for as long as the server runs.

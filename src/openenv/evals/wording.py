@@ -15,7 +15,7 @@ _BESIDE = frozenset({"metadata", "reward", "done", "terminated", "truncated"})
 
 
 class Wording:
-    """How a model is told what it sees, and how it says what it does.
+    """Words for what a model sees, and for how it says what it does.
 
     An observation of one text is that text, any other its fields as JSON. An action that is one text, by its schema,
     is the model's whole answer; any other is an answer in JSON, alone, in a code block, or after other words.
