@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from benchmarks.games import DemoWorkload, EpisodeRow
 from openenv.bench.batch import Mode, RequestRow, summarize
-from openenv.bench.games import DemoWorkload, EpisodeRow
 from openenv.bench.steps import StepCost
 
 __all__ = ["cost", "failed", "good", "play", "summary", "workload"]

@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
+from benchmarks.report import scale_figures
 from openenv._plots import canvas, png_of, require_matplotlib
-from openenv.bench.report import scale_figures
 from openenv.errors import MissingExtra
 
 from .pictures import is_png, size_of

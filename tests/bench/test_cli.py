@@ -9,12 +9,13 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
+from benchmarks.compare import compare
+from benchmarks.tables import compare_table, demo_table
 from openenv.bench.batch import BatchSummary
-from openenv.bench.compare import compare
 from openenv.bench.result import Result
 from openenv.cli import bench_display
 from openenv.cli.bench import app
-from openenv.cli.bench_display import Display, compare_table, demo_table, milliseconds, scale_table, step_table
+from openenv.cli.bench_display import Display, milliseconds, scale_table, step_table
 from openenv.errors import UsageError
 
 from .rows import cost, failed, play, summary, workload

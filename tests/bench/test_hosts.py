@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.report import hosts_tables
 from openenv.bench.batch import BatchSummary, summarize
 from openenv.bench.result import scale_document
-from openenv.bench.scale import host_sentences, hosts_tables, too_few_hosts
+from openenv.bench.scale import host_sentences, too_few_hosts
 
 from .rows import failed, good
 from .rows import summary as batch

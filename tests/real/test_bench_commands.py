@@ -63,7 +63,11 @@ def test_scale_serves_measures_and_writes(tmp_path):
     pictures = sorted(path.name for path in (tmp_path / "out").glob("*.png"))
     assert pictures == ["latency.png", "max_batch.png", "p99_heatmap.png", "success_rate.png"]
     assert all(is_png((tmp_path / "out" / name).read_bytes()) for name in pictures)
-    assert (tmp_path / "out" / "report.html").read_text().count("data:image/png;base64,") == 4
+    report = (tmp_path / "out" / "report.html").read_text()
+    assert report.count("data:image/png;base64,") == 4
+    (tmp_path / "out" / "report.html").unlink()
+    assert run("report", tmp_path / "out").exit_code == 0
+    assert (tmp_path / "out" / "report.html").read_text() == report
     result_file = json.loads((tmp_path / "out" / "result.json").read_text())
     assert result_file["workload"] == {"target": "benchmark", "mode": "ws"}
     assert [batch["num_requests"] for batch in result_file["batches"]] == [2, 4, 2, 4]
@@ -185,8 +189,8 @@ def test_the_demo_runs_all_its_workloads(tmp_path):
 
 
 def test_the_demo_fails_where_an_episode_does(tmp_path, monkeypatch):
-    monkeypatch.setattr("openenv.bench.demo.GAMES", {"Blackjack-v1": 1000})
-    monkeypatch.setattr("openenv.bench.demo.WAIT_S", 0.0)
+    monkeypatch.setattr("benchmarks.demo.GAMES", {"Blackjack-v1": 1000})
+    monkeypatch.setattr("benchmarks.demo.WAIT_S", 0.0)
     result = run("demo", "--output-dir", tmp_path, "--sessions", 2, "--episodes", 4, "--concurrency", 2)
     assert result.exit_code == 1
     assert "failed" in result.output

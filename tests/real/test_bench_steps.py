@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from openenv.bench.games import Games, play_games
+from benchmarks.games import Games, play_games
 from openenv.bench.served import ServedTarget
 from openenv.bench.steps import ClosedLoop, measure_steps, measure_trials
 from openenv.errors import LaunchFailed

@@ -44,12 +44,16 @@ def steps_document(
 
 
 def scale_document(
-    summaries: Sequence[BatchSummary], command: str, target: str | None, served_by: str
+    summaries: Sequence[BatchSummary],
+    command: str,
+    target: str | None,
+    served_by: str,
+    load: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """What `openenv bench scale` writes to `result.json`; arguments as above."""
+    """What `openenv bench scale` writes to `result.json`; arguments as above, and how the load was made."""
     workload = {"target": target, "mode": summaries[0].mode}
     batches = [{**asdict(summary), "host_spread": summary.host_spread} for summary in summaries]
-    return {**_head(SCALE, command, workload, served_by), "batches": batches}
+    return {**_head(SCALE, command, workload, served_by), "load": load, "batches": batches}
 
 
 def _head(kind: str, command: str, workload: Mapping[str, Any], served_by: str) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.request import ProxyHandler, Request, build_opener
 
-from .._plots import require_matplotlib
 from .._tuning import raise_file_limit
 from ..errors import UsageError
 from ..providers import Gateway, deploy
@@ -35,8 +34,6 @@ from .batch import (
     write_summaries,
 )
 from .load import LoadCounts, check_share, enough_processes
-from .machine import machine
-from .report import HtmlReport, ReportTable, scale_figures
 from .result import scale_document
 
 GATEWAYS = ("none", "envoy")
@@ -143,10 +140,6 @@ def _is_busy(url: str, api_key: str | None) -> bool:
 # So many sessions for each host miss a given one only once in 20,000 times where each takes any of them, which is
 # worse than any balancer. Smaller batches prove nothing.
 SESSIONS_EACH = 10
-_HOSTS_NOTE = (
-    "A host is a server, as the gateway names it or the load chose it; where neither is known, what the environment "
-    "calls its machine or container. Spread is the distance of the fullest and the emptiest host, by their mean."
-)
 
 
 def host_sentences(summaries: Sequence[BatchSummary]) -> list[str]:
@@ -161,24 +154,6 @@ def host_sentences(summaries: Sequence[BatchSummary]) -> list[str]:
         f"{size:,} sessions were on {len(counts)} hosts, {min(counts):,} to {max(counts):,} on each: "
         f"{100 * _spread(worst):.1f} % apart."
     ]
-
-
-def hosts_tables(summaries: Sequence[BatchSummary]) -> list[ReportTable]:
-    """Where the sessions of each batch were, for the report; nothing where that is not known."""
-    names = sorted({name for summary in summaries for name in summary.hosts})
-    if not names:
-        return []
-    rows = [
-        [
-            f"{summary.num_requests:,}",
-            f"{summary.wait_seconds:g}",
-            str(summary.repetition),
-            f"{100 * _spread(summary):.1f}" if summary.hosts else "-",
-            *(f"{summary.hosts.get(name, 0):,}" for name in names),
-        ]
-        for summary in summaries
-    ]
-    return [ReportTable("Hosts", ["sessions", "wait s", "rep.", "spread %", *names], rows, _HOSTS_NOTE)]
 
 
 def too_few_hosts(summaries: Sequence[BatchSummary], expected: int) -> str | None:
@@ -208,20 +183,6 @@ def _spread(summary: BatchSummary) -> float:
 
 def _told(hosts: Mapping[str, int]) -> str:
     return f"{len(hosts)}: " + (", ".join(f"{name} ({count:,})" for name, count in sorted(hosts.items())) or "none")
-
-
-ERRORS_SHOWN = 20
-_NOTE = (
-    "Max batch is the largest number of sessions at once of which at least 95 % succeeded in every repetition. "
-    "Latencies are seconds, by nearest rank over the requests that succeeded. Total is connect + reset + step; "
-    "the close comes after it. Concurrency is the sum of the totals divided by the wall time."
-)
-_CAPTIONS = {
-    "success_rate.png": "Success rate against the number of sessions",
-    "latency.png": "Latency against the number of sessions",
-    "max_batch.png": "Max batch",
-    "p99_heatmap.png": "P99 by number of sessions and wait",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +266,6 @@ def check_grid(grid: Grid) -> None:
         UsageError: An empty grid, more sessions than the processes can have, or a deadline within the wait.
         MissingExtra: A package for it is not installed.
     """
-    require_matplotlib()
     if grid.mode is Mode.HTTP:
         require_httpx()
     if not grid.requests or not grid.waits or grid.reps < 1:
@@ -333,13 +293,13 @@ def measure_scale(
 ) -> ScaleResult:
     """Does all batches of a grid, one after the other.
 
-    Writes `raw.jsonl`, `summary.csv` and `result.json` as it goes, then the pictures and `report.html`.
+    Writes `raw.jsonl`, `summary.csv` and `result.json` as it goes.
 
     Args:
         grid: What to do; `check_grid` has accepted it.
         url: Address of the server, or of several that do the same.
         output_dir: Where to write; made if it is not there.
-        served_by: What the server is, in words for the report.
+        served_by: What the server is, in words.
         api_key: The key that it asks for.
         command: What was typed to measure it.
         target: What is served, as `openenv serve` takes it; None if it is not known.
@@ -349,6 +309,11 @@ def measure_scale(
     """
     output_dir.mkdir(parents=True, exist_ok=True)
     result = ScaleResult(cores or os.cpu_count() or 1)
+    load = {
+        "processes": max(map(grid.processes_for, grid.requests)),
+        "timeout_s": grid.timeout_s,
+        "server_cores": result.cores,
+    }
     with (output_dir / "raw.jsonl").open("w", encoding="utf-8") as raw:
         for batch, repetition in grid.batches(url, api_key):
             settle()
@@ -359,57 +324,6 @@ def measure_scale(
             result.errors += error_counts(done.rows)
             with (output_dir / "summary.csv").open("w", encoding="utf-8", newline="") as table:
                 write_summaries(table, result.summaries)
-            document = scale_document(result.summaries, command, target, served_by)
+            document = scale_document(result.summaries, command, target, served_by, load)
             (output_dir / "result.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    pictures = scale_figures(result.summaries, result.cores)
-    for name, png in pictures.items():
-        (output_dir / name).write_bytes(png)
-    report = _report(result, grid, served_by, {_CAPTIONS[name]: png for name, png in pictures.items()})
-    (output_dir / "report.html").write_text(report.html(), encoding="utf-8")
     return result
-
-
-def _report(result: ScaleResult, grid: Grid, served_by: str, pictures: dict[str, bytes]) -> HtmlReport:
-    return HtmlReport(
-        title="How many sessions at once",
-        lead=" ".join(result.verdicts()),
-        facts={
-            "server": served_by,
-            "cores of the server": str(result.cores),
-            "mode": grid.mode,
-            "load": f"{max(map(grid.processes_for, grid.requests))} process(es), {grid.timeout_s:g} s for each phase",
-            **{f"{name} (load)": value for name, value in machine().items()},
-        },
-        tables=[_table(result.summaries), *hosts_tables(result.summaries), _errors(result.errors)],
-        pictures=pictures,
-    )
-
-
-def _table(summaries: Sequence[BatchSummary]) -> ReportTable:
-    header = ["sessions", "wait s", "rep.", "success %", "wall s"]
-    header += [f"{phase} {name.upper()}" for phase in ("connect", "reset", "step") for name in ("p50", "p95", "p99")]
-    header += [f"total {name}" for name in ("P50", "P90", "P95", "P99")]
-    header += ["sessions/s", "concurrency", "processes", "hosts"]
-    return ReportTable("All batches", header, [_line(summary) for summary in summaries], _NOTE)
-
-
-def _line(summary: BatchSummary) -> list[str]:
-    phases = [getattr(summary, f"{p}_{q}") for p in ("connect", "reset", "step") for q in ("p50", "p95", "p99")]
-    totals = [summary.total_p50, summary.total_p90, summary.total_p95, summary.total_p99]
-    return [
-        f"{summary.num_requests:,}",
-        f"{summary.wait_seconds:g}",
-        str(summary.repetition),
-        f"{100 * summary.successful / summary.num_requests:.2f}",
-        f"{summary.total_wall_time:.2f}",
-        *("-" if value is None else f"{value:.3f}" for value in phases + totals),
-        f"{summary.requests_per_second:,.0f}",
-        f"{summary.effective_concurrency:,.0f}",
-        str(summary.unique_pids),
-        str(summary.unique_hosts),
-    ]
-
-
-def _errors(errors: Counter[tuple[str, str]]) -> ReportTable:
-    rows = [[kind, message, f"{count:,}"] for (kind, message), count in errors.most_common(ERRORS_SHOWN)]
-    return ReportTable("Failures", ["error", "message", "requests"], rows, "The most frequent ones.")

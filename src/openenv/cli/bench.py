@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
 import json
-import os
 import sys
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
+import openenv
+
 from ..errors import UsageError
 from . import bench_options as options
-from . import bench_options as places
-from .bench_commands import compare, sandbox
 
 if TYPE_CHECKING:
     from ..bench.batch import RequestBatch
@@ -117,13 +116,10 @@ def _action(text: str) -> dict[str, Any]:
     return action
 
 
-T = TypeVar("T")
-
-
 @click.command(short_help="How many sessions at once a server carries.")
 @options.url_option
 @options.serve_option
-@places.launch_options
+@options.launch_options
 @click.option("--requests-grid", default="32,128,512", show_default=True, help="Sessions at once.")
 @click.option("--wait-grid", default="1.0", show_default=True, help="Seconds a step shall take, as 0.1,1.0.")
 @click.option("--reps", type=options.COUNT, default=3, show_default=True, help="Repetitions of each batch.")
@@ -149,7 +145,7 @@ T = TypeVar("T")
 def scale(
     url: str | None,
     serve: str | None,
-    place: places.LaunchOptions,
+    place: options.LaunchOptions,
     requests_grid: str,
     wait_grid: str,
     reps: int,
@@ -162,7 +158,8 @@ def scale(
     expected_hosts: int | None,
 ) -> None:
     """Each session connects, resets, steps once (the action is {"wait_seconds": W}) and closes; all of a batch begin
-    together. Writes raw.jsonl, summary.csv, result.json (for `openenv bench compare`), pictures and report.html.
+    together. Writes raw.jsonl, summary.csv, result.json (for `openenv bench compare`), and in a checkout pictures and
+    report.html (elsewhere: `openenv bench report`).
     Requests that fail are part of the result; the exit code is 1 if none succeeded.
 
     With --provider, servers are launched for the measurement, balanced, and removed after it, also when it fails or
@@ -174,12 +171,13 @@ def scale(
       openenv bench scale --provider swarm --image my-env:1 --replicas 4 --gateway envoy --expected-hosts 4
     """
     shown = options.display_module()
+    from .._plots import require_matplotlib
     from ..bench.batch import Mode
     from ..bench.scale import Grid, check_grid, measure_scale
 
     grid = Grid(
-        requests=_numbers(requests_grid, int, "--requests-grid"),
-        waits=_numbers(wait_grid, float, "--wait-grid"),
+        requests=options.numbers(requests_grid, int, "--requests-grid"),
+        waits=options.numbers(wait_grid, float, "--wait-grid"),
         reps=reps,
         mode=Mode(mode),
         timeout_s=timeout,
@@ -187,6 +185,9 @@ def scale(
     )
     launching = place.launching(url, serve, workers, max(grid.requests, default=0) + options.SPARE_SESSIONS)
     check_grid(grid)
+    root = checkout()
+    if root is not None:
+        require_matplotlib()
     _check_expected(grid, expected_hosts)
     with ExitStack() as stack:
         stack.enter_context(options.ended_in_order())
@@ -204,7 +205,7 @@ def scale(
             settle=served.settle,
             progress=partial(_show_batch, display),
         )
-    _tell(shown, result, output_dir)
+    _print_result(shown, result, output_dir, root)
     if not any(summary.successful for summary in result.summaries):
         raise click.exceptions.Exit(1)
     _judge(result, expected_hosts)
@@ -267,13 +268,18 @@ def _judge(result: ScaleResult, expected: int | None) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _tell(shown: ModuleType, result: ScaleResult, output_dir: Path) -> None:
+def _print_result(shown: ModuleType, result: ScaleResult, output_dir: Path, root: Path | None) -> None:
     console = shown.stdout()
     console.print(shown.scale_table(result.summaries))
     console.print("\n".join(result.verdicts()))
     for (kind, message), count in result.errors.most_common(5):
         console.print(f"{count:,} x {kind}: {message}", style="red", markup=False)
-    console.print(f"written: {output_dir}/report.html, result.json, summary.csv, raw.jsonl", markup=False)
+    if root is not None:
+        _from_checkout(root, "report").write_scale_report(output_dir)
+        console.print(f"written: {output_dir}/report.html, result.json, summary.csv, raw.jsonl", markup=False)
+    else:
+        console.print(f"written: {output_dir}/result.json, summary.csv, raw.jsonl", markup=False)
+        console.print(f"report.html and figures: `openenv bench report {output_dir}` in a checkout", markup=False)
 
 
 def _show_batch(display: Display, batch: RequestBatch, repetition: int, counts: LoadCounts) -> None:
@@ -281,14 +287,65 @@ def _show_batch(display: Display, batch: RequestBatch, repetition: int, counts: 
     display.show(label, options.phases(batch.sessions, counts), options.failures(counts))
 
 
-def _numbers(text: str, kind: Callable[[str], T], option: str) -> list[T]:
-    try:
-        return [kind(part) for part in text.split(",")]
-    except ValueError:
-        raise UsageError(f"{option} is {text!r}: it must be numbers with commas between them") from None
+# What needs a checkout, and what the overview says of it: the command's own `short_help`.
+CHECKOUT_COMMANDS = {
+    "compare": "Whether one measurement differs from another.",
+    "demo": "Serve, drive and measure on this machine, in under a minute.",
+    "report": "Write the report and figures of `bench scale`.",
+    "sandbox": "How a place starts, runs and removes jobs.",
+}
 
 
-@click.group("bench", short_help="Measure an environment server.")
+def checkout() -> Path | None:
+    """The folder of the repository, or of the source distribution, that this openenv runs from; None: a wheel."""
+    root = Path(openenv.__file__).resolve().parents[2]
+    parts = (root / "pyproject.toml", root / "benchmarks" / "commands.py")
+    return root if all(part.is_file() for part in parts) else None
+
+
+def _from_checkout(root: Path, module: str) -> ModuleType:
+    """A module of `benchmarks/`. Processes of the load import it too: they take over `sys.path`."""
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))
+    found = importlib.import_module(f"benchmarks.{module}")
+    if not Path(found.__file__ or "").resolve().is_relative_to(root):
+        raise UsageError(f"{found.__file__} is another package `benchmarks`: take it out of PYTHONPATH")
+    return found
+
+
+def _not_in_wheel(name: str) -> click.Command:
+    """A command that says where it is, whatever its options are."""
+
+    def refuse() -> None:
+        raise UsageError(
+            f"`openenv bench {name}` is not in the wheel: it is in the folder benchmarks/ of openenv's source "
+            "distribution and repository; run `make install` there, and use its .venv/bin/openenv"
+        )
+
+    unknown = {"ignore_unknown_options": True, "allow_extra_args": True}
+    return click.Command(
+        name, context_settings=unknown, callback=refuse, short_help=CHECKOUT_COMMANDS[name], add_help_option=False
+    )
+
+
+class BenchGroup(click.Group):
+    """The commands of the wheel, and those that need a checkout."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*self.commands, *CHECKOUT_COMMANDS])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in CHECKOUT_COMMANDS:
+            return super().get_command(ctx, cmd_name)
+        root = checkout()
+        if root is None:
+            return _not_in_wheel(cmd_name)
+        command = getattr(_from_checkout(root, "commands"), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group("bench", cls=BenchGroup, short_help="Measure an environment server.")
 def app() -> None:
     """Measures environment servers: what a step costs, and how many sessions are carried at once.
 
@@ -302,49 +359,3 @@ def app() -> None:
 
 app.add_command(scale)
 app.add_command(steps)
-app.add_command(compare)
-app.add_command(sandbox)
-
-
-@app.command(short_help="Serve, drive and measure on this machine, in under a minute.")
-@click.option(
-    "--output-dir", type=options.FOLDER, default="out/demo", show_default=True, help="Where the results go."
-)
-@click.option("--sessions", type=options.COUNT, default=1024, show_default=True, help="Benchmark sessions at once.")
-@click.option("--episodes", type=options.COUNT, default=200, show_default=True, help="Episodes of each game.")
-@click.option("--concurrency", type=options.COUNT, default=64, show_default=True, help="Sessions that play at once.")
-def demo(output_dir: Path, sessions: int, episodes: int, concurrency: int) -> None:
-    """Serves the benchmark environment and two games, drives them, and tells what it saw.
-
-    \b
-    Examples:
-      openenv bench demo
-      openenv bench demo --sessions 256 --output-dir out/small
-    """
-    shown = options.display_module()
-    from ..bench.demo import Demo, check_demo, run_demo
-
-    plan = Demo(sessions, episodes, concurrency, output_dir)
-    check_demo(plan)
-    began = time.monotonic()
-    with options.ended_in_order(), shown.Display() as display:
-        workloads = run_demo(plan, display.say, partial(_show_workload, display))
-    console = shown.stdout()
-    console.print(shown.demo_table(workloads))
-    console.print(
-        f"{os.cpu_count()} cores, {time.monotonic() - began:.0f} s; "
-        f"written: {output_dir}/report.html, summary.csv, raw.jsonl",
-        markup=False,
-    )
-    failed = sum(workload.failed for workload in workloads)
-    if failed:
-        console.print(f"{failed:,} failed: {output_dir}/raw.jsonl says why", style="red", markup=False)
-        raise click.exceptions.Exit(1)
-
-
-def _show_workload(display: Display, workload: str, total: int, counts: LoadCounts) -> None:
-    if workload == "benchmark":
-        display.show(workload, options.phases(total, counts), options.failures(counts))
-    else:
-        note = ", ".join(filter(None, (f"{counts.steps:,} steps", options.failures(counts))))
-        display.show(workload, {"episodes": (counts.finished, total)}, note)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
@@ -11,10 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from .._statistics import Quantiles
     from ..bench.batch import BatchSummary
-    from ..bench.compare import FigureComparison
-    from ..bench.games import DemoWorkload
     from ..bench.steps import StepCost
 
 
@@ -111,35 +108,6 @@ def milliseconds(seconds: float | None) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def demo_table(workloads: Iterable[DemoWorkload]) -> Table:
-    """The demo in one table: three lines a workload, one a quantile."""
-    table = Table(
-        title="milliseconds by quantile; of a game, total is a whole episode",
-        title_style="dim",
-        title_justify="left",
-        show_lines=True,
-    )
-    table.add_column("workload")
-    table.add_column("success", justify="right")
-    table.add_column("")
-    for name in ("connect", "reset", "step", "total", "sessions/s", "steps/s", "memory per\nsession"):
-        table.add_column(name, justify="right")
-    for workload in workloads:
-        line = workload.line()
-        what = "episodes" if line.requests != line.sessions else "sessions"
-        colour = "green" if not line.failed else "red"
-        table.add_row(
-            f"[bold]{line.workload}[/bold]\n{line.requests:,} {what}\nat once: {_at_once(workload):,}",
-            f"[{colour}]{100 * line.success_rate:.4g} %[/{colour}]",
-            "P50\nP95\nP99",
-            *(_stacked(spread) for spread in workload.spreads().values()),
-            f"{line.sessions_per_second:,.0f}",
-            f"{line.steps_per_second:,.0f}",
-            f"{line.memory_per_session_kb:,.0f} KB",
-        )
-    return table
-
-
 def scale_table(summaries: Sequence[BatchSummary]) -> Table:
     """One line a batch. Latencies are those of whole requests."""
     table = Table()
@@ -171,30 +139,9 @@ def step_table(cost: StepCost, floor: StepCost | None = None) -> Table:
         table.add_column(name, justify="right")
     for name, value in _counts(cost).items():
         table.add_row(name, value)
-    for label, figure, form in _FIGURES:
+    for label, figure, form in FIGURES:
         value, least = getattr(cost, figure), getattr(floor, figure, None)
         table.add_row(label, form(value), *((form(least), _ratio(value, least)) if floor else ()))
-    return table
-
-
-def compare_table(comparisons: Iterable[FigureComparison]) -> Table:
-    """One line a figure, below the case that it belongs to where there are several."""
-    labels = {figure: (label, form) for label, figure, form in (*_FIGURES, *_BATCH_FIGURES)}
-    table = Table()
-    table.add_column(no_wrap=True)
-    for name in ("A", "B", "B / A", "95 % interval", "B is"):
-        table.add_column(name, justify="right")
-    case = ""
-    for found in comparisons:
-        if found.case != case:
-            case = found.case
-            table.add_section()
-            table.add_row(f"[bold]{case}[/bold]")
-        label, form = labels[found.figure]
-        interval = "-" if found.low is None else f"{found.low:.3f} to {found.high:.3f}"
-        colour = _COLOURS.get(found.verdict, "dim")
-        verdict = f"[{colour}]{found.verdict}[/{colour}]"
-        table.add_row(label, form(found.first), form(found.second), f"{found.ratio:.3f}", interval, verdict)
     return table
 
 
@@ -211,14 +158,6 @@ def _ratio(value: float | None, least: float | None) -> str:
     return f"{value / least:.2f}" if value is not None and least else "-"
 
 
-def _at_once(workload: DemoWorkload) -> int:
-    return workload.rows[0].batch_size
-
-
-def _stacked(spread: Quantiles) -> str:
-    return "\n".join(milliseconds(value) for value in (spread.p50, spread.p95, spread.p99))
-
-
 def _microseconds(value: float | None) -> str:
     return "not known (--serve, or --server-pid)" if value is None else f"{value:.1f} us"
 
@@ -228,7 +167,7 @@ def _memory(value: float | None) -> str:
 
 
 # Label, figure of a `StepCost`, how to write it.
-_FIGURES: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+FIGURES: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("steps per second", "steps_per_second", lambda value: f"{value:,.0f}"),
     ("latency P50", "p50", lambda value: f"{milliseconds(value)} ms"),
     ("latency P99", "p99", lambda value: f"{milliseconds(value)} ms"),
@@ -237,14 +176,6 @@ _FIGURES: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("both together", "us_per_step", lambda value: "-" if value is None else _microseconds(value)),
     ("memory per session", "kib_per_session", _memory),
 )
-
-
-_BATCH_FIGURES: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
-    ("total P50", "total_p50", lambda value: f"{milliseconds(value)} ms"),
-    ("total P99", "total_p99", lambda value: f"{milliseconds(value)} ms"),
-    ("sessions per second", "requests_per_second", lambda value: f"{value:,.0f}"),
-)
-_COLOURS = {"faster": "green", "smaller": "green", "slower": "red", "larger": "red"}
 
 
 def _console(stderr: bool) -> Console:

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from ..bench.scale import LaunchPlan
     from ..bench.served import ServedTarget
     from .bench_display import Display
+
+T = TypeVar("T")
 
 COUNT = click.IntRange(min=1)
 FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -81,6 +83,14 @@ def phases(total: int, counts: LoadCounts) -> dict[str, tuple[int, int]]:
 def failures(counts: LoadCounts) -> str:
     """How many failed, if any did."""
     return f"{counts.failed:,} failed" if counts.failed else ""
+
+
+def numbers(text: str, kind: Callable[[str], T], option: str) -> list[T]:
+    """Numbers with commas between them."""
+    try:
+        return [kind(part) for part in text.split(",")]
+    except ValueError:
+        raise UsageError(f"{option} is {text!r}: it must be numbers with commas between them") from None
 
 
 def one_server(url: str | None, serve: str | None) -> None:

@@ -6,9 +6,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from openenv.bench.report import HtmlReport, ReportTable
+from benchmarks.report import HtmlReport, ReportTable
 
-from .pictures import EXTERNAL
+from ..bench.pictures import EXTERNAL
 
 
 class Balance(HTMLParser):

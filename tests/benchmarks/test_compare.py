@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from openenv.bench.compare import NO_DIFFERENCE, compare
+from benchmarks.compare import NO_DIFFERENCE, compare
 from openenv.bench.result import Result
 from openenv.errors import UsageError
 
-from .rows import cost, summary
+from ..bench.rows import cost, summary
 
 WORKLOAD = {"target": "echo", "sessions": 64, "vector": False, "action": {}}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from openenv.bench.demo import Demo, check_demo
+from benchmarks.demo import Demo, check_demo
 from openenv.errors import MissingExtra, UsageError
 
 DEMO = Demo(sessions=8, episodes=4, concurrency=2, output_dir=Path("nowhere"))

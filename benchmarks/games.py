@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from .._statistics import Quantiles, quantiles_of
-from .._tuning import raise_file_limit
-from ..client import GenericEnvClient
-from .batch import Mode, RequestRow
-from .load import LoadCounts, LoadProcess, check_share, run_load, run_loop, without_gc
+from openenv._statistics import Quantiles, quantiles_of
+from openenv._tuning import raise_file_limit
+from openenv.bench.batch import Mode, RequestRow
+from openenv.bench.load import LoadCounts, LoadProcess, check_share, run_load, run_loop, without_gc
+from openenv.client import GenericEnvClient
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,12 @@ import re
 
 import pytest
 
+from benchmarks.demo_report import demo_report, write_demo
+from benchmarks.games import DemoWorkload, EpisodeRow
 from openenv.bench.batch import Mode
-from openenv.bench.demo_report import demo_report, write_demo
-from openenv.bench.games import DemoWorkload, EpisodeRow
 
-from .pictures import EXTERNAL
-from .rows import play, workload
+from ..bench.pictures import EXTERNAL
+from ..bench.rows import play, workload
 
 
 @pytest.fixture

@@ -2,14 +2,15 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from openenv.bench import report
-from openenv.bench.report import batch_bars, heat_map, latency_lines, scale_figures, success_lines
+from benchmarks import report
+from benchmarks.report import batch_bars, heat_map, latency_lines, scale_figures, success_lines
 
-from .pictures import is_png, size_of
-from .rows import summary
+from ..bench.pictures import is_png, size_of
+from ..bench.rows import summary
 
 GRID = [
     summary(size, wait=wait, repetition=repetition, total=wait + size / 100)
@@ -72,12 +73,12 @@ def test_the_heat_map_is_number_by_wait_and_says_where_nothing_succeeded(monkeyp
 
 def test_nothing_is_drawn_on_a_screen_and_nothing_imported_before_it_is_needed():
     code = (
-        "import sys, openenv.bench.report, openenv.bench.demo_report, openenv.bench.scale, openenv.bench.demo;"
+        "import sys, benchmarks.report, benchmarks.demo_report, openenv.bench.scale, benchmarks.demo;"
         "assert not {'matplotlib', 'httpx', 'gymnasium'} & set(sys.modules);"
-        "openenv.bench.report.require_matplotlib();"
+        "benchmarks.report.require_matplotlib();"
         "assert 'matplotlib.pyplot' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
 
 
 def axes_of(monkeypatch, draw, summaries):

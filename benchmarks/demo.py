@@ -7,14 +7,15 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from .._plots import require_matplotlib
-from .._tuning import raise_file_limit
-from ..errors import MissingExtra
-from .batch import Mode, RequestBatch, run_batch
+from openenv._plots import require_matplotlib
+from openenv._tuning import raise_file_limit
+from openenv.bench.batch import Mode, RequestBatch, run_batch
+from openenv.bench.load import LoadCounts, check_share
+from openenv.bench.served import ServedTarget
+from openenv.errors import MissingExtra
+
 from .demo_report import write_demo
 from .games import DemoWorkload, EpisodeRow, Games, play_games
-from .load import LoadCounts, check_share
-from .served import ServedTarget
 
 WAIT_S = 1.0
 TIMEOUT_S = 60.0

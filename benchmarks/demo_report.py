@@ -9,11 +9,12 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._plots import COLOURS, canvas, colours, png_of
-from .._statistics import Quantiles
-from .batch import error_counts, write_rows
+from openenv._plots import COLOURS, canvas, colours, png_of
+from openenv._statistics import Quantiles
+from openenv.bench.batch import error_counts, write_rows
+from openenv.bench.machine import machine
+
 from .games import PHASES, DemoSummary, DemoWorkload
-from .machine import machine
 from .report import HtmlReport, ReportTable
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from openenv.bench.sandbox import (
+from benchmarks.sandbox import (
     WORKLOADS,
     JobBatch,
     JobSummary,
@@ -22,9 +22,9 @@ from openenv.bench.sandbox import (
     write_jobs,
     write_summaries,
 )
+from benchmarks.tables import job_table, stage_table
 from openenv.cli.bench import app
 from openenv.cli.bench_display import stdout
-from openenv.cli.bench_tables import job_table, stage_table
 from openenv.errors import UsageError
 from openenv.providers import LocalDockerProvider, LocalProvider, UVProvider
 

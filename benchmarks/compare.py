@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from .._statistics import welch_interval
-from ..errors import UsageError
-from .result import Result
+from openenv._statistics import welch_interval
+from openenv.bench.result import Result
+from openenv.errors import UsageError
 
 NO_DIFFERENCE = "no difference shown"
 _FASTER, _SMALLER = ("faster", "slower"), ("smaller", "larger")

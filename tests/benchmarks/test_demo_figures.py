@@ -2,10 +2,10 @@
 
 import pytest
 
-from openenv.bench import demo_report
-from openenv.bench.demo_report import open_sessions, outcome_histograms, phase_curves
+from benchmarks import demo_report
+from benchmarks.demo_report import open_sessions, outcome_histograms, phase_curves
 
-from .pictures import is_png
+from ..bench.pictures import is_png
 
 
 @pytest.fixture

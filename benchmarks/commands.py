@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
@@ -14,13 +16,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..errors import UsageError
-from . import bench_options as options
-from .bench_options import pairs
+from openenv.cli import bench_options as options
+from openenv.errors import UsageError
 
 if TYPE_CHECKING:
-    from ..bench.sandbox import JobBatch, JobSummary, MemoryWorkload, SandboxJob
-    from .bench_display import Display
+    from openenv.bench.load import LoadCounts
+    from openenv.cli.bench_display import Display
+
+    from .sandbox import JobBatch, JobSummary, MemoryWorkload, SandboxJob
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -41,16 +44,79 @@ def compare(first: Path, second: Path, as_json: bool) -> None:
       openenv bench compare before.json after.json
     """
     shown = options.display_module()
-    from ..bench.compare import compare as compare_results
-    from ..bench.result import read_result
+    from openenv.bench.result import read_result
+
+    from .compare import compare as compare_results
+    from .tables import compare_table
 
     found = compare_results(read_result(first), read_result(second))
     if as_json:
         print(json.dumps([asdict(comparison) for comparison in found]))
         return
-    shown.stdout().print(shown.compare_table(found))
+    shown.stdout().print(compare_table(found))
     if any(comparison.low is None for comparison in found):
         print("One trial says nothing about chance: measure both with --trials 5 (bench steps) or --reps 5 (scale).")
+
+
+@click.command(short_help="Serve, drive and measure on this machine, in under a minute.")
+@click.option(
+    "--output-dir", type=options.FOLDER, default="out/demo", show_default=True, help="Where the results go."
+)
+@click.option("--sessions", type=options.COUNT, default=1024, show_default=True, help="Benchmark sessions at once.")
+@click.option("--episodes", type=options.COUNT, default=200, show_default=True, help="Episodes of each game.")
+@click.option("--concurrency", type=options.COUNT, default=64, show_default=True, help="Sessions that play at once.")
+def demo(output_dir: Path, sessions: int, episodes: int, concurrency: int) -> None:
+    """Serves the benchmark environment and two games, drives them, and tells what it saw.
+
+    \b
+    Examples:
+      openenv bench demo
+      openenv bench demo --sessions 256 --output-dir out/small
+    """
+    shown = options.display_module()
+    from .demo import Demo, check_demo, run_demo
+    from .tables import demo_table
+
+    plan = Demo(sessions, episodes, concurrency, output_dir)
+    check_demo(plan)
+    began = time.monotonic()
+    with options.ended_in_order(), shown.Display() as display:
+        workloads = run_demo(plan, display.say, partial(_show_workload, display))
+    console = shown.stdout()
+    console.print(demo_table(workloads))
+    console.print(
+        f"{os.cpu_count()} cores, {time.monotonic() - began:.0f} s; "
+        f"written: {output_dir}/report.html, summary.csv, raw.jsonl",
+        markup=False,
+    )
+    failed = sum(workload.failed for workload in workloads)
+    if failed:
+        console.print(f"{failed:,} failed: {output_dir}/raw.jsonl says why", style="red", markup=False)
+        raise click.exceptions.Exit(1)
+
+
+def _show_workload(display: Display, workload: str, total: int, counts: LoadCounts) -> None:
+    if workload == "benchmark":
+        display.show(workload, options.phases(total, counts), options.failures(counts))
+    else:
+        note = ", ".join(filter(None, (f"{counts.steps:,} steps", options.failures(counts))))
+        display.show(workload, {"episodes": (counts.finished, total)}, note)
+
+
+@click.command(short_help="Write the report and figures of `bench scale`.")
+@click.argument("folder", type=options.FOLDER)
+def report(folder: Path) -> None:
+    """Writes report.html and its figures into FOLDER, from the result.json and raw.jsonl that `openenv bench scale`
+    wrote there, on this machine or another.
+
+    \b
+    Examples:
+      openenv bench report out/scale
+    """
+    from .report import write_scale_report
+
+    write_scale_report(folder)
+    print(f"written: {folder}/report.html")
 
 
 SHOWN_REASONS = 5
@@ -96,15 +162,21 @@ def sandbox(
       openenv bench sandbox --provider local --concurrency 1,2,4,8 --hold-scale 0.1
     """
     shown = options.display_module()
-    from ..bench.sandbox import SandboxPlan, measure_sandboxes, spec_for
-    from ..providers.catalog import catalog_entry
+    from openenv.providers.catalog import catalog_entry
 
-    plan = SandboxPlan(_chosen(workloads, hold_scale, memory_scale), _numbers(concurrency), jobs, ready_timeout)
+    from .sandbox import SandboxPlan, measure_sandboxes, spec_for
+
+    plan = SandboxPlan(
+        _chosen(workloads, hold_scale, memory_scale),
+        options.numbers(concurrency, int, "--concurrency"),
+        jobs,
+        ready_timeout,
+    )
     found = catalog_entry(place)
     with ExitStack() as stack:
-        provider = found.make(**pairs(provider_option, "--provider-option"))
+        provider = found.make(**options.pairs(provider_option, "--provider-option"))
         stack.callback(getattr(provider, "close", lambda: None))
-        spec = spec_for(provider, image).changed(options=pairs(given, "--option"))
+        spec = spec_for(provider, image).changed(options=options.pairs(given, "--option"))
         stack.enter_context(options.ended_in_order())
         display = stack.enter_context(shown.Display())
         seen: dict[str, Sequence[SandboxJob]] = {}
@@ -115,14 +187,14 @@ def sandbox(
             output_dir,
             options.command_line(),
             f"{found.name}: {found.place}",
-            partial(_show, display, seen),
+            partial(_show_jobs, display, seen),
         )
-    _tell(shown, summaries, seen.values(), output_dir)
+    _print_result(shown, summaries, seen.values(), output_dir)
     if any(summary.successful < summary.jobs for summary in summaries):
         raise click.exceptions.Exit(1)
 
 
-def _show(
+def _show_jobs(
     display: Display, seen: dict[str, Sequence[SandboxJob]], batch: JobBatch, jobs: Sequence[SandboxJob]
 ) -> None:
     seen[str(batch)] = jobs
@@ -133,10 +205,10 @@ def _show(
     display.show(str(batch), phases, f"{failed} failed" if failed else "")
 
 
-def _tell(
+def _print_result(
     shown: ModuleType, summaries: Sequence[JobSummary], batches: Iterable[Sequence[SandboxJob]], output_dir: Path
 ) -> None:
-    from .bench_tables import job_table, stage_table
+    from .tables import job_table, stage_table
 
     console = shown.stdout()
     console.print(job_table(summaries))
@@ -153,7 +225,7 @@ def _tell(
 
 
 def _chosen(names: str, hold: float, memory: float) -> list[MemoryWorkload]:
-    from ..bench.sandbox import WORKLOADS
+    from .sandbox import WORKLOADS
 
     if not (hold >= 0 and memory > 0):
         raise UsageError(
@@ -164,10 +236,3 @@ def _chosen(names: str, hold: float, memory: float) -> list[MemoryWorkload]:
     if unknown:
         raise UsageError(f"there is no workload {', '.join(map(repr, unknown))}: there are {', '.join(WORKLOADS)}")
     return [WORKLOADS[name].scaled(hold, memory) for name in wanted]
-
-
-def _numbers(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise UsageError(f"--concurrency is {text!r}: it must be numbers with commas between them") from None

@@ -12,14 +12,14 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import IO, Any
 
-from .._statistics import quantiles_of
-from ..client import GenericEnvClient
-from ..errors import OpenEnvError, UsageError
-from ..providers.base import Provider
-from ..providers.deployment import Deployment
-from ..providers.spec import LaunchSpec
-from .holder import TARGET
-from .machine import machine
+from openenv._statistics import quantiles_of
+from openenv.bench.holder import TARGET
+from openenv.bench.machine import machine
+from openenv.client import GenericEnvClient
+from openenv.errors import OpenEnvError, UsageError
+from openenv.providers.base import Provider
+from openenv.providers.deployment import Deployment
+from openenv.providers.spec import LaunchSpec
 
 MEBIBYTE = 1024 * 1024
 

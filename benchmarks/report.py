@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import base64
+import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .._plots import COLOURS, canvas, colours, png_of, require_matplotlib
-from .batch import BatchSummary, max_batch
+from openenv._plots import COLOURS, canvas, colours, png_of, require_matplotlib
+from openenv.bench.batch import BatchSummary, max_batch
+from openenv.bench.scale import ScaleResult
+from openenv.errors import UsageError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -244,3 +249,114 @@ def _size_axis(axes: Axes, summaries: Sequence[BatchSummary]) -> None:
     axes.set_xlim(sizes[0] / 1.3, sizes[-1] * 1.3)
     axes.minorticks_off()
     axes.set_xlabel("sessions at once")
+
+
+ERRORS_SHOWN = 20
+_BATCHES_NOTE = (
+    "Max batch is the largest number of sessions at once of which at least 95 % succeeded in every repetition. "
+    "Latencies are seconds, by nearest rank over the requests that succeeded. Total is connect + reset + step; "
+    "the close comes after it. Concurrency is the sum of the totals divided by the wall time."
+)
+_CAPTIONS = {
+    "success_rate.png": "Success rate against the number of sessions",
+    "latency.png": "Latency against the number of sessions",
+    "max_batch.png": "Max batch",
+    "p99_heatmap.png": "P99 by number of sessions and wait",
+}
+_HOSTS_NOTE = (
+    "A host is a server, as the gateway names it or the load chose it; where neither is known, what the environment "
+    "calls its machine or container. Spread is the distance of the fullest and the emptiest host, by their mean."
+)
+
+
+def write_scale_report(folder: Path) -> None:
+    """Writes `report.html` and its figures beside the `result.json` and `raw.jsonl` of `openenv bench scale`.
+
+    Args:
+        folder: Where `openenv bench scale` wrote.
+
+    Raises:
+        UsageError: The files are not there, or do not say how the load was made.
+        MissingExtra: matplotlib is not installed.
+    """
+    require_matplotlib()
+    try:
+        document = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+        with (folder / "raw.jsonl").open(encoding="utf-8") as raw:
+            rows = (json.loads(line) for line in raw)
+            errors = Counter((row["error_type"], row["error_message"]) for row in rows if not row["success"])
+        batches = [
+            {key: value for key, value in each.items() if key != "host_spread"} for each in document["batches"]
+        ]
+        summaries = [BatchSummary(**batch) for batch in batches]
+        load, server, mode = document["load"], document["server"], document["workload"]["mode"]
+        cores, processes, timeout_s = load["server_cores"], load["processes"], load["timeout_s"]
+    except OSError as error:
+        raise UsageError(f"cannot read {error.filename}: {error.strerror or error}") from None
+    except (KeyError, TypeError, ValueError):
+        raise UsageError(f"{folder} has no result of `openenv bench scale` of this version") from None
+    pictures = scale_figures(summaries, cores)
+    for name, png in pictures.items():
+        (folder / name).write_bytes(png)
+    report = HtmlReport(
+        title="How many sessions at once",
+        lead=" ".join(ScaleResult(cores, summaries).verdicts()),
+        facts={
+            "server": server,
+            "cores of the server": str(cores),
+            "mode": mode,
+            "load": f"{processes} process(es), {timeout_s:g} s for each phase",
+            **{f"{name} (load)": value for name, value in document["machine"].items()},
+        },
+        tables=[_batches_table(summaries), *hosts_tables(summaries), _failures_table(errors)],
+        pictures={_CAPTIONS[name]: png for name, png in pictures.items()},
+    )
+    (folder / "report.html").write_text(report.html(), encoding="utf-8")
+
+
+def _batches_table(summaries: Sequence[BatchSummary]) -> ReportTable:
+    header = ["sessions", "wait s", "rep.", "success %", "wall s"]
+    header += [f"{phase} {name.upper()}" for phase in ("connect", "reset", "step") for name in ("p50", "p95", "p99")]
+    header += [f"total {name}" for name in ("P50", "P90", "P95", "P99")]
+    header += ["sessions/s", "concurrency", "processes", "hosts"]
+    return ReportTable("All batches", header, [_batch_cells(summary) for summary in summaries], _BATCHES_NOTE)
+
+
+def _batch_cells(summary: BatchSummary) -> list[str]:
+    phases = [getattr(summary, f"{p}_{q}") for p in ("connect", "reset", "step") for q in ("p50", "p95", "p99")]
+    totals = [summary.total_p50, summary.total_p90, summary.total_p95, summary.total_p99]
+    return [
+        f"{summary.num_requests:,}",
+        f"{summary.wait_seconds:g}",
+        str(summary.repetition),
+        f"{100 * summary.successful / summary.num_requests:.2f}",
+        f"{summary.total_wall_time:.2f}",
+        *("-" if value is None else f"{value:.3f}" for value in phases + totals),
+        f"{summary.requests_per_second:,.0f}",
+        f"{summary.effective_concurrency:,.0f}",
+        str(summary.unique_pids),
+        str(summary.unique_hosts),
+    ]
+
+
+def hosts_tables(summaries: Sequence[BatchSummary]) -> list[ReportTable]:
+    """Where the sessions of each batch were, for the report; nothing where that is not known."""
+    names = sorted({name for summary in summaries for name in summary.hosts})
+    if not names:
+        return []
+    rows = [
+        [
+            f"{summary.num_requests:,}",
+            f"{summary.wait_seconds:g}",
+            str(summary.repetition),
+            f"{100 * (summary.host_spread or 0.0):.1f}" if summary.hosts else "-",
+            *(f"{summary.hosts.get(name, 0):,}" for name in names),
+        ]
+        for summary in summaries
+    ]
+    return [ReportTable("Hosts", ["sessions", "wait s", "rep.", "spread %", *names], rows, _HOSTS_NOTE)]
+
+
+def _failures_table(errors: Counter[tuple[str, str]]) -> ReportTable:
+    rows = [[kind, message, f"{count:,}"] for (kind, message), count in errors.most_common(ERRORS_SHOWN)]
+    return ReportTable("Failures", ["error", "message", "requests"], rows, "The most frequent ones.")

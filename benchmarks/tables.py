@@ -1,0 +1,116 @@
+"""Tables of these commands in a terminal (rich)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from openenv.cli.bench_display import FIGURES, milliseconds
+
+if TYPE_CHECKING:
+    from .compare import FigureComparison
+    from .games import DemoWorkload
+    from .sandbox import JobSummary
+
+_PHASES = ("scheduling", "running", "total")
+
+
+def job_table(summaries: Sequence[JobSummary]) -> Table:
+    """One line a batch: how many succeeded, and how long what took."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
+    table.add_column("workload")
+    names = ("at\nonce", "jobs", "success\n%", "wall\ns")
+    quantiles = [f"{phase}\nP50 / P95\ns" for phase in _PHASES]
+    for name in (*names, *quantiles, "jobs\n/min", "average\npeak\nRSS MB"):
+        table.add_column(name, justify="right")
+    for summary in summaries:
+        colour = "green" if summary.successful == summary.jobs else "red"
+        spreads = [(getattr(summary, f"{phase}_p50"), getattr(summary, f"{phase}_p95")) for phase in _PHASES]
+        table.add_row(
+            summary.workload,
+            str(summary.concurrency),
+            str(summary.jobs),
+            f"[{colour}]{100 * summary.success_rate:.0f}[/{colour}]",
+            f"{summary.wall_s:.1f}",
+            *(" / ".join(map(_seconds, spread)) for spread in spreads),
+            f"{summary.jobs_per_minute:.1f}",
+            "-" if summary.average_peak_rss_mb is None else f"{summary.average_peak_rss_mb:,.0f}",
+        )
+    return table
+
+
+def stage_table(summaries: Sequence[JobSummary]) -> Table:
+    """One line a batch: when its first job ran, when all were done, and how long memory took."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
+    table.add_column("workload")
+    for name in ("at once", "first running s", "all done s", "allocation mean s"):
+        table.add_column(name, justify="right")
+    for summary in summaries:
+        stages = (summary.first_running_s, summary.all_done_s, summary.allocation_mean_s)
+        table.add_row(summary.workload, str(summary.concurrency), *map(_seconds, stages))
+    return table
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def demo_table(workloads: Iterable[DemoWorkload]) -> Table:
+    """The demo in one table: three lines a workload, one a quantile."""
+    table = Table(
+        title="milliseconds by quantile; of a game, total is a whole episode",
+        title_style="dim",
+        title_justify="left",
+        show_lines=True,
+    )
+    table.add_column("workload")
+    table.add_column("success", justify="right")
+    table.add_column("")
+    for name in ("connect", "reset", "step", "total", "sessions/s", "steps/s", "memory per\nsession"):
+        table.add_column(name, justify="right")
+    for workload in workloads:
+        line = workload.line()
+        what = "episodes" if line.requests != line.sessions else "sessions"
+        colour = "green" if not line.failed else "red"
+        table.add_row(
+            f"[bold]{line.workload}[/bold]\n{line.requests:,} {what}\nat once: {workload.rows[0].batch_size:,}",
+            f"[{colour}]{100 * line.success_rate:.4g} %[/{colour}]",
+            "P50\nP95\nP99",
+            *("\n".join(map(milliseconds, (s.p50, s.p95, s.p99))) for s in workload.spreads().values()),
+            f"{line.sessions_per_second:,.0f}",
+            f"{line.steps_per_second:,.0f}",
+            f"{line.memory_per_session_kb:,.0f} KB",
+        )
+    return table
+
+
+def compare_table(comparisons: Iterable[FigureComparison]) -> Table:
+    """One line a figure, below the case that it belongs to where there are several."""
+    labels = {figure: (label, form) for label, figure, form in (*FIGURES, *_BATCH_FIGURES)}
+    table = Table()
+    table.add_column(no_wrap=True)
+    for name in ("A", "B", "B / A", "95 % interval", "B is"):
+        table.add_column(name, justify="right")
+    case = ""
+    for found in comparisons:
+        if found.case != case:
+            case = found.case
+            table.add_section()
+            table.add_row(f"[bold]{case}[/bold]")
+        label, form = labels[found.figure]
+        interval = "-" if found.low is None else f"{found.low:.3f} to {found.high:.3f}"
+        colour = _COLOURS.get(found.verdict, "dim")
+        verdict = f"[{colour}]{found.verdict}[/{colour}]"
+        table.add_row(label, form(found.first), form(found.second), f"{found.ratio:.3f}", interval, verdict)
+    return table
+
+
+_BATCH_FIGURES: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+    ("total P50", "total_p50", lambda value: f"{milliseconds(value)} ms"),
+    ("total P99", "total_p99", lambda value: f"{milliseconds(value)} ms"),
+    ("sessions per second", "requests_per_second", lambda value: f"{value:,.0f}"),
+)
+_COLOURS = {"faster": "green", "smaller": "green", "slower": "red", "larger": "red"}
