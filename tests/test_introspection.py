@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+from functools import partial
 from typing import Generic, TypeVar
 
 import pytest
 
-from openenv._introspection import type_arguments
+from openenv._introspection import type_arguments, unwrap_partial
 
 A, B, C = TypeVar("A"), TypeVar("B"), TypeVar("C")
 
@@ -92,3 +93,8 @@ def test_what_a_class_says_itself_wins_over_its_bases():
 
 def test_each_base_has_its_own():
     assert type_arguments(Mixed, Other) == (bytes,)
+
+
+def test_the_function_of_a_partial_of_a_partial():
+    assert unwrap_partial(partial(partial(int, "ff"), base=16)) is int
+    assert unwrap_partial(int) is int

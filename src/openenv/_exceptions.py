@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import opcode
 import signal
@@ -11,6 +10,8 @@ import threading
 from collections.abc import Callable, Iterator
 from types import CodeType, TracebackType
 from typing import Any, TypeVar
+
+from ._introspection import unwrap_partial
 
 T = TypeVar("T")
 logger = logging.getLogger("openenv.interrupts")
@@ -76,8 +77,7 @@ def _raises(trace: TracebackType) -> bool:
 
 def _code_of(handler: Any) -> CodeType | None:
     """The Python code of a handler; None for one that is written in C."""
-    while isinstance(handler, functools.partial):
-        handler = handler.func
+    handler = unwrap_partial(handler)
     function = getattr(handler, "__func__", handler)
     code = getattr(function, "__code__", None)
     if code is None:  # an object that can be called

@@ -1,7 +1,8 @@
-"""What functions and classes declare: the arguments they accept, and the types a generic base was given."""
+"""What functions and classes declare: accepted arguments, the function of a partial, arguments of a generic base."""
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar, get_args, get_origin
@@ -46,6 +47,13 @@ def accepted_arguments(function: Callable[..., Any], positional: int = 0) -> Acc
     return AcceptedArguments(
         frozenset(parameter.name for parameter in parameters if parameter.kind in by_name), taken
     )
+
+
+def unwrap_partial(function: Any) -> Any:
+    """The function or class that a `functools.partial` calls in the end; anything else as it is."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
 
 
 def type_arguments(cls: type[Any], base: type[Any]) -> tuple[Any, ...]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable
 from typing import Any, get_type_hints
 
-from .._introspection import type_arguments
+from .._introspection import type_arguments, unwrap_partial
 from ..environment import Environment
 from ..errors import UsageError
 from ..types import Action, Observation, State
@@ -43,8 +42,7 @@ def app_in_process(env: Any, client_types: tuple[Any, ...] = ()) -> Any:
 
 
 def _class_of(env: Any) -> type[Environment[Any, Any, Any]] | None:
-    while isinstance(env, functools.partial):
-        env = env.func
+    env = unwrap_partial(env)
     return env if inspect.isclass(env) and issubclass(env, Environment) else None
 
 

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
 
+from .._introspection import unwrap_partial
 from .._tuning import use_batch_scheduling
 from ..errors import (
     ConcurrencyConfigurationError,
@@ -131,9 +132,7 @@ class SessionManager:
     @property
     def factory_name(self) -> str:
         """The environment's name, for messages."""
-        factory = self.factory
-        while isinstance(factory, functools.partial):
-            factory = factory.func
+        factory = unwrap_partial(self.factory)
         return str(getattr(factory, "__name__", type(factory).__name__))
 
     def replace(self, factory: Callable[[], Any]) -> None:

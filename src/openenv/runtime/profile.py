@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import logging
 from collections.abc import Callable, Collection
@@ -11,7 +10,7 @@ from enum import StrEnum
 from typing import Any, get_type_hints
 from weakref import WeakKeyDictionary
 
-from .._introspection import accepted_arguments
+from .._introspection import accepted_arguments, unwrap_partial
 from ..environment import Environment, reseed
 from ..errors import UsageError
 from ..telemetry.logs import warn_once
@@ -93,8 +92,7 @@ def _read(cls: type[object]) -> EnvironmentProfile:
 
 def class_of(factory: Callable[[], Any]) -> type[object] | None:
     """The class a factory will make, if that can be told without calling it."""
-    while isinstance(factory, functools.partial):
-        factory = factory.func
+    factory = unwrap_partial(factory)
     if isinstance(factory, type):
         return factory
     returned = getattr(factory, "__annotations__", {}).get("return")

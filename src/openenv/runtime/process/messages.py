@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import io
 import pickle
@@ -16,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 from msgspec import Struct
 
+from ..._introspection import unwrap_partial
 from ...errors import (
     EnvironmentFailed,
     InvalidAction,
@@ -66,9 +66,7 @@ def pickle_by_reference(factory: Callable[[], Any]) -> bytes:
     Raises:
         UsageError: Another process could not find it; the message says what to change.
     """
-    made_by: Any = factory
-    while isinstance(made_by, functools.partial):
-        made_by = made_by.func
+    made_by = unwrap_partial(factory)
     if "__reference__" not in getattr(made_by, "__dict__", ()):
         _check(made_by)
     try:
