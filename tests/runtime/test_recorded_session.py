@@ -259,8 +259,8 @@ async def test_what_an_asynchronous_environment_changes_later_is_recorded_as_it_
 @pytest.mark.real
 async def test_sessions_with_processes_of_their_own() -> None:
     page = Page()
-    nursery = ProcessPool(Failing, ServerSettings(process_pool=0))
-    manager = SessionManager(Failing, Limits(max_sessions=2), nursery)
+    pool = ProcessPool(Failing, ServerSettings(process_pool=0))
+    manager = SessionManager(Failing, Limits(max_sessions=2), pool)
     manager.tapping = lambda name: Tap(page, SUBJECT.tail, name)
     session, _ = await open_session(manager)
     await outcome(partial(session.reset, {"seed": 5}))

@@ -83,11 +83,12 @@ def close(environment: Any, _: None) -> Coroutine[Any, Any, None] | None:
     """
     closing = getattr(environment, "close", None)
     outcome = None if closing is None else closing()
-    return _awaited(outcome) if inspect.isawaitable(outcome) else None
+    return as_coroutine(outcome) if inspect.isawaitable(outcome) else None
 
 
-async def _awaited(ending: Awaitable[Any]) -> None:
-    await ending
+async def as_coroutine(awaitable: Awaitable[Any]) -> Any:
+    """Awaits an awaitable of another kind where a coroutine is needed."""
+    return await awaitable
 
 
 class Snapshot:

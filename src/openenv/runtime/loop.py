@@ -8,14 +8,14 @@ import inspect
 import types
 from asyncio import CancelledError
 from asyncio.tasks import _enter_task, _leave_task
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from types import CoroutineType
 from typing import Any, NamedTuple
 
 from .._exceptions import from_signal
-from .executor import Done, Operation, attempt, close, construct, has_close
+from .executor import Done, Operation, as_coroutine, attempt, close, construct, has_close
 from .thread import Mailbox
 
 
@@ -258,7 +258,7 @@ class LoopExecutor:
         if type(result) is CoroutineType:
             self._host.run(result, done)
         elif inspect.isawaitable(result):
-            self._host.run(_awaited(result), done)
+            self._host.run(as_coroutine(result), done)
         else:
             done(result, None)
 
@@ -308,7 +308,3 @@ class LoopExecutor:
 
     def _help(self, operation: Operation, environment: Any, argument: Any, done: Done) -> None:
         self._mailbox.post(done, *attempt(operation, environment, argument))
-
-
-async def _awaited(result: Awaitable[Any]) -> Any:
-    return await result

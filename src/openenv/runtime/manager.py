@@ -56,7 +56,7 @@ class SessionManager:
     Args:
         factory: Makes one environment: its class, or anything else that can be called without arguments.
         limits: How many sessions, and for how long.
-        nursery: Gives each session a process of its own; None leaves that to what the class declares.
+        pool: Gives each session a process of its own; None leaves that to what the class declares.
 
     Raises:
         UsageError: The factory's class declares an `execution` that nobody knows, or one that it cannot have.
@@ -67,7 +67,7 @@ class SessionManager:
         tapping: Says which sessions are recorded; None: no session is.
     """
 
-    def __init__(self, factory: Callable[[], Any], limits: Limits, nursery: ProcessPool | None = None):
+    def __init__(self, factory: Callable[[], Any], limits: Limits, pool: ProcessPool | None = None):
         self.factory = factory
         self.limits = limits
         # What lets calls execute, and below, environments be made; None: nobody waits for anybody.
@@ -75,10 +75,10 @@ class SessionManager:
         self._entrance = AdmissionQueue(limits, self._admit)
         cls = class_of(factory)
         self._profile: EnvironmentProfile | None = None if cls is None else profile_of(cls)
-        if nursery is None and self._profile is not None and self._profile.execution is Execution.PROCESS:
-            nursery = ProcessPool(factory, ServerSettings())
-        self._nursery = nursery
-        making = limits.max_constructing or (CONSTRUCTING_A_CORE * _cores() if nursery is not None else None)
+        if pool is None and self._profile is not None and self._profile.execution is Execution.PROCESS:
+            pool = ProcessPool(factory, ServerSettings())
+        self._pool = pool
+        making = limits.max_constructing or (CONSTRUCTING_A_CORE * _cores() if pool is not None else None)
         self._making = None if making is None else ConcurrencyGate(making)
         self._sessions: dict[str, Session] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -127,7 +127,7 @@ class SessionManager:
     @property
     def shares_process(self) -> bool:
         """Whether environments run in this process."""
-        return self._nursery is None
+        return self._pool is None
 
     @property
     def factory_name(self) -> str:
@@ -141,7 +141,7 @@ class SessionManager:
         Raises:
             UsageError: Environments have processes of their own, which know the first factory only.
         """
-        if self._nursery is not None:
+        if self._pool is not None:
             raise UsageError(
                 f"{self.factory_name} makes environments in processes of their own and cannot be replaced: "
                 "give the other factory to the server's constructor"
@@ -223,9 +223,9 @@ class SessionManager:
 
     def warm(self) -> None:
         """Starts what sessions will need, so that the first one need not wait for it."""
-        if self._nursery is not None:
+        if self._pool is not None:
             self._bind(asyncio.get_running_loop())
-            self._nursery.warm()
+            self._pool.warm()
 
     def drain(self) -> None:
         """Opens no further session; those that are open go on."""
@@ -243,8 +243,8 @@ class SessionManager:
             if self._sessions:
                 self._emptied = self._emptied or asyncio.Event()
                 await self._wait_for(self._emptied)
-            if self._nursery is not None:
-                await self._nursery.aclose()
+            if self._pool is not None:
+                await self._pool.aclose()
         finally:
             self.census.end()
             self._entrance.shut -= 1
@@ -385,8 +385,8 @@ class SessionManager:
         self._sweeper = self._emptied = self._watch = None
         if self._ending:
             self._watch_ending(self.limits.abandon_after_s)
-        if self._nursery is not None:
-            self._nursery.abandon()
+        if self._pool is not None:
+            self._pool.abandon()
         if self._mailbox is None:
             self._mailbox = Mailbox(loop)
         else:
@@ -491,8 +491,8 @@ class SessionManager:
         return profile
 
     def _executor(self, execution: Execution, session: Session, seed: Snapshot | None) -> Executor:
-        if self._nursery is not None:
-            return ProcessExecutor(self._nursery, seed)
+        if self._pool is not None:
+            return ProcessExecutor(self._pool, seed)
         if execution is Execution.INLINE:
             return InlineExecutor()
         if execution is Execution.LOOP:

@@ -26,8 +26,8 @@ from .wild import (
     gone,
     group_of,
     make_wild,
-    nursery_of,
     patient_of,
+    pool_of,
     until,
 )
 
@@ -321,14 +321,14 @@ async def test_a_process_that_hangs_up_is_ended():
 
 
 async def test_a_constructor_that_fails_is_its_sessions_failure():
-    async with nursery_of(Failing) as nursery:
-        patient = Patient(nursery)
+    async with pool_of(Failing) as pool:
+        patient = Patient(pool)
         error = await patient.start()
         assert (type(error).__name__, str(error)) == ("ValueError", "no licence")
         await patient.close()
     for how, words in (("exit", "exit code 3"), ("kill", "SIGKILL")):
-        async with nursery_of(Failing, how) as nursery:
-            patient = Patient(nursery)
+        async with pool_of(Failing, how) as pool:
+            patient = Patient(pool)
             error = await patient.start()
             assert type(error) is EnvironmentCrashed
             assert words in error.message
@@ -338,8 +338,8 @@ async def test_a_constructor_that_fails_is_its_sessions_failure():
 
 @pytest.mark.parametrize("environment", [Closing, AsyncClosing, LoopClosing])
 async def test_close_closes_the_environment_and_then_ends_its_process(tmp_path, environment):
-    async with nursery_of(environment, str(tmp_path / "note")) as nursery:
-        patient = Patient(nursery)
+    async with pool_of(environment, str(tmp_path / "note")) as pool:
+        patient = Patient(pool)
         assert await patient.start() is None
         pid = await patient.pid()
         assert await patient.close() == (None, None)
@@ -349,8 +349,8 @@ async def test_close_closes_the_environment_and_then_ends_its_process(tmp_path, 
 
 async def test_a_close_that_hangs_is_ended(tmp_path, monkeypatch):
     monkeypatch.setattr("openenv.runtime.process.executor.CLOSE_S", 0.2)
-    async with nursery_of(Closing, str(tmp_path / "note"), "hang") as nursery:
-        patient = Patient(nursery)
+    async with pool_of(Closing, str(tmp_path / "note"), "hang") as pool:
+        patient = Patient(pool)
         assert await patient.start() is None
         pid = await patient.pid()
         _, error = await patient.close()
@@ -360,8 +360,8 @@ async def test_a_close_that_hangs_is_ended(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("then", "words"), [("fail", "no such door"), ("segfault", "SIGSEGV")])
 async def test_a_close_that_fails_is_said(tmp_path, then, words):
-    async with nursery_of(Closing, str(tmp_path / "note"), then) as nursery:
-        patient = Patient(nursery)
+    async with pool_of(Closing, str(tmp_path / "note"), then) as pool:
+        patient = Patient(pool)
         assert await patient.start() is None
         pid = await patient.pid()
         _, error = await patient.close()
@@ -371,8 +371,8 @@ async def test_a_close_that_fails_is_said(tmp_path, then, words):
 
 async def test_a_process_holds_nothing_of_others_and_no_secrets(monkeypatch):
     monkeypatch.setenv("OPENENV_API_KEYS", "control:secret")
-    async with nursery_of(process_pool=3) as nursery:
-        patients = [Patient(nursery) for _ in range(3)]
+    async with pool_of(process_pool=3) as pool:
+        patients = [Patient(pool) for _ in range(3)]
         for patient in patients:
             assert await patient.start() is None
         # stdin, stdout, stderr and its road
@@ -385,8 +385,8 @@ async def test_sessions_draw_different_random_numbers():
     pytest.importorskip("numpy")
     from .dice import Dice
 
-    async with nursery_of(Dice) as nursery:
-        patients = [Patient(nursery) for _ in range(3)]
+    async with pool_of(Dice) as pool:
+        patients = [Patient(pool) for _ in range(3)]
         for patient in patients:
             assert await patient.start() is None
         assert len({await patient.do(do="draw") for patient in patients}) == 3

@@ -1,4 +1,4 @@
-"""What the warm parent takes for left behind."""
+"""What the fork server takes for left behind."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ def answers(process: subprocess.Popen[str]) -> bool:
 
 def test_a_fork_that_came_before_its_announcement_was_read_is_no_orphan():
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    zygote = ForkServer(
+    fork_server = ForkServer(
         theirs, ForkServerPlan(pickle_by_reference(Wild), ProcessLimits.of(ServerSettings()), "none", []), Wild
     )
-    with ours, theirs, zygote._selector:
+    with ours, theirs, fork_server._selector:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         forked = subprocess.Popen([sys.executable, "-c", _ECHO], **pipes, text=True, start_new_session=True)
         try:
             reading, writing = os.pipe()
             socket.send_fds(ours, [msgspec.msgpack.encode([EXPECT, 1])], [reading])
-            assert zygote._end_orphans()
+            assert fork_server._end_orphans()
             assert answers(forked)
-            zygote._hear()
-            assert zygote._end_orphans()
+            fork_server._receive()
+            assert fork_server._end_orphans()
             assert answers(forked)
-            zygote._give_up(1)
-            assert zygote._end_orphans()
+            fork_server._give_up(1)
+            assert fork_server._end_orphans()
             assert forked.wait(20) == -9
         finally:
             forked.kill()
             forked.communicate()
-            for descriptor in (reading, writing, zygote._woken, zygote._wake):
+            for descriptor in (reading, writing, fork_server._woken, fork_server._wake):
                 os.close(descriptor)

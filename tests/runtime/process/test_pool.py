@@ -1,4 +1,4 @@
-"""The warm parent: its pool, its death, and what it cannot make."""
+"""The fork server: its pool, its death, and what it cannot make."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import pytest
 
 from openenv.errors import EnvironmentCrashed, UsageError
 from openenv.runtime.process import ProcessPool
-from openenv.runtime.process import pool as nurseries
+from openenv.runtime.process import pool as pool_module
 from openenv.settings import ServerSettings
 
-from .wild import PATIENCE_S, Patient, Wild, alive, descendants, gone, local_factory, nursery_of, until
+from .wild import PATIENCE_S, Patient, Wild, alive, descendants, gone, local_factory, pool_of, until
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 
 
-async def children(nursery: ProcessPool, count: int) -> list[int]:
+async def children(pool: ProcessPool, count: int) -> list[int]:
     """The processes of sessions, as soon as so many of them live."""
     found: list[int] = []
 
     def all_there() -> bool:
-        found[:] = filter(alive, descendants(nursery.pid)[1:])
+        found[:] = filter(alive, descendants(pool.pid)[1:])
         return len(found) == count
 
     await until(all_there)
@@ -32,42 +32,42 @@ async def children(nursery: ProcessPool, count: int) -> list[int]:
 
 
 async def test_processes_are_kept_ready_and_replaced_when_they_are_taken(loop_factory):
-    async with nursery_of(process_pool=2) as nursery:
-        nursery.warm()
-        first = await children(nursery, 2)
-        patient = Patient(nursery)
+    async with pool_of(process_pool=2) as pool:
+        pool.warm()
+        first = await children(pool, 2)
+        patient = Patient(pool)
         assert await patient.start() is None
         assert await patient.pid() in first
-        assert len(await children(nursery, 3)) == 3
-        assert nursery.ready == 2
+        assert len(await children(pool, 3)) == 3
+        assert pool.ready == 2
         await patient.close()
 
 
 async def test_many_sessions_open_at_once_each_in_its_own_process():
-    async with nursery_of(process_pool=2) as nursery:
-        patients = [Patient(nursery) for _ in range(12)]
+    async with pool_of(process_pool=2) as pool:
+        patients = [Patient(pool) for _ in range(12)]
         assert await asyncio.gather(*(patient.start() for patient in patients)) == [None] * 12
         assert len({await patient.pid() for patient in patients}) == 12
 
 
 async def test_one_that_dies_while_it_waits_is_replaced(monkeypatch):
-    monkeypatch.setattr(nurseries, "REPLACE_S", 0.01)
-    async with nursery_of(process_pool=1) as nursery:
-        nursery.warm()
-        (pid,) = await children(nursery, 1)
+    monkeypatch.setattr(pool_module, "REPLACE_S", 0.01)
+    async with pool_of(process_pool=1) as pool:
+        pool.warm()
+        (pid,) = await children(pool, 1)
         os.kill(pid, signal.SIGKILL)
         await gone(pid)
-        (other,) = await children(nursery, 1)
+        (other,) = await children(pool, 1)
         assert other != pid
 
 
 async def test_when_the_warm_parent_dies_its_sessions_fail_and_others_start():
-    async with nursery_of(process_pool=1) as nursery:
-        waiting, working = Patient(nursery), Patient(nursery)
+    async with pool_of(process_pool=1) as pool:
+        waiting, working = Patient(pool), Patient(pool)
         assert await waiting.start() is None
         assert await working.start() is None
         pids = [await waiting.pid(), await working.pid()]
-        first = nursery.pid
+        first = pool.pid
         call = asyncio.ensure_future(working.step(do="hang"))
         await asyncio.sleep(0)
         os.kill(first, signal.SIGKILL)
@@ -78,26 +78,26 @@ async def test_when_the_warm_parent_dies_its_sessions_fail_and_others_start():
         _, error = await waiting.step()
         assert type(error) is EnvironmentCrashed
         assert await waiting.pid() not in pids
-        assert nursery.pid != first
+        assert pool.pid != first
 
 
 async def test_a_session_opened_while_there_is_no_warm_parent_waits_for_the_next(monkeypatch):
-    monkeypatch.setattr(nurseries, "FIRST_PAUSE_S", 0.2)
-    async with nursery_of() as nursery:
-        first = Patient(nursery)
+    monkeypatch.setattr(pool_module, "FIRST_PAUSE_S", 0.2)
+    async with pool_of() as pool:
+        first = Patient(pool)
         assert await first.start() is None
-        died, noticed = nursery.died, asyncio.Event()
+        died, noticed = pool.on_exit, asyncio.Event()
 
         def mourned() -> None:
             died()
             noticed.set()
 
-        monkeypatch.setattr(nursery, "died", mourned)
-        os.kill(nursery.pid, signal.SIGKILL)
+        monkeypatch.setattr(pool, "on_exit", mourned)
+        os.kill(pool.pid, signal.SIGKILL)
         async with asyncio.timeout(PATIENCE_S):
             await noticed.wait()  # and nothing more: the next parent may be due already
-        assert nursery.pid is None
-        assert await Patient(nursery).start() is None
+        assert pool.pid is None
+        assert await Patient(pool).start() is None
 
 
 async def test_a_module_that_cannot_be_imported_there_is_said(tmp_path, monkeypatch):
@@ -111,8 +111,8 @@ async def test_a_module_that_cannot_be_imported_there_is_said(tmp_path, monkeypa
     monkeypatch.syspath_prepend(str(tmp_path))
     import only_here
 
-    async with nursery_of(only_here.Env) as nursery:
-        error = await Patient(nursery).start()
+    async with pool_of(only_here.Env) as pool:
+        error = await Patient(pool).start()
         assert type(error) is EnvironmentCrashed
         assert "no such licence" in error.message
     del sys.modules["only_here"]
@@ -131,8 +131,8 @@ async def test_what_the_module_started_when_it_was_imported_serves_all_sessions(
     import with_helper
 
     with_helper.helper.communicate()
-    async with nursery_of(with_helper.Env) as nursery:
-        one, other = Patient(nursery), Patient(nursery)
+    async with pool_of(with_helper.Env) as pool:
+        one, other = Patient(pool), Patient(pool)
         assert await one.start() is None
         assert await other.start() is None
         helper = await other.do(do="helper")
@@ -145,14 +145,14 @@ async def test_what_the_module_started_when_it_was_imported_serves_all_sessions(
 
 
 async def test_what_left_its_group_lives_as_long_as_its_own_session():
-    async with nursery_of() as nursery:
-        one, other = Patient(nursery), Patient(nursery)
+    async with pool_of() as pool:
+        one, other = Patient(pool), Patient(pool)
         assert await one.start() is None
         assert await other.start() is None
         escaped = await one.do(do="escape", deep=True)
         await other.close()
-        third = Patient(nursery)
-        assert await third.start() is None  # by now the warm parent has looked for what was left behind
+        third = Patient(pool)
+        assert await third.start() is None  # by now the fork server has looked for what was left behind
         await third.close()
         assert alive(escaped)
         await one.close()
@@ -160,33 +160,33 @@ async def test_what_left_its_group_lives_as_long_as_its_own_session():
 
 
 async def test_nothing_is_started_before_it_is_needed():
-    async with nursery_of(process_pool=2) as nursery:
+    async with pool_of(process_pool=2) as pool:
         await asyncio.sleep(0)
-        assert nursery.pid is None
+        assert pool.pid is None
 
 
 async def test_it_can_be_used_again_after_it_was_closed():
-    async with nursery_of() as nursery:
+    async with pool_of() as pool:
         for _ in range(2):
-            patient = Patient(nursery)
+            patient = Patient(pool)
             assert await patient.start() is None
             pid = await patient.pid()
-            await nursery.aclose()
+            await pool.aclose()
             assert not alive(pid)
 
 
 def test_the_next_event_loop_starts_anew():
-    nursery = ProcessPool(Wild, ServerSettings(process_pool=1))
+    pool = ProcessPool(Wild, ServerSettings(process_pool=1))
     pids = []
 
     async def use() -> None:
-        patient = Patient(nursery)
+        patient = Patient(pool)
         assert await patient.start() is None
         pids.append(await patient.pid())
 
     async def end() -> None:
         await use()
-        await nursery.aclose()
+        await pool.aclose()
         assert not any(map(alive, pids))
 
     asyncio.run(use())

@@ -10,7 +10,7 @@ import pytest
 from openenv.errors import UsageError
 from openenv.runtime.process.messages import dumps, pickle_by_reference
 
-from .wild import Patient, Wild, local_factory, make_wild, nursery_of
+from .wild import Patient, Wild, local_factory, make_wild, pool_of
 
 
 @pytest.mark.parametrize("factory", [Wild, make_wild, functools.partial(functools.partial(Wild, name="a"))])
@@ -57,8 +57,8 @@ async def test_environments_of_gymnasium_have_processes_too():
     from openenv.adapters.gymnasium import gymnasium_environment
 
     cart = gymnasium_environment("CartPole-v1", sutton_barto_reward=True)
-    async with nursery_of(cart) as nursery:
-        patient = Patient(nursery)
+    async with pool_of(cart) as pool:
+        patient = Patient(pool)
         assert await patient.start() is None
         assert (await patient.reset(seed=1))[1] is None
         fields, error = await patient.call(patient.profile.step, cart.action_cls(action=1))

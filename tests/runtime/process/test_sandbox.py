@@ -15,7 +15,7 @@ from openenv.errors import EnvironmentCrashed, UsageError
 from openenv.runtime.process import ProcessPool, sandbox
 from openenv.settings import ServerSettings
 
-from .wild import Patient, Wild, descendants, gone, names, nursery_of, patient_of, until
+from .wild import Patient, Wild, descendants, gone, names, patient_of, pool_of, until
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 
@@ -50,8 +50,8 @@ async def test_the_root_is_read_only_and_so_is_what_the_kernel_shows(tmp_path):
 
 async def test_each_session_has_a_tmp_of_its_own(monkeypatch):
     monkeypatch.setenv("TMPDIR", "/elsewhere")
-    async with nursery_of(sandbox="bwrap") as nursery:
-        one, other = Patient(nursery), Patient(nursery)
+    async with pool_of(sandbox="bwrap") as pool:
+        one, other = Patient(pool), Patient(pool)
         assert await one.start() is None
         assert await other.start() is None
         assert await one.do(do="temporary") == "/tmp"
@@ -84,13 +84,13 @@ async def test_the_asynchronous_requests_of_the_machine_cannot_be_taken():
 
 
 async def test_what_leaves_its_group_ends_with_its_session():
-    async with nursery_of(sandbox="bwrap") as nursery:
-        patient = Patient(nursery)
+    async with pool_of(sandbox="bwrap") as pool:
+        patient = Patient(pool)
         assert await patient.start() is None
         await patient.do(do="escape")
         await patient.do(do="escape", deep=True)
-        await until(lambda: len(escaped_from(nursery.pid)) == 2)
-        outside = escaped_from(nursery.pid)
+        await until(lambda: len(escaped_from(pool.pid)) == 2)
+        outside = escaped_from(pool.pid)
         await patient.close()
         await gone(*outside)
 

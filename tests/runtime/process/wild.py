@@ -39,8 +39,8 @@ __all__ = [
     "local_factory",
     "make_wild",
     "names",
-    "nursery_of",
     "patient_of",
+    "pool_of",
     "until",
 ]
 
@@ -333,8 +333,8 @@ def make_wild() -> Wild:
 class Patient:
     """An executor whose calls can be awaited."""
 
-    def __init__(self, nursery: ProcessPool):
-        self.executor = ProcessExecutor(nursery)
+    def __init__(self, pool: ProcessPool):
+        self.executor = ProcessExecutor(pool)
         self.profile: Any = None
 
     async def start(self) -> BaseException | None:
@@ -382,16 +382,16 @@ class Patient:
 
 
 @asynccontextmanager
-async def nursery_of(factory: Any = Wild, *arguments: Any, **settings: Any) -> AsyncIterator[ProcessPool]:
-    """A nursery that has no pool unless it is asked for; nothing of it may be left in the end."""
+async def pool_of(factory: Any = Wild, *arguments: Any, **settings: Any) -> AsyncIterator[ProcessPool]:
+    """A pool that has no pool unless it is asked for; nothing of it may be left in the end."""
     before = descriptors()
     made = functools.partial(factory, *arguments) if arguments else factory
-    nursery = ProcessPool(made, ServerSettings(**{"process_pool": 0, **settings}))
+    pool = ProcessPool(made, ServerSettings(**{"process_pool": 0, **settings}))
     try:
-        yield nursery
+        yield pool
     finally:
-        left = [] if nursery.pid is None else descendants(nursery.pid)
-        await nursery.aclose()
+        left = [] if pool.pid is None else descendants(pool.pid)
+        await pool.aclose()
         if "sandbox" in settings:  # bwrap itself is there for a moment longer
             await gone(*left)
     assert not [pid for pid in left if alive(pid)]
@@ -401,8 +401,8 @@ async def nursery_of(factory: Any = Wild, *arguments: Any, **settings: Any) -> A
 @asynccontextmanager
 async def patient_of(factory: Any = Wild, *arguments: Any, **settings: Any) -> AsyncIterator[Patient]:
     """One session's executor, started."""
-    async with nursery_of(factory, *arguments, **settings) as nursery:
-        patient = Patient(nursery)
+    async with pool_of(factory, *arguments, **settings) as pool:
+        patient = Patient(pool)
         error = await patient.start()
         assert error is None, error
         yield patient

@@ -19,6 +19,7 @@ from typing import Any
 from ...errors import FactoryFailed, NotForkable
 from ..executor import (
     Operation,
+    as_coroutine,
     attempt,
     close,
     construct,
@@ -32,17 +33,16 @@ from ..executor import (
 from ..loop import EagerTask
 from ..profile import is_asynchronous, profile_of
 from . import linux
-from .messages import HEAD, MadeEnvironment, Verb, decode_request, dumps, encode_error, encode_reply
+from .messages import CHUNK_BYTES, HEAD, MadeEnvironment, Verb, decode_request, dumps, encode_error, encode_reply
 from .sandbox import most_output_bytes
 
 _LOOK_S, _PATIENCE_S = 0.0005, 5.0
 
 
 def double_fork() -> int:
-    """Forks this process. The new one leads a group and a session of its own, and ends with the parent of both.
+    """Forks this process twice, so that the fork server is the parent of the new one and adopts it.
 
-    Between the two stands one that ends at once, so that the parent, which adopts orphans, has the new one. Python's
-    random numbers go on in it as they do here.
+    The new process leads a group and a session of its own. Python's random numbers go on in it as they do here.
 
     Returns:
         As `os.fork` does: 0 in the new process; its number here.
@@ -50,7 +50,8 @@ def double_fork() -> int:
     Raises:
         OSError: It could not be made.
     """
-    parent, random = os.getppid(), _state_of_random()
+    parent, random = os.getppid(), sys.modules.get("random")
+    random_state = None if random is None else random.getstate()
     reading, writing = os.pipe()
     try:
         # What is left behind from here on goes past this process to the parent of it.
@@ -59,7 +60,7 @@ def double_fork() -> int:
         if between == 0:
             if _fork_again(writing):
                 os._exit(0)
-            _settle(parent, random)
+            _detach(parent, random_state)
             return 0
         os.close(writing)
         writing = -1
@@ -88,57 +89,48 @@ def _fork_again(writing: int) -> bool:
     return True
 
 
-def _settle(parent: int, random: Any) -> None:
-    """In the new process: is one of its own."""
+def _detach(parent: int, random_state: Any) -> None:
+    """In the new process: waits until the parent has adopted it, and leads a session and a group of its own."""
     try:
         limit = time.monotonic() + _PATIENCE_S
         while os.getppid() != parent and time.monotonic() < limit:
             time.sleep(_LOOK_S)
         os.setsid()
         linux.die_with_parent()
-        if random is not None:  # Python has begun them anew
-            sys.modules["random"].setstate(random)
-        settled = os.getppid() == parent
+        if random_state is not None:  # Python has begun them anew
+            sys.modules["random"].setstate(random_state)
+        adopted = os.getppid() == parent
     except BaseException:  # noqa: BLE001 - a second session must not go on where the first one is
-        settled = False
-    if not settled:
+        adopted = False
+    if not adopted:
         os._exit(1)
 
 
-def _state_of_random() -> Any:
-    module = sys.modules.get("random")
-    return None if module is None else module.getstate()
-
-
-# Below what the allocator maps and unmaps each time.
-_CHUNK = 64 * 1024
-
-
 class SessionProcess:
-    """One environment and the road to the server.
+    """One environment and the connection to the server.
 
     Args:
-        road: A connected stream socket.
+        connection: A connected stream socket.
         factory: Makes the environment.
     """
 
-    def __init__(self, road: socket.socket, factory: Callable[[], Any]):
-        self._road = road
+    def __init__(self, connection: socket.socket, factory: Callable[[], Any]):
+        self._connection = connection
         self._factory = factory
         self._environment: Any = None
         self._operations: dict[int, Operation] = {
             Verb.MAKE: self._make,
-            Verb.CALL: _call,
+            Verb.CALL: lambda environment, call: call[0](environment, call[1]),
             Verb.CLOSE: close,
             Verb.SAVE: _save,
-            Verb.LOAD: _load,
+            # A state of a process of the same class, for the same client.
+            Verb.LOAD: lambda environment, state: load(environment, pickle.loads(state)),  # noqa: S301
             Verb.FORK: self._fork,
         }
         self._runner: asyncio.Runner | None = None
-        self._made: asyncio.Future[None] | None = None
 
     def run(self) -> None:
-        """Serves until the server closes the road. An asynchronous environment gets an event loop of its own."""
+        """Serves until the server closes the connection; an asynchronous environment on an event loop."""
         while (frame := self._read()) is not None:
             verb, argument = decode_request(frame)
             del frame
@@ -156,13 +148,13 @@ class SessionProcess:
     async def _serve(self) -> None:
         """`run`, on an event loop, on which what the environment left there goes on between calls."""
         loop = asyncio.get_running_loop()
-        host = EagerTask()
+        task = EagerTask()
         ended = loop.create_future()
 
         def readable() -> None:
             frame = self._read()
             if frame is None:
-                loop.remove_reader(self._road)
+                loop.remove_reader(self._connection)
                 ended.set_result(None)
                 return
             verb, argument = decode_request(frame)
@@ -174,11 +166,11 @@ class SessionProcess:
 
             result, error = attempt(self._do, verb, argument)
             if error is None and inspect.isawaitable(result):
-                host.run(result if type(result) is CoroutineType else _awaited(result), done)
+                task.run(result if type(result) is CoroutineType else as_coroutine(result), done)
             else:
                 done(result, error)
 
-        loop.add_reader(self._road, readable)
+        loop.add_reader(self._connection, readable)
         await ended
 
     def _do(self, verb: int, argument: Any) -> Any:
@@ -202,7 +194,7 @@ class SessionProcess:
         return MadeEnvironment(cls.__name__, has_close(environment), profile.seedable, forks)
 
     def _fork(self, environment: Any, nothing: None) -> int:
-        """Forks the process. The new one goes on from here too: it answers, with 0, on the road it is given."""
+        """Forks the process. The new one goes on from here too: it answers, with 0, on the connection it is given."""
         count = threading.active_count()
         if count > 1 or self._runner is not None:
             name = type(environment).__name__
@@ -212,19 +204,19 @@ class SessionProcess:
             )
         ensure_rng(environment)
         self._answer(Verb.CALL, True, None)
-        _, descriptors, _, _ = socket.recv_fds(self._road, 1, 2)
+        _, descriptors, _, _ = socket.recv_fds(self._connection, 1, 2)
         if len(descriptors) != 2:
             for descriptor in descriptors:
                 os.close(descriptor)
             raise NotForkable("there is no descriptor left for another process: retry later")
-        road, errors = descriptors
-        given = socket.socket(fileno=road)
+        connection, errors = descriptors
+        given = socket.socket(fileno=connection)
         try:
             pid = double_fork()
             if pid == 0:
-                self._road.close()
-                self._road, given = given, self._road
-                self._road.set_inheritable(False)
+                self._connection.close()
+                self._connection, given = given, self._connection
+                self._connection.set_inheritable(False)
                 os.dup2(errors, 2)
             return pid
         except OSError as error:
@@ -236,24 +228,24 @@ class SessionProcess:
     def _await(self, call: Any, _: None) -> Any:
         if self._runner is None:
             self._runner = asyncio.Runner()
-        return self._runner.run(call if type(call) is CoroutineType else _awaited(call))
+        return self._runner.run(call if type(call) is CoroutineType else as_coroutine(call))
 
     def _answer(self, verb: int, result: Any, error: BaseException | None) -> None:
         if error is None:
             written, error = attempt(encode_reply, verb, result)
         if error is not None:
             written = encode_error(error, "".join(traceback.format_exception(error)))
-        if len(written) < _CHUNK:
-            self._road.sendall(HEAD.pack(len(written)) + written)
+        if len(written) < CHUNK_BYTES:
+            self._connection.sendall(HEAD.pack(len(written)) + written)
         else:
-            self._road.sendall(HEAD.pack(len(written)))
-            self._road.sendall(written)
+            self._connection.sendall(HEAD.pack(len(written)))
+            self._connection.sendall(written)
 
     def _read(self) -> bytes | bytearray | None:
         """The contents of one frame; None at the end. The server sends one at a time."""
-        data = self._road.recv(_CHUNK)
+        data = self._connection.recv(CHUNK_BYTES)
         while 0 < len(data) < HEAD.size:
-            data += self._road.recv(HEAD.size - len(data)) or b"\0" * HEAD.size
+            data += self._connection.recv(HEAD.size - len(data)) or b"\0" * HEAD.size
         if not data:
             return None
         (length,) = HEAD.unpack_from(data)
@@ -264,7 +256,7 @@ class SessionProcess:
         frame[:have] = data[HEAD.size :]
         rest = memoryview(frame)
         while have < length:
-            count = self._road.recv_into(rest[have:])
+            count = self._connection.recv_into(rest[have:])
             if count == 0:
                 return None
             have += count
@@ -272,36 +264,23 @@ class SessionProcess:
 
 
 def _save(environment: Any, _: None) -> Any:
-    seed = save(environment, None)
-    return _pickled_later(environment, seed) if inspect.isawaitable(seed) else _pickled(environment, seed)
+    snapshot = save(environment, None)
+    return _pickled_later(environment, snapshot) if inspect.isawaitable(snapshot) else _pickled(environment, snapshot)
 
 
-async def _pickled_later(environment: Any, seed: Any) -> bytes:
-    return _pickled(environment, await seed)
+async def _pickled_later(environment: Any, snapshot: Any) -> bytes:
+    return _pickled(environment, await snapshot)
 
 
-def _pickled(environment: Any, seed: Any) -> bytes:
-    """The server hands it on as it is: what a process says is not unpickled there."""
+def _pickled(environment: Any, snapshot: Any) -> bytes:
+    """Pickles a snapshot, which the server passes on without unpickling it."""
     name = type(environment).__name__
     try:
-        state = dumps(seed)
+        state = dumps(snapshot)
     except Exception as error:
         sent = f"its state cannot be sent to another process ({error_text(error)})"
         raise NotForkable(f"{name} cannot be forked: {sent}: implement save_state() and load_state()") from error
-    if len(state) > most_output_bytes() - _CHUNK:
+    if len(state) > most_output_bytes() - CHUNK_BYTES:
         size = f"its state of {len(state)} bytes is over the limit (process_output_mb, OPENENV_PROCESS_OUTPUT_MB)"
         raise NotForkable(f"{name} cannot be forked: {size}")
     return state
-
-
-def _load(environment: Any, state: bytes) -> Any:
-    return load(environment, pickle.loads(state))  # noqa: S301 - of a process of the same class, for the same client
-
-
-def _call(environment: Any, argument: tuple[Operation, Any]) -> Any:
-    operation, given = argument
-    return operation(environment, given)
-
-
-async def _awaited(result: Any) -> Any:
-    return await result

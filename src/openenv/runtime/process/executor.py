@@ -11,12 +11,12 @@ from ...errors import EnvironmentCrashed, NotForkable, OpenEnvError, ResetRequir
 from ..executor import Done, Operation, Snapshot, load, save
 from ..profile import EnvironmentProfile, Execution
 from .handle import ProcessExit, ProcessHandle
-from .messages import MadeEnvironment, Verb, decode, encode_request
+from .messages import GRACE_S, MadeEnvironment, Verb, decode, encode_request
 from .pool import ProcessPool
 
 
 class PickledSnapshot(Snapshot):
-    """A state as the process wrote it; nobody here reads it.
+    """A state as the process wrote it; only another such process reads it.
 
     Attributes:
         state: What it said.
@@ -34,26 +34,26 @@ class ForkedSnapshot(Snapshot):
     """A process that goes on from where it was forked.
 
     Attributes:
-        ward: The process.
+        handle: The process.
         made: What is known of the environment.
     """
 
-    __slots__ = ("made", "ward")
+    __slots__ = ("handle", "made")
 
-    def __init__(self, ward: ProcessHandle, made: MadeEnvironment):
-        self.ward = ward
+    def __init__(self, handle: ProcessHandle, made: MadeEnvironment):
+        self.handle = handle
         self.made = made
 
     def discard(self) -> None:
-        self.ward.owner = None
-        self.ward.end("", 0.0)
+        self.handle.listener = None
+        self.handle.end("", 0.0)
 
 
 class PendingFork:
-    """A process of a session on its way to two; owner of the new one until that has said that it is there.
+    """A fork of a session's process under way; the new process's listener until that has said that it is there.
 
     Args:
-        nursery: Where processes are.
+        pool: Where processes are.
         parent: The one that forks.
         made: What is known of its environment.
         done: Hears once of the `ForkedSnapshot`, or why there is none.
@@ -62,13 +62,13 @@ class PendingFork:
         OSError: There is no descriptor left.
     """
 
-    def __init__(self, nursery: ProcessPool, parent: ProcessHandle, made: MadeEnvironment, done: Done):
-        self._nursery = nursery
+    def __init__(self, pool: ProcessPool, parent: ProcessHandle, made: MadeEnvironment, done: Done):
+        self._pool = pool
         self._parent = parent
         self._made = made
         self._done: Done | None = done
-        self._told = self._there = False
-        self._ward, self._descriptors = nursery.expect(self)
+        self._registered = self._there = False
+        self._handle, self._descriptors = pool.prepare_fork(self)
 
     def ready(self, result: Any, error: BaseException | None) -> bool:
         """The parent is about to fork, or will not. Whether there is more to be heard of it."""
@@ -87,36 +87,36 @@ class PendingFork:
         """The parent has forked, or could not."""
         self._let_go()
         if error is None and type(pid) is int:
-            self._nursery.adopt(self._ward, pid)
-            self._told = True
+            self._pool.register_fork(self._handle, pid)
+            self._registered = True
             self._conclude()
         else:
             self._fail(error or NotForkable("the environment's process does not keep to what was agreed"))
 
     # What the new process says.
 
-    def heard(self, frame: bytes | bytearray) -> None:
+    def on_frame(self, frame: bytes | bytearray) -> None:
         try:
             result, error = decode(frame)
             if result != 0 or error is not None:
                 raise ValueError("it did not say that it is there")
         except ValueError as fault:
-            self._ward.end(str(fault), 0.0)
+            self._handle.end(str(fault), 0.0)
             return
         self._there = True
         self._conclude()
 
-    def ended(self, ending: ProcessExit) -> None:
-        said = f": {ending.reason}" if ending.reason else ""
+    def on_exit(self, exit_: ProcessExit) -> None:
+        said = f": {exit_.reason}" if exit_.reason else ""
         self._finish(None, NotForkable(f"the fork of the environment's process has ended at once{said}"))
 
     def _conclude(self) -> None:
-        if self._told and self._there and self._done is not None:
-            self._finish(ForkedSnapshot(self._ward, self._made), None)
+        if self._registered and self._there and self._done is not None:
+            self._finish(ForkedSnapshot(self._handle, self._made), None)
 
     def _fail(self, error: BaseException) -> None:
-        self._ward.owner = None
-        self._ward.end("", 0.0)
+        self._handle.listener = None
+        self._handle.end("", 0.0)
         self._finish(None, error)
 
     def _finish(self, result: ForkedSnapshot | None, error: BaseException | None) -> None:
@@ -131,9 +131,7 @@ class PendingFork:
             os.close(descriptor)
 
 
-# What a process that is asked to end may take to tidy up.
-GRACE_S = 0.2
-# What `close` of an environment may take: nobody waits for its result, and its slot is wanted.
+# What `close` of an environment may take: its slot is wanted.
 CLOSE_S = 30.0
 
 
@@ -177,57 +175,56 @@ class RemoteEnvironment:
 
 
 class ProcessExecutor:
-    """Runs an environment in a process that the nursery gives, and in another one after that has ended.
+    """Runs an environment in a process of the pool, and in another one after that has ended.
 
     A process that crashed or was stopped is followed by a new one at the next `reset`; other calls until then get
-    a typed error. What comes from the process is taken for data that anybody may have sent.
+    a typed error. What the process sends is untrusted data.
 
     Args:
-        nursery: Where processes come from.
-        seed: What the environment goes on from when it starts; None: from nothing.
+        pool: Where processes come from.
+        snapshot: What the environment goes on from when it starts; None: from nothing.
     """
 
     stoppable = True
-    __slots__ = ("_closed", "_done", "_fate", "_made", "_nursery", "_seed", "_stopped", "_timer", "_ward")
+    __slots__ = ("_closed", "_done", "_failure", "_handle", "_made", "_pool", "_snapshot", "_stopped", "_timer")
 
-    def __init__(self, nursery: ProcessPool, seed: Snapshot | None = None):
-        self._nursery = nursery
-        self._seed = seed
-        self._ward: ProcessHandle | None = None
+    def __init__(self, pool: ProcessPool, snapshot: Snapshot | None = None):
+        self._pool = pool
+        self._snapshot = snapshot
+        self._handle: ProcessHandle | None = None
         self._done: Done | None = None
         self._made: MadeEnvironment | None = None
-        self._fate: OpenEnvError | None = None
+        self._failure: OpenEnvError | None = None
         self._stopped = False
         self._closed: Done | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, factory: Callable[[], Any], done: Done) -> None:
-        """As the contract says; the nursery has been told of the factory before."""
+        """As the contract says; the pool has its own factory."""
 
         def made(result: Any, error: BaseException | None) -> None:
             done(None if error is not None else RemoteEnvironment(result), error)
 
-        seed, self._seed = self._seed, None
-        if seed is None:
+        snapshot, self._snapshot = self._snapshot, None
+        if snapshot is None:
             self._make(made)
         else:
-            self._load(seed, lambda _, error: made(self._made, error))
+            self._load(snapshot, lambda _, error: made(self._made, error))
 
     def submit(self, operation: Operation, argument: Any, done: Done) -> None:
-        ward = self._ward
-        if ward is None:
+        handle = self._handle
+        if handle is None:
             if operation is _RESET:
-                self._make_and_reset(argument, done)
+                self._make_and(lambda: self.submit(_RESET, argument, done), done)
             elif operation is load:
                 self._load(argument, done)
             else:
-                done(
-                    None, self._fate or ResetRequired("the environment's process has ended: reset() starts a new one")
-                )
+                ended = ResetRequired("the environment's process has ended: reset() starts a new one")
+                done(None, self._failure or ended)
             return
         verb = _VERBS.get(operation)
         if verb is None and (operation is save or operation is load):
-            self._save(ward, done) if operation is save else self._load(argument, done)
+            self._save(handle, done) if operation is save else self._load(argument, done)
             return
         try:
             if verb is None:
@@ -238,49 +235,49 @@ class ProcessExecutor:
             done(None, error)
             return
         self._done = done
-        ward.send(frame)
+        handle.send(frame)
 
     def cancel(self) -> bool:
-        if self._ward is not None and self._done is not None:
+        if self._handle is not None and self._done is not None:
             self._stopped = True
-            self._ward.end("its call was stopped", GRACE_S)
+            self._handle.end("its call was stopped", GRACE_S)
         return True
 
     def close(self, done: Done) -> None:
-        ward = self._ward
-        if ward is None:
+        handle = self._handle
+        if handle is None:
             done(None, None)
             return
         self._closed = done
-        self._timer = asyncio.get_running_loop().call_later(CLOSE_S, ward.end, "its close() took too long", 0.0)
+        self._timer = asyncio.get_running_loop().call_later(CLOSE_S, handle.end, "its close() took too long", 0.0)
         if self._made is not None and self._made.closes:
-            self._done = _ignore_result
-            ward.send(encode_request(Verb.CLOSE, None))
+            self._done = lambda _, __: None  # `on_frame` answers the caller
+            handle.send(encode_request(Verb.CLOSE, None))
         else:
-            ward.end("", 0.0)
+            handle.end("", 0.0)
 
     # What the process says.
 
-    def heard(self, frame: bytes | bytearray) -> None:
+    def on_frame(self, frame: bytes | bytearray) -> None:
         done = self._done
-        assert self._ward is not None
+        assert self._handle is not None
         try:
             if done is None:
                 raise ValueError("it said more than it was asked for")
             result, error = decode(frame)
         except ValueError as fault:
-            self._ward.end(str(fault), 0.0)
+            self._handle.end(str(fault), 0.0)
             return
         self._done = None
         if self._closed is not None:
             closed = self._closed
             self._closed = lambda _, __: closed(None, error)
-            self._ward.end("", GRACE_S)
+            self._handle.end("", GRACE_S)
         else:
             done(result, error)
 
-    def ended(self, ending: ProcessExit) -> None:
-        self._ward = None
+    def on_exit(self, exit_: ProcessExit) -> None:
+        self._handle = None
         if self._timer is not None:
             self._timer.cancel()
         if self._stopped:
@@ -289,8 +286,8 @@ class ProcessExecutor:
                 "the call was stopped, and the environment's process with it: reset() starts a new one"
             )
         else:
-            error = _crash(ending)
-        self._fate = error
+            error = _crash(exit_)
+        self._failure = error
         done, self._done = self._done, None
         closed, self._closed = self._closed, None
         if closed is not None:
@@ -298,11 +295,11 @@ class ProcessExecutor:
         elif done is not None:
             done(None, error)
 
-    def _save(self, ward: ProcessHandle, done: Done) -> None:
+    def _save(self, handle: ProcessHandle, done: Done) -> None:
         """Has the process forked; its state sent, where it cannot be."""
         made = self._made
         assert made is not None
-        if not (made.forks and self._nursery.forks):
+        if not (made.forks and self._pool.forks):
 
             def sent(state: Any, error: BaseException | None) -> None:
                 if error is None and type(state) is not bytes:
@@ -310,37 +307,37 @@ class ProcessExecutor:
                 done(None if error else PickledSnapshot(state, made), error)
 
             self._done = sent
-            ward.send(encode_request(Verb.SAVE, None))
+            handle.send(encode_request(Verb.SAVE, None))
             return
         try:
-            branching = PendingFork(self._nursery, ward, made, done)
+            pending = PendingFork(self._pool, handle, made, done)
         except OSError as error:
             done(None, NotForkable(f"there is no descriptor left for another process: {error}"))
             return
 
         def ready(result: Any, error: BaseException | None) -> None:
-            if branching.ready(result, error):
-                self._done = branching.forked
+            if pending.ready(result, error):
+                self._done = pending.forked
 
         self._done = ready
-        ward.send(encode_request(Verb.FORK, None))
+        handle.send(encode_request(Verb.FORK, None))
 
-    def _load(self, seed: Any, done: Done) -> None:
-        """Goes on from a seed, in a process that is there already or in another one."""
-        if isinstance(seed, ForkedSnapshot) and not seed.ward.is_open:
+    def _load(self, snapshot: Any, done: Done) -> None:
+        """Goes on from a snapshot, in the process that is there or in another one."""
+        if isinstance(snapshot, ForkedSnapshot) and not snapshot.handle.is_open:
             done(None, EnvironmentCrashed("the fork of the environment's process has ended before it was used"))
-        elif isinstance(seed, ForkedSnapshot):
-            if self._ward is not None:
-                self._ward.owner = None
-                self._ward.end("", GRACE_S)
-            self._ward, self._made = seed.ward, seed.made
-            self._ward.owner = self
+        elif isinstance(snapshot, ForkedSnapshot):
+            if self._handle is not None:
+                self._handle.listener = None
+                self._handle.end("", GRACE_S)
+            self._handle, self._made = snapshot.handle, snapshot.made
+            self._handle.listener = self
             done(None, None)
-        elif self._ward is not None:
+        elif self._handle is not None:
             self._done = done
-            self._ward.send(encode_request(Verb.LOAD, seed.state))
+            self._handle.send(encode_request(Verb.LOAD, snapshot.state))
         else:
-            self._make_and(lambda: self._load(seed, done), done)
+            self._make_and(lambda: self._load(snapshot, done), done)
 
     def _make(self, done: Done) -> None:
         def made(result: Any, error: BaseException | None) -> None:
@@ -350,15 +347,12 @@ class ProcessExecutor:
             done(result, error)
 
         try:
-            self._ward = self._nursery.take(self)
+            self._handle = self._pool.take(self)
         except OSError as error:
             done(None, error)
             return
         self._done = made
-        self._ward.send(encode_request(Verb.MAKE, None))
-
-    def _make_and_reset(self, argument: Any, done: Done) -> None:
-        self._make_and(lambda: self.submit(_RESET, argument, done), done)
+        self._handle.send(encode_request(Verb.MAKE, None))
 
     def _make_and(self, then: Callable[[], None], done: Done) -> None:
         """Makes an environment, and does something with it if that went well."""
@@ -367,31 +361,27 @@ class ProcessExecutor:
             if error is None:
                 then()
                 return
-            if self._ward is not None:  # alive, and without an environment
-                self._ward.owner = None
-                self._ward.end("", 0.0)
-                self._ward = None
+            if self._handle is not None:  # alive, and without an environment
+                self._handle.listener = None
+                self._handle.end("", 0.0)
+                self._handle = None
             done(None, error)
 
         self._make(made)
 
 
-def _crash(ending: ProcessExit) -> EnvironmentCrashed:
-    if ending.reason:
-        how = f"was ended: {ending.reason}"
-    elif ending.signal is not None:
-        how = f"was ended by {ending.signal}{_HINTS.get(ending.signal, '')}"
+def _crash(exit_: ProcessExit) -> EnvironmentCrashed:
+    if exit_.reason:
+        how = f"was ended: {exit_.reason}"
+    elif exit_.signal is not None:
+        how = f"was ended by {exit_.signal}{_HINTS.get(exit_.signal, '')}"
     else:
-        how = f"ended with exit code {ending.exit_code}"
-    last = ending.stderr.rstrip().rpartition("\n")[2]
+        how = f"ended with exit code {exit_.exit_code}"
+    last = exit_.stderr.rstrip().rpartition("\n")[2]
     said = f" (stderr: {last[:200]})" if last else ""
     return EnvironmentCrashed(
         f"the environment's process {how}{said}; reset() starts a new one",
-        exit_code=ending.exit_code,
-        signal=ending.signal,
-        stderr=ending.stderr,
+        exit_code=exit_.exit_code,
+        signal=exit_.signal,
+        stderr=exit_.stderr,
     )
-
-
-def _ignore_result(_: Any, __: BaseException | None) -> None:
-    """Hears of what nobody waits for."""

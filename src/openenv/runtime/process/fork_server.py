@@ -21,10 +21,22 @@ import msgspec
 
 from . import linux, sandbox
 from .child import SessionProcess
-from .messages import ADOPT, END, EXITED, EXPECT, FAILED, FORK, MESSAGE_BYTES, TOO_MANY, UNFORKED, ForkServerPlan
+from .messages import (
+    ADOPT,
+    CHUNK_BYTES,
+    END,
+    EXITED,
+    EXPECT,
+    FAILED,
+    FORK,
+    GRACE_S,
+    MESSAGE_BYTES,
+    TOO_MANY,
+    UNFORKED,
+    ForkServerPlan,
+)
 
 TAIL_BYTES = 4096
-_CHUNK = 64 * 1024
 # Of a stream without end, at one time: others wait too.
 _CHUNKS_AT_ONCE = 4
 
@@ -45,7 +57,7 @@ class StderrTail:
         """Takes what there is, or a good part of it. False at the end of the stream."""
         for _ in range(_CHUNKS_AT_ONCE):
             try:
-                data = os.read(self.descriptor, _CHUNK)
+                data = os.read(self.descriptor, CHUNK_BYTES)
             except BlockingIOError:
                 return True
             if not data:
@@ -88,15 +100,15 @@ class ProcessTree(NamedTuple):
             for each in path:
                 of[each] = found
         for pid in self.parents:
-            owner = of.get(pid)
-            if owner is not None:
-                families[owner].append(pid)
+            ancestor = of.get(pid)
+            if ancestor is not None:
+                families[ancestor].append(pid)
         return families
 
 
 def read_process_tree() -> ProcessTree:
     """Reads /proc."""
-    census = ProcessTree({}, {}, {})
+    tree = ProcessTree({}, {}, {})
     for name in os.listdir("/proc"):  # noqa: PTH208 - names are all that is wanted, thousands of them
         if name.isdigit():
             try:
@@ -107,10 +119,10 @@ def read_process_tree() -> ProcessTree:
             if len(fields) < 18:  # gone while it was read
                 continue
             pid = int(name)
-            census.parents[pid] = int(fields[1])
-            census.groups[pid] = int(fields[2])
-            census.threads[pid] = int(fields[17])
-    return census
+            tree.parents[pid] = int(fields[1])
+            tree.groups[pid] = int(fields[2])
+            tree.threads[pid] = int(fields[17])
+    return tree
 
 
 class ProcessCounter:
@@ -132,10 +144,10 @@ class ProcessCounter:
         if now < self._not_before or (total < self._enough and now < self._count_at):
             return []
         leaders = list(sessions)
-        census = read_process_tree()
+        tree = read_process_tree()
         found, most = [], 0
-        for leader, family in census.descendants(leaders).items():
-            size = sum(census.threads.get(pid, 1) for pid in family)
+        for leader, family in tree.descendants(leaders).items():
+            size = sum(tree.threads.get(pid, 1) for pid in family)
             most = max(most, size)
             if size - 1 > self._most:  # without the process itself
                 found.append(leader)
@@ -152,8 +164,6 @@ def _threads_of_the_machine() -> int:
         return 0
 
 
-# Between the request to end and the end, for what a process has to tidy up.
-GRACE_S = 0.2
 ORPHANS_S = 0.02
 # What a session's process takes to fork another one. Meanwhile no orphan is ended: the new one is one for a moment.
 EXPECT_S = 10.0
@@ -185,10 +195,10 @@ class _PendingSession:
 
 
 class ForkServer:
-    """Forks, watches and ends.
+    """Forks the processes of sessions, watches and ends them.
 
     Args:
-        control: The road to the server.
+        control: The socket to the server.
         plan: What to fork.
         factory: What makes environments.
     """
@@ -199,10 +209,10 @@ class ForkServer:
         self._factory = factory
         self._sessions: dict[int, _Session] = {}
         self._pids: dict[int, _Session] = {}
-        self._expected: dict[int, _PendingSession] = {}
-        self._watch = ProcessCounter(plan.limits.children)
+        self._pending: dict[int, _PendingSession] = {}
+        self._counter = ProcessCounter(plan.limits.children)
         self._selector = selectors.DefaultSelector()
-        self._selector.register(control, selectors.EVENT_READ, self._hear)
+        self._selector.register(control, selectors.EVENT_READ, self._receive)
         self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._selector.register(self._woken, selectors.EVENT_READ, self._reap)
         self._orphans_at: float | None = None
@@ -213,14 +223,15 @@ class ForkServer:
     def run(self) -> None:
         """Serves until the server is gone, then ends everything."""
         for number in (signal.SIGCHLD, signal.SIGTERM):
-            signal.signal(number, self._signalled)
+            signal.signal(number, self._on_signal)
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         while not self._leaving:
-            for key, _ in self._selector.select(self._patience()):
+            until_look_s = GLANCE_S if self._pids else None
+            for key, _ in self._selector.select(until_look_s if self._orphans_at is None else ORPHANS_S):
                 key.data()
-            self._look()
+            self._act_on_time()
         self._helpers.clear()
-        self._expected.clear()
+        self._pending.clear()
         limit = time.monotonic() + LEAVE_S
         for session in self._sessions.values():
             _kill_group(session.pid, signal.SIGKILL)
@@ -228,17 +239,12 @@ class ForkServer:
             self._selector.select(ORPHANS_S)
             self._reap()
 
-    def _signalled(self, number: int, _: Any) -> None:
+    def _on_signal(self, number: int, _: Any) -> None:
         if number == signal.SIGTERM:
             self._leaving = True
 
-    def _patience(self) -> float | None:
-        if not self._pids and self._orphans_at is None:
-            return None
-        return ORPHANS_S if self._orphans_at is not None else GLANCE_S
-
-    def _look(self) -> None:
-        """What time brings about."""
+    def _act_on_time(self) -> None:
+        """Kills the processes whose time is over, or that are too many, and looks for orphans."""
         if not self._pids and self._orphans_at is None:
             return
         now = time.monotonic()
@@ -246,16 +252,16 @@ class ForkServer:
             if session.kill_at is not None and session.kill_at <= now:
                 _kill_group(session.pid, signal.SIGKILL)
                 session.kill_at = now + GRACE_S
-        for session_id in [number for number, each in self._expected.items() if each.limit <= now]:
+        for session_id in [number for number, each in self._pending.items() if each.limit <= now]:
             self._give_up(session_id)
-        for pid in self._watch.over(self._pids):
+        for pid in self._counter.over(self._pids):
             session = self._pids[pid]
             session.reason = TOO_MANY
             _kill_group(pid, signal.SIGKILL)
         if self._orphans_at is not None and self._orphans_at <= now:
             self._orphans_at = now + ORPHANS_S if self._end_orphans() else None
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         try:
             message, descriptors, _, _ = socket.recv_fds(self._control, MESSAGE_BYTES, 1)
         except ConnectionError:
@@ -267,48 +273,42 @@ class ForkServer:
         if verb == FORK:
             self._fork(session_id, descriptors)
         elif verb == EXPECT:
-            self._expect(session_id, descriptors)
+            if descriptors:
+                self._pending[session_id] = _PendingSession(descriptors[0])
+            else:
+                self._send([EXITED, session_id, None, b"no descriptor is left for its stderr", UNFORKED])
         elif verb == ADOPT:
             self._adopt(session_id, *rest)
-        elif verb == END and session_id in self._expected:
+        elif verb == END and session_id in self._pending:
             self._give_up(session_id)
         elif verb == END and (session := self._sessions.get(session_id)) is not None:
             self._end(session, *rest)
 
-    def _expect(self, session_id: int, descriptors: list[int]) -> None:
-        if descriptors:
-            self._expected[session_id] = _PendingSession(descriptors[0])
-        else:
-            self._tell([EXITED, session_id, None, b"no descriptor is left for its stderr", UNFORKED])
-
     def _adopt(self, session_id: int, pid: int) -> None:
-        """Takes over a process that a session's has forked: of those that nobody else has, it says which one."""
-        if session_id not in self._expected:
+        """Takes over a process that a session's process has forked, if it is a child that no other session has."""
+        if session_id not in self._pending:
             return
         if pid in self._pids or pid in self._helpers or pid not in _children():
             self._give_up(session_id)
         else:
-            self._keep(session_id, pid, self._expected.pop(session_id).reading)
+            self._add(session_id, pid, self._pending.pop(session_id).reading)
 
     def _give_up(self, session_id: int) -> None:
-        """A process that was expected does not come, or is gone already; if it comes, it is an orphan like others."""
-        tail = StderrTail(self._expected.pop(session_id).reading)
+        """A pending process does not come, or is gone already; if it comes, it is an orphan like others."""
+        tail = StderrTail(self._pending.pop(session_id).reading)
         tail.close()
         self._orphans_at = time.monotonic()
-        self._tell([EXITED, session_id, None, tail.text, UNFORKED])
+        self._send([EXITED, session_id, None, tail.text, UNFORKED])
 
     def _end(self, session: _Session, grace_s: float) -> None:
         if session.kill_at is None:
             session.kill_at = time.monotonic() + grace_s
-            if grace_s:
-                _kill_group(session.pid, signal.SIGTERM)
-            else:
-                _kill_group(session.pid, signal.SIGKILL)
+            _kill_group(session.pid, signal.SIGTERM if grace_s else signal.SIGKILL)
 
     def _fork(self, session_id: int, descriptors: list[int]) -> None:
         try:
             if not descriptors:
-                raise OSError("no descriptor is left for its road")
+                raise OSError("no descriptor is left for its socket")
             descriptors += os.pipe()
             if self._plan.sandbox == "none":
                 pid = os.fork()
@@ -317,21 +317,21 @@ class ForkServer:
         except OSError as error:
             for descriptor in descriptors:
                 os.close(descriptor)
-            self._tell([EXITED, session_id, 1 << 8, str(error).encode(), UNFORKED])
+            self._send([EXITED, session_id, 1 << 8, str(error).encode(), UNFORKED])
             return
-        road, reading, writing = descriptors
+        connection, reading, writing = descriptors
         if pid == 0:
-            self._run_session(road, reading, writing)
+            self._run_session(connection, reading, writing)
         os.close(writing)
-        os.close(road)
-        self._keep(session_id, pid, reading)
+        os.close(connection)
+        self._add(session_id, pid, reading)
 
-    def _keep(self, session_id: int, pid: int, reading: int) -> None:
+    def _add(self, session_id: int, pid: int, reading: int) -> None:
         session = _Session(session_id, pid, StderrTail(reading))
         self._sessions[session_id] = self._pids[pid] = session
-        self._selector.register(reading, selectors.EVENT_READ, lambda: self._listen(session))
+        self._selector.register(reading, selectors.EVENT_READ, lambda: self._read_stderr(session))
 
-    def _run_session(self, road: int, reading: int, writing: int) -> None:
+    def _run_session(self, descriptor: int, reading: int, writing: int) -> None:
         """In the new process: leaves everything of the parent behind, and serves one session."""
         code = 1
         try:
@@ -346,18 +346,18 @@ class ForkServer:
                 if os.getppid() != _parent:
                     os._exit(1)
             os.dup2(writing, 2)
-            for descriptor in (reading, writing, self._woken, self._wake):
-                os.close(descriptor)
+            for inherited in (reading, writing, self._woken, self._wake):
+                os.close(inherited)
             for session in self._sessions.values():
                 os.close(session.tail.descriptor)
-            for each in self._expected.values():
+            for each in self._pending.values():
                 os.close(each.reading)
             self._selector.close()
             self._control.close()
-            connection = socket.socket(fileno=road)
+            connection = socket.socket(fileno=descriptor)
             connection.set_inheritable(False)
             self._sessions.clear()
-            self._expected.clear()
+            self._pending.clear()
             self._pids.clear()
             faulthandler.enable()  # what a crash says of itself
             if (numpy_random := sys.modules.get("numpy.random")) is not None:
@@ -373,7 +373,7 @@ class ForkServer:
                 sys.stdout.flush()
             os._exit(code)
 
-    def _listen(self, session: _Session) -> None:
+    def _read_stderr(self, session: _Session) -> None:
         # It may have been reaped since this was seen to be readable.
         if session.id in self._sessions and not session.tail.read():
             self._selector.unregister(session.tail.descriptor)
@@ -392,21 +392,21 @@ class ForkServer:
                     _kill_group(session.pid, signal.SIGKILL)
                 _, status = os.waitpid(ended.si_pid, 0)
                 if session is not None:
-                    self._gone(session, status)
+                    self._on_exit(session, status)
 
-    def _gone(self, session: _Session, status: int) -> None:
+    def _on_exit(self, session: _Session, status: int) -> None:
         del self._sessions[session.id]
         with contextlib.suppress(KeyError):
             self._selector.unregister(session.tail.descriptor)
         session.tail.close()
         if self._plan.sandbox == "none":  # else its namespace has ended, and all with it
             self._orphans_at = time.monotonic() + ORPHANS_S if self._end_orphans() else self._orphans_at
-        self._tell([EXITED, session.id, status, session.tail.text, session.reason])
+        self._send([EXITED, session.id, status, session.tail.text, session.reason])
 
     def _end_orphans(self) -> bool:
         """Kills what the processes of sessions that have ended left behind. Whether there was any, or may be."""
         orphans = [pid for pid in _children() if pid not in self._pids and pid not in self._helpers]
-        if not self._leaving and (self._expected or (orphans and self._has_pending_message())):
+        if not self._leaving and (self._pending or (orphans and self._has_pending_message())):
             return True
         for pid in orphans:
             with contextlib.suppress(OSError):
@@ -417,14 +417,14 @@ class ForkServer:
         return bool(orphans)
 
     def _has_pending_message(self) -> bool:
-        """Whether the server has said more than was heard: perhaps that a process is to be expected."""
+        """Whether a message waits: perhaps the announcement of a process that another one forks."""
         try:
             return bool(self._control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
-        except OSError:  # there is nothing, or nobody
+        except OSError:  # nothing waits, or the server is gone
             return False
 
-    def _tell(self, message: list[Any]) -> None:
-        # The server may be gone, which the next look at the road will tell.
+    def _send(self, message: list[Any]) -> None:
+        # The server may be gone, which the next look at the socket will show.
         with contextlib.suppress(OSError):
             self._control.send(msgspec.msgpack.encode(message))
 
@@ -451,14 +451,14 @@ def _kill_group(leader: int, number: int) -> None:
 _parent = os.getpid()
 
 
-def main(road: int, file: BinaryIO) -> None:
-    """Runs a warm parent.
+def main(descriptor: int, file: BinaryIO) -> None:
+    """Runs a fork server.
 
     Args:
-        road: Descriptor of the socket that leads to the server.
-        file: Its `Plan` and working directory, pickled.
+        descriptor: The socket that leads to the server.
+        file: Its `ForkServerPlan` and working directory, pickled.
     """
-    control = socket.socket(fileno=road)
+    control = socket.socket(fileno=descriptor)
     with file:
         plan, cwd = pickle.load(file)  # noqa: S301 - the server's own
     control.set_inheritable(False)

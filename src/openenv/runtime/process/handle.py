@@ -8,17 +8,14 @@ import socket
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from .messages import HEAD
-
-# Below what the allocator maps and unmaps each time.
-_CHUNK = 64 * 1024
+from .messages import CHUNK_BYTES, HEAD
 
 
 class ProcessExit(NamedTuple):
     """How a process ended.
 
     Attributes:
-        status: As `os.waitpid` gives it; None if nobody knows.
+        status: As `os.waitpid` gives it; None if it is unknown.
         stderr: The end of what it said there.
         reason: Why it was ended, in words; empty if it ended by itself.
     """
@@ -44,39 +41,41 @@ class ProcessExit(NamedTuple):
 
 
 class ProcessListener(Protocol):
-    """Who hears what a process says."""
+    """Receives the frames of a process, and its end."""
 
-    def heard(self, frame: bytes | bytearray) -> None:
+    def on_frame(self, frame: bytes | bytearray) -> None:
         """The contents of a frame."""
 
-    def ended(self, ending: ProcessExit) -> None:
+    def on_exit(self, exit_: ProcessExit) -> None:
         """The process has ended, or will never have been. The last that is heard."""
 
 
 class ProcessHandle:
-    """A process that is there, or will be as soon as the warm parent has forked it: requests wait in the socket.
+    """A process that is there, or will be as soon as the fork server has forked it: requests wait in the socket.
 
     Args:
-        ward_id: Its name between server and warm parent.
-        road: A connected, non-blocking stream socket.
+        handle_id: Its name between server and fork server.
+        connection: A connected, non-blocking stream socket.
         most: Bytes of the largest frame that is read.
-        end: Asks the warm parent to end the process, given the grace in seconds.
+        end: Asks the fork server to end the process, given the grace in seconds.
     """
 
-    __slots__ = ("_end", "_loop", "_most", "_open", "_partial", "_unsent", "id", "owner", "reason", "road")
+    __slots__ = ("_end", "_loop", "_most", "_open", "_partial", "_unsent", "connection", "id", "listener", "reason")
 
-    def __init__(self, ward_id: int, road: socket.socket, most: int, end: Callable[[ProcessHandle, float], None]):
-        self.id = ward_id
-        self.owner: ProcessListener | None = None
+    def __init__(
+        self, handle_id: int, connection: socket.socket, most: int, end: Callable[[ProcessHandle, float], None]
+    ):
+        self.id = handle_id
+        self.listener: ProcessListener | None = None
         self.reason = ""
-        self.road = road
+        self.connection = connection
         self._most = most
         self._end = end
         self._loop = asyncio.get_running_loop()
         self._open = True
         self._partial = bytearray()
         self._unsent = memoryview(b"")
-        self._loop.add_reader(road, self._readable)
+        self._loop.add_reader(connection, self._readable)
 
     @property
     def is_open(self) -> bool:
@@ -88,59 +87,59 @@ class ProcessHandle:
         if not self._open:
             return
         try:
-            sent = self.road.send(frame)
+            sent = self.connection.send(frame)
         except BlockingIOError:
             sent = 0
-        except OSError:  # it has ended, which the warm parent will tell
+        except OSError:  # it has ended, which the fork server will tell
             return
         if sent < len(frame):
             self._unsent = memoryview(frame)[sent:]
-            self._loop.add_writer(self.road, self._writable)
+            self._loop.add_writer(self.connection, self._writable)
 
     def pass_on(self, descriptors: list[int]) -> None:
         """Sends copies of descriptors, to a process that waits for them. Raises `OSError`."""
-        socket.send_fds(self.road, [b"\0"], descriptors)
+        socket.send_fds(self.connection, [b"\0"], descriptors)
 
     def end(self, reason: str, grace_s: float) -> None:
-        """Ends the process, and tells its owner when it is gone."""
+        """Ends the process, and tells its listener when it is gone."""
         if not self.reason:
             self.reason = reason
         self._end(self, grace_s)
 
     def close(self) -> None:
-        """Closes the road: a process that waits for a request ends."""
+        """Closes the connection: a process that waits for a request ends."""
         if self._open:
             self._open = False
             if not self._loop.is_closed():
-                self._loop.remove_reader(self.road)
-                self._loop.remove_writer(self.road)
-            self.road.close()
+                self._loop.remove_reader(self.connection)
+                self._loop.remove_writer(self.connection)
+            self.connection.close()
             self._unsent = memoryview(b"")
             self._partial = bytearray()
 
-    def gone(self, ending: ProcessExit) -> None:
-        """The warm parent says that the process has ended."""
+    def on_exit(self, exit_: ProcessExit) -> None:
+        """The fork server says that the process has ended."""
         while self._open and self._readable():  # what it said before
             pass
         self.close()
-        owner, self.owner = self.owner, None
-        if owner is not None:
-            owner.ended(ending._replace(reason=self.reason or ending.reason))
+        listener, self.listener = self.listener, None
+        if listener is not None:
+            listener.on_exit(exit_._replace(reason=self.reason or exit_.reason))
 
     def _writable(self) -> None:
         try:
-            self._unsent = self._unsent[self.road.send(self._unsent) :]
+            self._unsent = self._unsent[self.connection.send(self._unsent) :]
         except BlockingIOError:
             return
         except OSError:
             self._unsent = memoryview(b"")
         if not self._unsent:
-            self._loop.remove_writer(self.road)
+            self._loop.remove_writer(self.connection)
 
     def _readable(self) -> bool:
         """Takes a part of what there is to read; False if there is nothing."""
         try:
-            data = self.road.recv(_CHUNK)
+            data = self.connection.recv(CHUNK_BYTES)
         except BlockingIOError:
             return False
         except OSError:
@@ -174,10 +173,10 @@ class ProcessHandle:
             self._deliver(frame[HEAD.size :])
 
     def _deliver(self, frame: bytes | bytearray) -> None:
-        if self.owner is None:
+        if self.listener is None:
             self._break("it said more than it was asked for")
         else:
-            self.owner.heard(frame)
+            self.listener.on_frame(frame)
 
     def _break(self, reason: str) -> None:
         """The process does not keep to what was agreed: nothing more is read from it."""

@@ -57,8 +57,8 @@ def filter_calls(program: bytes) -> None:
     class Program(ctypes.Structure):
         _fields_ = (("length", ctypes.c_ushort), ("lines", ctypes.c_void_p))
 
-    told = Program(len(program) // 8, ctypes.addressof(room))
-    _check(_libc.prctl(_PR_SET_SECCOMP, 2, ctypes.byref(told), 0, 0), "prctl(PR_SET_SECCOMP)")
+    filter_ = Program(len(program) // 8, ctypes.addressof(room))
+    _check(_libc.prctl(_PR_SET_SECCOMP, 2, ctypes.byref(filter_), 0, 0), "prctl(PR_SET_SECCOMP)")
 
 
 def _check(result: int, what: str) -> None:

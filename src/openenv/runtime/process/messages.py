@@ -30,19 +30,23 @@ from ...protocol.encoding import encode_outcome, encode_state_fields
 from ..executor import error_text
 from .sandbox import ProcessLimits
 
-# From the server: fork a process, whose road comes with the message; end one.
+# From the server: fork a process, to which the socket that comes with the message leads; end one.
 FORK, END = "fork", "end"
 # A session's process is about to fork another one, whose stderr comes with the message; this is its number.
 EXPECT, ADOPT = "expect", "adopt"
 # To the server: one has ended; none can be made, since the environment's module fails.
 EXITED, FAILED = "exited", "failed"
-# Why one has ended, where the warm parent knows.
+# Why one has ended, where the fork server knows.
 TOO_MANY, UNFORKED = "too many", "unforked"
 MESSAGE_BYTES = 64 * 1024
+# What is read at one time: below what the allocator maps and unmaps each time.
+CHUNK_BYTES = 64 * 1024
+# Between the request to end and the end, for what a process has to tidy up.
+GRACE_S = 0.2
 
 
 class ForkServerPlan(NamedTuple):
-    """What a warm parent is to make.
+    """What a fork server is to make.
 
     Attributes:
         factory: What makes environments, pickled by reference.
@@ -78,7 +82,7 @@ def pickle_by_reference(factory: Callable[[], Any]) -> bytes:
 
 
 def dumps(value: Any) -> bytes:
-    """Pickles what a session process is told.
+    """Pickles a value for a session's process.
 
     A class that is made at run time says by `__reference__ = (function, *arguments)` how another process gets it.
     """
@@ -149,7 +153,7 @@ class Verb(IntEnum):
 
 
 class MadeEnvironment(Struct):
-    """What the process tells of the environment that it made.
+    """The process's description of the environment that it made.
 
     Attributes:
         name: Its class's name.
@@ -221,15 +225,15 @@ def encode_error(error: BaseException, trace: str = "") -> bytes:
     if isinstance(error, OpenEnvError):
         facts = {**error.data, **error.facts()}
     said = {
-        "ok": False,
         "kind": type(error).__name__,
         "text": error_text(error)[:_MOST_TEXT],
         "trace": trace[-_MOST_TEXT:],
     }
     try:
-        return _codec.encode({**said, "error": facts})
+        return _codec.encode({"ok": False, **said, "error": facts})
     except ValueError:
-        return _codec.encode({name: _clean(text) for name, text in said.items()})
+        clean = {name: text.encode("utf-8", "replace").decode() for name, text in said.items()}
+        return _codec.encode({"ok": False, **clean})
 
 
 def decode(frame: bytes | bytearray) -> tuple[Any, BaseException | None]:
@@ -264,19 +268,15 @@ def _error_of(reply: _Reply) -> BaseException:
             error = known
     if error is None:
         kind = reply.kind if reply.kind.isidentifier() and len(reply.kind) < 100 else "Exception"
-        error = _class(kind)(reply.text or kind)
+        error = _error_class(kind)(reply.text or kind)
     if reply.trace:
         error.add_note(reply.trace)
     return error
 
 
 @lru_cache(maxsize=256)
-def _class(name: str) -> type[RemoteError]:
+def _error_class(name: str) -> type[RemoteError]:
     return type(name, (RemoteError,), {})
-
-
-def _clean(value: Any) -> Any:
-    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
 
 
 _decode = _codec.decoder(_Reply)

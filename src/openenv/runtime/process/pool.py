@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from io import FileIO
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -50,17 +50,7 @@ CROWDED_S = 0.01
 LEAVE_S = 10.0
 
 Orders = deque[tuple[bytes, socket.socket | FileIO | None]]
-"""What is to be sent, with the road or the pipe that goes along with it."""
-
-
-class _ForkServerListener(Protocol):
-    """Who hears what a warm parent says."""
-
-    def told(self, verb: str, ward_id: int, facts: list[Any]) -> None:
-        """A message."""
-
-    def died(self) -> None:
-        """It has ended, and with it all that it forked."""
+"""What is to be sent, with the socket or the pipe that goes along."""
 
 
 class ForkServerProcess:
@@ -68,40 +58,40 @@ class ForkServerProcess:
 
     Args:
         plan: What it is to make.
-        orders: What is to be sent to it; whoever adds something calls `flush`.
-        listener: Hears what it says.
+        orders: What is to be sent to it; call `flush` after adding to it.
+        pool: Gets its messages.
 
     Raises:
         OSError: It could not be started.
     """
 
-    def __init__(self, plan: ForkServerPlan, orders: Orders, listener: _ForkServerListener):
+    def __init__(self, plan: ForkServerPlan, orders: Orders, pool: ProcessPool):
         self._loop = asyncio.get_running_loop()
         self._orders = orders
-        self._listener = listener
+        self._pool = pool
         self.started_at = self._loop.time()
-        self._road, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._road.setblocking(False)
-        told = os.memfd_create("openenv-plan")
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control.setblocking(False)
+        plan_file = os.memfd_create("openenv-plan")
         try:
-            os.write(told, json.dumps(sys.path).encode() + b"\n" + pickle.dumps((plan, str(Path.cwd()))))
-            os.lseek(told, 0, os.SEEK_SET)
-            boot = [sys.executable, "-c", _BOOT, str(theirs.fileno()), str(told)]
+            os.write(plan_file, json.dumps(sys.path).encode() + b"\n" + pickle.dumps((plan, str(Path.cwd()))))
+            os.lseek(plan_file, 0, os.SEEK_SET)
+            boot = [sys.executable, "-c", _BOOT, str(theirs.fileno()), str(plan_file)]
             self._process = subprocess.Popen(  # noqa: S603 - our own command line
                 sandbox.command(plan.sandbox, boot),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 env=environ_of_environments() | ({} if plan.sandbox == "none" else sandbox.VARIABLES),
-                pass_fds=(theirs.fileno(), told),
+                pass_fds=(theirs.fileno(), plan_file),
                 start_new_session=True,  # a Ctrl-C at the terminal is for the server
             )
         except OSError:
-            self._road.close()
+            self._control.close()
             raise
         finally:
             theirs.close()
-            os.close(told)
-        self._loop.add_reader(self._road, self._readable)
+            os.close(plan_file)
+        self._loop.add_reader(self._control, self._readable)
 
     @property
     def pid(self) -> int:
@@ -110,15 +100,15 @@ class ForkServerProcess:
 
     def flush(self) -> None:
         """Sends what there is to send."""
-        road, orders = self._road, self._orders
-        if road.fileno() < 0:
+        control, orders = self._control, self._orders
+        if control.fileno() < 0:
             return
         while orders:
             message, passed = orders[0]
             try:
-                socket.send_fds(road, [message], [] if passed is None else [passed.fileno()])
+                socket.send_fds(control, [message], [] if passed is None else [passed.fileno()])
             except BlockingIOError:
-                self._loop.add_writer(road, self.flush)
+                self._loop.add_writer(control, self.flush)
                 return
             except OSError as error:  # else it has ended, of which `_readable` hears
                 if error.errno in {errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM}:
@@ -127,14 +117,14 @@ class ForkServerProcess:
             orders.popleft()
             if passed is not None:
                 passed.close()
-        self._loop.remove_writer(road)
+        self._loop.remove_writer(control)
 
     def close(self) -> None:
-        """Lets it end, by closing the road."""
+        """Lets it end, by closing its socket."""
         if not self._loop.is_closed():
-            self._loop.remove_reader(self._road)
-            self._loop.remove_writer(self._road)
-        self._road.close()
+            self._loop.remove_reader(self._control)
+            self._loop.remove_writer(self._control)
+        self._control.close()
 
     async def ended(self) -> None:
         """Waits until it has ended."""
@@ -155,18 +145,18 @@ class ForkServerProcess:
 
     def _readable(self) -> None:
         try:
-            message = self._road.recv(MESSAGE_BYTES)
+            message = self._control.recv(MESSAGE_BYTES)
         except (BlockingIOError, ConnectionResetError):
             return  # the latter: it ended before it had read everything, and its last words come after this
         if message:
-            verb, ward_id, *facts = msgspec.msgpack.decode(message)
-            self._listener.told(verb, ward_id, facts)
+            verb, handle_id, *facts = msgspec.msgpack.decode(message)
+            self._pool.on_message(verb, handle_id, facts)
         else:
             self.close()
-            self._listener.died()
+            self._pool.on_exit()
 
 
-# A warm parent that ends is started again after so long, twice that the next time, and so on.
+# A fork server that ends is started again after so long, twice that the next time, and so on.
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 5.0
 # One that has lived this long was no failure from the start.
@@ -181,7 +171,7 @@ REAP_S = 0.01
 class ProcessPool:
     """Gives out processes for sessions. Serves one event loop at a time.
 
-    The warm parent is started when a process is first needed, or by `warm`.
+    The fork server is started when a process is first needed, or by `warm`.
 
     Args:
         factory: Makes one environment.
@@ -194,16 +184,16 @@ class ProcessPool:
     def __init__(self, factory: Callable[[], Any], settings: ServerSettings):
         if not sys.platform.startswith("linux"):
             raise UsageError("process isolation needs Linux: serve without --isolation process")
-        self._plan = ForkServerPlan(
-            pickle_by_reference(factory), ProcessLimits.of(settings), settings.sandbox, _below_tmp()
-        )
+        # Where modules come from that the private /tmp of a sandbox would hide.
+        kept = [folder for folder in map(os.path.abspath, sys.path) if folder.startswith("/tmp/")]  # noqa: S108
+        self._plan = ForkServerPlan(pickle_by_reference(factory), ProcessLimits.of(settings), settings.sandbox, kept)
         sandbox.check(settings.sandbox)
         self._pool_size = settings.process_pool
         self._ids = itertools.count(1)
-        self._wards: dict[int, ProcessHandle] = {}
+        self._handles: dict[int, ProcessHandle] = {}
         self._ready: deque[ProcessHandle] = deque()
         self._orders: Orders = deque()
-        self._parent: ForkServerProcess | None = None
+        self._fork_server: ForkServerProcess | None = None
         self._former: list[ForkServerProcess] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._refill: asyncio.TimerHandle | None = None
@@ -218,11 +208,11 @@ class ProcessPool:
 
     @property
     def pid(self) -> int | None:
-        """The warm parent's process (or that of its sandbox), if there is one."""
-        return None if self._parent is None else self._parent.pid
+        """The fork server's process (or that of its sandbox), if there is one."""
+        return None if self._fork_server is None else self._fork_server.pid
 
     def warm(self) -> None:
-        """Starts the warm parent and the processes that are kept ready.
+        """Starts the fork server and the processes that are kept ready.
 
         Raises:
             OSError: The machine has no process or descriptor left to give.
@@ -231,55 +221,55 @@ class ProcessPool:
         if self._loop is not loop:
             self.abandon()
             self._loop = loop
-        if self._parent is None and self._restart is None:
-            self._parent = ForkServerProcess(self._plan, self._orders, self)
+        if self._fork_server is None and self._restart is None:
+            self._fork_server = ForkServerProcess(self._plan, self._orders, self)
         if self._refill is None:
             self._fill()
 
-    def take(self, owner: ProcessListener) -> ProcessHandle:
+    def take(self, listener: ProcessListener) -> ProcessHandle:
         """A process for a session. Raises `OSError` as `warm` does."""
         self.warm()
-        ward = self._ready.popleft() if self._ready else self._order()
-        ward.owner = owner
+        handle = self._ready.popleft() if self._ready else self._order()
+        handle.listener = listener
         self._later(REFILL_S)
-        return ward
+        return handle
 
     @property
     def forks(self) -> bool:
-        """Whether a session's process may fork another one: not one that has a namespace to itself, and its first
-        process, with which all in it end."""
+        """Whether a session's process may fork another one. In a sandbox it is the first process of a namespace: a
+        fork would end with it."""
         return self._plan.sandbox == "none"
 
-    def expect(self, owner: ProcessListener) -> tuple[ProcessHandle, list[int]]:
-        """Makes ready for a process that a session's is about to fork.
+    def prepare_fork(self, listener: ProcessListener) -> tuple[ProcessHandle, list[int]]:
+        """Prepares for a process that a session's process is about to fork.
 
         Returns:
-            The ward it will be, and descriptors of its road and its stderr, which the caller passes on and closes.
+            Its handle, and descriptors of its connection and its stderr, which the caller passes on and closes.
 
         Raises:
             OSError: There is no descriptor left.
         """
         reading, writing = os.pipe2(os.O_CLOEXEC)
         try:
-            ward, theirs = self._ward()
+            handle, theirs = self._new_handle()
         except OSError:
             os.close(reading)
             os.close(writing)
             raise
-        ward.owner = owner
-        self._tell([EXPECT, ward.id], FileIO(reading))
-        return ward, [theirs.detach(), writing]
+        handle.listener = listener
+        self._tell([EXPECT, handle.id], FileIO(reading))
+        return handle, [theirs.detach(), writing]
 
-    def adopt(self, ward: ProcessHandle, pid: int) -> None:
-        """The process that was expected has been forked, and this is its number."""
-        if ward.id in self._wards:
-            self._tell([ADOPT, ward.id, pid], None)
+    def register_fork(self, handle: ProcessHandle, pid: int) -> None:
+        """The session's process has forked it, and this is its number."""
+        if handle.id in self._handles:
+            self._tell([ADOPT, handle.id, pid], None)
 
     def abandon(self) -> None:
         """Leaves everything behind at once: the event loop that it belonged to is gone."""
         self._leave("the event loop that it belonged to is gone")
-        for parent in self._former:
-            parent.wait()
+        for former in self._former:
+            former.wait()
         self._former = []
 
     async def aclose(self) -> None:
@@ -288,29 +278,36 @@ class ProcessPool:
             if timer is not None:
                 timer.cancel()
         self._leave("the server is stopping")
-        for parent in self._former:
-            await parent.ended()
+        for former in self._former:
+            await former.ended()
         self._former = []
 
-    # What the warm parent says.
+    # What the fork server says.
 
-    def told(self, verb: str, ward_id: int, facts: list[Any]) -> None:
+    def on_message(self, verb: str, handle_id: int, facts: list[Any]) -> None:
         if verb == FAILED:
             self._failure = facts[0]
-        elif verb == EXITED and (ward := self._wards.pop(ward_id, None)) is not None:
+        elif verb == EXITED and (handle := self._handles.pop(handle_id, None)) is not None:
             status, tail, reason = facts
-            if ward in self._ready:
-                self._ready.remove(ward)
+            if reason == TOO_MANY:
+                most = self._plan.limits.children
+                reason = (
+                    f"it started more than {most} processes and threads (process_children, OPENENV_PROCESS_CHILDREN)"
+                )
+            elif reason == UNFORKED:
+                reason = "it could not be forked"
+            if handle in self._ready:
+                self._ready.remove(handle)
                 self._later(REPLACE_S)
-            ward.gone(ProcessExit(status, tail.decode("utf-8", "replace"), self._in_words(reason)))
+            handle.on_exit(ProcessExit(status, tail.decode("utf-8", "replace"), reason))
 
-    def died(self) -> None:
-        parent, self._parent = self._parent, None
-        assert parent is not None
+    def on_exit(self) -> None:
+        fork_server, self._fork_server = self._fork_server, None
+        assert fork_server is not None
         assert self._loop is not None
-        self._former.append(parent)
+        self._former.append(fork_server)
         self._reap()
-        sound = self._loop.time() - parent.started_at > SOUND_S
+        sound = self._loop.time() - fork_server.started_at > SOUND_S
         self._pause_s = 0.0 if sound else min(max(2 * self._pause_s, FIRST_PAUSE_S), LONGEST_PAUSE_S)
         self._restart = self._loop.call_later(self._pause_s, self._restart_fork_server, bool(self._failure))
         failure, self._failure = self._failure, ""
@@ -319,32 +316,26 @@ class ProcessPool:
 
     def _restart_fork_server(self, failed: bool) -> None:
         self._restart = None
-        if failed and not self._wards:
-            return  # it would most likely fail again: whoever needs it tries
+        if failed and not self._handles:
+            return  # it would most likely fail again: the next session tries
         try:
-            self._parent = ForkServerProcess(self._plan, self._orders, self)
+            self._fork_server = ForkServerProcess(self._plan, self._orders, self)
         except OSError as error:
             self._lose(f"its parent process cannot be started: {error}")
             return
-        self._parent.flush()
+        self._fork_server.flush()
         self._fill()
 
     def _reap(self) -> None:
-        """Takes notice of the end of former parents, which is a moment away."""
-        self._former = [parent for parent in self._former if parent.is_there()]
+        """Notes the end of former fork servers, which is a moment away."""
+        self._former = [former for former in self._former if former.is_there()]
         if self._former and self._loop is not None:
             self._loop.call_later(REAP_S, self._reap)
-
-    def _in_words(self, reason: str) -> str:
-        if reason == TOO_MANY:
-            most = self._plan.limits.children
-            return f"it started more than {most} processes and threads (process_children, OPENENV_PROCESS_CHILDREN)"
-        return "it could not be forked" if reason == UNFORKED else reason
 
     def _fill(self) -> None:
         """Orders what is missing in the pool."""
         self._refill = None
-        if self._parent is None:
+        if self._fork_server is None:
             return
         try:
             while len(self._ready) < self._pool_size:
@@ -358,33 +349,33 @@ class ProcessPool:
             self._refill = self._loop.call_later(seconds, self._fill)
 
     def _order(self) -> ProcessHandle:
-        """Has a process forked. Its road is there at once, and takes what is to be done when it is."""
-        ward, theirs = self._ward()
-        self._tell([FORK, ward.id], theirs)
-        return ward
+        """Has a process forked. Its connection is there at once, and holds requests until the process reads them."""
+        handle, theirs = self._new_handle()
+        self._tell([FORK, handle.id], theirs)
+        return handle
 
-    def _ward(self) -> tuple[ProcessHandle, socket.socket]:
-        """A ward, and the other end of its road."""
+    def _new_handle(self) -> tuple[ProcessHandle, socket.socket]:
+        """A handle, and the process's end of its connection."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        ward = ProcessHandle(next(self._ids), ours, self._plan.limits.output_bytes, self._end)
-        self._wards[ward.id] = ward
-        return ward, theirs
+        handle = ProcessHandle(next(self._ids), ours, self._plan.limits.output_bytes, self._end)
+        self._handles[handle.id] = handle
+        return handle, theirs
 
-    def _end(self, ward: ProcessHandle, grace_s: float) -> None:
-        if ward.id in self._wards:
-            self._tell([END, ward.id, grace_s], None)
+    def _end(self, handle: ProcessHandle, grace_s: float) -> None:
+        if handle.id in self._handles:
+            self._tell([END, handle.id, grace_s], None)
 
-    def _tell(self, message: list[Any], road: socket.socket | FileIO | None) -> None:
-        self._orders.append((msgspec.msgpack.encode(message), road))
-        if self._parent is not None and len(self._orders) == 1:
-            self._parent.flush()
+    def _tell(self, message: list[Any], passed: socket.socket | FileIO | None) -> None:
+        self._orders.append((msgspec.msgpack.encode(message), passed))
+        if self._fork_server is not None and len(self._orders) == 1:
+            self._fork_server.flush()
 
     def _leave(self, reason: str) -> None:
-        parent, self._parent = self._parent, None
-        if parent is not None:
-            parent.close()
-            self._former.append(parent)
+        fork_server, self._fork_server = self._fork_server, None
+        if fork_server is not None:
+            fork_server.close()
+            self._former.append(fork_server)
         self._lose(reason)
         self._loop = self._refill = self._restart = None
 
@@ -392,14 +383,9 @@ class ProcessPool:
         """Every process is gone."""
         self._ready.clear()
         while self._orders:
-            _, road = self._orders.popleft()
-            if road is not None:
-                road.close()
-        wards, self._wards = list(self._wards.values()), {}
-        for ward in wards:
-            ward.gone(ProcessExit(None, "", reason))
-
-
-def _below_tmp() -> list[str]:
-    """Where modules come from that the private /tmp of a sandbox would hide."""
-    return [folder for folder in map(os.path.abspath, sys.path) if folder.startswith("/tmp/")]  # noqa: S108
+            _, passed = self._orders.popleft()
+            if passed is not None:
+                passed.close()
+        handles, self._handles = list(self._handles.values()), {}
+        for handle in handles:
+            handle.on_exit(ProcessExit(None, "", reason))

@@ -15,7 +15,6 @@ from typing import Literal, Self
 from ...errors import UsageError
 from ...settings import ServerSettings
 from . import linux
-from . import linux as refused_calls
 
 _MIB = 1024 * 1024
 
@@ -189,7 +188,7 @@ def fork_inside(kept: list[str], tmp_bytes: int) -> int:
                 _mount_private_folders(kept, tmp_bytes)
                 return 0
             os.write(writing, b"%d" % pid)
-        except BaseException as error:  # noqa: BLE001 - a copy of the warm parent must not go on here
+        except BaseException as error:  # noqa: BLE001 - a copy of the fork server must not go on here
             os.write(writing, str(error).encode()) if pid else os.write(2, f"{error}\n".encode())
         os._exit(1)
     os.close(writing)
@@ -215,4 +214,4 @@ def _mount_private_folders(kept: list[str], tmp_bytes: int) -> None:
     # Read-only: root without capabilities may write to much of what lies there.
     linux.mount("proc", "/proc", "proc", flags | _MS_NOEXEC | _MS_RDONLY)
     linux.give_up_privileges()
-    refused_calls.refuse_system_calls()
+    linux.refuse_system_calls()
