@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from .. import __version__
 from ..client import GenericEnvClient
@@ -119,7 +119,7 @@ async def evaluate(
     if isinstance(policy, str):
         who: Policy = load_policy(policy)
     elif hasattr(policy, "begin") and hasattr(policy, "attempts"):
-        who = policy
+        who = cast("Policy", policy)
     else:
         who = UserPolicy(getattr(policy, "__name__", type(policy).__name__), policy)
     connect = partial(GenericEnvClient, base_url, env=env, app=app, **client)
