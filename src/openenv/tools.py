@@ -281,7 +281,7 @@ class PyExecutor:
     Code may call `format_exc()` and `safe_json_dumps(value)`.
 
     Args:
-        additional_imports: Modules that code may import besides those that smolagents allows.
+        additional_imports: Modules that code may import, in addition to those that smolagents allows.
 
     Raises:
         MissingExtra: smolagents is not installed.
@@ -293,7 +293,9 @@ class PyExecutor:
         except ModuleNotFoundError:
             raise MissingExtra("smolagents", None) from None
         self._executor = smolagents.LocalPythonExecutor(additional_authorized_imports=list(additional_imports or ()))
-        self._executor.send_tools({"format_exc": traceback.format_exc, "safe_json_dumps": _dumped})
+        self._executor.send_tools(
+            {"format_exc": traceback.format_exc, "safe_json_dumps": lambda value: json.dumps(value, default=repr)}
+        )
 
     def run(self, code: str) -> CodeExecResult:
         """Runs code to its end.
@@ -308,16 +310,8 @@ class PyExecutor:
             return CodeExecResult(stdout="", stderr=traceback.format_exc(), exit_code=1)
         said = [] if not outcome.logs else [str(outcome.logs)]
         if outcome.output is not None:
-            said.append(_as_json(outcome.output))
+            try:
+                said.append(json.dumps(outcome.output))
+            except (TypeError, ValueError, RecursionError):
+                said.append(repr(outcome.output))
         return CodeExecResult(stdout="\n".join(said), stderr="", exit_code=0)
-
-
-def _as_json(value: Any) -> str:
-    try:
-        return json.dumps(value)
-    except (TypeError, ValueError, RecursionError):
-        return repr(value)
-
-
-def _dumped(value: Any) -> str:
-    return json.dumps(value, default=repr)

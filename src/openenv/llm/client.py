@@ -116,7 +116,10 @@ def function_of(tool: Any) -> dict[str, Any]:
     Raises:
         ValueError: It has no name.
     """
-    facts = _facts(tool)
+    names = ("name", "description", "parameters", "input_schema", "inputSchema")
+    facts: Mapping[str, Any] = (
+        tool if isinstance(tool, Mapping) else {name: getattr(tool, name, None) for name in names}
+    )
     facts = facts.get("function") or facts
     name = facts.get("name")
     if not isinstance(name, str) or not name:
@@ -126,13 +129,6 @@ def function_of(tool: Any) -> dict[str, Any]:
     )
     parameters = {"type": "object", "properties": {}, **schema}
     return {"name": name, "description": facts.get("description") or "", "parameters": parameters}
-
-
-def _facts(tool: Any) -> Mapping[str, Any]:
-    if isinstance(tool, Mapping):
-        return tool
-    names = ("name", "description", "parameters", "input_schema", "inputSchema")
-    return {name: getattr(tool, name, None) for name in names}
 
 
 def blocks_of(messages: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:

@@ -168,7 +168,7 @@ class HttpxSender:
         self._failure = httpx.HTTPError
         self._client: httpx.AsyncClient = httpx.AsyncClient(
             headers={**address.auth, **address.headers},
-            # The deadline of a call is its caller's; only a server that cannot be reached is told sooner.
+            # The deadline of a call is its caller's; only a server that cannot be reached fails sooner.
             timeout=httpx.Timeout(None, connect=_CONNECT_S),
             limits=httpx.Limits(max_connections=_MAX_CONNECTIONS),
             trust_env=not address.is_loopback,
@@ -200,7 +200,7 @@ class SDKSender:
         make = module.AsyncOpenAI if address.sdk == "openai" else module.AsyncAnthropic
         self._client = make(
             base_url=address.root,
-            # Never None: it would then send the key of its own environment variable to whatever endpoint this is.
+            # Never None: it would then send the key of its own environment variable to this endpoint.
             api_key=address.key or "not-needed",
             default_headers=dict(address.headers),
             max_retries=0,
@@ -220,11 +220,16 @@ class SDKSender:
 
 
 def _unreachable(address: Address, error: BaseException) -> ModelUnavailable:
-    told = str(error) or type(error).__name__
-    return ModelUnavailable(f"no answer from {address.name}: {told}; is its server running, and the endpoint right?")
+    why = str(error) or type(error).__name__
+    return ModelUnavailable(f"no answer from {address.name}: {why}; is its server running, and the endpoint right?")
 
 
 _TRY_AGAIN = frozenset({408, 409, 425, 429})
+_ADVICE = {
+    401: " (check api_key)",
+    403: " (check api_key)",
+    404: " (check the endpoint and the name of the model)",
+}
 
 
 class ServedModel(LLMClient):
@@ -250,15 +255,15 @@ class ServedModel(LLMClient):
         endpoint: str,
         port: int | None,
         model: str,
-        api_key: str | None,
-        system_prompt: str | None,
-        temperature: float,
-        max_tokens: int,
+        api_key: str | None = None,
+        system_prompt: str | None = None,
+        temperature: float = 0.0,
+        max_tokens: int = 256,
         *,
-        timeout_s: float,
-        retries: int,
-        backoff_s: float,
-        sdk: bool | None,
+        timeout_s: float = 120.0,
+        retries: int = 2,
+        backoff_s: float = 0.5,
+        sdk: bool | None = None,
     ):
         super().__init__(endpoint, port)
         self.model = model
@@ -272,7 +277,7 @@ class ServedModel(LLMClient):
         self._sdk = sdk
         self._home: BackgroundLoop | None = None
         self._sender: Sender | None = None
-        self._address()  # a wrong endpoint is told now
+        self._address()  # a wrong endpoint is refused now
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._address().name!r}, model={self.model!r})"
@@ -286,20 +291,21 @@ class ServedModel(LLMClient):
 
     async def _ask(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Sends a request and returns the JSON object that it is answered with."""
+
+        async def attempt() -> dict[str, Any]:
+            home = shared_loop()
+            if self._sender is None or self._home is not home:  # after a fork, connections are the parent's
+                self._home, self._sender = home, make_sender(self._address(), self._sdk)
+            return self._read(await self._sender.post(path, body))
+
         answer = within(
             self.timeout_s,
-            lambda: self._attempt(path, body),
+            attempt,
             retries=self.retries,
             backoff_s=self.backoff_s,
             what=f"{self.model} at {self._address().name}",
         )
         return await asyncio.wrap_future(shared_loop().submit(answer))
-
-    async def _attempt(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        home = shared_loop()
-        if self._sender is None or self._home is not home:  # after a fork, connections are the parent's
-            self._home, self._sender = home, make_sender(self._address(), self._sdk)
-        return self._read(await self._sender.post(path, body))
 
     def _read(self, reply: ModelReply) -> dict[str, Any]:
         if 200 <= reply.status < 300:
@@ -310,7 +316,7 @@ class ServedModel(LLMClient):
         cls = ModelUnavailable if reply.status in _TRY_AGAIN or reply.status >= 500 else ModelFailed
         said = self._without_key(_error_text(reply.content))
         raise cls(
-            f"{self.model} at {self._address().name} answered {reply.status}: {said}{_advice(reply.status)}",
+            f"{self.model} at {self._address().name} answered {reply.status}: {said}{_ADVICE.get(reply.status, '')}",
             status=reply.status,
             retry_after_s=_seconds(reply.headers.get("retry-after")),
         )
@@ -341,22 +347,14 @@ def _as_json(text: Any) -> Any:
 
 
 def _error_text(content: Any) -> str:
-    """The server's own words, from whichever of the usual places."""
+    """The server's own words, from one of the usual places."""
     facts = content if isinstance(content, dict) else _as_json(content)
     if isinstance(facts, Mapping):
         error = facts.get("error", facts)
-        told = error.get("message") or error.get("detail") if isinstance(error, Mapping) else error
-        if told:
-            return str(told)[:500]
+        text = error.get("message") or error.get("detail") if isinstance(error, Mapping) else error
+        if text:
+            return str(text)[:500]
     return str(content).strip()[:500] or "nothing"
-
-
-def _advice(status: int) -> str:
-    if status in (401, 403):
-        return " (check api_key)"
-    if status == 404:
-        return " (check the endpoint and the name of the model)"
-    return ""
 
 
 def _seconds(header: str | None) -> float | None:

@@ -69,7 +69,7 @@ class OpenAIClient(ServedModel):
 
         Args:
             prompt: What the user says.
-            kwargs: `temperature`, `max_tokens`, and whatever else the API takes.
+            kwargs: `temperature`, `max_tokens`, and other fields of the API.
 
         Raises:
             ModelFailed: The server refused, or answered what cannot be read.
@@ -89,7 +89,13 @@ class OpenAIClient(ServedModel):
         return LLMResponse(_text(message), [self._tool_call(call) for call in calls])
 
     async def _message(self, messages: list[dict[str, Any]], kwargs: dict[str, Any]) -> dict[str, Any]:
-        answer = await self._ask("/chat/completions", self._body(messages, kwargs))
+        settings = {"temperature": self.temperature, "max_tokens": self.max_tokens, **kwargs}
+        if self.use_max_completion_tokens:
+            settings.pop("temperature")
+            settings.setdefault("max_completion_tokens", settings.pop("max_tokens"))
+        if self.system_prompt and not any(message.get("role") == "system" for message in messages):
+            messages = [{"role": "system", "content": self.system_prompt}, *messages]
+        answer = await self._ask("/chat/completions", {"model": self.model, "messages": messages, **settings})
         try:
             message = answer["choices"][0]["message"]
         except (KeyError, IndexError, TypeError):
@@ -97,15 +103,6 @@ class OpenAIClient(ServedModel):
         if not isinstance(message, dict):
             raise self._garbage("no chat completion", answer)
         return message
-
-    def _body(self, messages: list[dict[str, Any]], kwargs: dict[str, Any]) -> dict[str, Any]:
-        settings = {"temperature": self.temperature, "max_tokens": self.max_tokens, **kwargs}
-        if self.use_max_completion_tokens:
-            settings.pop("temperature")
-            settings.setdefault("max_completion_tokens", settings.pop("max_tokens"))
-        if self.system_prompt and not any(message.get("role") == "system" for message in messages):
-            messages = [{"role": "system", "content": self.system_prompt}, *messages]
-        return {"model": self.model, "messages": messages, **settings}
 
     def _tool_call(self, call: Any) -> ToolCall:
         try:
@@ -153,41 +150,12 @@ class AnthropicClient(ServedModel):
         ValueError: The endpoint is no URL, or names another port.
     """
 
-    def __init__(
-        self,
-        endpoint: str,
-        port: int | None,
-        model: str,
-        api_key: str | None = None,
-        system_prompt: str | None = None,
-        temperature: float = 0.0,
-        max_tokens: int = 256,
-        *,
-        timeout_s: float = 120.0,
-        retries: int = 2,
-        backoff_s: float = 0.5,
-        sdk: bool | None = None,
-    ):
-        super().__init__(
-            endpoint,
-            port,
-            model,
-            api_key,
-            system_prompt,
-            temperature,
-            max_tokens,
-            timeout_s=timeout_s,
-            retries=retries,
-            backoff_s=backoff_s,
-            sdk=sdk,
-        )
-
     async def complete(self, prompt: str, **kwargs: Any) -> str:
         """Sends a prompt and returns the text of the answer.
 
         Args:
             prompt: What the user says.
-            kwargs: `temperature`, `max_tokens`, and whatever else the API takes.
+            kwargs: `temperature`, `max_tokens`, and other fields of the API.
 
         Raises:
             ModelFailed: The server refused, or answered what cannot be read.

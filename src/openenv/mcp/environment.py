@@ -51,7 +51,7 @@ class MCPEnvironment(Environment[Any, Any, Any]):
                 super().__init__(mcp)
 
     `ListToolsAction` and `CallToolAction` are answered from the server's tools; other actions go to `_step_impl`.
-    Whatever becomes of a tool call is data: an unknown tool, wrong arguments, an exception and a tool that takes too
+    The outcome of a tool call is data: an unknown tool, wrong arguments, an exception and a tool that takes too
     long are `CallToolObservation.error`, and the step itself does not fail.
 
     Tools are called on the server object, with no client in between. A synchronous tool runs on a thread that the
@@ -306,7 +306,7 @@ def _error_observation(action: CallToolAction, error: BaseException) -> CallTool
 class FactoryInMode(functools.partial[Any]):
     """A factory whose environments know the mode: `FactoryInMode(factory).of("production")`.
 
-    A partial, so that whoever looks for the class that a factory makes finds it.
+    A partial, so that the class that a factory makes can be found.
     """
 
     mode: str | None = None
@@ -427,10 +427,10 @@ def _call_reply(ask: ToolRequest, result: ToolResult) -> dict[str, Any]:
 
 def _failure_reply(ask: ToolRequest, error: BaseException) -> dict[str, Any]:
     fault = error if isinstance(error, ToolFault) else execution_error(str(ask.name), error)
-    told = fault.error
+    failure = fault.error
     if ask.standard:
-        return {"result": {"content": [{"type": "text", "text": told.message}], "isError": True}}
-    return _error(JsonRpcErrorCode.INTERNAL_ERROR, told.message, {"error_type": told.error_type.value})
+        return {"result": {"content": [{"type": "text", "text": failure.message}], "isError": True}}
+    return _error(JsonRpcErrorCode.INTERNAL_ERROR, failure.message, {"error_type": failure.error_type.value})
 
 
 def _error(code: int, message: str, data: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Run the tools of one environment on threads that belong to it, so that a deadline holds whatever a tool does."""
+"""Run the tools of one environment on threads that belong to it, so that every tool has a deadline."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .._exceptions import keep_running
 logger = logging.getLogger("openenv.mcp")
 
 Outcome = tuple[Any, BaseException | None]
-# The workbenches that the code which runs now was called from. Each is busy with that code, so what is asked of it
+# The executors that the code which runs now was called from. Each is busy with that code, so what is asked of it
 # there (by a tool that steps its own environment) is done on another one.
 _callers: ContextVar[tuple[object, ...]] = ContextVar("openenv_workbenches", default=())
 # Threads that one environment may leave to tools which do not come back.
@@ -47,7 +47,7 @@ class ToolExecutor:
         # Instead of itself, in what may outlive it.
         self._name = object()
 
-    def run(self, job: Callable[[], Any], timeout_s: float) -> Any:
+    def run(self, work: Callable[[], Any], timeout_s: float) -> Any:
         """Does a job on the thread, and waits for it.
 
         Raises:
@@ -55,37 +55,37 @@ class ToolExecutor:
             BaseException: What the job raised.
         """
         if self._name in _callers.get():
-            return self._inner().run(job, timeout_s)
+            return self._inner().run(work, timeout_s)
         outcomes: SimpleQueue[Outcome] = SimpleQueue()
         worker = self._thread()
-        errand = worker.give(job, outcomes.put, self._context())
+        job = worker.give(work, outcomes.put, self._context())
         try:
             result, error = outcomes.get(timeout=timeout_s)
         except Empty:
-            self._give_up(worker, errand)
+            self._give_up(worker, job)
             raise ToolDeadlineExceeded from None
         if error is not None:
             raise error
         return result
 
-    async def run_async(self, job: Callable[[], Any], timeout_s: float) -> Any:
+    async def run_async(self, work: Callable[[], Any], timeout_s: float) -> Any:
         """`run` for a caller who can await."""
         if self._name in _callers.get():
-            return await self._inner().run_async(job, timeout_s)
+            return await self._inner().run_async(work, timeout_s)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Outcome] = loop.create_future()
 
         def answer(outcome: Outcome) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop of whoever waited was closed
+            with contextlib.suppress(RuntimeError):  # the loop of the caller was closed
                 loop.call_soon_threadsafe(lambda: None if future.done() else future.set_result(outcome))
 
         worker = self._thread()
-        errand = worker.give(job, answer, self._context())
+        job = worker.give(work, answer, self._context())
         try:
             await asyncio.wait([future], timeout=timeout_s)
         finally:
             if not future.done():
-                self._give_up(worker, errand)
+                self._give_up(worker, job)
         if not future.done():
             raise ToolDeadlineExceeded
         result, error = future.result()
@@ -149,9 +149,9 @@ class ToolExecutor:
             self._nested = self._nested or ToolExecutor()
             return self._nested
 
-    def _give_up(self, worker: _WorkerThread, errand: _ToolJob) -> None:
-        """Nobody waits for a job any more; the thread is left to it."""
-        errand.wanted = False
+    def _give_up(self, worker: _WorkerThread, job: _ToolJob) -> None:
+        """No caller waits for a job any more; the thread is left to it."""
+        job.wanted = False
         with self._making:
             if self._worker is worker:
                 self._worker = None
@@ -166,17 +166,17 @@ class ToolExecutor:
 
 
 class _ToolJob:
-    __slots__ = ("answer", "context", "job", "wanted")
+    __slots__ = ("answer", "context", "wanted", "work")
 
-    def __init__(self, job: Callable[[], Any], answer: Callable[[Outcome], None], context: Context):
-        self.job = job
+    def __init__(self, work: Callable[[], Any], answer: Callable[[Outcome], None], context: Context):
+        self.work = work
         self.answer = answer
         self.context = context
         self.wanted = True
 
 
 class _WorkerThread:
-    """A thread that does one job after the other. It does not hold the workbench, and ends with it."""
+    """A thread that does one job after the other. It does not hold the executor, and ends with it."""
 
     def __init__(self) -> None:
         self._inbox: SimpleQueue[_ToolJob | None] = SimpleQueue()
@@ -184,10 +184,10 @@ class _WorkerThread:
         self._thread = threading.Thread(target=_run_jobs, args=(self._inbox,), name="openenv-tools", daemon=True)
         self._thread.start()
 
-    def give(self, job: Callable[[], Any], answer: Callable[[Outcome], None], context: Context) -> _ToolJob:
-        errand = _ToolJob(job, answer, context)
-        self._inbox.put(errand)
-        return errand
+    def give(self, work: Callable[[], Any], answer: Callable[[Outcome], None], context: Context) -> _ToolJob:
+        job = _ToolJob(work, answer, context)
+        self._inbox.put(job)
+        return job
 
     @property
     def alive(self) -> bool:
@@ -198,17 +198,15 @@ class _WorkerThread:
 
 
 def _run_jobs(inbox: SimpleQueue[_ToolJob | None]) -> None:
-    while (errand := inbox.get()) is not None:
-        if errand.wanted:
-            errand.answer(_attempt(errand))
-        del errand  # nothing of a job may outlive it while the thread waits
-
-
-def _attempt(errand: _ToolJob) -> Outcome:
-    try:
-        return errand.context.run(errand.job), None
-    except BaseException as error:  # noqa: BLE001 - the edge to foreign code: SystemExit of a tool is a failure of it
-        return None, error
+    while (job := inbox.get()) is not None:
+        if job.wanted:
+            try:
+                outcome: Outcome = job.context.run(job.work), None
+            except BaseException as error:  # noqa: BLE001 - foreign code: SystemExit of a tool is a failure of it
+                outcome = None, error
+            job.answer(outcome)
+            del outcome
+        del job  # nothing of a job may outlive it while the thread waits
 
 
 class _LoopThread:

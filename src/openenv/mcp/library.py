@@ -91,7 +91,6 @@ def family_of(server: Any) -> Library:
     Raises:
         TypeError: It is no server of tools.
     """
-
     modules = {cls.__module__.partition(".")[0] for cls in type(server).__mro__}
     if "fastmcp" in modules:
         return FastMcpLibrary(server)
@@ -160,7 +159,7 @@ class SdkLibrary:
     def shortcut(self, name: str) -> Shortcut | None:
         if not self._at_once:
             return None
-        tool = next((tool for tool in self._own() if tool.name == name), None)
+        tool = self._tool(name)
         if tool is None or not is_plainly_synchronous(tool.fn) or _takes_context(tool):
             return None
         return Shortcut(lambda arguments: self._call(name, arguments))
@@ -170,7 +169,7 @@ class SdkLibrary:
             opened = await self.sessions.open()
             with in_request(opened.request(self.sessions.number())):
                 return await self._call(name, arguments)
-        tool = next((tool for tool in self._own() if tool.name == name), None)
+        tool = self._tool(name)
         if tool is None or not _takes_context(tool):
             return await self._call(name, arguments)
         opened = await self.sessions.open()
@@ -189,14 +188,16 @@ class SdkLibrary:
         manager = getattr(self.server, "_tool_manager", None)
         return [] if manager is None else list(manager.list_tools())
 
+    def _tool(self, name: str) -> Any:
+        return next((tool for tool in self._own() if tool.name == name), None)
+
     def _fault(self, name: str, error: Exception) -> ToolFault:
         cause = error.__cause__
         names = self.names()
         if name not in names and cause is None and "nknown tool" in str(error):
             return not_found_error(name, names)
         if isinstance(cause, ValidationError) and cause.title == f"{name}Arguments":
-            tool = next((tool for tool in self._own() if tool.name == name), None)
-            return argument_error(name, cause, getattr(tool, "parameters", None))
+            return argument_error(name, cause, getattr(self._tool(name), "parameters", None))
         return execution_error(name, cause or error)
 
     def _result(self, name: str, answer: Any) -> ToolResult:
@@ -213,13 +214,10 @@ class SdkLibrary:
                 text = " ".join(str(block.text) for block in content if getattr(block, "text", None))
                 raise execution_error(name, RuntimeError(text or "it says that it failed"))
         data = structured
-        if isinstance(structured, dict) and self._wraps(name):
-            data = structured.get("result")
+        if isinstance(structured, dict):
+            facts = getattr(self._tool(name), "fn_metadata", None)
+            data = structured.get("result") if getattr(facts, "wrap_output", False) else structured
         return ToolResult(list(content), structured, meta, data)
-
-    def _wraps(self, name: str) -> bool:
-        tool = next((tool for tool in self._own() if tool.name == name), None)
-        return bool(getattr(getattr(tool, "fn_metadata", None), "wrap_output", False))
 
 
 def _takes_context(tool: Any) -> bool:
@@ -428,7 +426,7 @@ def _never_waits(server: Any) -> bool:
         attempt.send(None)
     except StopIteration:
         return True
-    except RuntimeError:  # of whoever looks for a loop
+    except RuntimeError:  # it looks for a loop
         return False
     attempt.close()
     return False
@@ -494,25 +492,15 @@ class _MarkToolErrors:
 def _result(name: str, result: Any) -> ToolResult:
     """What FastMCP calls a ToolResult as ours."""
     if getattr(result, "is_error", False):
-        text = " ".join(_texts(result.content)) or "it says that it failed"
-        raise execution_error(name, RuntimeError(text))
+        texts = [getattr(block, "text", None) for block in result.content or ()]
+        text = " ".join(text for text in texts if isinstance(text, str))
+        raise execution_error(name, RuntimeError(text or "it says that it failed"))
     structured, meta = result.structured_content, result.meta
     data = structured
-    if structured is not None and _is_wrapped(meta):
+    own = meta.get("fastmcp") if isinstance(meta, dict) else None
+    if structured is not None and isinstance(own, dict) and own.get("wrap_result"):
         data = structured.get("result")
     return ToolResult(list(result.content), structured, meta, data)
-
-
-def _is_wrapped(meta: Any) -> bool:
-    own = meta.get("fastmcp") if isinstance(meta, dict) else None
-    return isinstance(own, dict) and bool(own.get("wrap_result"))
-
-
-def _texts(content: Any) -> Iterator[str]:
-    for block in content or ():
-        text = getattr(block, "text", None)
-        if isinstance(text, str):
-            yield text
 
 
 async def _has_rules(server: Any) -> bool:

@@ -57,7 +57,8 @@ def argument_error(name: str, error: BaseException, schema: Any = None) -> ToolF
     """It does not take these arguments; says which of them, and what it takes."""
     faults = str(error)
     if isinstance(error, ValidationError):
-        faults = "; ".join(f"{_place(each['loc'])}: {each['msg']}" for each in error.errors(include_url=False))
+        places = ((".".join(map(str, each["loc"])), each["msg"]) for each in error.errors(include_url=False))
+        faults = "; ".join(f"{place or 'arguments'}: {message}" for place, message in places)
     takes = ""
     properties = schema.get("properties") if isinstance(schema, dict) else None
     if isinstance(properties, dict):
@@ -111,7 +112,3 @@ def wire_of(result: ToolResult, dump: Callable[[Any], Any], standard: bool) -> d
     elif result.meta:
         wire["_meta"] = result.meta
     return wire
-
-
-def _place(place: tuple[int | str, ...]) -> str:
-    return ".".join(map(str, place)) or "arguments"

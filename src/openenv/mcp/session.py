@@ -76,28 +76,25 @@ class McpSession:
                 ping.add_done_callback(self._cut)
                 try:
                     context = await request.context_or_failure_of(ping)
-                    _name(context.session, self._id)
+                    _set_session_id(context.session, self._id)
                     self._opened.set_result(OpenSession(client, context))
                     await self._ending.wait()
                 finally:
                     ping.cancel()
-        except BaseException as error:  # noqa: BLE001 - the edge to foreign code, whose SystemExit must not end the loop
-            self._fail(error)
+        except BaseException as error:
+            if not self._opened.done():
+                if not isinstance(error, Exception):  # of which a coroutine that waits would die
+                    error = RuntimeError(f"{type(error).__name__}: {message_of(error)}")
+                self._opened.set_exception(error)
+                self._opened.exception()  # the call that waits for it may have been given up
+            elif not isinstance(error, asyncio.CancelledError):
+                logger.error("the MCP session of the tools did not end as it should", exc_info=error)
 
     def _cut(self, ping: asyncio.Task[Any]) -> None:
         """The request has ended before the session: nothing can run in its context any more."""
         if not ping.cancelled():
             ping.exception()
         self._ending.set()
-
-    def _fail(self, error: BaseException) -> None:
-        if not self._opened.done():
-            if not isinstance(error, Exception):  # of which a coroutine that waits would die
-                error = RuntimeError(f"{type(error).__name__}: {message_of(error)}")
-            self._opened.set_exception(error)
-            self._opened.exception()  # the call that waits for it may have been given up
-        elif not isinstance(error, asyncio.CancelledError):
-            logger.error("the MCP session of the tools did not end as it should", exc_info=error)
 
 
 class OpenSession:
@@ -261,7 +258,7 @@ async def _hold_ping(context: Any, call_next: Callable[[Any], Awaitable[Any]]) -
     return await call_next(context)
 
 
-def _name(session: Any, session_id: str) -> None:
+def _set_session_id(session: Any, session_id: str) -> None:
     """Has a server's session be called so, whichever version of FastMCP looks the name up."""
     connection = getattr(session, "_connection", None)
     if connection is None:
@@ -274,28 +271,22 @@ def client_of(server: Any) -> AbstractAsyncContextManager[Any]:
     """A client of a server in this process, connected for the length of an `async with` block."""
     low_level = getattr(server, "_lowlevel_server", None) or server._mcp_server
     _prepare(low_level)
+    is_first = hasattr(low_level, "request_handlers")
+    # Version 2 of the SDK has connections without a session, unless it is asked for the handshake.
+    handshake = {} if is_first else {"mode": "legacy"}
+    client: AbstractAsyncContextManager[Any]
     try:
         from fastmcp import Client
     except ImportError:
-        return _client_by_sdk(server, low_level)
-    client: AbstractAsyncContextManager[Any] = Client(server, **_handshake(low_level))
-    return client
+        if is_first:
+            from mcp.shared.memory import create_connected_server_and_client_session
 
-
-def _client_by_sdk(server: Any, low_level: Any) -> AbstractAsyncContextManager[Any]:
-    connected: AbstractAsyncContextManager[Any]
-    if hasattr(low_level, "request_handlers"):
-        from mcp.shared.memory import create_connected_server_and_client_session
-
-        connected = create_connected_server_and_client_session(low_level)
+            client = create_connected_server_and_client_session(low_level)
+        else:
+            client = import_module("mcp.client.client").Client(server, **handshake)
     else:
-        connected = import_module("mcp.client.client").Client(server, **_handshake(low_level))
-    return connected
-
-
-def _handshake(low_level: Any) -> dict[str, Any]:
-    """Version 2 of the SDK has connections without a session, unless it is asked for the handshake."""
-    return {} if hasattr(low_level, "request_handlers") else {"mode": "legacy"}
+        client = Client(server, **handshake)
+    return client
 
 
 @contextlib.asynccontextmanager

@@ -14,6 +14,10 @@ from .result import ToolFault, ToolResult, not_found_error, timeout_error
 from .session import McpSessions
 from .types import RESERVED_TOOL_NAMES
 
+VALID_MODES = frozenset({"production", "simulation"})
+LISTING_S = 30.0
+# A year: for a wait that has no end, where one must be said.
+_NO_LIMIT_S = 31_536_000.0
 # Dictionaries by function, which only grow.
 _UNBOUNDED_CACHES = (
     ("uncalled_for.introspection", "_signature_cache"),
@@ -34,7 +38,10 @@ _LRU_CACHES = (
 
 def forget_functions(functions: Iterable[Callable[..., Any]]) -> None:
     """Has nothing remembered of these functions. Versions that remember elsewhere are left as they are."""
-    held = [function for function in functions if _holds(function)]
+    # Of those that keep anything: another thread may be looking up one that does not, for another environment.
+    held = [
+        function for function in functions if not inspect.isfunction(function) or function.__closure__ is not None
+    ]
     for module, name in _UNBOUNDED_CACHES:
         memory = getattr(sys.modules.get(module), name, None)
         if isinstance(memory, dict):
@@ -44,15 +51,6 @@ def forget_functions(functions: Iterable[Callable[..., Any]]) -> None:
         clear = getattr(getattr(sys.modules.get(module), name, None), "cache_clear", None)
         if clear is not None:
             clear()
-
-
-def _holds(function: Callable[..., Any]) -> bool:
-    """Whether it keeps anything. Another thread may be looking up one that does not, for another environment."""
-    return not inspect.isfunction(function) or function.__closure__ is not None
-
-
-VALID_MODES = frozenset({"production", "simulation"})
-LISTING_S = 30.0
 
 
 class Toolbox:
@@ -71,7 +69,7 @@ class Toolbox:
 
     def __init__(self, server: Any):
         self.closed = False
-        self.workbench = ToolExecutor()
+        self.executor = ToolExecutor()
         self._library = family_of(server)
         self._of_mode: dict[str, Library] = {}
         reserved = sorted(RESERVED_TOOL_NAMES.intersection(self._library.names()))
@@ -83,7 +81,14 @@ class Toolbox:
         called = name or getattr(function, "__name__", "")
         if called in RESERVED_TOOL_NAMES:
             raise ValueError(f"Tool name {called!r} is reserved and cannot be used; {_reserved_hint()}")
-        library = self._library if mode is None else self._own(mode)
+        library = self._library
+        if mode is not None:
+            if mode not in VALID_MODES:
+                raise ValueError(f"Invalid mode {mode!r}: it must be 'production', 'simulation' or None for both")
+            if mode not in self._of_mode:
+                own = library.server
+                self._of_mode[mode] = family_of(type(own)(f"{getattr(own, 'name', 'tools')} ({mode})"))
+            library = self._of_mode[mode]
         library.server.tool(name=called)(function)
         return function
 
@@ -96,7 +101,7 @@ class Toolbox:
 
     def tools(self, mode: str) -> list[ListedTool]:
         """The tools that there are in a mode."""
-        listed: list[ListedTool] = self.workbench.run_coroutine(lambda: self.tools_async(mode), LISTING_S)
+        listed: list[ListedTool] = self.executor.run_coroutine(lambda: self.tools_async(mode), LISTING_S)
         return listed
 
     async def tools_async(self, mode: str) -> list[ListedTool]:
@@ -122,16 +127,16 @@ class Toolbox:
         library, shortcut = self._find(name, mode)
         try:
             if library.starts and not library.sessions.is_open:
-                self.workbench.run_coroutine(library.sessions.open, timeout_s or _NO_LIMIT_S)
+                self.executor.run_coroutine(library.sessions.open, timeout_s or _NO_LIMIT_S)
             if shortcut is None:
                 work = self._asking(library, name, arguments, mode)
-                result = self.workbench.run_coroutine(work, timeout_s or _NO_LIMIT_S)
+                result = self.executor.run_coroutine(work, timeout_s or _NO_LIMIT_S)
             elif shortcut.asynchronous:
-                result = self.workbench.run_coroutine(lambda: shortcut.call(arguments), timeout_s or _NO_LIMIT_S)
+                result = self.executor.run_coroutine(lambda: shortcut.call(arguments), timeout_s or _NO_LIMIT_S)
             elif timeout_s is None or not shortcut.anywhere:
                 result = _run_without_loop(shortcut.call(arguments))
             else:
-                result = self.workbench.run(lambda: _run_without_loop(shortcut.call(arguments)), timeout_s)
+                result = self.executor.run(lambda: _run_without_loop(shortcut.call(arguments)), timeout_s)
         except ToolDeadlineExceeded:
             raise timeout_error(name, timeout_s or _NO_LIMIT_S) from None
         assert isinstance(result, ToolResult)
@@ -152,7 +157,7 @@ class Toolbox:
             if not shortcut.anywhere:
                 return _run_without_loop(shortcut.call(arguments))
             try:
-                job = self.workbench.run_async(
+                job = self.executor.run_async(
                     lambda: _run_without_loop(shortcut.call(arguments)), timeout_s or _NO_LIMIT_S
                 )
                 result = await job
@@ -185,7 +190,7 @@ class Toolbox:
         libraries = (self._library, *self._of_mode.values())
         for library in libraries:
             library.sessions.close()
-        self.workbench.close()
+        self.executor.close()
         for library in libraries:
             forget_functions(library.functions().values())
 
@@ -217,18 +222,6 @@ class Toolbox:
         if mode in self._of_mode:
             yield self._of_mode[mode]
         yield self._library
-
-    def _own(self, mode: str) -> Library:
-        if mode not in VALID_MODES:
-            raise ValueError(f"Invalid mode {mode!r}: it must be 'production', 'simulation' or None for both")
-        if mode not in self._of_mode:
-            server = self._library.server
-            self._of_mode[mode] = family_of(type(server)(f"{getattr(server, 'name', 'tools')} ({mode})"))
-        return self._of_mode[mode]
-
-
-# A year: for a wait that has no end, where one must be said.
-_NO_LIMIT_S = 31_536_000.0
 
 
 def _run_without_loop(call: Coroutine[Any, Any, ToolResult]) -> ToolResult:

@@ -20,7 +20,7 @@ MCP_TOOL_CALL_TIMEOUT = 30.0
 
 
 class Tool(BaseModel):
-    """One tool, as a model is told of it."""
+    """One tool, as a model sees it."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -37,7 +37,7 @@ class ToolErrorType(StrEnum):
     INVALID_ARGS = "invalid_args"
     """It does not take these arguments."""
     TRANSPORT_ERROR = "transport_error"
-    """The road to it failed."""
+    """The connection to it failed."""
     TOOL_NOT_FOUND = "tool_not_found"
     """There is no such tool."""
     TIMEOUT = "timeout"
@@ -93,9 +93,6 @@ class McpMethod(StrEnum):
 
     TOOLS_LIST = "tools/list"
     TOOLS_CALL = "tools/call"
-
-
-# Calls that are no steps, in records of sessions.
 
 
 DIRECT_CALL = {"mcp": McpMethod.TOOLS_CALL.value}
@@ -190,16 +187,11 @@ GENERIC_ACTIONS = (Action, CallToolAction, ListToolsAction)
 
 def with_tools(action_type: Any) -> Any:
     """An action type that takes `list_tools` and `call_tool` too; what else it takes stays as it was."""
+    own = CallToolAction if action_type in (CallToolAction, ListToolsAction) else action_type
     return Annotated[
-        Annotated[ListToolsAction, Tag(_LIST)]
-        | Annotated[CallToolAction, Tag(_CALL)]
-        | Annotated[_own(action_type), Tag(_OWN)],
+        Annotated[ListToolsAction, Tag(_LIST)] | Annotated[CallToolAction, Tag(_CALL)] | Annotated[own, Tag(_OWN)],
         Discriminator(_kind),
     ]
-
-
-def _own(action_type: Any) -> Any:
-    return CallToolAction if action_type in (CallToolAction, ListToolsAction) else action_type
 
 
 def _kind(value: Any) -> str:

@@ -75,7 +75,7 @@ async def _gathered(values: Sequence[Any]) -> list[Any]:
 
 
 def close_coroutines(values: Sequence[Any]) -> None:
-    """Closes coroutines that nobody will await since a sibling has failed, and what they would have awaited."""
+    """Closes coroutines that are not awaited any more since another failed, and what they would have awaited."""
     for value in values:
         if iscoroutine(value):
             if value.cr_code in (_go_on.__code__, _gathered.__code__):
@@ -172,7 +172,7 @@ class Rubric(ABC):
             raise ValueError(
                 f"{rubric_label(self)} cannot be a part of itself: {name!r} is it, or has it among its parts"
             )
-        # A new dict: the one before may be the class's, or in use by somebody who goes through the children.
+        # A new dict: the one before may be the class's, or in use by an iteration over the children.
         self.__dict__["_rubric_children"] = {**self._rubric_children, name: child}
         child.__dict__["_registered_as"] = name
 
@@ -224,11 +224,7 @@ class Rubric(ABC):
         Returns:
             None; an awaitable if the `reset` of one of them is asynchronous.
         """
-        return settle(self._resetting())
-
-    def _resetting(self) -> Steps[None]:
-        for child in self._rubric_children.values():
-            yield reset_rubric(child)
+        return settle(reset_rubric(child) for child in self._rubric_children.values())
 
     def state_dict(self) -> dict[str, Any]:
         """The settings of this rubric and, under the names of its children, theirs; without what is empty."""

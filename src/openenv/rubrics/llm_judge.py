@@ -96,25 +96,25 @@ class LLMJudge(Rubric):
         return self.prompt_template.format(action=action, observation=observation)
 
     async def _ask(self, prompt: str) -> str:
+        async def complete() -> Any:
+            answer: Any = self.client.complete(prompt)
+            return await answer if isawaitable(answer) else answer
+
         try:
             answer = await within(
                 self.timeout_s,
-                lambda: self._complete(prompt),
+                complete,
                 retries=self.retries,
                 backoff_s=self.backoff_s,
                 what="the judge's model",
             )
         except Exception as error:
             kind = type(error).__name__
-            told = error.message if isinstance(error, OpenEnvError) else f"{kind}: {error}"
-            raise self._failed(told, cause=kind) from error
+            why = error.message if isinstance(error, OpenEnvError) else f"{kind}: {error}"
+            raise self._failed(why, cause=kind) from error
         if not isinstance(answer, str):
             raise self._failed(f"its client returned {type(answer).__name__}, and not the text of an answer")
         return answer
-
-    async def _complete(self, prompt: str) -> Any:
-        answer: Any = self.client.complete(prompt)
-        return await answer if isawaitable(answer) else answer
 
     def _parse_score(self, response: str) -> float:
         """The score in an answer; `default_score` if there is none."""
@@ -199,7 +199,7 @@ _SETTINGS = frozenset({"prompt_template", "score_pattern", "default_score", "nor
 
 
 def _check_template(template: str, cls: type[LLMJudge]) -> None:
-    """A place that nothing fills is told when the judge is made, and not in the middle of an episode."""
+    """Refuses a place that nothing fills when the judge is made, and not in the middle of an episode."""
     if cls._render_prompt is not LLMJudge._render_prompt:
         return
     try:

@@ -40,7 +40,7 @@ class TrajectoryRubric(Rubric):
 
     @abstractmethod
     def compute_step_rewards(self) -> Any:
-        """The rewards of the steps so far, one for each, with which an episode's score is told to its steps."""
+        """The rewards of the steps so far, one for each, which share the episode's score out."""
 
     @property
     def _trajectory(self) -> list[tuple[Any, Any]]:
@@ -67,7 +67,8 @@ class TrajectoryRubric(Rubric):
             )
             self._final = None
         self._trajectory.append((action, observation))
-        return settle(self._judging()) if _is_done(observation) else self.intermediate_reward
+        done = observation.get("done") if isinstance(observation, Mapping) else getattr(observation, "done", False)
+        return settle(self._judging()) if done else self.intermediate_reward
 
     def _judging(self) -> Steps[float]:
         self._final = finite_score((yield self.score_trajectory(self.trajectory)), self)
@@ -127,11 +128,6 @@ class ExponentialDiscountingTrajectoryRubric(TrajectoryRubric):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.gamma = _checked_gamma(state.get("gamma", self.gamma))
         super().load_state_dict(state)
-
-
-def _is_done(observation: Any) -> bool:
-    done = observation.get("done") if isinstance(observation, Mapping) else getattr(observation, "done", False)
-    return bool(done)
 
 
 def _checked_gamma(gamma: float) -> float:
