@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from random import Random
-from typing import Any, ClassVar, Generic, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol
 
 from typing_extensions import TypedDict  # pydantic does not take typing's own before Python 3.12
 
@@ -84,21 +84,31 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         """
         return SessionRandom()
 
-    @abstractmethod
-    def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> ObsT:
-        """Starts an episode and returns its first observation.
+    if TYPE_CHECKING:
+        # A subclass declares the arguments that it takes. Type checkers accept any of these in an override of
+        # `*args: Any, **kwargs: Any` (typing specification, "Assignability rules for callables").
+        @abstractmethod
+        def reset(self, *args: Any, **kwargs: Any) -> ObsT: ...
+        @abstractmethod
+        def step(self, action: ActT, *args: Any, **kwargs: Any) -> ObsT: ...
 
-        Args:
-            seed: Makes the episode repeatable; `self.rng` starts from it. A `reset` without this argument says that
-                the environment cannot be seeded, and clients that give a seed are told.
-            episode_id: Name for the episode; the environment chooses one if it is None.
-            kwargs: Whatever else this environment's reset takes; clients' arguments that it does not take
-                are left out before the call.
-        """
+    else:
 
-    @abstractmethod
-    def step(self, action: ActT, timeout_s: float | None = None, **kwargs: Any) -> ObsT:
-        """Does one action and returns what is seen then."""
+        @abstractmethod
+        def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> ObsT:
+            """Starts an episode and returns its first observation.
+
+            Args:
+                seed: Makes the episode repeatable; `self.rng` starts from it. A `reset` without this argument says
+                    that the environment cannot be seeded: a client that gives a seed is warned (`SeedIgnored`).
+                episode_id: Name for the episode; the environment chooses one if it is None.
+                kwargs: Whatever else this environment's reset takes; clients' arguments that it does not take
+                    are left out before the call.
+            """
+
+        @abstractmethod
+        def step(self, action: ActT, timeout_s: float | None = None, **kwargs: Any) -> ObsT:
+            """Does one action and returns what is seen then."""
 
     @property
     @abstractmethod
