@@ -156,13 +156,13 @@ async def test_a_fork_that_is_given_up_leaves_no_session():
     async with WalkEnv(app=app) as env:
         await env.reset(seed=3)
         forking = asyncio.ensure_future(env.fork(wait_s=60))
-        await until(lambda: len(app.state.openenv.manager._entrance.queue) == 1)
+        await until(lambda: len(app.state.openenv.manager._admission.queue) == 1)
         forking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await forking
         assert len(await walked(env)) == 1
         assert app.state.openenv.active_sessions == 1
-        assert not app.state.openenv.manager._entrance.queue
+        assert not app.state.openenv.manager._admission.queue
 
 
 async def test_a_fork_that_takes_too_long_is_given_up_on_the_server_too(monkeypatch):
@@ -174,7 +174,7 @@ async def test_a_fork_that_takes_too_long_is_given_up_on_the_server_too(monkeypa
         with pytest.raises(Exception, match="no reply to fork"):
             await env.fork()
         env._message_timeout_s = 60.0
-        await until(lambda: not app.state.openenv.manager._entrance.queue)
+        await until(lambda: not app.state.openenv.manager._admission.queue)
         assert len(await walked(env)) == 1
 
 

@@ -70,7 +70,7 @@ async def test_sessions_are_told_by_their_state(since):
     manager.open(manager.create(waiting.opened, waiting.lost), wait_s=60)
     for gate in (making, stepping, closing):
         await gate.reached()
-    manager.census.publish()
+    manager.gauges.publish()
     assert since.states() == {"starting": 1, "live": 1, "executing": 1, "closing": 1}
     values = [since.value(gauge) for gauge in (Gauge.QUEUED, Gauge.RUNNING, Gauge.CONSTRUCTING, Gauge.HELD_BACK)]
     assert values == [1, 1, 1, 0]
@@ -94,7 +94,7 @@ async def test_what_gates_hold_back_is_told(since):
     for _ in range(2):
         Witness().asks(manager)
     await making.reached()
-    manager.census.publish()
+    manager.gauges.publish()
     values = [since.value(gauge) for gauge in (Gauge.RUNNING, Gauge.HELD_BACK, Gauge.CONSTRUCTING, Gauge.EXECUTING)]
     assert values == [1, 1, 1, 2]
     stepping.open()
@@ -106,12 +106,12 @@ async def test_what_gates_hold_back_is_told(since):
 
 async def test_it_looks_by_itself_while_there_are_sessions_and_not_longer(since):
     manager = SessionManager(InlinePlain, Limits(2))
-    assert not manager.census.ticking
+    assert not manager.gauges.ticking
     session, _ = await open_session(manager)
-    assert manager.census.ticking
+    assert manager.gauges.ticking
     await until(lambda: since.states() == {"live": 1})
     session.close()
-    assert not manager.census.ticking
+    assert not manager.gauges.ticking
     assert since.states() == {}
 
 
@@ -124,16 +124,16 @@ async def test_it_goes_on_for_those_who_only_wait(since):
     await until(lambda: since.value(Gauge.QUEUED) == 1)
     first.close()
     await until(lambda: since.value(Gauge.QUEUED) == 0)
-    assert manager.census.ticking
+    assert manager.gauges.ticking
     second.close()
-    assert not manager.census.ticking
+    assert not manager.gauges.ticking
 
 
 async def test_several_managers_of_a_process_add_up(since):
     managers = [SessionManager(InlinePlain, Limits(2)) for _ in range(2)]
     for manager in managers:
         await open_session(manager)
-        manager.census.publish()
+        manager.gauges.publish()
     assert since.states() == {"live": 2}
     await managers[0].aclose()
     assert since.states() == {"live": 1}
@@ -143,14 +143,14 @@ async def test_several_managers_of_a_process_add_up(since):
 async def test_an_event_loop_that_is_late_is_found_out():
     meter = Meter()
     meter.start()
-    census = SessionGauges(dict, meter)
+    gauges = SessionGauges(dict, meter)
     loop = asyncio.get_running_loop()
-    census.begin(loop)
+    gauges.begin(loop)
     gate = Gate()
     gate.open()
     loop.call_soon(lambda: [gate.wait() for _ in range(100_000)])
     await until(lambda: meter.reading().value(Gauge.LOOP_LAG_NS) > 1_000_000)
-    census.end()
+    gauges.end()
     assert meter.reading().value(Gauge.LOOP_LAG_NS) == 0
 
 
@@ -163,19 +163,19 @@ async def test_it_looks_no_more_when_it_has_ended():
         looks.append(None)
         return {}
 
-    census = SessionGauges(look, meter)
-    census.begin(asyncio.get_running_loop())
+    gauges = SessionGauges(look, meter)
+    gauges.begin(asyncio.get_running_loop())
     await until(lambda: len(looks) == 2)
-    census.end()
+    gauges.end()
     count = len(looks)
     await asyncio.sleep(0.05)  # several of its periods
     assert len(looks) == count
 
 
 async def test_nothing_is_looked_at_where_metrics_are_off():
-    census = SessionGauges(dict, Meter())
-    census.begin(asyncio.get_running_loop())
-    assert not census.ticking
+    gauges = SessionGauges(dict, Meter())
+    gauges.begin(asyncio.get_running_loop())
+    assert not gauges.ticking
 
 
 class Brittle(Plain):

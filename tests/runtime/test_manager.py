@@ -561,7 +561,7 @@ class TestAclose:
         closing = asyncio.create_task(manager.aclose())
         await until(lambda: idle.state is SessionState.GONE)
         assert not closing.done()
-        monkeypatch.setattr(manager_module, "CLOSE_S", 0.05)  # for the one that hangs; the idle one had its time
+        monkeypatch.setattr(manager_module, "SHUTDOWN_S", 0.05)  # for the one that hangs; the idle one had its time
         await asyncio.wait_for(manager.aclose(), PATIENCE_S)
         assert stuck.id in caplog.text
         assert idle.id not in caplog.text

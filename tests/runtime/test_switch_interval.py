@@ -26,10 +26,10 @@ def usual():
 
 
 def begun(calls):
-    pace = SwitchInterval()
+    interval = SwitchInterval()
     for _ in range(calls):
-        pace.begin()
-    return pace
+        interval.begin()
+    return interval
 
 
 def test_few_calls_leave_the_interval_as_it_was(usual):
@@ -38,48 +38,48 @@ def test_few_calls_leave_the_interval_as_it_was(usual):
 
 
 def test_it_grows_with_the_calls_and_has_a_limit(usual):
-    pace = begun(10 * CALLS_A_LEVEL)
+    interval = begun(10 * CALLS_A_LEVEL)
     some = sys.getswitchinterval()
     for _ in range(100 * CALLS_A_LEVEL):
-        pace.begin()
+        interval.begin()
     assert usual < some < sys.getswitchinterval() == pytest.approx(MOST_S)
 
 
 def test_it_is_what_it_was_when_they_have_come_back(usual):
-    pace = begun(10 * CALLS_A_LEVEL)
-    pace.end(10 * CALLS_A_LEVEL)
+    interval = begun(10 * CALLS_A_LEVEL)
+    interval.end(10 * CALLS_A_LEVEL)
     assert sys.getswitchinterval() == pytest.approx(usual)
 
 
 def test_what_the_process_has_chosen_itself_counts():
-    pace = SwitchInterval()
+    interval = SwitchInterval()
     sys.setswitchinterval(0.02)
     for _ in range(CALLS_A_LEVEL):
-        pace.begin()
+        interval.begin()
     assert sys.getswitchinterval() == pytest.approx(0.02)
-    pace.end(CALLS_A_LEVEL)
+    interval.end(CALLS_A_LEVEL)
     assert sys.getswitchinterval() == pytest.approx(0.02)
 
 
 def test_no_call_is_lost_when_loops_on_several_threads_count(usual):
-    pace = SwitchInterval()
+    interval = SwitchInterval()
 
     def count(_):
         for _ in range(2_000):
-            pace.begin()
-            pace.end(1)
+            interval.begin()
+            interval.end(1)
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(count, range(8)))
     for _ in range(CALLS_A_LEVEL - 1):
-        pace.begin()
+        interval.begin()
     assert sys.getswitchinterval() == pytest.approx(usual)
-    pace.begin()
-    pace.end(CALLS_A_LEVEL)
+    interval.begin()
+    interval.end(CALLS_A_LEVEL)
 
 
 class Recorder:
-    """Stands where the pace of the process would."""
+    """Takes the place of the process's SWITCH_INTERVAL."""
 
     def __init__(self):
         self.begun = self.ended = 0
@@ -94,7 +94,7 @@ class Recorder:
 @pytest.mark.parametrize(("kind", "cls"), [("thread", Plain), ("loop", AsyncPlain)])
 async def test_every_call_of_an_executor_that_begins_also_ends(kind, cls, helpers, monkeypatch):
     recorder = Recorder()
-    monkeypatch.setattr("openenv._tuning.PROCESS", recorder)
+    monkeypatch.setattr("openenv.runtime.thread.SWITCH_INTERVAL", recorder)
     executor = executor_of(kind, helpers)
     await outcome(partial(executor.start, cls))
     for _ in range(3):
@@ -106,4 +106,4 @@ async def test_every_call_of_an_executor_that_begins_also_ends(kind, cls, helper
 
 
 def test_a_mailbox_counts_with_the_process():
-    assert Mailbox(None).pace is Mailbox(None).pace
+    assert Mailbox(None).switch_interval is Mailbox(None).switch_interval

@@ -6,7 +6,10 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from .session import Session
 
 # How long a newcomer waits for slots whose sessions are already closing, though no queue was asked for:
 # a client that closes and connects again at once must find its own slot.
@@ -61,7 +64,7 @@ class AdmissionCounts:
         held: Sessions of the whole server that hold a slot.
         closing: Those of them that are closing.
         waiting: Newcomers of the whole server that a slot will be given to before it.
-        queued: Newcomers that wait in this process, for whatever reason.
+        queued: Newcomers that wait in this process, for any reason.
     """
 
     held: int
@@ -73,24 +76,20 @@ class AdmissionCounts:
 def decide(counts: AdmissionCounts, limits: Limits, wait_s: float | None = None) -> Decision:
     """Decides about one newcomer for whom there is no slot now; it comes after all that wait already.
 
-    Without a queue, a newcomer waits only for a slot that is about to be free and that nobody else waits for.
+    Without a queue, a newcomer waits only for a slot that is about to be free and that no other one waits for.
 
     Args:
         wait_s: Seconds that the newcomer itself is willing to wait; None leaves it to the limits.
     """
     coming = limits.max_sessions - counts.held + counts.closing
-    if _asked_for(limits, wait_s) <= 0 and coming <= counts.waiting:
+    if (limits.queue_timeout_s if wait_s is None else wait_s) <= 0 and coming <= counts.waiting:
         return Decision.REFUSE
     return Decision.WAIT if counts.queued < limits.queue_limit else Decision.CROWDED
 
 
 def max_wait_s(limits: Limits, wait_s: float | None = None) -> float:
     """Seconds that a waiting newcomer is kept before it is refused."""
-    return _asked_for(limits, wait_s) or CLOSING_GRACE_S
-
-
-def _asked_for(limits: Limits, wait_s: float | None) -> float:
-    return limits.queue_timeout_s if wait_s is None else wait_s
+    return (limits.queue_timeout_s if wait_s is None else wait_s) or CLOSING_GRACE_S
 
 
 class Turnover:
@@ -114,17 +113,7 @@ class Turnover:
         return min(max((waiting + 1) * each, SOONEST_S), LATEST_S)
 
 
-class Leased(Protocol):
-    """What the rule looks at: `idle_since`, or None while a call is in flight or the session is not open."""
-
-    @property
-    def idle_since(self) -> float | None: ...
-
-
-_L = TypeVar("_L", bound=Leased)
-
-
-def expired_sessions(sessions: Iterable[_L], idle_timeout_s: float, now: float) -> list[_L]:
+def expired_sessions(sessions: Iterable[Session], idle_timeout_s: float, now: float) -> list[Session]:
     """The sessions that have been idle for `idle_timeout_s` or longer. One with a call in flight never is."""
     latest = now - idle_timeout_s
     return [session for session in sessions if (idle := session.idle_since) is not None and idle <= latest]
@@ -136,15 +125,15 @@ def sweep_period_s(idle_timeout_s: float) -> float:
 
 
 Start = Callable[[], None]
-"""Begins what was waited for. It is told apart from others by `==`: one object for one who enters."""
+"""Begins what waited. The gate compares it by `==`: each that enters needs an object of its own."""
 
 
 class ConcurrencyGate:
     """Lets a number of calls, or of constructors, go on at one time. Used on one event loop; knows none.
 
     Every `start` that was called is followed by exactly one `leave`, when its work has ended *or is given up*: work
-    that cannot be stopped gives its place back when nobody waits for it any more, or a few calls that hang would
-    keep all others out. A `start` that raises must have seen to its own `leave`.
+    that cannot be stopped gives its place back when no caller waits for it any more, or a few calls that hang would
+    keep all others out. A `start` that raises must have called `leave` itself.
 
     Args:
         most: How many are inside at one time.
@@ -202,7 +191,7 @@ class SlotOutcome(Enum):
 
     TAKEN = "taken"
     NONE = "none"
-    """No slot is free, or somebody who came earlier waits for it."""
+    """No slot is free, or a newcomer that came earlier waits for it."""
     NONE_FOR_KEY = "none for key"
     """The newcomer's API key has as many sessions as it may."""
 
@@ -239,7 +228,7 @@ class Slots(Protocol):
 
     @property
     def stuck(self) -> int:
-        """Slots, of all processes, whose sessions have ended and whose calls do not return: nobody can have them."""
+        """Slots, of all processes, whose sessions have ended and still execute a call: no session can have them."""
 
     def add_stuck(self, change: int) -> None:
         """So many more slots of this process are stuck, or fewer."""
@@ -270,7 +259,7 @@ class Slots(Protocol):
             aside: How many more wait until their key may have another session.
 
         Returns:
-            Whether a slot is free for the first of them: nobody else is going to say so.
+            Whether a slot is free for the first of them: no other process will call `on_free` for it.
         """
 
 
@@ -303,13 +292,13 @@ class LocalSlots:
 
     def take(self, since_ns: int, holder: int = 0) -> SlotOutcome:
         if self._held >= self.limit:
-            return _NONE
+            return SlotOutcome.NONE
         if self.per_key is not None and holder:
             if self._held_by[holder] >= self.per_key:
-                return _NONE_FOR_KEY
+                return SlotOutcome.NONE_FOR_KEY
             self._held_by[holder] += 1
         self._held += 1
-        return _TAKEN
+        return SlotOutcome.TAKEN
 
     def leave(self) -> None:
         self._leaving += 1
@@ -323,7 +312,3 @@ class LocalSlots:
     def expect(self, waiting: int, since_ns: int, aside: int) -> bool:
         self.waiting = waiting
         return waiting > 0 and self._held < self.limit
-
-
-# Looking a member up on its Enum class costs more than the rest.
-_TAKEN, _NONE, _NONE_FOR_KEY = SlotOutcome.TAKEN, SlotOutcome.NONE, SlotOutcome.NONE_FOR_KEY

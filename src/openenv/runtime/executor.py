@@ -20,7 +20,7 @@ Done = Callable[[Any, BaseException | None], None]
 
 
 class Executor(Protocol):
-    """Owns an environment: nobody else touches it. All methods are called on the event loop's thread.
+    """Owns an environment: no other object touches it. All methods are called on the event loop's thread.
 
     The caller waits for one `done` before it makes the next call; `cancel` alone may come in between.
 
@@ -46,7 +46,7 @@ class Executor(Protocol):
 def attempt(operation: Operation, environment: Any, argument: Any) -> tuple[Any, BaseException | None]:
     """Runs foreign code and returns what came of it.
 
-    Whatever it raises is a failure of the environment, `SystemExit` and the panics of extension modules too:
+    Every exception is a failure of the environment, `SystemExit` and the panics of extension modules too:
     one session must not end the server. For threads other than the main one, where no Ctrl-C arrives.
     """
     try:
@@ -97,7 +97,7 @@ class Snapshot:
     __slots__ = ()
 
     def discard(self) -> None:
-        """Nobody will use it."""
+        """Frees what it holds: no session will use it."""
 
 
 class CopiedSnapshot(Snapshot):
@@ -114,7 +114,7 @@ class CopiedSnapshot(Snapshot):
 
 
 class SavedSnapshot(Snapshot):
-    """What the class of an environment says its state is, and what belongs to every environment besides.
+    """What the class of an environment says its state is, and what belongs to every environment.
 
     Attributes:
         state: What its `save_state` gave, copied.
@@ -150,40 +150,40 @@ def save(environment: Any, _: None) -> Any:
     return _saved_later(environment, state) if inspect.isawaitable(state) else _saved(environment, state)
 
 
-def load(environment: Any, seed: Any) -> Any:
+def load(environment: Any, snapshot: Any) -> Any:
     """The operation that has an environment go on from a `Snapshot`; returns a coroutine if its `load_state` is one.
 
     Raises:
         NotForkable: It cannot go on from there, or `load_state` failed.
     """
-    if isinstance(seed, CopiedSnapshot):
-        become_copy_of(environment, seed.environment)
+    if isinstance(snapshot, CopiedSnapshot):
+        become_copy_of(environment, snapshot.environment)
         return None
-    assert isinstance(seed, SavedSnapshot)
-    loaded = _call_method(environment, "load_state", seed.state)
+    assert isinstance(snapshot, SavedSnapshot)
+    loaded = _call_method(environment, "load_state", snapshot.state)
     if inspect.isawaitable(loaded):
-        return _loaded_later(environment, seed, loaded)
-    _loaded(environment, seed)
+        return _loaded_later(environment, snapshot, loaded)
+    _loaded(environment, snapshot)
     return loaded
 
 
 def ensure_rng(environment: Any) -> None:
-    """Makes the `rng` that nobody has used yet: a copy of the environment is to have the same."""
+    """Makes an `rng` that was not used yet: a copy of the environment is to have the same."""
     if getattr(type(environment), "rng", None) is Environment.rng:
         environment.rng  # noqa: B018 - makes it
 
 
-def _loaded(environment: Any, seed: SavedSnapshot) -> None:
+def _loaded(environment: Any, snapshot: SavedSnapshot) -> None:
     # At the end: `load_state` may begin an episode of its own, with random numbers and for the rubric.
-    if seed.rng is not None:
-        environment.__dict__["rng"] = seed.rng
-    if seed.rubric is not None:
-        environment.rubric = seed.rubric
+    if snapshot.rng is not None:
+        environment.__dict__["rng"] = snapshot.rng
+    if snapshot.rubric is not None:
+        environment.rubric = snapshot.rubric
 
 
-async def _loaded_later(environment: Any, seed: SavedSnapshot, loading: Awaitable[Any]) -> None:
+async def _loaded_later(environment: Any, snapshot: SavedSnapshot, loading: Awaitable[Any]) -> None:
     await loading
-    _loaded(environment, seed)
+    _loaded(environment, snapshot)
 
 
 def _saved(environment: Any, state: Any) -> SavedSnapshot:
@@ -197,7 +197,7 @@ def _saved(environment: Any, state: Any) -> SavedSnapshot:
 
 
 async def _saved_later(environment: Any, state: Awaitable[Any]) -> SavedSnapshot:
-    return _saved(environment, await _await_method(environment, "save_state", state))
+    return _saved(environment, await state)
 
 
 def _call_method(environment: Any, method: str, *arguments: Any) -> Any:

@@ -207,13 +207,13 @@ class InlineExecutor:
             if ending is None:
                 done(None, error)
                 return
-            host = EagerTask()
+            task = EagerTask()
 
             def ended(_: Any, error: BaseException | None) -> None:
-                host.close()
+                task.close()
                 done(None, error)
 
-            host.run(ending, ended)
+            task.run(ending, ended)
 
         self.submit(close, None, called)
         self._environment = None
@@ -229,14 +229,14 @@ class LoopExecutor:
     """
 
     stoppable = True
-    __slots__ = ("_environment", "_helped", "_helpers", "_host", "_mailbox")
+    __slots__ = ("_environment", "_helped", "_helpers", "_mailbox", "_task")
 
     def __init__(self, mailbox: Mailbox, helpers: Callable[[], ThreadPoolExecutor], environment: Any = None):
         self._mailbox = mailbox
         self._helpers = helpers
         self._environment = environment
-        self._host = EagerTask()
-        # What a helper does now, and who hears of it.
+        self._task = EagerTask()
+        # What a helper does now, and what gets the outcome.
         self._helped: tuple[Future[None], Done] | None = None
 
     def start(self, factory: Callable[[], Any], done: Done) -> None:
@@ -256,9 +256,9 @@ class LoopExecutor:
             done(None, error)
             return
         if type(result) is CoroutineType:
-            self._host.run(result, done)
+            self._task.run(result, done)
         elif inspect.isawaitable(result):
-            self._host.run(as_coroutine(result), done)
+            self._task.run(as_coroutine(result), done)
         else:
             done(result, None)
 
@@ -270,7 +270,7 @@ class LoopExecutor:
     def cancel(self) -> bool:
         if self._helped is not None and self._helped[0].cancel():  # it waited for a helper
             self._mailbox.post(self._helped[1], None, CancelledError())
-        self._host.cancel()
+        self._task.cancel()
         return True
 
     def close(self, done: Done) -> None:
@@ -278,10 +278,10 @@ class LoopExecutor:
             if ending is None:
                 ended(None, error)
             else:
-                self._host.run(ending, ended)
+                self._task.run(ending, ended)
 
         def ended(_: Any, error: BaseException | None) -> None:
-            self._host.close()
+            self._task.close()
             done(None, error)
 
         environment, self._environment = self._environment, None
@@ -291,11 +291,11 @@ class LoopExecutor:
             ended(None, None)
 
     def _run_on_helper(self, operation: Operation, environment: Any, argument: Any, done: Done) -> None:
-        def heard(result: Any, error: BaseException | None) -> None:
-            self._helped = None  # a circle, which would wait for the garbage collector
+        def finish(result: Any, error: BaseException | None) -> None:
+            self._helped = None  # breaks a reference cycle
             done(result, error)
 
-        self._mailbox.pace.begin()
+        self._mailbox.switch_interval.begin()
         try:
             helpers = self._helpers()
         except RuntimeError as trouble:  # the machine has no thread to give
@@ -303,8 +303,5 @@ class LoopExecutor:
             return
         # The machine has no further thread to give: it waits for one of those there are.
         with contextlib.suppress(RuntimeError):
-            future = helpers.submit(self._help, operation, environment, argument, heard)
-            self._helped = (future, heard)
-
-    def _help(self, operation: Operation, environment: Any, argument: Any, done: Done) -> None:
-        self._mailbox.post(done, *attempt(operation, environment, argument))
+            future = helpers.submit(lambda: self._mailbox.post(finish, *attempt(operation, environment, argument)))
+            self._helped = (future, finish)

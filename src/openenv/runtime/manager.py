@@ -28,8 +28,7 @@ from ..recording import TapFactory
 from ..settings import ServerSettings
 from ..telemetry.logs import log_extra
 from ..telemetry.metrics import METER, Phase
-from . import admission
-from .admission import ConcurrencyGate, Limits, Slots
+from .admission import ConcurrencyGate, Limits, Slots, expired_sessions, sweep_period_s
 from .executor import CopiedSnapshot, Done, Executor, Snapshot, error_text
 from .gauges import SessionGauges, count_sessions
 from .loop import InlineExecutor, LoopExecutor
@@ -46,8 +45,8 @@ HELPER_THREADS = 16
 # Processes that are being started at one time, unless a limit was given: more of them only delay one another.
 CONSTRUCTING_A_CORE = 2
 _STARTED = (SessionState.LIVE, SessionState.EXECUTING)
-# What environments have to close; who takes longer is not waited for.
-CLOSE_S = 5.0
+# What all environments together have to close when the server stops; it does not wait longer.
+SHUTDOWN_S = 5.0
 
 
 class SessionManager:
@@ -59,26 +58,29 @@ class SessionManager:
         pool: Gives each session a process of its own; None leaves that to what the class declares.
 
     Raises:
-        UsageError: The factory's class declares an `execution` that nobody knows, or one that it cannot have.
+        UsageError: The factory's class declares an unknown `execution`, or one that it cannot have.
 
     Attributes:
-        afterwards: When calls of recorded sessions are written down.
-        census: Publishes how many sessions there are.
+        deferred_records: Records the calls of recorded sessions.
+        gauges: Publishes how many sessions there are.
         tapping: Says which sessions are recorded; None: no session is.
     """
 
     def __init__(self, factory: Callable[[], Any], limits: Limits, pool: ProcessPool | None = None):
         self.factory = factory
         self.limits = limits
-        # What lets calls execute, and below, environments be made; None: nobody waits for anybody.
+        # How many calls execute, and below, how many environments are made at one time; None: all.
         self.gate = None if limits.max_executing is None else ConcurrencyGate(limits.max_executing)
-        self._entrance = AdmissionQueue(limits, self._admit)
+        self._admission = AdmissionQueue(limits, self._admit)
         cls = class_of(factory)
         self._profile: EnvironmentProfile | None = None if cls is None else profile_of(cls)
         if pool is None and self._profile is not None and self._profile.execution is Execution.PROCESS:
             pool = ProcessPool(factory, ServerSettings())
         self._pool = pool
-        making = limits.max_constructing or (CONSTRUCTING_A_CORE * _cores() if pool is not None else None)
+        making = limits.max_constructing or None
+        if making is None and pool is not None:
+            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+            making = CONSTRUCTING_A_CORE * cores
         self._making = None if making is None else ConcurrencyGate(making)
         self._sessions: dict[str, Session] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -93,9 +95,9 @@ class SessionManager:
         self._abandoned = 0
         self._stuck: dict[Session, None] = {}
         self.tapping: TapFactory | None = None
-        self.afterwards = DeferredRecords()
-        queue = self._entrance.queue
-        self.census = SessionGauges(
+        self.deferred_records = DeferredRecords()
+        queue = self._admission.queue
+        self.gauges = SessionGauges(
             lambda: count_sessions(self._sessions.values(), len(queue), self.gate, self._making)
         )
 
@@ -107,17 +109,17 @@ class SessionManager:
     @property
     def held(self) -> int:
         """Slots in use in the whole server."""
-        return self._entrance.slots.held
+        return self._admission.slots.held
 
     @property
     def stuck(self) -> int:
         """Slots of the whole server that nobody can have, since calls of sessions that have ended do not return."""
-        return self._entrance.slots.stuck
+        return self._admission.slots.stuck
 
     @property
     def draining(self) -> bool:
         """Whether no further session is opened."""
-        return self._entrance.shut > 0
+        return self._admission.shut > 0
 
     @property
     def sessions(self) -> list[Session]:
@@ -152,7 +154,7 @@ class SessionManager:
     def share(self, slots: Slots) -> None:
         """Counts sessions in slots that other processes have a part in. To be called before any is open."""
         assert not self._sessions
-        self._entrance.share(slots)
+        self._admission.share(slots)
 
     def create(
         self,
@@ -167,7 +169,7 @@ class SessionManager:
         Args:
             opened: Hears once whether there is a session; not at all if it is closed first. Its error is
                 `ServerFull`, `QueueTimeout`, `Draining`, `FactoryFailed` or `ConcurrencyConfigurationError`.
-            on_lost: Hears why, if the session is ended by somebody other than its user.
+            on_lost: Hears why, if its user did not end the session.
             session_id: Its name; None makes one up.
             holder: Number of the API key it is opened with, from 1; 0 for none.
             peer: The address of its client, for people to read.
@@ -183,13 +185,13 @@ class SessionManager:
         if tap is None:
             session = Session(session_id, self, opened, on_lost)
         else:
-            session = RecordedSession(session_id, self, opened, on_lost, tap=tap, afterwards=self.afterwards)
+            session = RecordedSession(session_id, self, opened, on_lost, tap=tap, records=self.deferred_records)
         session.holder, session.peer = holder, peer
         return session
 
     def find(self, session_id: str) -> Session | None:
         """The session of that name, if it holds a slot or waits for one."""
-        return self._sessions.get(session_id) or self._entrance.queue.find(session_id)
+        return self._sessions.get(session_id) or self._admission.queue.find(session_id)
 
     def open(self, session: Session, wait_s: float | None = None) -> None:
         """Opens a new session, now or when a slot is free; it hears the outcome, perhaps before this returns.
@@ -202,11 +204,16 @@ class SessionManager:
         """
         loop = asyncio.get_running_loop()
         self._bind(loop)
-        self._entrance.ask(session, loop, wait_s)
-        if self._entrance.queue:
-            self.census.begin(loop)
+        self._admission.ask(session, loop, wait_s)
+        if self._admission.queue:
+            self.gauges.begin(loop)
 
     def bind(self) -> None:
+        """Has the running event loop drive the sessions, if the one that did has ended.
+
+        Raises:
+            UsageError: Another event loop drives them.
+        """
         self._bind(asyncio.get_running_loop())
 
     def fork(self, session: Session, origin: Origin, wait_s: float | None = None) -> None:
@@ -229,31 +236,36 @@ class SessionManager:
 
     def drain(self) -> None:
         """Opens no further session; those that are open go on."""
-        self._entrance.close()
+        self._admission.close()
 
     async def aclose(self) -> None:
         """Closes every session and waits until their environments are closed, but not for one that hangs."""
         if self._loop is not None and self._loop.is_closed():
             self.bind()
-        self._entrance.shut += 1
+        self._admission.shut += 1
         try:
             ending = Draining("the server is stopping")
-            for session in [*self._entrance.queue, *self._sessions.values()]:
+            for session in [*self._admission.queue, *self._sessions.values()]:
                 session.end(ending)
             if self._sessions:
                 self._emptied = self._emptied or asyncio.Event()
-                await self._wait_for(self._emptied)
+                try:
+                    await asyncio.wait_for(self._emptied.wait(), SHUTDOWN_S)
+                except TimeoutError:
+                    names, count = f"{', '.join(self._sessions)!s:.2000}", len(self._sessions)
+                    logger.error("environments of %d sessions do not end and are left to it: %s", count, names)
             if self._pool is not None:
                 await self._pool.aclose()
         finally:
-            self.census.end()
-            self._entrance.shut -= 1
-            if not self._entrance.shut:
+            self.gauges.end()
+            self._admission.shut -= 1
+            if not self._admission.shut:
                 self._emptied = None
 
-    # What sessions tell their owner.
+    # What sessions report.
 
-    def made(self, session: Session, environment: Any, error: BaseException | None) -> None:
+    def on_made(self, session: Session, environment: Any, error: BaseException | None) -> None:
+        """The session's environment was made, or could not be."""
         self._release_permit(session)
         if error is not None:
             if isinstance(error, NotForkable):
@@ -273,7 +285,7 @@ class SessionManager:
         executor = session.executor
         assert executor is not None
         if isinstance(executor, ThreadExecutor) and profile.execution is not Execution.THREAD:
-            # Only the instance told what it is: it moves to where its class belongs.
+            # Its class is known only now: it moves to where that belongs.
             try:
                 executor = self._adopt(profile, executor)
             except RuntimeError as trouble:  # the machine has no thread left to give
@@ -281,16 +293,18 @@ class SessionManager:
                 return
         session.live(executor, profile)
 
-    def closing(self, session: Session) -> None:
+    def on_closing(self, session: Session) -> None:
+        """The session has begun to end."""
         if self._sessions.get(session.id) is session:
-            self._entrance.slots.leave()
+            self._admission.slots.leave()
             self._ending[session] = time.monotonic()
             if self._watch is None:
                 self._watch_ending(self.limits.abandon_after_s)
         else:
-            self._entrance.leave_queue(session)
+            self._admission.leave_queue(session)
 
-    def gone(self, session: Session) -> None:
+    def on_gone(self, session: Session) -> None:
+        """Nothing of the session is left; or what is left was abandoned."""
         if session.origin is not None:  # it was closed before its turn came
             origin, session.origin = session.origin, None
             origin.freed()
@@ -299,12 +313,13 @@ class SessionManager:
             del self._sessions[session.id]
             self._ending.pop(session, None)
             self._unstick(session)
-            self._entrance.give_back(session)
-        self._entrance.admit_waiting()
+            self._admission.give_back(session)
+        self._admission.admit_waiting()
         if not self._sessions:
             self._rest()
 
-    def overdue(self, session: Session) -> None:
+    def on_overdue(self, session: Session) -> None:
+        """The session has ended, and its call does not return in time."""
         self._ending.pop(session, None)
         session.mark_stuck()
         limit = self.limits.max_abandoned_threads
@@ -312,7 +327,7 @@ class SessionManager:
             self._abandon(session)
             return
         self._stuck[session] = None
-        self._entrance.slots.add_stuck(1)
+        self._admission.slots.add_stuck(1)
         logger.error(
             "session %s has ended and its call does not return: its slot stays taken, since %d such calls are left "
             "behind already, as many as may be (max_abandoned_threads, OPENENV_MAX_ABANDONED_THREADS); --isolation "
@@ -322,10 +337,11 @@ class SessionManager:
             extra=log_extra(session.id, session.episode),
         )
 
-    def returned(self, session: Session) -> None:
+    def on_returned(self, session: Session) -> None:
+        """An abandoned call has returned, and its environment is closed."""
         self._abandoned -= 1
-        told = log_extra(session.id, session.episode)
-        logger.warning("session %s: the call that was left behind has returned", session.id, extra=told)
+        extra = log_extra(session.id, session.episode)
+        logger.warning("session %s: the call that was left behind has returned", session.id, extra=extra)
         while self._stuck and self._abandoned < self.limits.max_abandoned_threads:
             stuck = next(iter(self._stuck))
             self._unstick(stuck)
@@ -354,7 +370,7 @@ class SessionManager:
     def _unstick(self, session: Session) -> None:
         if session in self._stuck:
             del self._stuck[session]
-            self._entrance.slots.add_stuck(-1)
+            self._admission.slots.add_stuck(-1)
 
     def _watch_ending(self, delay_s: float) -> None:
         assert self._loop is not None
@@ -365,7 +381,7 @@ class SessionManager:
         self._watch = None
         latest = time.monotonic() - self.limits.abandon_after_s
         for session in [session for session, since in self._ending.items() if since <= latest]:
-            self.overdue(session)
+            self.on_overdue(session)
         if self._ending:
             self._watch_ending(max(0.0, next(iter(self._ending.values())) - latest))
 
@@ -391,10 +407,10 @@ class SessionManager:
             self._mailbox = Mailbox(loop)
         else:
             self._mailbox.move(loop)
-        for session in [*self._entrance.queue, *self._sessions.values()]:
+        for session in [*self._admission.queue, *self._sessions.values()]:
             self._take_over(session)
         if self._sessions:
-            self.census.begin(loop)
+            self.gauges.begin(loop)
             if self.limits.idle_timeout_s is not None:
                 self._sweep(self.limits.idle_timeout_s)
 
@@ -412,7 +428,7 @@ class SessionManager:
         """Starts a session whose slot was taken."""
         self._sessions[session.id] = session
         assert self._loop is not None
-        self.census.begin(self._loop)
+        self.gauges.begin(self._loop)
         if METER.on:
             METER.observe(Phase.QUEUE, time.monotonic() - session.created_at)
         if self.limits.idle_timeout_s is not None and self._sweeper is None:
@@ -433,39 +449,39 @@ class SessionManager:
         if session.origin is None:
             self._start(session, self._profile)
         else:
-            self._branch(session, session.origin)
+            self._start_fork(session, session.origin)
 
-    def _branch(self, session: Session, origin: Origin) -> None:
+    def _start_fork(self, session: Session, origin: Origin) -> None:
         """Has the state of a session copied for a new one, and that started."""
         source, session.origin = origin.source, None
 
-        def saved(seed: Any, error: BaseException | None) -> None:
+        def saved(snapshot: Any, error: BaseException | None) -> None:
             if error is None and self._sessions.get(session.id) is session:
                 session.copy_progress_of(source)
-                self._start(session, source.profile, seed)
+                self._start(session, source.profile, snapshot)
             else:
                 self._release_permit(session)
                 if isinstance(error, OpenEnvError):  # a session translates all others
                     session.fail(error)
                 else:  # it was closed meanwhile
-                    seed.discard()
+                    snapshot.discard()
             origin.freed()
 
         source.save(saved)
 
-    def _start(self, session: Session, profile: EnvironmentProfile | None, seed: Snapshot | None = None) -> None:
+    def _start(self, session: Session, profile: EnvironmentProfile | None, snapshot: Snapshot | None = None) -> None:
         execution = Execution.THREAD if profile is None else profile.execution
         try:
-            executor = self._executor(execution, session, seed)
+            executor = self._executor(execution, session, snapshot)
         except RuntimeError as trouble:  # the machine has no thread left to give
             self._release_permit(session)
             session.fail(self._failure("could not create an environment", trouble))
         else:
-            if isinstance(seed, CopiedSnapshot):
-                copy = seed.environment
+            if isinstance(snapshot, CopiedSnapshot):
+                copy = snapshot.environment
                 session.start(executor, lambda: copy)
             else:
-                session.start(executor, self.factory, None if isinstance(executor, ProcessExecutor) else seed)
+                session.start(executor, self.factory, None if isinstance(executor, ProcessExecutor) else snapshot)
 
     def _failure(self, what: str, error: BaseException) -> FactoryFailed:
         name = self.factory_name
@@ -490,9 +506,9 @@ class SessionManager:
             )
         return profile
 
-    def _executor(self, execution: Execution, session: Session, seed: Snapshot | None) -> Executor:
+    def _executor(self, execution: Execution, session: Session, snapshot: Snapshot | None) -> Executor:
         if self._pool is not None:
-            return ProcessExecutor(self._pool, seed)
+            return ProcessExecutor(self._pool, snapshot)
         if execution is Execution.INLINE:
             return InlineExecutor()
         if execution is Execution.LOOP:
@@ -517,19 +533,12 @@ class SessionManager:
             self._helpers = helpers
         return self._helpers
 
-    async def _wait_for(self, emptied: asyncio.Event) -> None:
-        try:
-            await asyncio.wait_for(emptied.wait(), CLOSE_S)
-        except TimeoutError:
-            names = f"{', '.join(self._sessions)!s:.2000}"
-            logger.error("environments of %d sessions do not end and are left to it: %s", len(self._sessions), names)
-
     def _sweep(self, idle_timeout_s: float) -> None:
-        for session in admission.expired_sessions(self._sessions.values(), idle_timeout_s, time.monotonic()):
+        for session in expired_sessions(self._sessions.values(), idle_timeout_s, time.monotonic()):
             session.end(SessionLost(f"session {session.id} was idle for {idle_timeout_s:g} s (idle_timeout_s)"))
         if self._sessions:
             self._sweeper = asyncio.get_running_loop().call_later(
-                admission.sweep_period_s(idle_timeout_s), self._sweep, idle_timeout_s
+                sweep_period_s(idle_timeout_s), self._sweep, idle_timeout_s
             )
 
     def _rest(self) -> None:
@@ -543,15 +552,10 @@ class SessionManager:
         if self._helpers is not None:
             self._helpers.shutdown(wait=False)
             self._helpers = None
-        if not self._entrance.queue:
-            self.census.end()
+        if not self._admission.queue:
+            self.gauges.end()
         if self._emptied is not None:
             self._emptied.set()
-
-
-def _cores() -> int:
-    """Those that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @asynccontextmanager
@@ -597,8 +601,8 @@ async def result_of(call: Callable[[Done], None]) -> Any:
 
 
 def settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    """Tells a future what a callback has heard."""
-    if future.done() or future.get_loop().is_closed():  # whoever waited was cancelled, or is gone with its loop
+    """Gives a future the outcome that a callback got."""
+    if future.done() or future.get_loop().is_closed():  # the waiting task was cancelled, or is gone with its loop
         return
     if error is None:
         future.set_result(result)

@@ -66,28 +66,28 @@ def profile_of(cls: type[object]) -> EnvironmentProfile:
     Raises:
         UsageError: It has no `reset` or no `step`, or its `execution` is none of those known.
     """
-    if cls not in _profiles:
-        _profiles[cls] = _read(cls)
-    return _profiles[cls]
-
-
-def _read(cls: type[object]) -> EnvironmentProfile:
+    if (known := _profiles.get(cls)) is not None:
+        return known
     asynchronous = {name: _overrides(cls, name) for name in ("reset_async", "step_async")}
     reset = "reset_async" if asynchronous["reset_async"] else "reset"
     step = "step_async" if asynchronous["step_async"] else "step"
     for method in (reset, step):
         if not callable(getattr(cls, method, None)):
             raise UsageError(f"{cls.__name__} is no environment: it has no {method}() that could be called")
-    return EnvironmentProfile(
+    _profiles[cls] = profile = EnvironmentProfile(
         name=cls.__name__,
         execution=_execution(cls, asynchronous.values()),
-        reset=_with_accepted(cls, reset),
-        step=_calling(step),
+        reset=_reset_with(cls, reset),
+        # Written out: attrgetter and partials cost more than the two plain functions.
+        step=(lambda environment, action: environment.step(action))
+        if step == "step"
+        else (lambda environment, action: environment.step_async(action)),
         step_with=_step_with(cls, step),
         state=_read_state,
         concurrent=bool(getattr(cls, "SUPPORTS_CONCURRENT_SESSIONS", False)),
         seedable=accepted_arguments(getattr(cls, reset), positional=1).takes("seed"),
     )
+    return profile
 
 
 def class_of(factory: Callable[[], Any]) -> type[object] | None:
@@ -97,14 +97,14 @@ def class_of(factory: Callable[[], Any]) -> type[object] | None:
         return factory
     returned = getattr(factory, "__annotations__", {}).get("return")
     if isinstance(returned, str):
-        returned = _meant(factory)
+        returned = _return_type(factory)
     # An abstract or general annotation (`-> Environment`) says nothing about how the instance runs.
     if isinstance(returned, type) and issubclass(returned, Environment) and not inspect.isabstract(returned):
         return returned
     return None
 
 
-def _meant(factory: Callable[[], Any]) -> Any:
+def _return_type(factory: Callable[[], Any]) -> Any:
     """What an annotation stands for that is text, as all are under `from __future__ import annotations`."""
     try:
         return get_type_hints(factory).get("return")
@@ -126,7 +126,7 @@ def is_asynchronous(cls: type[object]) -> bool:
 
 def _overrides(cls: type[Any], name: str) -> bool:
     method = getattr(cls, name, None)
-    # A base class may offer the asynchronous form of whatever its subclasses write synchronously.
+    # A base class may offer the asynchronous form of what its subclasses write synchronously.
     return method not in (None, getattr(Environment, name)) and not getattr(method, "follows_sync", False)
 
 
@@ -145,7 +145,7 @@ def _execution(cls: type[Any], asynchronous: Collection[bool]) -> Execution:
     return Execution.LOOP if all(asynchronous) and declared is None else Execution.THREAD
 
 
-def _with_accepted(cls: type[Any], method: str) -> Operation:
+def _reset_with(cls: type[Any], method: str) -> Operation:
     takes = accepted_arguments(getattr(cls, method), positional=1)  # self
     seeded = issubclass(cls, Environment) and takes.takes("seed")
 
@@ -155,13 +155,6 @@ def _with_accepted(cls: type[Any], method: str) -> Operation:
         return getattr(environment, method)(**takes.of(arguments))
 
     return call
-
-
-def _calling(method: str) -> Operation:
-    # Written out: attrgetter and partials cost more than the two plain functions.
-    if method == "step":
-        return lambda environment, action: environment.step(action)
-    return lambda environment, action: environment.step_async(action)
 
 
 def _step_with(cls: type[Any], method: str) -> Operation:

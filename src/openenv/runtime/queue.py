@@ -28,10 +28,10 @@ class QueuedSession(NamedTuple):
 
 
 class WaitQueue:
-    """One line for each API key; whoever came first of all lines is next.
+    """One line for each API key; the first newcomer of all lines is next.
 
-    A line whose key has as many sessions as it may steps aside: it waits for sessions of its own, and keeps nobody
-    else from a slot. It is in the order again when it is called back.
+    A line steps aside when its key has as many sessions as it may: it waits for sessions of its own, and keeps no
+    other newcomer from a slot. `restore_keys` puts it into the order again.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class WaitQueue:
         return None
 
     def has_line(self, holder: int) -> bool:
-        """Whether anybody of that key waits."""
+        """Whether a session of that key waits."""
         return holder in self._lines
 
     def is_aside(self, holder: int) -> bool:
@@ -98,7 +98,7 @@ class WaitQueue:
         self._aside.add(holder)
 
     def restore_keys(self) -> None:
-        """Whoever stood aside is in the order again."""
+        """Puts the lines that stood aside into the order again."""
         self._aside.clear()
 
 
@@ -112,7 +112,7 @@ class AdmissionQueue:
     Attributes:
         slots: What there is to be had.
         queue: Who waits here.
-        shut: How many have asked that nobody be let in any more.
+        shut: How many callers have asked for no further session.
     """
 
     def __init__(self, limits: Limits, admit: Callable[[Session], None]):
@@ -130,7 +130,7 @@ class AdmissionQueue:
         slots.on_free = self.admit_waiting
 
     def close(self) -> None:
-        """Lets nobody in any more; those who wait are told."""
+        """Admits no further session; those that wait fail."""
         self.shut += 1
         for session in list(self.queue):
             session.fail(_stopping())
@@ -141,21 +141,28 @@ class AdmissionQueue:
             session.fail(_stopping())
             return
         since_ns = time.monotonic_ns()
-        room = self._room(session, since_ns)
-        self.slots.note_request()
-        if room is _TAKEN:
+        slots, queue, limits = self.slots, self.queue, self._limits
+        if queue and queue.is_aside(session.holder):
+            outcome = SlotOutcome.NONE_FOR_KEY
+        elif queue.first is not None:  # it comes after all that wait here already
+            outcome = SlotOutcome.NONE
+        else:
+            outcome = slots.take(since_ns, session.holder)
+        slots.note_request()
+        if outcome is SlotOutcome.TAKEN:
             self._admit(session)
             return
-        slots, queue, limits = self.slots, self.queue, self._limits
-        held = slots.held if room is _NONE else limits.max_sessions  # free slots are none of its key's business
-        closing = slots.leaving - slots.stuck  # for a slot that is stuck, nobody waits unless told to
+        held = (
+            slots.held if outcome is SlotOutcome.NONE else limits.max_sessions
+        )  # free slots are none of its key's business
+        closing = slots.leaving - slots.stuck  # no newcomer waits for a stuck slot unless it asks for that
         decision = decide(AdmissionCounts(held, closing, slots.waiting, len(queue)), limits, wait_s)
         if decision is Decision.WAIT:
             timer = loop.call_later(max_wait_s(limits, wait_s), self._give_up, session, wait_s)
             queue.add(QueuedSession(session, since_ns, timer))
             self.admit_waiting()
         else:
-            session.fail(self._full(room, decision is Decision.CROWDED))
+            session.fail(self._full(outcome, decision is Decision.CROWDED))
 
     def admit_waiting(self) -> None:
         """Gives free slots to those who wait."""
@@ -170,15 +177,15 @@ class AdmissionQueue:
                 aside = queue.aside
                 queue.restore_keys()
                 while (newcomer := queue.first) is not None:
-                    room = slots.take(newcomer.since_ns, newcomer.session.holder)
-                    if room is _TAKEN:
+                    outcome = slots.take(newcomer.since_ns, newcomer.session.holder)
+                    if outcome is SlotOutcome.TAKEN:
                         queue.remove(newcomer.session)
                         self._admit(newcomer.session)
-                    elif room is _NONE_FOR_KEY:
+                    elif outcome is SlotOutcome.NONE_FOR_KEY:
                         queue.defer_key(newcomer.session.holder)
                     else:
                         break
-                # What came free after it was looked for, and before it was said who waits, was nobody told of.
+                # A slot may have come free after the look for one, and before the slots knew who waits.
                 again = self._tell() or queue.aside > aside
         finally:
             self._admitting = False
@@ -195,38 +202,29 @@ class AdmissionQueue:
         self.slots.give(session.holder)
         self._turnover.freed(time.monotonic())
 
-    def _room(self, session: Session, since_ns: int) -> SlotOutcome:
-        """Takes a slot for one that has just come, after all that wait here already."""
-        if self.queue:
-            if self.queue.is_aside(session.holder):
-                return _NONE_FOR_KEY
-            if self.queue.first is not None:
-                return _NONE
-        return self.slots.take(since_ns, session.holder)
-
     def _tell(self) -> bool:
         """Tells the slots who waits. True: there is one for the first of them."""
         first, aside = self.queue.first, self.queue.aside
         return self.slots.expect(len(self.queue) - aside, 0 if first is None else first.since_ns, aside)
 
     def _give_up(self, session: Session, wait_s: float | None) -> None:
-        room = _NONE_FOR_KEY if self.queue.is_aside(session.holder) else _NONE
+        outcome = SlotOutcome.NONE_FOR_KEY if self.queue.is_aside(session.holder) else SlotOutcome.NONE
         if self.leave_queue(session):
             waited, by = max_wait_s(self._limits, wait_s), "queue_timeout_s" if wait_s is None else "wait_s"
-            full = self._full(room, crowded=False)
+            full = self._full(outcome, crowded=False)
             reason = f"no session slot came free within {waited:g} s ({by}): {full.message}"
             session.fail(
                 QueueTimeout(full.active_sessions, full.max_sessions, reason, retry_after_s=full.retry_after_s)
             )
 
-    def _full(self, room: SlotOutcome, crowded: bool) -> ServerFull:
+    def _full(self, outcome: SlotOutcome, crowded: bool) -> ServerFull:
         """Why there is no session, and when there may be one."""
         limits, message = self._limits, None
         held, most = self.slots.held, limits.max_sessions
         if crowded:
             wait = f"{limits.queue_limit} new sessions wait for a slot (queue_limit, OPENENV_QUEUE_LIMIT)"
             message = f"the server is full, and as many as may, {wait}: retry later or raise it"
-        elif room is _NONE_FOR_KEY and limits.max_sessions_per_key is not None:
+        elif outcome is SlotOutcome.NONE_FOR_KEY and limits.max_sessions_per_key is not None:
             held = most = limits.max_sessions_per_key
             setting = "max_sessions_per_key, OPENENV_MAX_SESSIONS_PER_KEY"
             message = f"{most} sessions of this API key are open, the limit ({setting}): close one or retry later"
@@ -240,7 +238,3 @@ class AdmissionQueue:
 
 def _stopping() -> Draining:
     return Draining("the server is stopping: connect to another one")
-
-
-# Looking a member up on its Enum class costs more than the rest.
-_TAKEN, _NONE, _NONE_FOR_KEY = SlotOutcome.TAKEN, SlotOutcome.NONE, SlotOutcome.NONE_FOR_KEY

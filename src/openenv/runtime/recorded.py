@@ -5,26 +5,28 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import Cancelled, OpenEnvError, SessionLost, StepTimeout
 from ..recording import Source, Tap
 from .executor import Done, Operation, Snapshot
 from .profile import Execution
-from .session import OnLost, OnOpened, Session, SessionOwner, SessionState
+from .session import OnLost, OnOpened, Session, SessionState
+
+if TYPE_CHECKING:
+    from .manager import SessionManager
 
 _LIVE, _EXECUTING = SessionState.LIVE, SessionState.EXECUTING
 _LOOP = Execution.LOOP
 
-
-# Written down before the event loop looks for requests again: as many as are read before they are executed.
+# Recorded before the event loop looks for requests again: as many as are read before they are executed.
 MOST_AT_ONCE = 32
 
 
 class DeferredRecords:
-    """Has calls written down when their replies have been sent: no step waits for its own record.
+    """Records calls when their replies have been sent: no step waits for its own record.
 
-    It is all the same done before the next call of their session, and when that is closed.
+    A call is recorded before the next call of its session at the latest, or when that is closed.
 
     Attributes:
         later: Has a function called when the replies that are ready have been sent; None: in the loop's next turn.
@@ -55,30 +57,30 @@ class DeferredRecords:
 
 
 class RecordedSession(Session):
-    """Tells its tap of every reset and step, whoever asked for it and however, and of what its client hears of it.
+    """Reports every reset and step to its tap, and the reply that its client gets.
 
-    A class of its own, so that sessions which are not recorded pay nothing for it.
+    It is a subclass, so that sessions which are not recorded pay nothing for it.
 
     Args:
         tap: Makes the record.
-        afterwards: When.
+        records: Decides when.
     """
 
-    __slots__ = ("_afterwards", "_asker", "_loading", "tap")
+    __slots__ = ("_asker", "_loading", "_records", "tap")
 
     def __init__(
         self,
         session_id: str,
-        owner: SessionOwner,
+        manager: SessionManager,
         opened: OnOpened,
         on_lost: OnLost | None = None,
         *,
         tap: Tap,
-        afterwards: DeferredRecords,
+        records: DeferredRecords,
     ):
-        super().__init__(session_id, owner, opened, on_lost)
+        super().__init__(session_id, manager, opened, on_lost)
         self.tap = tap
-        self._afterwards = afterwards
+        self._records = records
         self._asker: Done | None = None
         # Where the state comes from that is being loaded: its session may have gone on when that has ended.
         self._loading: Source | None = None
@@ -86,19 +88,19 @@ class RecordedSession(Session):
     def reset(self, arguments: dict[str, Any], done: Done) -> None:
         if self.state is _LIVE:
             self.tap.reset(arguments)
-            self._asker, done = done, self._told
+            self._asker, done = done, self._answer
         super().reset(arguments, done)
 
     def step(self, action: Any, done: Done) -> None:
         if self.state is _LIVE:
             self.tap.do(action)
-            self._asker, done = done, self._told
+            self._asker, done = done, self._answer
         Session.step(self, action, done)  # `super()` takes 0.1 us, of each step
 
     def step_with(self, action: Any, arguments: dict[str, Any], done: Done) -> None:
         if self.state is _LIVE:
             self.tap.do(action, arguments)
-            self._asker, done = done, self._told
+            self._asker, done = done, self._answer
         super().step_with(action, arguments, done)
 
     def read_state(self, done: Done) -> None:
@@ -106,23 +108,23 @@ class RecordedSession(Session):
         super().read_state(done)
 
     def call(self, operation: Operation, argument: Any, done: Done) -> None:
-        deed = getattr(argument, "as_action", None)
-        if deed is None or (action := deed()) is None or self.state is not _LIVE:
+        as_action = getattr(argument, "as_action", None)
+        if as_action is None or (action := as_action()) is None or self.state is not _LIVE:
             self.tap.settle()
             super().call(operation, argument, done)
             return
 
-        def told(result: Any, error: BaseException | None) -> None:
+        def ended(result: Any, error: BaseException | None) -> None:
             self.tap.ended(None if error is not None else argument.as_observation(result), error)
             done(result, error)
 
         self.tap.do(action, argument.step_arguments)
-        super().call(operation, argument, told)
+        super().call(operation, argument, ended)
 
-    def load(self, seed: Snapshot, source: Session, done: Done) -> None:
+    def load(self, snapshot: Snapshot, source: Session, done: Done) -> None:
         self.tap.settle()
         self._loading = _source_of(source)
-        super().load(seed, source, done)
+        super().load(snapshot, source, done)
 
     def copy_progress_of(self, source: Session) -> None:
         super().copy_progress_of(source)
@@ -153,7 +155,7 @@ class RecordedSession(Session):
             self.tap.gave_up(error)
         super().end(error)
 
-    def _told(self, result: Any, error: BaseException | None) -> None:
+    def _answer(self, result: Any, error: BaseException | None) -> None:
         done, self._asker = self._asker, None
         assert done is not None
         if error is not None:
@@ -166,7 +168,7 @@ class RecordedSession(Session):
         if self.profile.execution is _LOOP:
             self.tap.settle()
         else:
-            self._afterwards.add(self.tap)
+            self._records.add(self.tap)
 
 
 def _source_of(session: Session) -> Source:

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import (
     EnvironmentFailed,
@@ -24,6 +24,12 @@ from .admission import ConcurrencyGate
 from .executor import Done, Executor, Operation, Snapshot, error_text, load, save
 from .profile import EnvironmentProfile
 
+if TYPE_CHECKING:
+    from .manager import SessionManager
+
+
+logger = logging.getLogger("openenv.sessions")
+
 
 class LastSeen:
     """When something was last heard of a client; its sessions share it.
@@ -36,9 +42,6 @@ class LastSeen:
 
     def __init__(self) -> None:
         self.heard_at = time.monotonic()
-
-
-logger = logging.getLogger("openenv.sessions")
 
 
 class SessionState(Enum):
@@ -58,13 +61,13 @@ _DETACHED, _CLOSING, _GONE = SessionState.DETACHED, SessionState.CLOSING, Sessio
 _RESET, _STEP = Phase.RESET, Phase.STEP
 
 # What an environment may raise of our own: it stays what it is.
-_TOLD = (EnvironmentFailed, InvalidAction, InvalidArgument, ResetRequired)
+_KEPT_ERRORS = (EnvironmentFailed, InvalidAction, InvalidArgument, ResetRequired)
 
 OnOpened = Callable[[OpenEnvError | None], None]
 """Hears that a session is LIVE, or why there is none."""
 
 OnLost = Callable[[OpenEnvError], None]
-"""Hears why a session was ended by somebody other than its user."""
+"""Hears why a session was ended, unless its user ended it."""
 
 
 class Origin(NamedTuple):
@@ -79,46 +82,14 @@ class Origin(NamedTuple):
     freed: Callable[[], None]
 
 
-class SessionOwner(Protocol):
-    """Who keeps the books about sessions.
-
-    Attributes:
-        gate: Lets so many calls execute at a time; None lets all.
-    """
-
-    gate: ConcurrencyGate | None
-
-    def bind(self) -> None:
-        """Has the running event loop drive the sessions, if the one that did has ended.
-
-        Raises:
-            UsageError: Another event loop drives them.
-        """
-
-    def made(self, session: Session, environment: Any, error: BaseException | None) -> None:
-        """The session's environment was made, or could not be."""
-
-    def closing(self, session: Session) -> None:
-        """The session has begun to end."""
-
-    def gone(self, session: Session) -> None:
-        """Nothing of the session is left; or what is left was abandoned."""
-
-    def overdue(self, session: Session) -> None:
-        """The session has ended, and its call does not return in time."""
-
-    def returned(self, session: Session) -> None:
-        """What was abandoned has returned, and its environment is closed."""
-
-
 class Session:
-    """A session, from the moment somebody asked for it to the end of its environment's `close`.
+    """A session, from the request for it to the end of its environment's `close`.
 
     Args:
         session_id: Its name.
-        owner: Who is told of its transitions.
+        manager: Hears of its transitions.
         opened: Hears whether there will be a session; called once, unless it is closed before.
-        on_lost: Hears why, if the session is ended by somebody other than its user.
+        on_lost: Hears why, if its user did not end it.
 
     Attributes:
         state: Where in its life it is.
@@ -133,21 +104,21 @@ class Session:
         holder: Number of the API key that it was opened with; 0 for none.
         peer: The address of its client, for people to read.
         origin: Where its state is to come from; None once it has been asked, and for a session with one of its own.
-        roams: It belongs to no connection, so it outlives the event loop that opened it, if its environment does.
-        gone: Set when nothing of the session is left; None until somebody waits for that.
+        outlives_loop: It belongs to no connection; it outlives the loop that opened it if its environment does.
+        gone: Set when nothing of the session is left; None until a caller waits for that.
         making: Its environment is being made.
         stuck: Its call, constructor or close has not returned in time, and still has not.
         abandoned: It is GONE though that has not returned.
-        user: What whoever opened it keeps with it; nobody here looks at it.
+        user: What its opener keeps with it; the runtime does not look at it.
     """
 
     __slots__ = (
         "_done",
         "_held_back",
         "_left_gate_early",
+        "_manager",
         "_on_lost",
         "_opened",
-        "_owner",
         "_phase",
         "abandoned",
         "created_at",
@@ -173,7 +144,7 @@ class Session:
     profile: EnvironmentProfile
     executor: Executor | None
 
-    def __init__(self, session_id: str, owner: SessionOwner, opened: OnOpened, on_lost: OnLost | None = None):
+    def __init__(self, session_id: str, manager: SessionManager, opened: OnOpened, on_lost: OnLost | None = None):
         self.id = session_id
         self.state = _STARTING
         self.created_at = self.used_at = time.monotonic()
@@ -183,7 +154,7 @@ class Session:
         self.gone: asyncio.Event | None = None
         self.origin: Origin | None = None
         self.user: Any = None
-        self._owner = owner
+        self._manager = manager
         self._opened = opened
         self._on_lost = on_lost
         self._done: Done | None = None
@@ -231,10 +202,10 @@ class Session:
             if METER.on:
                 self._phase = _STEP
                 self.used_at = time.monotonic()
-            if self._owner.gate is None:
+            if self._manager.gate is None:
                 self.executor.submit(self.profile.step, action, self._finished)
             else:
-                self._enter_gate(self._owner.gate, self.profile.step, action)
+                self._enter_gate(self._manager.gate, self.profile.step, action)
         else:
             self._takes_calls(done)
 
@@ -261,13 +232,13 @@ class Session:
     def save(self, done: Done) -> None:
         """Copies the environment's state; `done` gets a `Snapshot`, which is to be used up or discarded.
 
-        Somebody else may want it: it can be had while the connection of its own client is gone, too.
+        Another session may want it, so a DETACHED session gives it too.
         """
         if self.state is _DETACHED or self._takes_calls(done):
             self._submit(save, None, done)
 
-    def load(self, seed: Snapshot, source: Session, done: Done) -> None:
-        """Goes on from the state of another session, which gave the seed."""
+    def load(self, snapshot: Snapshot, source: Session, done: Done) -> None:
+        """Goes on from the state of another session, which gave the snapshot."""
         episode, steps = source.episode, source.steps  # it may have gone on when this has ended
 
         def loaded(_: Any, error: BaseException | None) -> None:
@@ -275,13 +246,13 @@ class Session:
                 self.copy_progress_of(source)
                 self.episode, self.steps = episode, steps
             else:
-                seed.discard()
+                snapshot.discard()
             done(None, error)
 
         if self._takes_calls(done):
-            self._submit(load, seed, loaded)
+            self._submit(load, snapshot, loaded)
         else:
-            seed.discard()
+            snapshot.discard()
 
     def copy_progress_of(self, source: Session) -> None:
         """Its environment has the state of another session's from here on."""
@@ -305,7 +276,7 @@ class Session:
         Raises:
             UsageError: Another event loop drives it.
         """
-        self._owner.bind()
+        self._manager.bind()
 
     def cancel(self) -> bool:
         """Stops the call in flight, if its executor can do that (the result); its `done` comes in any case."""
@@ -313,7 +284,7 @@ class Session:
             return False
         if self._held_back is None:
             return self.executor.cancel()
-        gate, waiting, self._held_back = self._owner.gate, self._held_back, None
+        gate, waiting, self._held_back = self._manager.gate, self._held_back, None
         assert gate is not None
         gate.withdraw(waiting)
         self._phase = None
@@ -329,8 +300,8 @@ class Session:
             return True
         self._leave_gate_early()
         self.state = _CLOSING
-        self._owner.closing(self)
-        self._owner.overdue(self)
+        self._manager.on_closing(self)
+        self._manager.on_overdue(self)
         return False
 
     def detach(self) -> None:
@@ -355,7 +326,7 @@ class Session:
             self.cancel()
             state = self.state
         self.state = _CLOSING
-        self._owner.closing(self)
+        self._manager.on_closing(self)
         if self.executor is None:  # it still waits for a slot
             self._closed(None, None)
         elif state is _EXECUTING:
@@ -392,20 +363,20 @@ class Session:
 
         self._done = last
 
-    # What the owner does.
+    # What the manager does.
 
-    def start(self, executor: Executor, factory: Callable[[], Any], seed: Snapshot | None = None) -> None:
-        """Has the environment made, and go on from the seed if there is one."""
+    def start(self, executor: Executor, factory: Callable[[], Any], snapshot: Snapshot | None = None) -> None:
+        """Has the environment made, and go on from the snapshot if there is one."""
         self.executor = executor
         began = time.monotonic()
 
         def made(environment: Any, error: BaseException | None) -> None:
             if METER.on:
                 METER.observe(Phase.CONSTRUCT, time.monotonic() - began)
-            if seed is None or error is not None:
-                self._owner.made(self, environment, error)
+            if snapshot is None or error is not None:
+                self._manager.on_made(self, environment, error)
             else:
-                executor.submit(load, seed, lambda _, failure: self._owner.made(self, environment, failure))
+                executor.submit(load, snapshot, lambda _, failure: self._manager.on_made(self, environment, failure))
 
         executor.start(factory, made)
 
@@ -436,7 +407,7 @@ class Session:
         wanted, opened = self.state is _STARTING, self._opened
         if wanted:
             self.state = _CLOSING
-            self._owner.closing(self)
+            self._manager.on_closing(self)
         if self.executor is not None:
             self.executor.close(self._closed)
         elif wanted:
@@ -455,10 +426,10 @@ class Session:
         self._done = done
         self.used_at = time.monotonic()
         assert self.executor is not None
-        if self._owner.gate is None:
+        if self._manager.gate is None:
             self.executor.submit(operation, argument, self._finished)
         else:
-            self._enter_gate(self._owner.gate, operation, argument)
+            self._enter_gate(self._manager.gate, operation, argument)
 
     def _enter_gate(self, gate: ConcurrencyGate, operation: Operation, argument: Any) -> None:
         """Executes a call when the gate lets it."""
@@ -476,14 +447,14 @@ class Session:
         """A call that the gate had let through has ended."""
         outside, self._left_gate_early = self._left_gate_early, False
         self._finished(result, error)
-        if not outside and self._owner.gate is not None:
-            self._owner.gate.leave()
+        if not outside and self._manager.gate is not None:
+            self._manager.gate.leave()
 
     def _leave_gate_early(self) -> None:
         """Gives the permit back of a call that cannot be stopped: if it hangs, it must not keep others out."""
-        if self._owner.gate is not None:
+        if self._manager.gate is not None:
             self._left_gate_early = True
-            self._owner.gate.leave()
+            self._manager.gate.leave()
 
     def _finished(self, result: Any, error: BaseException | None) -> None:
         done, self._done = self._done, None
@@ -499,7 +470,7 @@ class Session:
             self.executor.close(self._closed)
         # Errors of other kinds that an environment raises are about its own affairs: a lost connection of its own
         # is not the loss of this session.
-        if error is not None and not isinstance(error, _TOLD):
+        if error is not None and not isinstance(error, _KEPT_ERRORS):
             failed = StepFailed(error_text(error))
             failed.__cause__ = error
             error = failed
@@ -508,24 +479,20 @@ class Session:
     def _closed(self, _: Any, error: BaseException | None) -> None:
         self.executor = None
         if error is not None:
-            told = log_extra(self.id, self.episode)
-            logger.warning("session %s: close() of its environment failed", self.id, exc_info=error, extra=told)
+            extra = log_extra(self.id, self.episode)
+            logger.warning("session %s: close() of its environment failed", self.id, exc_info=error, extra=extra)
         if self.stuck:
             METER.add(Gauge.STUCK_THREADS, -1)
         if self.abandoned:
-            self._owner.returned(self)
+            self._manager.on_returned(self)
         else:
             self._end()
         self.stuck = False
 
     def _end(self) -> None:
         self.state = _GONE
-        self._owner.gone(self)
-        # A circle with whoever heard of it would wait for the garbage collector, which seldom comes.
-        self._opened, self._on_lost, self.user = _ignore_opened, None, None
+        self._manager.on_gone(self)
+        # Breaks the reference cycle with its user: the garbage collector seldom runs.
+        self._opened, self._on_lost, self.user = lambda _: None, None, None
         if self.gone is not None:
             self.gone.set()
-
-
-def _ignore_opened(error: OpenEnvError | None) -> None:
-    """There is nothing more to hear."""

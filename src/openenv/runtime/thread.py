@@ -11,8 +11,7 @@ from queue import SimpleQueue
 from types import CoroutineType
 from typing import Any
 
-from .. import _tuning
-from .._tuning import use_batch_scheduling
+from .._tuning import SWITCH_INTERVAL, use_batch_scheduling
 from .executor import Done, Operation, attempt, close, construct, has_close
 
 
@@ -23,11 +22,12 @@ class Mailbox:
         loop: Where results are delivered.
 
     Attributes:
-        pace: To be told of every call that is given to a thread; it hears from here of each that has come back.
+        switch_interval: Counts the calls that threads have: executors report each call that they give to one, the
+            mailbox each that has come back.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop):
-        self.pace = _tuning.SWITCH_INTERVAL
+        self.switch_interval = SWITCH_INTERVAL
         self._loop = loop
         self._letters: deque[tuple[Done, Any, BaseException | None]] = deque()
         self._ringing = False
@@ -60,7 +60,7 @@ class Mailbox:
                 taken += 1
                 done(result, error)
         finally:
-            self.pace.end(taken)
+            self.switch_interval.end(taken)
             if letters:  # a reader raised: the others still get theirs
                 self._ring()
 
@@ -103,7 +103,7 @@ class ThreadExecutor:
         self.submit(self._construct, factory, done)
 
     def submit(self, operation: Operation, argument: Any, done: Done) -> None:
-        self._mailbox.pace.begin()
+        self._mailbox.switch_interval.begin()
         self._inbox.put((operation, argument, done))
 
     def cancel(self) -> bool:

@@ -46,7 +46,7 @@ async def metrics(request: Request) -> Response:
     if not server.settings.metrics:
         raise HTTPException(404, _OFF)
     manager = server.manager
-    manager.census.publish()
+    manager.gauges.publish()
     text = exposition(METER.readings(), Slots(manager.held, manager.limits.max_sessions))
     return Response(text, media_type=CONTENT_TYPE_LATEST)
 

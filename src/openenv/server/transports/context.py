@@ -157,7 +157,7 @@ class ServerContext:
         self.max_unsent = self.server.settings.max_unsent_bytes
         self.heartbeat = Keepalive(config.ws_ping_interval)
         self.turn = TickBatcher()
-        self.server.manager.afterwards.later = self.turn.afterwards
+        self.server.manager.deferred_records.later = self.turn.afterwards
         self._router = app.router
         self._root_path = config.root_path
         self._served: set[str] = set()
