@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 import click
 
 from openenv.cli import bench_options as options
+from openenv.cli.options import COUNT, FILE
+from openenv.cli.terminal import ended_in_order
 from openenv.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,12 +27,10 @@ if TYPE_CHECKING:
 
     from .sandbox import JobBatch, JobSummary, MemoryWorkload, SandboxJob
 
-_FILE = click.Path(dir_okay=False, path_type=Path)
-
 
 @click.command(short_help="Whether one measurement differs from another.")
-@click.argument("first", metavar="A.json", type=_FILE)
-@click.argument("second", metavar="B.json", type=_FILE)
+@click.argument("first", metavar="A.json", type=FILE)
+@click.argument("second", metavar="B.json", type=FILE)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, one object a figure.")
 def compare(first: Path, second: Path, as_json: bool) -> None:
     """Says for every figure how B stands to A, with the 95 % confidence interval of the ratio over the trials of both
@@ -62,9 +62,9 @@ def compare(first: Path, second: Path, as_json: bool) -> None:
 @click.option(
     "--output-dir", type=options.FOLDER, default="out/demo", show_default=True, help="Where the results go."
 )
-@click.option("--sessions", type=options.COUNT, default=1024, show_default=True, help="Benchmark sessions at once.")
-@click.option("--episodes", type=options.COUNT, default=200, show_default=True, help="Episodes of each game.")
-@click.option("--concurrency", type=options.COUNT, default=64, show_default=True, help="Sessions that play at once.")
+@click.option("--sessions", type=COUNT, default=1024, show_default=True, help="Benchmark sessions at once.")
+@click.option("--episodes", type=COUNT, default=200, show_default=True, help="Episodes of each game.")
+@click.option("--concurrency", type=COUNT, default=64, show_default=True, help="Sessions that play at once.")
 def demo(output_dir: Path, sessions: int, episodes: int, concurrency: int) -> None:
     """Serves the benchmark environment and two games, drives them, and tells what it saw.
 
@@ -80,7 +80,7 @@ def demo(output_dir: Path, sessions: int, episodes: int, concurrency: int) -> No
     plan = Demo(sessions, episodes, concurrency, output_dir)
     check_demo(plan)
     began = time.monotonic()
-    with options.ended_in_order(), shown.Display() as display:
+    with ended_in_order(), shown.Display() as display:
         workloads = run_demo(plan, display.say, partial(_show_workload, display))
     console = shown.stdout()
     console.print(demo_table(workloads))
@@ -133,7 +133,7 @@ SHOWN_REASONS = 5
 @click.option("--provider-option", multiple=True, metavar="NAME=VALUE", help="An argument of the provider.")
 @click.option("--workloads", default="short,medium,long", show_default=True, help="Which of the workloads.")
 @click.option("--concurrency", default="1,2,4", show_default=True, help="Jobs at one time, as 1,2,4,8.")
-@click.option("--jobs", type=options.COUNT, show_default="as many as at one time", help="Jobs of each batch.")
+@click.option("--jobs", type=COUNT, show_default="as many as at one time", help="Jobs of each batch.")
 @click.option("--hold-scale", default=1.0, show_default=True, help="Factor for the seconds that memory is held.")
 @click.option("--memory-scale", default=1.0, show_default=True, help="Factor for the memory.")
 @click.option("--ready-timeout", type=float, show_default="the provider's", help="Seconds until a job must run.")
@@ -162,6 +162,7 @@ def sandbox(
       openenv bench sandbox --provider local --concurrency 1,2,4,8 --hold-scale 0.1
     """
     shown = options.display_module()
+    from openenv.cli.variables import yaml_pairs
     from openenv.providers.catalog import catalog_entry
 
     from .sandbox import SandboxPlan, measure_sandboxes, spec_for
@@ -174,10 +175,10 @@ def sandbox(
     )
     found = catalog_entry(place)
     with ExitStack() as stack:
-        provider = found.make(**options.pairs(provider_option, "--provider-option"))
+        provider = found.make(**yaml_pairs("--provider-option", provider_option))
         stack.callback(getattr(provider, "close", lambda: None))
-        spec = spec_for(provider, image).changed(options=options.pairs(given, "--option"))
-        stack.enter_context(options.ended_in_order())
+        spec = spec_for(provider, image).changed(options=yaml_pairs("--option", given))
+        stack.enter_context(ended_in_order())
         display = stack.enter_context(shown.Display())
         seen: dict[str, Sequence[SandboxJob]] = {}
         summaries = measure_sandboxes(

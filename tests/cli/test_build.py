@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from openenv.cli import main
-from openenv.cli.progress import Progress
+from openenv.cli.terminal import Progress
 
 from ..providers.engine import Engine, Events, standing_in
 

@@ -62,14 +62,14 @@ def test_a_dump_has_schemas_hash_and_version(contract: Run) -> None:
     document = json.loads(out)
     assert code == 0
     assert document["openenv"] == __version__
-    assert document["hash"] == echo.state.openenv.protocol.contract.hash
+    assert document["hash"] == echo.state.openenv.contract.hash
     assert document["schemas"]["action"]["properties"]["message"] == {"type": "string"}
 
 
 def test_what_was_dumped_is_the_same(contract: Run, somewhere: Path) -> None:
     assert contract("dump", "echo", "-o", "echo.json") == (0, "", "")
     code, out, _ = contract("check", "echo", "echo.json")
-    assert (code, out) == (0, f"the same ({echo.state.openenv.protocol.contract.hash})\n")
+    assert (code, out) == (0, f"the same ({echo.state.openenv.contract.hash})\n")
     assert contract("dump", "echo")[1] == (somewhere / "echo.json").read_text()
 
 

@@ -257,12 +257,8 @@ def _http_observation(response: httpx.Response) -> dict[str, Any]:
 def _client(batch: RequestBatch, url: str) -> httpx.AsyncClient:
     import httpx
 
-    base_url = _http_url(url)
+    base_url = "http" + websocket_url(url).removeprefix("ws").removesuffix("/ws")
     return httpx.AsyncClient(base_url=base_url, timeout=batch.timeout_s, verify=_tls(base_url), headers=batch.headers)
-
-
-def _http_url(url: str) -> str:
-    return "http" + websocket_url(url).removeprefix("ws").removesuffix("/ws")
 
 
 @lru_cache
@@ -462,8 +458,4 @@ def write_summaries(file: IO[str], summaries: Iterable[BatchSummary]) -> None:
     table.writeheader()
     for summary in summaries:
         values = asdict(summary)
-        table.writerow({key: _rounded_cell(values[key]) for key in BatchSummary.columns()})
-
-
-def _rounded_cell(value: object) -> object:
-    return round(value, 6) if isinstance(value, float) else value
+        table.writerow({key: _rounded(values[key]) for key in BatchSummary.columns()})

@@ -227,7 +227,10 @@ def _collect(
     while working:
         for connection in wait(list(working), timeout=POLL_S):
             assert isinstance(connection, Connection)
-            kind, value = _receive(connection)
+            try:
+                kind, value = connection.recv()
+            except (EOFError, ConnectionResetError):
+                raise LaunchFailed("a process of the load ended without a result; stderr may say why") from None
             if kind == _ERROR:
                 raise value
             if kind == _READY:
@@ -244,14 +247,6 @@ def _collect(
             look()
             looked = time.monotonic()
     return [results[index] for index in range(len(connections))]
-
-
-def _receive(connection: Connection[Any, Any]) -> tuple[str, Any]:
-    try:
-        message: tuple[str, Any] = connection.recv()
-    except (EOFError, ConnectionResetError):
-        raise LaunchFailed("a process of the load ended without a result; stderr may say why") from None
-    return message
 
 
 def _total(board: Sequence[int]) -> LoadCounts:

@@ -119,7 +119,9 @@ def announce(
         made_key: The key that was made for it, if one was.
         reload: Whether it starts anew when a file changes.
     """
-    address, limit = _address(settings, listener), serves.get("limit")
+    host, port = listener.getsockname()[:2]
+    address = f"{'https' if settings.ssl_certfile else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+    limit = serves.get("limit")
     parts = [f"{click.style(serves['name'], bold=True)} on {address}"]
     if limit is not None and settings.web_interface and serves.get("mode", settings.mode) != "production":
         # Every address of this machine is none that a browser can be sent to.
@@ -129,7 +131,7 @@ def announce(
     if limit is not None:
         parts.append(f"up to {limit} session" + ("s" if limit > 1 else ""))
     parts.append(f"{settings.workers} worker" + ("s" if settings.workers > 1 else ""))
-    parts.append("fast path" + (", uvloop" if _has_uvloop() else ""))
+    parts.append("fast path" + (", uvloop" if importlib.util.find_spec("uvloop") else ""))
     if settings.record is not None:
         parts.append(f"records into {settings.record}")
     if reload:
@@ -140,16 +142,6 @@ def announce(
         say(settings, warning)
 
 
-def _address(settings: ServerSettings, listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    scheme = "https" if settings.ssl_certfile else "http"
-    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
-
-
 def say(settings: ServerSettings, text: str) -> None:
     """Tells whoever started this something; where logs are JSON, all lines are."""
     click.echo(logs.json_line(click.unstyle(text)) if settings.log_format == "json" else text, err=True)
-
-
-def _has_uvloop() -> bool:
-    return importlib.util.find_spec("uvloop") is not None

@@ -19,20 +19,22 @@ import openenv
 
 from ..errors import UsageError
 from . import bench_options as options
+from .options import COUNT
+from .terminal import ended_in_order
 
 if TYPE_CHECKING:
     from ..bench.batch import RequestBatch
     from ..bench.load import LoadCounts
     from ..bench.scale import Grid, LaunchPlan, ScaleResult
-    from ..bench.steps import Metered, StepCost
+    from ..bench.steps import Metered
     from .bench_display import Display
 
 
 @click.command(short_help="What a step costs, in time and in CPU of both sides.")
 @options.url_option
 @options.serve_option
-@click.option("--sessions", type=options.COUNT, default=64, show_default=True, help="Sessions that step at once.")
-@click.option("--vector", type=options.COUNT, help="Instead: so many sessions of one vector client, a batch a step.")
+@click.option("--sessions", type=COUNT, default=64, show_default=True, help="Sessions that step at once.")
+@click.option("--vector", type=COUNT, help="Instead: so many sessions of one vector client, a batch a step.")
 @click.option(
     "--duration", type=click.FloatRange(min=0.1), default=5.0, show_default=True, help="Seconds of each trial."
 )
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
 @click.option("--server-pid", type=int, multiple=True, help="With --url: process of the server, for its CPU time.")
 @options.workers_option
 @options.processes_option
-@click.option("--trials", type=options.COUNT, default=1, show_default=True, help="How often to measure.")
+@click.option("--trials", type=COUNT, default=1, show_default=True, help="How often to measure.")
 @click.option("--floor", is_flag=True, help="Put the load on an empty server too, in turns, and tell the ratio.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for `openenv bench compare`.")
 def steps(
@@ -74,12 +76,13 @@ def steps(
     from ..bench.steps import ClosedLoop, mean_cost, measure_trials
 
     what = _action(action)
-    options.one_server(url, serve)
+    if (url is None) == (serve is None):
+        raise UsageError("what shall be measured? give either --url of a running server, or --serve TARGET")
     total = vector or sessions
     load = processes or (1 if vector else enough_processes(total, raise_file_limit()))
     check_share(total, load, raise_file_limit())
     with ExitStack() as stack:
-        stack.enter_context(options.ended_in_order())
+        stack.enter_context(ended_in_order())
         display = stack.enter_context(shown.Display())
         server: Metered | None = Processes(server_pid) if server_pid else None
         if serve is not None:
@@ -95,11 +98,7 @@ def steps(
     else:
         floor_cost = mean_cost(found.floor) if found.floor else None
         shown.stdout().print(shown.step_table(mean_cost(found.server), floor_cost))
-    _end(mean_cost(found.server))
-
-
-def _end(cost: StepCost) -> None:
-    """Tells failures; they are the exit code's business too."""
+    cost = mean_cost(found.server)
     for error, count in cost.errors.items():
         print(f"{count} session(s) failed: {error}", file=sys.stderr)
     if cost.failed:
@@ -122,7 +121,7 @@ def _action(text: str) -> dict[str, Any]:
 @options.launch_options
 @click.option("--requests-grid", default="32,128,512", show_default=True, help="Sessions at once.")
 @click.option("--wait-grid", default="1.0", show_default=True, help="Seconds a step shall take, as 0.1,1.0.")
-@click.option("--reps", type=options.COUNT, default=3, show_default=True, help="Repetitions of each batch.")
+@click.option("--reps", type=COUNT, default=3, show_default=True, help="Repetitions of each batch.")
 @click.option(
     "--mode",
     type=click.Choice(["ws", "http"]),
@@ -136,10 +135,10 @@ def _action(text: str) -> dict[str, Any]:
 @options.workers_option
 @options.processes_option
 @click.option("--timeout", default=120.0, show_default=True, help="Seconds for each of connect, reset and step.")
-@click.option("--server-cores", type=options.COUNT, help="Cores of the server's machine, if it is another one.")
+@click.option("--server-cores", type=COUNT, help="Cores of the server's machine, if it is another one.")
 @click.option(
     "--expected-hosts",
-    type=options.COUNT,
+    type=COUNT,
     help="Fail (exit code 1) if fewer hosts than these had sessions.",
 )
 def scale(
@@ -190,7 +189,7 @@ def scale(
         require_matplotlib()
     _check_expected(grid, expected_hosts)
     with ExitStack() as stack:
-        stack.enter_context(options.ended_in_order())
+        stack.enter_context(ended_in_order())
         display = stack.enter_context(shown.Display())
         served = _served(stack, display, launching, url, serve, workers, grid)
         result = measure_scale(

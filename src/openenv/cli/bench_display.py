@@ -137,21 +137,14 @@ def step_table(cost: StepCost, floor: StepCost | None = None) -> Table:
     table.add_column()
     for name in ("", *(("empty server", "ratio") if floor else ())):
         table.add_column(name, justify="right")
-    for name, value in _counts(cost).items():
-        table.add_row(name, value)
+    table.add_row("sessions", f"{cost.sessions:,}")
+    table.add_row("steps", f"{cost.steps:,}")
+    table.add_row("episodes", f"{cost.resets:,}")
+    table.add_row("seconds", f"{cost.seconds:.2f}")
     for label, figure, form in FIGURES:
         value, least = getattr(cost, figure), getattr(floor, figure, None)
         table.add_row(label, form(value), *((form(least), _ratio(value, least)) if floor else ()))
     return table
-
-
-def _counts(cost: StepCost) -> dict[str, str]:
-    return {
-        "sessions": f"{cost.sessions:,}",
-        "steps": f"{cost.steps:,}",
-        "episodes": f"{cost.resets:,}",
-        "seconds": f"{cost.seconds:.2f}",
-    }
 
 
 def _ratio(value: float | None, least: float | None) -> str:
@@ -162,10 +155,6 @@ def _microseconds(value: float | None) -> str:
     return "not known (--serve, or --server-pid)" if value is None else f"{value:.1f} us"
 
 
-def _memory(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f} KiB"
-
-
 # Label, figure of a `StepCost`, how to write it.
 FIGURES: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("steps per second", "steps_per_second", lambda value: f"{value:,.0f}"),
@@ -174,7 +163,7 @@ FIGURES: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("server CPU per step", "server_us_per_step", _microseconds),
     ("client CPU per step", "client_us_per_step", _microseconds),
     ("both together", "us_per_step", lambda value: "-" if value is None else _microseconds(value)),
-    ("memory per session", "kib_per_session", _memory),
+    ("memory per session", "kib_per_session", lambda value: "-" if value is None else f"{value:.1f} KiB"),
 )
 
 

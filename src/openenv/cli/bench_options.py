@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import functools
 import shlex
-import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -17,7 +16,7 @@ import click
 
 from ..errors import MissingExtra, UsageError
 from ..providers.catalog import CATALOG
-from ..providers.redaction import secrets_of
+from .options import COUNT, together
 
 if TYPE_CHECKING:
     from ..bench.load import LoadCounts
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-COUNT = click.IntRange(min=1)
 FOLDER = click.Path(file_okay=False, path_type=Path)
 # Room for sessions whose close is still under way.
 SPARE_SESSIONS = 64
@@ -93,35 +91,11 @@ def numbers(text: str, kind: Callable[[str], T], option: str) -> list[T]:
         raise UsageError(f"{option} is {text!r}: it must be numbers with commas between them") from None
 
 
-def one_server(url: str | None, serve: str | None) -> None:
-    """Raises `UsageError` unless it is said what to measure."""
-    if (url is None) == (serve is None):
-        raise UsageError("what shall be measured? give either --url of a running server, or --serve TARGET")
-
-
-@contextmanager
-def ended_in_order() -> Iterator[None]:
-    """SIGTERM, and the SIGHUP of a terminal that goes, end this process as Ctrl-C does: servers and load first."""
-
-    def end(number: int, _: object) -> None:
-        sys.exit(128 + number)
-
-    # Who started this with nohup wants it to go on.
-    numbers = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, end) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-_COUNT = click.IntRange(min=1)
-_OPTIONS = (
+_with_options = together(
     click.option("--provider", type=click.Choice(list(CATALOG)), help="Launch servers there for the measurement."),
     click.option("--image", help="Image of the servers, with --provider."),
     click.option("--target", help="What the servers serve, as for `openenv serve`, with --provider."),
-    click.option("--replicas", type=_COUNT, help="How many servers, with --provider.  [default: 1]"),
+    click.option("--replicas", type=COUNT, help="How many servers, with --provider.  [default: 1]"),
     click.option(
         "--gateway",
         type=click.Choice(["none", "envoy"]),
@@ -166,6 +140,7 @@ class LaunchOptions:
         from ..bench.scale import LaunchPlan
         from ..providers.local import variables_of
         from ..providers.spec import LaunchSpec, Resources
+        from .variables import yaml_pairs
 
         if (self.image is None) == (self.target is None):
             raise UsageError("what shall be served? give one of --image and --target (as `--target benchmark`)")
@@ -177,11 +152,11 @@ class LaunchOptions:
             resources=Resources(cpus=self.cpus, memory=self.memory),
             env_vars=variables,
             name="bench",
-            options=pairs(self.given, "--option"),
+            options=yaml_pairs("--option", self.given),
         )
         return LaunchPlan(
             provider=self.provider,
-            provider_options=pairs(self.provider_option, "--provider-option"),
+            provider_options=yaml_pairs("--provider-option", self.provider_option),
             spec=spec,
             gateway=self.gateway or "none",
             sessions=sessions,
@@ -201,28 +176,4 @@ def launch_options(command: Callable[..., None]) -> Callable[..., None]:
         place = LaunchOptions(**{name: values.pop(name) for name in LaunchOptions.__dataclass_fields__})
         command(place=place, **values)
 
-    decorated: Callable[..., None] = wrapped
-    for option in reversed(_OPTIONS):
-        decorated = option(decorated)
-    return decorated
-
-
-def pairs(texts: Sequence[str], option: str) -> dict[str, Any]:
-    """`NAME=VALUE`, the value as YAML has it: numbers, lists, true and false are such."""
-    import yaml
-
-    found = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not name or not equals:
-            raise UsageError(f"{option} is {text!r}: write NAME=VALUE")
-        if secrets_of({name: value}):
-            raise UsageError(
-                f"{option} {name}: everybody can read a command line, and results repeat it: set a variable "
-                "in its place (HF_TOKEN, KUBECONFIG)"
-            )
-        try:
-            found[name.replace("-", "_")] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
-            raise UsageError(f"{option} {name}: {error}") from None
-    return found
+    return _with_options(wrapped)

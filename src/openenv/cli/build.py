@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from ..errors import UsageError
 from ..project import Project, target
-from ..settings import variable_here
-from .progress import Progress
+from .options import TARGET
+from .terminal import Progress
+from .variables import pairs
 
 if TYPE_CHECKING:
-    from ..project.image import BuildProgress, Built
-from .options import TARGET
+    from ..project.image import BuildProgress
 
 _FILE = click.Path(path_type=Path)
 # What an instruction may take of a line.
@@ -79,13 +78,32 @@ def build(
         dockerfile=dockerfile,
         base_image=base_image,
         cache=not no_cache,
-        arguments=arguments(build_args),
+        arguments=pairs("--build-arg", build_args),
         platform=platform,
     )
     with Progress() as progress:
         built = build_image(project, request, StepLines(progress, verbose))
     if as_json:
-        click.echo(json.dumps(as_document(built), indent=2))
+        document = {
+            "id": built.id,
+            "tags": list(built.names),
+            "size": built.size,
+            "seconds": round(built.seconds, 3),
+            "base_image": built.base,
+            "wheel": built.wheel,
+            "warnings": list(built.warnings),
+            "steps": [
+                {
+                    "number": step.number,
+                    "line": step.line,
+                    "instruction": step.text,
+                    "cached": step.cached,
+                    "seconds": step.seconds,
+                }
+                for step in built.steps
+            ],
+        }
+        click.echo(json.dumps(document, indent=2))
         return
     said = f"built {', '.join(built.names)}: {built.size / 1e6:.0f} MB in {built.seconds:.1f} s"
     click.echo(f"{said}, {built.executed} of {len(built.steps)} steps executed")
@@ -97,45 +115,6 @@ def project_of(path: Path) -> Project:
     if not path.exists() and str(path) in target.bundled():
         path = Path(target.__file__).parents[1] / "envs" / path
     return Project.find(path)
-
-
-def arguments(texts: Sequence[str]) -> dict[str, str]:
-    """Arguments of a Dockerfile, as they are given on a command line.
-
-    Raises:
-        UsageError: One has no value, here either.
-    """
-    found = {}
-    for text in texts:
-        name, given, value = text.partition("=")
-        here = value if given else variable_here(name)
-        if not name or here is None:
-            raise UsageError(f"--build-arg {name}: it is not set here; set it, or write --build-arg NAME=VALUE")
-        found[name] = here
-    return found
-
-
-def as_document(built: Built) -> dict[str, Any]:
-    """An image, for programs."""
-    return {
-        "id": built.id,
-        "tags": list(built.names),
-        "size": built.size,
-        "seconds": round(built.seconds, 3),
-        "base_image": built.base,
-        "wheel": built.wheel,
-        "warnings": list(built.warnings),
-        "steps": [
-            {
-                "number": step.number,
-                "line": step.line,
-                "instruction": step.text,
-                "cached": step.cached,
-                "seconds": step.seconds,
-            }
-            for step in built.steps
-        ],
-    }
 
 
 class StepLines:

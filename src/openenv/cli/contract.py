@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from .. import __version__
 from ..errors import OpenEnvError, ProtocolViolation, UsageError
 from ..protocol.contract import Contract, differences
-from .options import TARGET
+from .options import FILE, TARGET, together
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 DIFFERS, NO_ANSWER = 1, 2
-_FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 class _Unanswered(click.ClickException):
@@ -37,18 +35,18 @@ def contract() -> None:
     """
 
 
-def _of_environment(command: Command) -> Command:
-    url = click.option("--url", help="Ask the server there, instead of a target.")
-    key = click.option(
+_of_environment = together(
+    click.option("--url", help="Ask the server there, instead of a target."),
+    click.option(
         "--api-key", envvar="OPENENV_API_KEY", help="Key to show to that server, of any scope. [OPENENV_API_KEY]"
-    )
-    return url(key(command))
+    ),
+)
 
 
 @contract.command(short_help="Print the contract, or write it to a file.")
 @click.argument("target", required=False, shell_complete=TARGET)
 @_of_environment
-@click.option("-o", "--output", type=_FILE, help="Write it there instead of printing it.")
+@click.option("-o", "--output", type=FILE, help="Write it there instead of printing it.")
 def dump(target: str | None, url: str | None, api_key: str | None, output: Path | None) -> None:
     """Prints the contract of TARGET (as for `openenv serve`), or of the server at --url, as JSON: the schemas, their
     hash, and the version of openenv. Exit code 2: there is no such environment.
@@ -59,7 +57,8 @@ def dump(target: str | None, url: str | None, api_key: str | None, output: Path 
       openenv contract dump --url http://127.0.0.1:8000
     """
     found = _answered(lambda: _contract_of(target, url, api_key))
-    text = json.dumps(_document(found), indent=2) + "\n"
+    document = {"openenv": __version__, "hash": found.hash, "schemas": found.schemas}
+    text = json.dumps(document, indent=2) + "\n"
     if output is None:
         print(text, end="")
         return
@@ -113,10 +112,6 @@ def _answered(question: Callable[[], Any]) -> Any:
         return question()
     except OpenEnvError as error:
         raise _Unanswered(error.message) from error
-
-
-def _document(found: Contract) -> dict[str, Any]:
-    return {"openenv": __version__, "hash": found.hash, "schemas": found.schemas}
 
 
 def _read(file: Path) -> Contract:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 import yaml
@@ -14,13 +14,12 @@ import yaml
 from ..errors import UsageError
 from ..providers.redaction import KEYS, key_of
 from ..providers.spec import LaunchSpec, Resources
-from .options import variable
+from .variables import variable
 
 if TYPE_CHECKING:
     from ..providers.kubernetes.rollout import Rollout
 
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 TIMEOUT_S = 600.0
 VIEW_KEY = "OPENENV_VIEW_KEY"
 """Name in the Secret of the key for those who only look."""
@@ -50,55 +49,37 @@ def deploy() -> None:
     """
 
 
-def _about_servers(command: Command) -> Command:
-    options = (
-        click.option("--name", help="Name of all that is made; by default the image's."),
-        click.option("--replicas", type=int, help="Servers; with --max-replicas, at least. [default: 1]"),
-        click.option("--max-replicas", type=int, help="Servers at most: more are started as there are sessions."),
-        click.option("--sessions", type=int, help="Sessions that each is to have then, on average. [default: 64]"),
-        click.option("--port", type=int, help="Port that the image's server listens on. [default: 8000]"),
-        click.option("--cpus", type=float, help="Processors that each server may use."),
-        click.option("--memory", help="Memory that each may use, as 512m or 2g."),
-        click.option("--gpus", type=int, help="GPUs of each."),
-        click.option(
-            "--env",
-            multiple=True,
-            metavar="NAME[=VALUE]",
-            help="Environment variable; without a value, as it is here, which is how secrets are given.",
-        ),
-        click.option("--runtime-class", help="RuntimeClass of the Pods, as gvisor."),
-        click.option("--prepull", is_flag=True, default=None, help="Keep the image on every node."),
-        click.option("--egress", is_flag=True, default=None, help="Let servers connect to others."),
-        click.option(
-            "--option", "more", multiple=True, metavar="NAME=YAML", help="Any other option: see docs/kubernetes.md."
-        ),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-def _about_cluster(command: Command) -> Command:
-    options = (
-        click.option("-n", "--namespace", help="Namespace; by default that of the context."),
-        click.option("--create-namespace", is_flag=True, help="Make the namespace, too."),
-        click.option("--kubeconfig", type=_FILE, help="File that says where the cluster is. [KUBECONFIG]"),
-        click.option("--context", help="Context of that file."),
-        click.option("--dry-run", is_flag=True, help="Print the manifests, and ask no cluster anything."),
-        click.option("-o", "--output", type=_FILE, help="With --dry-run: a folder to write a kustomize base to."),
-        click.option("--show-secrets", is_flag=True, help="With --dry-run: the Secret, too."),
-        click.option("--wait/--no-wait", default=True, help="Wait until all servers are there. [default: wait]"),
-        click.option("--timeout", type=float, default=TIMEOUT_S, help=f"Seconds to wait. [default: {TIMEOUT_S:g}]"),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
 @deploy.command(short_help="Put servers on a Kubernetes cluster, or print the manifests.")
 @click.argument("what", metavar="IMAGE|FILE")
-@_about_servers
-@_about_cluster
+@click.option("--name", help="Name of all that is made; by default the image's.")
+@click.option("--replicas", type=int, help="Servers; with --max-replicas, at least. [default: 1]")
+@click.option("--max-replicas", type=int, help="Servers at most: more are started as there are sessions.")
+@click.option("--sessions", type=int, help="Sessions that each is to have then, on average. [default: 64]")
+@click.option("--port", type=int, help="Port that the image's server listens on. [default: 8000]")
+@click.option("--cpus", type=float, help="Processors that each server may use.")
+@click.option("--memory", help="Memory that each may use, as 512m or 2g.")
+@click.option("--gpus", type=int, help="GPUs of each.")
+@click.option(
+    "--env",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="Environment variable; without a value, as it is here, which is how secrets are given.",
+)
+@click.option("--runtime-class", help="RuntimeClass of the Pods, as gvisor.")
+@click.option("--prepull", is_flag=True, default=None, help="Keep the image on every node.")
+@click.option("--egress", is_flag=True, default=None, help="Let servers connect to others.")
+@click.option(
+    "--option", "more", multiple=True, metavar="NAME=YAML", help="Any other option: see docs/kubernetes.md."
+)
+@click.option("-n", "--namespace", help="Namespace; by default that of the context.")
+@click.option("--create-namespace", is_flag=True, help="Make the namespace, too.")
+@click.option("--kubeconfig", type=_FILE, help="File that says where the cluster is. [KUBECONFIG]")
+@click.option("--context", help="Context of that file.")
+@click.option("--dry-run", is_flag=True, help="Print the manifests, and ask no cluster anything.")
+@click.option("-o", "--output", type=_FILE, help="With --dry-run: a folder to write a kustomize base to.")
+@click.option("--show-secrets", is_flag=True, help="With --dry-run: the Secret, too.")
+@click.option("--wait/--no-wait", default=True, help="Wait until all servers are there. [default: wait]")
+@click.option("--timeout", type=float, default=TIMEOUT_S, help=f"Seconds to wait. [default: {TIMEOUT_S:g}]")
 def kubernetes(
     what: str,
     namespace: str | None,
@@ -130,7 +111,8 @@ def kubernetes(
     if not dry_run:
         asyncio.run(_deploy(rollout, namespace, kubeconfig, context, timeout if wait else None))
     elif output is None:
-        click.echo(_as_yaml(rollout, namespace, show_secrets), nl=False)
+        texts = "---\n".join(map(_dumped, _named(rollout, namespace, show_secrets)))
+        click.echo(f"{'' if show_secrets else _about_secret(rollout)}---\n{texts}", nl=False)
     else:
         try:
             _write_base(rollout, namespace, output, show_secrets)
@@ -148,7 +130,8 @@ def _specification(what: str, given: Mapping[str, Any]) -> dict[str, Any]:
             found[name] = given[name]
     limits = {name: given[name] for name in ("cpus", "memory", "gpus") if given[name] is not None}
     found["resources"] = {**found.get("resources", {}), **limits}
-    found["env_vars"] = {**_texts(found.get("env_vars", {})), **dict(map(variable, given["env"]))}
+    texts = {str(name): str(value) for name, value in found.get("env_vars", {}).items()}
+    found["env_vars"] = {**texts, **dict(map(variable, given["env"]))}
     options = {name: given[name] for name in ("runtime_class", "prepull", "egress") if given[name] is not None}
     found["options"] = {**found.get("options", {}), **options, **dict(map(_option, given["more"]))}
     return found
@@ -177,10 +160,6 @@ def _check_kinds(where: str, found: Mapping[str, Any], kinds: Mapping[str, tuple
         value = found.get(name)
         if name in found and (not isinstance(value, allowed) or isinstance(value, bool)):
             raise UsageError(f"{where}{name} must be {words}, got {value!r}")
-
-
-def _texts(variables: Mapping[str, Any]) -> dict[str, str]:
-    return {str(name): str(value) for name, value in variables.items()}
 
 
 def _option(text: str) -> tuple[str, Any]:
@@ -240,11 +219,6 @@ def _named(rollout: Rollout, namespace: str | None, show_secrets: bool) -> list[
         if namespace is not None and each["kind"] != "Namespace":
             each["metadata"] = {"name": each["metadata"]["name"], "namespace": namespace, **each["metadata"]}
     return found
-
-
-def _as_yaml(rollout: Rollout, namespace: str | None, show_secrets: bool) -> str:
-    texts = [_dumped(each) for each in _named(rollout, namespace, show_secrets)]
-    return ("" if show_secrets else _about_secret(rollout)) + "---\n" + "---\n".join(texts)
 
 
 def _about_secret(rollout: Rollout) -> str:

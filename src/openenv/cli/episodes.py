@@ -7,14 +7,16 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
 from ..errors import UnreadableRecord, UsageError
-from .progress import Progress
-from .replay_view import say_damage, say_title, say_transition, tame
+from .options import COUNT
+from .replay_view import say_damage, say_title, say_transition
+from .terminal import Progress, plural, table_lines, tame
 
 if TYPE_CHECKING:
     from ..recording.reader import Episode, Recording
@@ -105,7 +107,7 @@ def export(
         click.echo(json.dumps({**facts, "faults": recording.damage.sentences()}))
         return
     say_damage(recording.damage)
-    click.echo(f"{output}: {count:,} episode{'' if count == 1 else 's'}, {output.stat().st_size:,} bytes")
+    click.echo(f"{output}: {plural(count, 'episode')}, {output.stat().st_size:,} bytes")
 
 
 _SUFFIXES = (".png", ".svg")
@@ -154,7 +156,7 @@ def plot(path: Path, episode_id: str | None, output: Path, environment: str | No
         click.echo(json.dumps({**facts, "faults": recording.damage.sentences()}))
         return
     say_damage(recording.damage)
-    click.echo(f"{output}: {count:,} episode{'' if count == 1 else 's'}")
+    click.echo(f"{output}: {plural(count, 'episode')}")
 
 
 _COLUMNS = ("mean", "std", "least", "p5", "p25", "median", "p75", "p95", "most")
@@ -195,36 +197,30 @@ def stats(path: Path, environment: str | None, as_json: bool) -> None:
 
 
 def _say(name: str, found: Statistics) -> None:
-    plural = "" if found.episodes == 1 else "s"
-    click.secho(f"{tame(name)}: {found.episodes:,} episode{plural}, {found.steps:,} steps", bold=True)
+    click.secho(f"{tame(name)}: {plural(found.episodes, 'episode')}, {found.steps:,} steps", bold=True)
     click.echo(f"  ended     {', '.join(f'{count:,} {outcome}' for outcome, count in found.outcomes.most_common())}")
     if found.errors:
         errors = ", ".join(f"{count:,} {error}" for error, count in found.errors.most_common())
-        click.echo(f"  errors    {tame(errors)}, in {found.failing:,} episode{'' if found.failing == 1 else 's'}")
+        click.echo(f"  errors    {tame(errors)}, in {plural(found.failing, 'episode')}")
     returns, lengths = found.returns, found.lengths
     if lengths is not None:
         click.echo(f"  {'':<10}{''.join(column.rjust(_WIDTH) for column in _COLUMNS)}")
         _say_spread("return", returns)
         _say_spread("steps", lengths)
         which = "that ended" if found.of_ended else "none of which has an end"
-        plural = "" if lengths.episodes == 1 else "s"
-        click.echo(f"  {'':<10}of {lengths.episodes:,} episode{plural}{' ' if found.of_ended else ', '}{which}")
+        click.echo(f"  {'':<10}of {plural(lengths.episodes, 'episode')}{' ' if found.of_ended else ', '}{which}")
 
 
 def _say_spread(name: str, spread: DistributionSummary | None) -> None:
     if spread is None:
         return
     values = (getattr(spread, column) for column in _COLUMNS)
-    click.echo(f"  {name:<10}{''.join(_number(value).rjust(_WIDTH) for value in values)}")
+    cells = ("-" if value is None else f"{value:.4g}" for value in values)
+    click.echo(f"  {name:<10}{''.join(cell.rjust(_WIDTH) for cell in cells)}")
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"
-
-
-Row = TypeVar("Row")
 _HEADS = ("began (UTC)", "episode", "environment", "seed", "steps", "return", "end", "errors")
-_RIGHT = {"seed", "steps", "return"}
+_RIGHT = {_HEADS.index(head) for head in ("seed", "steps", "return")}
 
 
 @click.group(name="episodes", short_help="Look into recorded episodes.")
@@ -249,7 +245,7 @@ episodes.add_command(stats)
 @path_argument
 @environment_option
 @click.option("--errors", is_flag=True, help="Only those with a call that failed.")
-@click.option("--limit", type=click.IntRange(min=1), help="Only so many, the newest.")
+@click.option("--limit", type=COUNT, help="Only so many, the newest.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def ls(path: Path, environment: str | None, errors: bool, limit: int | None, as_json: bool) -> None:
     """Lists the episodes of PATH in the order in which they began: when, id, environment, seed, number of steps, sum
@@ -264,13 +260,16 @@ def ls(path: Path, environment: str | None, errors: bool, limit: int | None, as_
     """
     with reading(path, environment) as recording:
         found = (each for each in recording.episodes() if each.errors or not errors)
-        there = heapq.nlargest(limit, found, key=_began) if limit else list(found)
-    there.sort(key=_began)
+        there = heapq.nlargest(limit, found, key=attrgetter("began")) if limit else list(found)
+    there.sort(key=attrgetter("began"))
     if as_json:
         listed = [each.facts() for each in there]
         click.echo(json.dumps({"episodes": listed, "faults": recording.damage.sentences()}))
         return
-    _table([_row(each) for each in there])
+    head, *lines = table_lines([_HEADS, *map(_row, there)], _RIGHT)
+    if there:
+        click.secho(head, dim=True)
+        click.echo("\n".join(lines))
     say_damage(recording.damage)
     if not there:
         click.echo(f"no such episodes in {path}", err=True)
@@ -293,27 +292,19 @@ def show(path: Path, episode_id: str | None, as_json: bool) -> None:
     with reading(path) as recording:
         there = chosen(recording, episode_id)
         if as_json:
-            click.echo(json.dumps({"episodes": [_facts(each) for each in there]}))
+            documents = [
+                {**each.facts(), "transitions": [part.facts() for part in each.transitions(arrays=False)]}
+                for each in there
+            ]
+            click.echo(json.dumps({"episodes": documents}))
             return
         for episode in there:
-            _show(episode)
+            say_title(episode)
+            for each in episode.transitions(arrays=False):
+                say_transition(each, each.observation, each.reward, each.error)
+            total = "" if episode.episode_return is None else f", return {episode.episode_return:g}"
+            click.echo(f"{episode.outcome} after {episode.steps:,} steps{total}")
     say_damage(recording.damage)
-
-
-def _facts(episode: Episode) -> dict[str, Any]:
-    return {**episode.facts(), "transitions": [each.facts() for each in episode.transitions(arrays=False)]}
-
-
-def _show(episode: Episode) -> None:
-    say_title(episode)
-    for each in episode.transitions(arrays=False):
-        say_transition(each, each.observation, each.reward, each.error)
-    total = "" if episode.episode_return is None else f", return {episode.episode_return:g}"
-    click.echo(f"{episode.outcome} after {episode.steps:,} steps{total}")
-
-
-def _began(episode: Episode) -> float:
-    return episode.began
 
 
 def _row(episode: Episode) -> tuple[str, ...]:
@@ -329,16 +320,3 @@ def _row(episode: Episode) -> tuple[str, ...]:
         episode.outcome,
         tame(errors),
     )
-
-
-def _table(rows: list[tuple[str, ...]]) -> None:
-    if not rows:
-        return
-    widths = [max(len(head), *(len(row[column]) for row in rows)) for column, head in enumerate(_HEADS)]
-    for number, row in enumerate([_HEADS, *rows]):
-        cells = (
-            cell.rjust(width) if head in _RIGHT else cell.ljust(width)
-            for head, cell, width in zip(_HEADS, row, widths, strict=True)
-        )
-        line = "  ".join(cells).rstrip()
-        click.echo(click.style(line, dim=True) if number == 0 else line)

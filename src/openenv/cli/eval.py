@@ -16,17 +16,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import LaunchFailed, OpenEnvError
-from .bench_options import SPARE_SESSIONS, ended_in_order
-from .options import TARGET
-from .progress import INTERRUPTED, Progress, exit_now, message_on_interrupt
-from .replay_view import tame
+from .bench_options import SPARE_SESSIONS
+from .options import COUNT, FILE, TARGET
+from .terminal import INTERRUPTED, Progress, ended_in_order, exit_now, message_on_interrupt, plural, table_lines, tame
 
 if TYPE_CHECKING:
     from ..evals.evaluation import EvalRequest, Evaluation
     from ..evals.report import Comparison, EvalSummary, Report
     from ..evals.runner import EpisodeResult
     from ..evals.server import EvalServer, LocalEvalServer
-    from ..evals.statistics import Sample
 
 _FAULTS = {
     "policy": "by the policy's fault",
@@ -34,6 +32,7 @@ _FAULTS = {
     "infrastructure": "by a fault of the infrastructure",
 }
 MESSAGE_WIDTH = 200
+_COLOURED = {"higher": click.style("higher", fg="green"), "lower": click.style("lower", fg="red")}
 
 
 def progress_note(episodes: Sequence[EpisodeResult], planned: int) -> str:
@@ -50,7 +49,7 @@ def summary_lines(report: Report) -> list[str]:
     about, summary = report.about, report.summary
     name = tame(about.environment or about.target)
     head = f"{about.policy} in {name}: {_episodes(summary)} in {about.seconds:.1f} s"
-    lines = [click.style(head, bold=True), *_rows(_score_rows(report))]
+    lines = [click.style(head, bold=True), *_score_lines(report)]
     if not summary.scored:
         lines.append("  no episode has a return")
     if summary.ends.get("max_steps"):
@@ -73,12 +72,12 @@ def comparison_lines(found: Sequence[Comparison], first: Report, second: Report)
             _number(comparison.second),
             f"{comparison.difference:+.4g}",
             _interval(comparison.low, comparison.high),
-            _colored(comparison.verdict),
+            _COLOURED.get(comparison.verdict, comparison.verdict),
             _compared(comparison),
         ]
         for comparison in found
     ]
-    lines = [f"A: {_what(first)}", f"B: {_what(second)}", *_rows([head, *rows])]
+    lines = [f"A: {_what(first)}", f"B: {_what(second)}", *_indented([head, *rows])]
     for option in ("max_steps", "success_at"):
         ours, theirs = getattr(first.about, option), getattr(second.about, option)
         if ours != theirs:
@@ -92,14 +91,20 @@ def comparison_lines(found: Sequence[Comparison], first: Report, second: Report)
 def _episodes(summary: EvalSummary) -> str:
     if summary.played < summary.planned:
         return f"interrupted after {summary.played} of {summary.planned} episodes"
-    return f"{summary.played} episode{'' if summary.played == 1 else 's'}"
+    return plural(summary.played, "episode")
 
 
-def _score_rows(report: Report) -> list[list[str]]:
+def _score_lines(report: Report) -> list[str]:
     summary = report.summary
     rows = [["", "mean", "95 % interval", "least", "median", "most", "episodes"]]
     rows += [
-        _sample_row(name, sample)
+        [
+            name,
+            _number(sample.mean),
+            _interval(sample.low, sample.high),
+            *map(_number, (sample.least, sample.median, sample.most)),
+            str(sample.count),
+        ]
         for name, sample in (("return", summary.returns), ("length", summary.lengths))
         if sample
     ]
@@ -108,17 +113,11 @@ def _score_rows(report: Report) -> list[list[str]]:
         rows.append(
             ["success", f"{share.share:.1%}", f"{share.low:.1%} to {share.high:.1%}", "", "", "", str(share.count)]
         )
-    return rows if len(rows) > 1 else []
+    return _indented(rows) if len(rows) > 1 else []
 
 
-def _sample_row(name: str, sample: Sample) -> list[str]:
-    return [
-        name,
-        _number(sample.mean),
-        _interval(sample.low, sample.high),
-        *map(_number, (sample.least, sample.median, sample.most)),
-        str(sample.count),
-    ]
+def _indented(rows: Sequence[Sequence[str]]) -> list[str]:
+    return [f"  {line}" for line in table_lines(rows, range(1, len(rows[0])))]
 
 
 def _failure_lines(summary: EvalSummary) -> list[str]:
@@ -143,11 +142,6 @@ def _compared(comparison: Comparison) -> str:
     return f"{comparison.first_count} and {comparison.second_count} ({comparison.method})"
 
 
-def _colored(verdict: str) -> str:
-    colors = {"higher": "green", "lower": "red"}
-    return click.style(verdict, fg=colors[verdict]) if verdict in colors else verdict
-
-
 def _interval(low: float | None, high: float | None) -> str:
     return "-" if low is None or high is None else f"{_number(low)} to {_number(high)}"
 
@@ -156,31 +150,9 @@ def _number(value: float) -> str:
     return f"{value:.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
 
 
-def _rows(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows in columns: names to the left, all else to the right."""
-    if not rows:
-        return []
-    widths = [max(len(click.unstyle(row[column])) for row in rows) for column in range(len(rows[0]))]
-    return [
-        "  "
-        + "  ".join(
-            _padded(cell, width, column == 0) for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-
-
-def _padded(cell: str, width: int, left: bool) -> str:
-    space = " " * (width - len(click.unstyle(cell)))
-    return cell + space if left else space + cell
-
-
-_FILE = click.Path(dir_okay=False, path_type=Path)
-
-
 @click.command(short_help="Whether one evaluation differs from another.")
-@click.argument("first", metavar="A.json", type=_FILE)
-@click.argument("second", metavar="B.json", type=_FILE)
+@click.argument("first", metavar="A.json", type=FILE)
+@click.argument("second", metavar="B.json", type=FILE)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, one object a figure.")
 def compare(first: Path, second: Path, as_json: bool) -> None:
     """Says how B stands to A in return, success and length, with the 95 % confidence interval of each difference. A
@@ -216,8 +188,6 @@ def show_comparison(first: Report, second: Report, on_stderr: bool = False) -> N
     for line in comparison_lines(compare_reports(first, second), first, second):
         click.echo(line, err=on_stderr)
 
-
-COUNT = click.IntRange(min=1)
 
 # Seconds between two notes about what is found so far.
 LOOK_S = 0.2
@@ -287,8 +257,8 @@ class _Evaluating(click.Group):
 @click.option("--workers", type=COUNT, default=1, show_default=True, help="Processes of the server that is started.")
 @click.option("--api-key", help="Key to show to a server at an address. [OPENENV_API_KEY]")
 @click.option("--record", type=click.Path(file_okay=False), help="Record the episodes in this folder.")
-@click.option("-o", "--output", type=_FILE, help="Write the result there, to compare others with.")
-@click.option("--against", type=_FILE, help="Compare with this result of an earlier run.")
+@click.option("-o", "--output", type=FILE, help="Write the result there, to compare others with.")
+@click.option("--against", type=FILE, help="Compare with this result of an earlier run.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else.")
 def eval_(
     target: str,
@@ -315,11 +285,16 @@ def eval_(
       openenv eval http://127.0.0.1:8000 --policy my_policy:Agent --split test --record episodes
       openenv eval compare first.json second.json
     """
+    from ..evals.evaluation import EvalRequest
     from ..evals.report import check_output, read_report, write_report
+    from ..evals.runner import EvalOptions
     from ..evals.server import EvalServer, is_address
     from ..settings import ClientSettings
 
-    request = _request(target, asked)
+    options = EvalOptions(
+        asked.pop("concurrency"), asked.pop("max_steps"), asked.pop("retries"), asked["record"] is not None
+    )
+    request = EvalRequest(target=target, options=options, **asked)
     if output is not None:
         check_output(output)
     earlier = None if against is None else read_report(against)
@@ -335,19 +310,13 @@ def eval_(
                 write_report(report, output)
         finally:
             _tell(report, earlier, as_json)
-    _end(code or int(report.summary.failed > 0))
+    if code == INTERRUPTED:
+        exit_now()  # a policy may be stuck on its thread
+    if code or report.summary.failed:
+        raise click.exceptions.Exit(code or 1)
 
 
 eval_.add_command(compare)
-
-
-def _request(target: str, asked: dict[str, Any]) -> EvalRequest:
-    from ..evals.evaluation import EvalRequest
-    from ..evals.runner import EvalOptions
-
-    named = asked["record"] is not None
-    options = EvalOptions(asked.pop("concurrency"), asked.pop("max_steps"), asked.pop("retries"), named)
-    return EvalRequest(target=target, options=options, **asked)
 
 
 def _serve(stack: ExitStack, target: str, workers: int, concurrency: int) -> LocalEvalServer:
@@ -407,10 +376,3 @@ def _tell(report: Report, earlier: Report | None, as_json: bool) -> None:
             show_comparison(earlier, report, on_stderr=as_json)
         except OpenEnvError as error:
             raise click.ClickException(error.message) from None
-
-
-def _end(code: int) -> None:
-    if code == INTERRUPTED:
-        exit_now()  # a policy may be stuck on its thread
-    if code:
-        raise click.exceptions.Exit(code)

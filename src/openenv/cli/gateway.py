@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..errors import UsageError
+from .options import COUNT, together
 
 if TYPE_CHECKING:
     from ..providers.gateway import Topology
     from ..providers.gateway.programs import Balancer
 
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-COUNT = click.IntRange(min=1)
-
-_SHARED = (
+_shared = together(
     click.option(
         "--backends", help="Servers, with commas between them: host:port, https://host:port, NAME=host:port."
     ),
@@ -35,12 +32,6 @@ _SHARED = (
     click.option("--max-sessions", type=COUNT, help="Connections at one time, to all backends.  [default: 16384]"),
     click.option("--health-path", default="/health", show_default=True, help="What backends are asked every second."),
 )
-
-
-def _shared(command: Command) -> Command:
-    for option in reversed(_SHARED):
-        command = option(command)
-    return command
 
 
 @click.group(short_help="One address before many servers.")
@@ -151,7 +142,9 @@ def _topology(options: Mapping[str, Any], backends: list[str]) -> Topology:
     from ..providers.gateway import Backend, Topology
     from ..providers.gateway.gateway import authorities
 
-    host, port = _address(options["listen"])
+    host, colon, port = options["listen"].rpartition(":")
+    if not colon or not port.isdecimal():
+        raise UsageError(f"--listen must be an address and a port, as 0.0.0.0:8000, got {options['listen']!r}")
     files = {
         "tls_certificate": options["tls_cert"],
         "tls_key": options["tls_key"],
@@ -161,19 +154,12 @@ def _topology(options: Mapping[str, Any], backends: list[str]) -> Topology:
     most = {} if options["max_sessions"] is None else {"max_sessions": options["max_sessions"]}
     return Topology(
         backends=tuple(Backend.parse(backend) for backend in backends),
-        host=host,
-        port=port,
+        host=host.strip("[]") or "0.0.0.0",  # noqa: S104 - as it was told
+        port=int(port),
         admin_port=options["admin_port"],
         health_path=options["health_path"],
         **{"backend_ca": authorities(), **paths, **most},
     )
-
-
-def _address(listen: str) -> tuple[str, int]:
-    host, colon, port = listen.rpartition(":")
-    if not colon or not port.isdecimal():
-        raise UsageError(f"--listen must be an address and a port, as 0.0.0.0:8000, got {listen!r}")
-    return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104 - as it was told
 
 
 def _look_at(balancer: Balancer, topology: Topology, folder: Path, check: bool) -> None:
@@ -182,14 +168,8 @@ def _look_at(balancer: Balancer, topology: Topology, folder: Path, check: bool) 
         why = "as you wish" if not check else f"there is no {balancer.name} here"
         click.echo(f"not checked: {why}")
         return
-    with _advice():
-        balancer.check(program, topology, folder)
-    click.echo(f"checked by {program}")
-
-
-@contextmanager
-def _advice() -> Iterator[None]:
     try:
-        yield
+        balancer.check(program, topology, folder)
     except UsageError as error:
         raise UsageError(f"{error.message}\n(--no-check: it is for another machine)") from None
+    click.echo(f"checked by {program}")

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import OpenEnvError, UsageError
-from ..providers.redaction import KEYS, redact
-from ..settings import variable_here
+from ..providers.redaction import KEYS
 from .build import project_of
-from .progress import Progress, message_on_interrupt
+from .terminal import Progress, message_on_interrupt, print_error
+from .variables import pairs
 
 if TYPE_CHECKING:
     from ..project import Project
@@ -59,23 +59,6 @@ def to_spaces(directory: Path, given: Mapping[str, Any]) -> None:
 _INTERRUPTED = (
     "interrupted: each Space has all files of this push or, as before, none; the same command may be run again"
 )
-
-
-def pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
-    """Names with their values, as they are given on a command line; a name alone has the value that it has here.
-
-    Raises:
-        UsageError: It is not set here; or it is given twice.
-    """
-    found: dict[str, str] = {}
-    for text in texts:
-        name, given, value = text.partition("=")
-        here = value if given else variable_here(name)
-        if not name or here is None:
-            raise UsageError(f"{option} {redact(name, ())}: it is not set here; set it, or write {option} NAME=VALUE")
-        if found.setdefault(name, here) != here:
-            raise UsageError(f"{option} {name} is given twice, with two values: leave out one")
-    return found
 
 
 def warn_of_secrets(texts: Sequence[str], progress: Progress) -> None:
@@ -165,7 +148,7 @@ def _tell(published: Sequence[Published], stage: Stage, request: SpaceRequest, a
         click.echo(json.dumps(document, indent=2))
     for each in published:
         if each.error is not None:
-            click.echo(f"{click.style('error:', fg='red')} {each.name}: {each.error.message}", err=True)
+            print_error(f"{each.name}: {each.error.message}")
         elif not as_json:
             click.echo("\n".join(_lines(each, request)))
     failed = [each for each in published if each.error is not None]
@@ -302,7 +285,9 @@ def pull(space: str, output_dir: Path | None, revision: str | None, as_json: boo
     with message_on_interrupt("interrupted: nothing was kept"), Progress() as progress:
         progress.show(f"fetching {space}", 0, 0)
         pulled = pull_space(space, output_dir, revision=revision, say=progress.say)
-    folder = _shown(pulled.folder)
+    here = Path.cwd()
+    inside = pulled.folder.is_relative_to(here)
+    folder = shlex.quote(str(pulled.folder.relative_to(here) if inside else pulled.folder))
     commands = [f"pip install -e {folder}", f"openenv serve {folder}", f"openenv validate {folder}"]
     if as_json:
         document = {
@@ -317,10 +302,3 @@ def pull(space: str, output_dir: Path | None, revision: str | None, as_json: boo
     click.echo(f"fetched {pulled.name} into {folder}: {pulled.files} files of commit {pulled.commit[:8]}. Next:")
     for command in commands:
         click.echo(f"  {command}")
-
-
-def _shown(folder: Path) -> str:
-    """A folder as a command takes it, from here."""
-    here = Path.cwd()
-    shown = folder.relative_to(here) if folder.is_relative_to(here) else folder
-    return shlex.quote(str(shown))

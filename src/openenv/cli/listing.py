@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Self
 
@@ -14,7 +13,7 @@ import click
 
 from ..errors import UsageError
 from ..project.catalog import EnvironmentEntry, entries
-from .progress import Progress
+from .terminal import Progress, table_lines
 
 # Packages may import whatever they like.
 IMPORT_S = 60.0
@@ -84,22 +83,30 @@ def list_(as_json: bool) -> None:
       openenv list
       openenv list --json
     """
-    found = _looked(entries())
-    if as_json:
-        click.echo(json.dumps({"environments": [each.facts() for each in found]}, indent=2))
-        return
-    _table(found)
-
-
-def _looked(there: list[EnvironmentEntry]) -> list[ListedEnvironment]:
-    found = []
+    there = entries()
+    found: list[ListedEnvironment] = []
     # Left in the opposite order: the pool waits for threads, and those for processes.
     with Progress() as progress, ThreadPoolExecutor(AT_ONCE) as pool, _Imports() as imports:
         for listed in pool.map(lambda entry: ListedEnvironment.of(entry, imports), there):
             found.append(listed)
             if progress.live:
                 progress.show("importing", len(found), len(there), listed.entry.key)
-    return found
+    if as_json:
+        click.echo(json.dumps({"environments": [each.facts() for each in found]}, indent=2))
+        return
+    if not found:
+        click.echo("no environments: install one (pip install openenv-NAME), or begin one with `openenv init NAME`")
+        return
+    entry_rows = [
+        (each.entry.key, each.entry.version or "-", each.entry.distribution or "comes with openenv", each.description)
+        for each in found
+    ]
+    indent = " " * max(len(key) for key, *_ in entry_rows)
+    for line, listed in zip(table_lines(entry_rows), found, strict=True):
+        click.echo(line)
+        click.echo(f"{indent}  {listed.entry.folder}")
+        if listed.problem is not None:
+            click.echo(f"{indent}  {click.style('cannot be used:', fg='red')} {listed.problem}")
 
 
 class _Imports:
@@ -138,30 +145,9 @@ class _Imports:
             finally:
                 with self._lock:
                     self._running.discard(process)
-        return _problem(package, process.returncode, said)
-
-
-def _problem(package: str, code: int, said: str) -> str | None:
-    if code == 0:
-        return None
-    how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
-    lines = said.strip().splitlines()
-    return lines[-1] if lines else f"importing {package} ended the process {how}"
-
-
-def _table(found: Iterable[ListedEnvironment]) -> None:
-    rows = [(each.entry.key, each.entry.version or "-", _origin(each.entry), each) for each in found]
-    if not rows:
-        click.echo("no environments: install one (pip install openenv-NAME), or begin one with `openenv init NAME`")
-        return
-    widths = [max(len(str(row[column])) for row in rows) for column in range(3)]
-    for *cells, listed in rows:
-        line = "  ".join(str(cell).ljust(width) for cell, width in zip(cells, widths, strict=True))
-        click.echo(f"{line}  {listed.description}".rstrip())
-        click.echo(f"{' ' * widths[0]}  {listed.entry.folder}")
-        if listed.problem is not None:
-            click.echo(f"{' ' * widths[0]}  {click.style('cannot be used:', fg='red')} {listed.problem}")
-
-
-def _origin(entry: EnvironmentEntry) -> str:
-    return "comes with openenv" if entry.distribution is None else entry.distribution
+        code = process.returncode
+        if code == 0:
+            return None
+        how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+        lines = said.strip().splitlines()
+        return lines[-1] if lines else f"importing {package} ended the process {how}"

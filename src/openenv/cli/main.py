@@ -16,11 +16,7 @@ from click.shell_completion import CompletionItem, get_completion_class
 from .. import __version__
 from ..errors import ImportFailed, OpenEnvError
 from ..project import target
-
-
-def print_error(text: str) -> None:
-    """One line, on stderr."""
-    click.echo(f"{click.style('error:', fg='red')} {text}", err=True)
+from .terminal import print_error
 
 
 def report_error(error: OpenEnvError) -> None:
@@ -33,13 +29,13 @@ def report_error(error: OpenEnvError) -> None:
 
 def _of_user(trace: TracebackType | None) -> TracebackType | None:
     """What is left of a traceback without the way from here to the user's module."""
-    while trace is not None and _on_the_way(trace.tb_frame.f_code.co_filename):
+    ours = {importlib.__file__, target.__file__}
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if file not in ours and not file.startswith("<frozen importlib"):
+            break
         trace = trace.tb_next
     return trace
-
-
-def _on_the_way(file: str) -> bool:
-    return file.startswith("<frozen importlib") or file in {importlib.__file__, target.__file__}
 
 
 class LazyCommand(NamedTuple):

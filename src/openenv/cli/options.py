@@ -1,33 +1,28 @@
-"""Options that several commands take, and completion of their values."""
+"""What the options of several commands have in common: types, completion of values, groups."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
-from ..errors import UsageError
-from ..providers.redaction import secrets_of
-from ..settings import variable_here
+Command = TypeVar("Command", bound=Callable[..., Any])
+COUNT = click.IntRange(min=1)
+FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-def variable(text: str) -> tuple[str, str]:
-    """The name and value of `NAME=VALUE`, or of `NAME`, whose value is the one that it has here.
+def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Several options as one, for commands that have them in common."""
 
-    Raises:
-        UsageError: It is not set here; or a secret stands on the command line.
-    """
-    name, given, value = text.partition("=")
-    if given:
-        if secrets_of({name: value}):
-            raise UsageError(f"a command line can be read by everybody: set {name} here, and give --env {name} alone")
-        return name, value
-    here = variable_here(name)
-    if here is None:
-        raise UsageError(f"--env {name}: it is not set here; give --env {name}=VALUE")
-    return name, here
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
 
 
 Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]

@@ -32,15 +32,14 @@ def providers() -> None:
     """
 
 
-def _of_places(command: Command) -> Command:
-    return click.option(
-        "--provider",
-        "names",
-        multiple=True,
-        metavar="NAME",
-        help="Look at this kind of place only; may be repeated: local, uv, docker, swarm, kubernetes, ray, slurm, "
-        "hf. None: at all that can be reached.",
-    )(command)
+_of_places = click.option(
+    "--provider",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="Look at this kind of place only; may be repeated: local, uv, docker, swarm, kubernetes, ray, slurm, "
+    "hf. None: at all that can be reached.",
+)
 
 
 @providers.command(name="list", short_help="List what providers have started.")

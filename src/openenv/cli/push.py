@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .build import StepLines, arguments, project_of
-from .progress import Progress
+from .build import StepLines, project_of
+from .hub import to_spaces
+from .options import COUNT
+from .terminal import Progress
+from .variables import pairs
 
 if TYPE_CHECKING:
     from ..project import Project
@@ -61,7 +64,7 @@ def _built(project: Project, name: str, given: Mapping[str, Any], progress: Prog
     request = BuildRequest(
         tags=(name,),
         base_image=given["base_image"],
-        arguments=arguments(given["build_args"]),
+        arguments=pairs("--build-arg", given["build_args"]),
         platform=given["platform"],
         variables={INTERFACE: "true" if given["interface"] else "false"},
     )
@@ -124,9 +127,7 @@ _OF_A_REGISTRY = {"tag": "--tag", "image": "--image", "build_args": "--build-arg
     help="Files of the Space to delete; '*': all that come not again.",
 )
 @click.option("-H", "--hardware", metavar="NAME", help="Hardware of the Space, as cpu-basic or t4-medium.")
-@click.option(
-    "-n", "--count", type=click.IntRange(min=1), default=1, help="Spaces to push, NAME-1 to NAME-N. [default: 1]"
-)
+@click.option("-n", "--count", type=COUNT, default=1, help="Spaces to push, NAME-1 to NAME-N. [default: 1]")
 @click.option(
     "-e",
     "--env-var",
@@ -155,8 +156,6 @@ def push(context: click.Context, /, directory: Path, registry: str | None, **giv
     """
     _check(context, registry)
     if registry is None:
-        from .hub import to_spaces
-
         to_spaces(directory, given)
     else:
         to_registry(directory, registry, given)

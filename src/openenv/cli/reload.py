@@ -92,14 +92,21 @@ class Reloader:
                 time.sleep(LOOK_S)
             now = change(self._folders, seen)
             if now is not None:
-                self._say(f"{_changed(seen, now)} changed: starting anew")
+                paths = sorted(path for path in seen.keys() | now.keys() if seen.get(path) != now.get(path))
+                more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+                self._say(f"{os.path.relpath(paths[0])}{more} changed: starting anew")
                 return now
 
     def _attend(self, process: BaseProcess, pipe: Connection) -> bool:
         """Listens to the server for a moment. Returns whether it lives."""
         try:
             if pipe.poll(LOOK_S):
-                self._tell(pipe.recv())
+                serves = pipe.recv()
+                if self._ready is None:
+                    self._say("serving again")
+                else:
+                    self._ready(serves)
+                    self._ready = None
                 return True
         except EOFError:
             process.join()
@@ -108,13 +115,6 @@ class Reloader:
         where = ", ".join(map(str, self._folders))
         self._say(f"no server (exit code {process.exitcode}): waiting for a change in {where}")
         return False
-
-    def _tell(self, serves: dict[str, Any]) -> None:
-        if self._ready is not None:
-            self._ready(serves)
-            self._ready = None
-        else:
-            self._say("serving again")
 
 
 def watched(target: str) -> list[Path]:
@@ -140,7 +140,9 @@ def watched(target: str) -> list[Path]:
     raise UsageError(f"--reload watches the files of a project or a module, and {target!r} is neither")
 
 
-def change(folders: Iterable[Path], seen: Snapshot, pause: Callable[[], None] | None = None) -> Snapshot | None:
+def change(
+    folders: Iterable[Path], seen: Snapshot, pause: Callable[[], None] = lambda: time.sleep(LOOK_S)
+) -> Snapshot | None:
     """Looks whether files have changed, and if so waits until none has changed again for a moment.
 
     Args:
@@ -155,15 +157,11 @@ def change(folders: Iterable[Path], seen: Snapshot, pause: Callable[[], None] | 
     if now == seen:
         return None
     while True:
-        (pause or _pause)()
+        pause()
         again = _snapshot(folders)
         if again == now:
             return None if now == seen else now
         now = again
-
-
-def _pause() -> None:
-    time.sleep(LOOK_S)
 
 
 def _snapshot(folders: Iterable[Path]) -> Snapshot:
@@ -185,12 +183,6 @@ def _files(folder: Path) -> Iterator[tuple[Path, tuple[int, int]]]:
                 except OSError:  # gone again, or a link to nothing
                     continue
                 yield path, (stat.st_mtime_ns, stat.st_size)
-
-
-def _changed(before: Snapshot, now: Snapshot) -> str:
-    paths = sorted(path for path in before.keys() | now.keys() if before.get(path) != now.get(path))
-    more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
-    return f"{os.path.relpath(paths[0])}{more}"
 
 
 class _Terminated(BaseException):

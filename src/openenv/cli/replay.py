@@ -19,9 +19,9 @@ import click
 from ..errors import OpenEnvError, SeedIgnored, UnknownEnvironment, UsageError
 from ..project import Manifest
 from ..project.target import bundled, is_project
-from .options import TARGET
-from .progress import Progress
-from .replay_view import say_damage, say_note, say_pair, say_result, say_title, tame, worded
+from .options import COUNT, TARGET
+from .replay_view import say_damage, say_note, say_pair, say_result, say_title, worded
+from .terminal import Progress, tame
 
 if TYPE_CHECKING:
     from ..recording.reader import Episode, Recording
@@ -67,7 +67,6 @@ def _in_gymnasium(name: str) -> bool:
 
 DIFFERENT, NOT_COMPARED = 1, 2
 SESSIONS = 16
-COUNT = click.IntRange(min=1)
 
 
 class _NotCompared(click.ClickException):
@@ -153,7 +152,8 @@ def replay(
         from ..replay import ReplayRules, ReplaySummary
 
         recording = Recording(path, environment)
-        episodes = islice(_chosen(recording, wanted), limit)
+        chosen = (each for each in recording.episodes() if not wanted or each.episode_id in wanted)
+        episodes = islice(chosen, limit)
         place = _Venues(target, base_url, api_key)
         rules = ReplayRules(within(tolerance), unseeded, timeout_s)
         tally, began = ReplaySummary(), time.monotonic()
@@ -186,20 +186,18 @@ class _Venues:
 
     def of(self, episode: Episode) -> ReplayTarget:
         """The place of an episode. Raises OpenEnvError: There is none."""
-        named = self._target is not None or self._url is not None
-        key = "" if named else episode.environment
-        if key not in self._venues:
-            self._venues[key] = self._made(episode.environment)
-        return self._venues[key]
-
-    def _made(self, environment: str) -> ReplayTarget:
         from ..project.target import load
         from ..replay import app_target, server_target
 
-        if self._url is not None:
-            return server_target(self._url, self._key)
-        target = self._target or target_of(environment)
-        return app_target(target, load(target))
+        named = self._target is not None or self._url is not None
+        key = "" if named else episode.environment
+        if key not in self._venues:
+            if self._url is not None:
+                self._venues[key] = server_target(self._url, self._key)
+            else:
+                target = self._target or target_of(episode.environment)
+                self._venues[key] = app_target(target, load(target))
+        return self._venues[key]
 
     @asynccontextmanager
     async def closed(self) -> AsyncIterator[None]:
@@ -209,10 +207,6 @@ class _Venues:
         finally:
             for venue in self._venues.values():
                 await venue.aclose()
-
-
-def _chosen(recording: Recording, wanted: tuple[str, ...]) -> Iterator[Episode]:
-    return (each for each in recording.episodes() if not wanted or each.episode_id in wanted)
 
 
 async def _check(

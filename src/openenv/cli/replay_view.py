@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from .terminal import plural, tame
+
 if TYPE_CHECKING:
     from ..recording.reader import Episode
     from ..recording.sources import Damage
@@ -69,7 +71,7 @@ def say_result(tally: ReplaySummary, against: list[str], seconds: float, check: 
         _say_noted(tally)
     if tally.episodes:
         places = f" against {', '.join(against)}" if against else ""
-        played = f"{tally.episodes:,} episode{'' if tally.episodes == 1 else 's'}, {tally.steps:,} steps"
+        played = f"{plural(tally.episodes, 'episode')}, {tally.steps:,} steps"
         click.echo(f"{played} in {seconds:.1f} s{places}: {tally.sentence()}")
 
 
@@ -82,7 +84,7 @@ def _say_noted(tally: ReplaySummary) -> None:
         click.echo(f"... and {len(different) - MOST_NOTED:,} more (--json lists them)")
     notes = Counter(verdict.note for verdict in tally.kept if verdict.note)
     for note, count in notes.most_common(MOST_NOTED):
-        click.echo(f"{count:,} episode{'' if count == 1 else 's'}: {tame(note)}")
+        click.echo(f"{plural(count, 'episode')}: {tame(note)}")
 
 
 def shown(value: Any) -> str:
@@ -109,11 +111,6 @@ def worded(value: Any) -> Any:
     if isinstance(value, list):
         return [worded(each) for each in value]
     return json.dumps(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def tame(text: str) -> str:
-    """A text of a record, which may be anybody's, without what a terminal takes for commands."""
-    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
 
 
 def _cut(text: str) -> str:

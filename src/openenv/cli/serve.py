@@ -343,17 +343,20 @@ def run_here(
     Raises:
         KeyboardInterrupt: It was Ctrl-C.
     """
+    import uvicorn
+
+    from ..server.transports.uvicorn import FastPath, HTTPProtocol
     from ..server.workers.serving import DrainingServer, tune_process
 
-    class Server(DrainingServer):
+    class AnnouncedServer(DrainingServer):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
             if ready is not None and not self.should_exit:
                 ready()
 
-    config = _config(app, settings)
+    config = uvicorn.Config(app, http=HTTPProtocol, ws=FastPath, backlog=BACKLOG, **server_options(settings))
     tune_process()
-    server = Server(config, settings.grace_s)
+    server = AnnouncedServer(config, settings.grace_s)
     server.run(sockets=[listener])
     if server.interrupted:
         raise KeyboardInterrupt
@@ -369,11 +372,3 @@ def _run_reloading(settings: ServerSettings, made_key: str | None) -> None:
         announce(settings, listener, serves, made_key, reload=True)
 
     Reloader(listener, settings, ready, partial(say, settings)).run()
-
-
-def _config(app: Any, settings: ServerSettings, **more: Any) -> Any:
-    import uvicorn
-
-    from ..server.transports.uvicorn import FastPath, HTTPProtocol
-
-    return uvicorn.Config(app, http=HTTPProtocol, ws=FastPath, backlog=BACKLOG, **server_options(settings), **more)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import click
@@ -105,7 +104,8 @@ class Interval:
     def errors(self) -> dict[tuple[str, str], float]:
         """How many errors there were in it, by class and blame."""
         before = self._before.errors()
-        return {key: _growth(before.get(key, 0.0), value) for key, value in self.now.errors().items()}
+        pairs = ((key, before.get(key, 0.0), value) for key, value in self.now.errors().items())
+        return {key: value - earlier if value >= earlier else value for key, earlier, value in pairs}
 
     def timing(self, phase: str) -> Timing:
         """What a phase did in it."""
@@ -121,10 +121,6 @@ class Interval:
         bounds = [bound for bound, _ in buckets[:-1]]
         low, high = (quantile(bounds, counts, share) for share in (0.5, 0.99))
         return Timing(ended / self.seconds, seconds / ended, low, high)
-
-
-def _growth(before: float, now: float) -> float:
-    return now - before if now >= before else now
 
 
 TIMEOUT_S = 5.0
@@ -166,10 +162,14 @@ def top(url: str, api_key: str | None, interval: float, once: bool) -> None:
       openenv top env.example.org:8000 --api-key "$KEY" --once
     """
     shown = display_module()
+    from ..client.endpoints import http_url, websocket_url
     from .top_view import picture
 
-    httpx = _httpx()
-    address = _http_address(url)
+    try:
+        import httpx
+    except ModuleNotFoundError:
+        raise MissingExtra("httpx", "bench") from None
+    address = http_url(websocket_url(url))
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     console = shown.stdout()
     with httpx.Client(base_url=address, headers=headers, timeout=TIMEOUT_S) as client:
@@ -258,17 +258,3 @@ def _watch(server: _MetricsSource, console: Any, interval: float) -> None:
                 live.update(picture(address, span, look.sessions, console.width, console.height), refresh=True)
                 before = look.scrape
             time.sleep(max(0.0, began + interval - time.monotonic()))
-
-
-def _http_address(url: str) -> str:
-    from ..client.endpoints import http_url, websocket_url
-
-    return http_url(websocket_url(url))
-
-
-def _httpx() -> ModuleType:
-    try:
-        import httpx
-    except ModuleNotFoundError:
-        raise MissingExtra("httpx", "bench") from None
-    return httpx

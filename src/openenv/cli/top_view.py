@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from .terminal import plural
 from .top import Interval, Scrape
 
 _PHASES = ("queue", "construct", "reset", "step", "serialize", "send")
@@ -56,9 +57,9 @@ def _head(url: str, interval: Interval) -> Text:
     now = interval.now
     version = next(iter(now.by("build_info", "version")), "")
     workers, restarts = int(now.value("workers")), int(now.value("worker_restarts_total"))
-    text = Text.assemble((f"openenv {version}", "bold"), " · ", url, " · ", _count(workers, "worker"))
+    text = Text.assemble((f"openenv {version}", "bold"), " · ", url, " · ", plural(workers, "worker"))
     if restarts:
-        text.append(f" ({_count(restarts, 'restart')})", "yellow")
+        text.append(f" ({plural(restarts, 'restart')})", "yellow")
     return text
 
 
@@ -110,7 +111,7 @@ def _calls(now: Scrape) -> Text:
     if stuck:
         parts.append(Text(f"{stuck:,} stuck", "bold red"))
     parts.append(Text(f"{made:,} constructing", "" if made else "dim"))
-    parts.append(Text(_count(connections, "connection"), "dim"))
+    parts.append(Text(plural(connections, "connection"), "dim"))
     return Text("   ").join(parts)
 
 
@@ -186,7 +187,3 @@ def _duration(seconds: float | None) -> str:
 
 def _number(value: Any) -> float:
     return float(value) if isinstance(value, (int, float)) else 0.0
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

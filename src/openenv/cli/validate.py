@@ -9,7 +9,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn
 
 import click
 
@@ -18,6 +18,7 @@ from ..project.checks import Finding, Level, Outcome, Report
 from ..project.checks.examination import CALL_S, EPISODES, SESSIONS, examine
 from ..project.checks.findings import InternalFault
 from .options import TARGET
+from .terminal import print_error
 
 NOT_A_PROJECT = 2
 INTERNAL = 3
@@ -32,15 +33,6 @@ _MARKS = {
 _NAME_WIDTH = 20
 _NARROWEST = 60
 _WIDEST = 140
-
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-def _taken_and_not_used(command: Command) -> Command:
-    """Options of the released package's command that mean nothing here: scripts that have them go on working."""
-    command = click.option("--skip-build", is_flag=True, hidden=True, expose_value=False)(command)
-    command = click.option("--local", is_flag=True, hidden=True, expose_value=False)(command)
-    return click.option("--policy", hidden=True, expose_value=False)(command)
 
 
 @click.command(short_help="Check an environment, or a server that runs.")
@@ -75,7 +67,10 @@ def _taken_and_not_used(command: Command) -> Command:
     show_default=True,
     help="Episodes that are played to see whether memory grows, at level load.",
 )
-@_taken_and_not_used
+# Options of the released package's command that mean nothing here: scripts that have them go on working.
+@click.option("--policy", hidden=True, expose_value=False)
+@click.option("--local", is_flag=True, hidden=True, expose_value=False)
+@click.option("--skip-build", is_flag=True, hidden=True, expose_value=False)
 def validate(
     target: str | None,
     url: str | None,
@@ -103,14 +98,18 @@ def validate(
       openenv validate my_env.server.app:app --json
       openenv validate --url http://127.0.0.1:8000
     """
-    if target is not None and _is_address(target):
+    if target is not None and ("://" in target or target.rpartition(":")[2].isdigit()):  # a URL, or host:port
         target, url = None, target
     if url is not None and target is not None:
         raise click.UsageError("give TARGET or --url, and not both")
     show = (lambda _: None) if as_json else _show
     try:
         if url is not None:
-            report = _checked_url(url, api_key, timeout_s, show)
+            from ..project.checks.url import check_url
+            from ..settings import ClientSettings
+
+            api_key = api_key or ClientSettings.read().api_key
+            report = check_url(url, api_key=api_key, timeout_s=timeout_s, heard=show)
         else:
             reached = Level.LOAD if level == _HIGHEST else Level(level)
             waiting = _Waiting(not as_json)
@@ -130,11 +129,6 @@ def validate(
     _finish(report, as_json, output)
 
 
-def _is_address(target: str) -> bool:
-    """Whether it is the address of a server: a URL, or host:port."""
-    return "://" in target or target.rpartition(":")[2].isdigit()
-
-
 def _finish(report: Report, as_json: bool, output: Path | None) -> None:
     text = report.model_dump_json(indent=2)
     if output is not None:
@@ -148,13 +142,6 @@ def _finish(report: Report, as_json: bool, output: Path | None) -> None:
         click.echo(_summary(report))
     if not report.passed:
         raise click.exceptions.Exit(1)
-
-
-def _checked_url(url: str, api_key: str | None, timeout_s: float, show: Callable[[Finding], None]) -> Report:
-    from ..project.checks.url import check_url
-    from ..settings import ClientSettings
-
-    return check_url(url, api_key=api_key or ClientSettings.read().api_key, timeout_s=timeout_s, heard=show)
 
 
 class _Waiting:
@@ -211,5 +198,5 @@ def _summary(report: Report) -> str:
 def _stop(code: int, target: str, message: str, as_json: bool) -> NoReturn:
     if as_json:
         click.echo(json.dumps({"target": target, "error": message}))
-    click.echo(f"{click.style('error:', fg='red')} {message}", err=True)
+    print_error(message)
     raise click.exceptions.Exit(code)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from openenv.cli.progress import Progress
+from openenv.cli.terminal import Progress
 
 
 class Terminal(io.StringIO):

@@ -1,18 +1,67 @@
-"""Progress of a long command on stderr, and its end by Ctrl-C."""
+"""What commands print: errors, tables, progress; and how a signal ends them."""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 
 import click
 
 INTERRUPTED = 130
+
+
+def print_error(text: str) -> None:
+    """One line, on stderr."""
+    click.echo(f"{click.style('error:', fg='red')} {text}", err=True)
+
+
+def tame(text: str) -> str:
+    """A text of a record, which may be anybody's, without what a terminal takes for commands."""
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
+
+
+def plural(number: int, noun: str) -> str:
+    """A number of things: `1 episode`, `2,000 episodes`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def table_lines(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
+    """Rows in columns as wide as their widest cell, which may be styled.
+
+    Args:
+        rows: The cells of each.
+        right: The columns that are set to the right, by their numbers.
+    """
+    widths = [max(len(click.unstyle(cell)) for cell in column) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        spaces = [" " * (width - len(click.unstyle(cell))) for cell, width in zip(row, widths, strict=True)]
+        cells = [s + c if n in right else c + s for n, (c, s) in enumerate(zip(row, spaces, strict=True))]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+@contextmanager
+def ended_in_order() -> Iterator[None]:
+    """SIGTERM, and the SIGHUP of a terminal that goes, end this process as Ctrl-C does: servers and load first."""
+
+    def end(number: int, _: object) -> None:
+        sys.exit(128 + number)
+
+    # Who started this with nohup wants it to go on.
+    numbers = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, end) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
