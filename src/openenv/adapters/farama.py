@@ -7,13 +7,15 @@ import copy
 import html
 import struct
 import zlib
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
+from types import GenericAlias
 from typing import Any, TypeVar
 
 import numpy as np
 from gymnasium.utils import EzPickle
 from numpy.typing import NDArray
 
+from ..environment import Environment
 from ..errors import InvalidAction
 
 # Larger pictures are thinned out: the page shows none that is wider, and has a limit for the whole.
@@ -83,6 +85,55 @@ def _eight_bits(frame: NDArray[Any]) -> NDArray[np.uint8]:
     return bytes_alone
 
 
+def served_class(
+    name: str,
+    base: type[Any],
+    models: tuple[Any, Any, Any],
+    reference: tuple[Callable[..., Any], str, dict[str, Any]],
+    **members: Any,
+) -> Any:
+    """A class that serves one environment, with its types.
+
+    Args:
+        name: Its name.
+        base: The class that it derives from.
+        models: Its action, observation and state.
+        reference: The function that makes it, what it is called with, and further arguments by name: so another
+            process gets the class and its action, which no module has (`openenv.runtime.process`).
+        members: What else it has.
+    """
+    action_cls, observation_cls, _ = models
+    action_cls.__reference__ = (_remake_action, *reference)
+    return type(
+        name,
+        (base,),
+        {
+            "__module__": base.__module__,
+            # What it is made for, as a class that is written down says it (PEP 560).
+            "__orig_bases__": (GenericAlias(Environment, models),),
+            "action_cls": action_cls,
+            "observation_cls": observation_cls,
+            "__reference__": (_remake, *reference),
+            **members,
+        },
+    )
+
+
+_class_cache: dict[str, Any] = {}
+
+
+def _remake(make: Callable[..., Any], target: str, kwargs: dict[str, Any]) -> Any:
+    """The class that another process serves; made once in this one."""
+    key = repr((make.__qualname__, target, kwargs))
+    if key not in _class_cache:
+        _class_cache[key] = make(target, **kwargs)
+    return _class_cache[key]
+
+
+def _remake_action(make: Callable[..., Any], target: str, kwargs: dict[str, Any]) -> Any:
+    return _remake(make, target, kwargs).action_cls
+
+
 def check_reset_arguments(seed: Any, options: Any) -> None:
     """Refuses a seed or options that no environment of Gymnasium or PettingZoo takes.
 
@@ -103,20 +154,16 @@ def plain(value: Any) -> Any:
     if value is None or type(value) in _PLAIN:
         return value
     if isinstance(value, np.ndarray | np.generic):
-        return _plain_array(value)
+        items = value.tolist()
+        if value.dtype.kind in "biuf" and not isinstance(items, np.generic):
+            return items
+        # The widest numbers of some machines are no Python number, and come out as themselves.
+        return str(items) if isinstance(items, np.generic) else plain(items)
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(item) for item in value]
     return value if isinstance(value, int | float | str) else str(value)
-
-
-def _plain_array(value: NDArray[Any] | np.generic) -> Any:
-    items = value.tolist()
-    if value.dtype.kind in "biuf" and not isinstance(items, np.generic):
-        return items
-    # The widest numbers of some machines are no Python number, and come out as themselves.
-    return str(items) if isinstance(items, np.generic) else plain(items)
 
 
 Copied = TypeVar("Copied")

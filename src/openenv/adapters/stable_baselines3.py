@@ -69,17 +69,17 @@ class SB3VecEnv(VecEnv):
         """
         observations, rewards, terminated, truncated, infos = self.envs.step(self._actions)
         dones = terminated | truncated
-        told = _split_infos(infos, self.num_envs)
+        single_infos = _split_infos(infos, self.num_envs)
         for index in np.flatnonzero(dones):
             self.reset_infos[index] = {
-                name: value for name, value in told[index].items() if name not in {"final_obs", "final_info"}
+                name: value for name, value in single_infos[index].items() if name not in {"final_obs", "final_info"}
             }
-            told[index] = {
-                **(told[index].get("final_info") or {}),
-                "terminal_observation": told[index]["final_obs"],
+            single_infos[index] = {
+                **(single_infos[index].get("final_info") or {}),
+                "terminal_observation": single_infos[index]["final_obs"],
                 "TimeLimit.truncated": bool(truncated[index] and not terminated[index]),
             }
-        return observations, rewards.astype(np.float32), dones, told
+        return observations, rewards.astype(np.float32), dones, single_infos
 
     def close(self) -> None:
         """Closes the environments."""
@@ -118,12 +118,12 @@ class SB3VecEnv(VecEnv):
 
 def _split_infos(infos: dict[str, Any], count: int) -> Infos:
     """The infos of each environment, out of those of all."""
-    told: Infos = [{} for _ in range(count)]
+    single_infos: Infos = [{} for _ in range(count)]
     for name, values in infos.items():
         mask: Sequence[bool] | None = infos.get(f"_{name}")
         if mask is None:  # it is a mask itself
             continue
-        single = _split_infos(values, count) if isinstance(values, dict) else values
+        parts = _split_infos(values, count) if isinstance(values, dict) else values
         for index in np.flatnonzero(mask):
-            told[index][name] = single[index]
-    return told
+            single_infos[index][name] = parts[index]
+    return single_infos

@@ -20,7 +20,7 @@ MCP_TOOL_CALL_TIMEOUT = 30.0
 
 
 class Tool(BaseModel):
-    """One tool, as a model sees it."""
+    """One tool, as a model is told of it."""
 
     model_config = ConfigDict(extra="forbid")
 

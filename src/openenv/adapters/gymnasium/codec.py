@@ -21,7 +21,7 @@ from .description import describe, dtype_of
 
 Array = NDArray[Any]
 
-# Beyond this, listing the bounds of every element would make a schema that nobody reads.
+# Beyond this, listing the bounds of every element would make an unreadable schema, and a table of members a long one.
 LISTED_ELEMENTS = 64
 
 
@@ -39,9 +39,14 @@ def array_type(low: Array, high: Array, dtype: np.dtype[Any]) -> Any:
     if _says_all(low, high):
         return nested
     if low.ndim == 1 and low.size <= LISTED_ELEMENTS:
-        nested = Annotated[nested, Field(json_schema_extra={"prefixItems": _listed(low, high, dtype)})]
-    # Not a validator, which might change the value: servers write what is only restricted without pydantic.
-    return Annotated[nested, Predicate(functools.partial(_within, low, high, dtype))]
+        kind, names = "integer" if dtype.kind in "iu" else "number", {"ge": "minimum", "le": "maximum"}
+        items: list[Any] = [
+            {"type": kind, **{names[name]: bound for name, bound in _bounds(*pair).items()}}
+            for pair in zip(low, high, strict=True)
+        ]
+        nested = Annotated[nested, Field(json_schema_extra={"prefixItems": items})]
+    # Not a validator, which might change the value: then servers could not write it without pydantic.
+    return Annotated[nested, Predicate(functools.partial(_check_bounds, low, high, dtype))]
 
 
 def _element_type(low: Array, high: Array, dtype: np.dtype[Any]) -> Any:
@@ -49,13 +54,13 @@ def _element_type(low: Array, high: Array, dtype: np.dtype[Any]) -> Any:
     if dtype.kind == "b":
         return bool
     bounds = _bounds(low.min(), high.max()) if low.size else {}
-    # NaN is in no bounds, and infinity in none that are finite: pydantic refuses both without being told.
+    # NaN is in no bounds, and infinity in none that are finite: pydantic refuses both by itself.
     kind = int if dtype.kind in "iu" else float
     return Annotated[kind, Field(**bounds)] if bounds else kind
 
 
 def _says_all(low: Array, high: Array) -> bool:
-    """Whether the type of the elements alone keeps out whatever is out of bounds."""
+    """Whether the type of the elements alone keeps out what is out of bounds."""
     if low.size == 0:
         return True
     if low.dtype.kind == "b":
@@ -69,16 +74,7 @@ def _bounds(low: Any, high: Any) -> dict[str, Any]:
     return {name: bound for name, bound in given.items() if np.isfinite(bound)}
 
 
-def _listed(low: Array, high: Array, dtype: np.dtype[Any]) -> list[Any]:
-    kind = "integer" if dtype.kind in "iu" else "number"
-    names = {"ge": "minimum", "le": "maximum"}
-    return [
-        {"type": kind, **{names[name]: bound for name, bound in _bounds(*pair).items()}}
-        for pair in zip(low, high, strict=True)
-    ]
-
-
-def _within(low: Array, high: Array, dtype: np.dtype[Any], value: Any) -> bool:
+def _check_bounds(low: Array, high: Array, dtype: np.dtype[Any], value: Any) -> bool:
     """True, or a `ValueError` that names the place and its bounds."""
     with np.errstate(over="ignore"):
         array = np.asarray(value, dtype=dtype)
@@ -92,9 +88,6 @@ def _within(low: Array, high: Array, dtype: np.dtype[Any], value: Any) -> bool:
             f"{found} at {list(place)} is not between {low[place].item()} and {high[place].item()} ({dtype.name})"
         )
     return True
-
-
-# Beyond this, a table of members would be long.
 
 
 # As a function: here, the keys are known only when it is called.
@@ -128,7 +121,14 @@ def codec_of(space: Space[Any]) -> SpaceCodec:
     codec = _codec(space)
     if type(space) in _codec.registry:
         return codec
-    return SpaceCodec(codec.type, codec.encode, functools.partial(_decode_member, space, codec.decode))
+
+    def decode(value: Any) -> Any:
+        member = codec.decode(value)
+        if not space.contains(member):
+            raise InvalidAction(f"{value!r} is outside of the space {space}")
+        return member
+
+    return SpaceCodec(codec.type, codec.encode, decode)
 
 
 @functools.singledispatch
@@ -178,7 +178,7 @@ def _text(space: spaces.Text) -> SpaceCodec:
 def _dict(space: spaces.Dict) -> SpaceCodec:
     describe(space)  # raises where its keys are no text
     codecs = {key: codec_of(part) for key, part in space.spaces.items()}
-    fields = _object("Dict", {key: codec.type for key, codec in codecs.items()})
+    fields = object_type("Dict", {key: codec.type for key, codec in codecs.items()})
     encoders = tuple((key, codec.encode) for key, codec in codecs.items())
     decoders = tuple((key, codec.decode) for key, codec in codecs.items())
     return SpaceCodec(
@@ -226,9 +226,9 @@ def _one_of(space: spaces.OneOf[Any]) -> SpaceCodec:
         Annotated[GenericAlias(tuple, (Literal[index], codec.type)), Tag(str(index))]
         for index, codec in enumerate(codecs)
     )
-    # By its number: what is refused is told of the space that was chosen, and not of each.
+    # By its number: an error is then about the space that was chosen, and not about each.
     by_number = Discriminator(
-        _chosen,
+        _number_of_variant,
         custom_error_type="one_of",
         custom_error_message=f"Input should be [number, member]: the number of a space, 0 to {len(codecs) - 1}",
     )
@@ -247,7 +247,7 @@ def _counts(space: Space[Any]) -> bool:
     return True
 
 
-def _chosen(value: Any) -> str | None:
+def _number_of_variant(value: Any) -> str | None:
     is_pair = isinstance(value, list | tuple) and len(value) == 2
     return str(value[0]) if is_pair and type(value[0]) is int else None
 
@@ -274,10 +274,10 @@ def _graph(space: spaces.Graph) -> SpaceCodec:
         pairs = np.asarray(links, dtype=np.int32).reshape(-1, 2)
         return spaces.GraphInstance(nodes.decode(value["nodes"]), edges.decode(joined), pairs)
 
-    return SpaceCodec(Annotated[_object("Graph", fields), Predicate(_joined)], encode, decode)
+    return SpaceCodec(Annotated[object_type("Graph", fields), Predicate(_check_edges)], encode, decode)
 
 
-def _joined(graph: Any) -> bool:
+def _check_edges(graph: Any) -> bool:
     """True, or a `ValueError` that says which of its edges leads nowhere."""
     edges, links, count = graph["edges"], graph["edge_links"], len(graph["nodes"])
     if (edges is None) != (links is None) or len(edges or ()) != len(links or ()):
@@ -314,9 +314,9 @@ class _Stack:
         return concatenate(self._space, members, empty) if members else empty
 
 
-def _object(name: str, fields: dict[str, Any]) -> Any:
-    """A type of JSON objects of exactly these fields, whatever their names."""
-    made = _typed_dict(name, fields)
+def object_type(name: str, fields: dict[str, Any], total: bool = True) -> Any:
+    """A type of JSON objects of these fields, which may have any names; no field is needed if it is not `total`."""
+    made = _typed_dict(name, fields, total=total)
     with_config(ConfigDict(extra="forbid"))(made)
     return made
 
@@ -333,10 +333,3 @@ def _array_codec(low: Array, high: Array, dtype: np.dtype[Any]) -> SpaceCodec:
 
 def _encode_array(member: Any) -> Any:
     return member.tolist() if type(member) is np.ndarray else np.asarray(member).tolist()
-
-
-def _decode_member(space: Space[Any], decode: Callable[[Any], Any], value: Any) -> Any:
-    member = decode(value)
-    if not space.contains(member):
-        raise InvalidAction(f"{value!r} is outside of the space {space}")
-    return member

@@ -120,9 +120,9 @@ def _listed(bounds: Array, bounded: Array, infinite: str) -> Any:
         return bounds.flat[0].item() if bounded.flat[0] else infinite
     if bounded.all():
         return bounds.tolist()
-    told = bounds.astype(object)
-    told[~bounded] = infinite
-    return told.tolist()
+    objects = bounds.astype(object)
+    objects[~bounded] = infinite
+    return objects.tolist()
 
 
 def rebuild(description: Mapping[str, Any]) -> Space[Any]:
@@ -152,72 +152,54 @@ def _rebuilt(description: Mapping[str, Any], depth: int) -> Space[Any]:
 Inner = Callable[[Mapping[str, Any]], Space[Any]]
 
 
-def _to_discrete(told: Mapping[str, Any], inner: Inner) -> Space[Any]:
+def _to_discrete(given: Mapping[str, Any], inner: Inner) -> Space[Any]:
     # Not all versions have the argument, and those that lack it have this type.
-    typed: dict[str, Any] = {} if told["dtype"] == _DEFAULT_DTYPE else {"dtype": _known(told["dtype"]).type}
-    discrete: Space[Any] = spaces.Discrete(told["n"], start=told["start"], **typed)
+    typed: dict[str, Any] = {} if given["dtype"] == _DEFAULT_DTYPE else {"dtype": _known(given["dtype"]).type}
+    discrete: Space[Any] = spaces.Discrete(given["n"], start=given["start"], **typed)
     return discrete
 
 
-def _to_box(told: Mapping[str, Any], inner: Inner) -> Space[Any]:
-    shape, dtype = tuple(told["shape"]), _known(told["dtype"])
+def _to_box(given: Mapping[str, Any], inner: Inner) -> Space[Any]:
+    shape, dtype = tuple(given["shape"]), _known(given["dtype"])
     if math.prod(shape) > MOST_ELEMENTS:
         raise ValueError(f"it has more than {MOST_ELEMENTS} elements")
-    low, below = _array(told["low"], shape, dtype)
-    high, above = _array(told["high"], shape, dtype)
+    low, below = _array(given["low"], shape, dtype)
+    high, above = _array(given["high"], shape, dtype)
     box = spaces.Box(low, high, shape, dtype.type)
-    # Of integers, the array cannot say it: what is unbounded has the bounds of its type there.
+    # An array of integers has the bounds of its type where the space is unbounded.
     box.bounded_below, box.bounded_above = below, above
     return box
 
 
-def _to_multi_discrete(told: Mapping[str, Any], inner: Inner) -> Space[Any]:
-    dtype = _known(told["dtype"])
-    return spaces.MultiDiscrete(np.array(told["nvec"], dtype), dtype.type, start=np.array(told["start"], dtype))
+def _to_multi_discrete(given: Mapping[str, Any], inner: Inner) -> Space[Any]:
+    dtype = _known(given["dtype"])
+    return spaces.MultiDiscrete(np.array(given["nvec"], dtype), dtype.type, start=np.array(given["start"], dtype))
 
 
-def _to_multi_binary(told: Mapping[str, Any], inner: Inner) -> Space[Any]:
-    if math.prod(np.atleast_1d(told["n"]).tolist()) > MOST_ELEMENTS:
+def _to_multi_binary(given: Mapping[str, Any], inner: Inner) -> Space[Any]:
+    if math.prod(np.atleast_1d(given["n"]).tolist()) > MOST_ELEMENTS:
         raise ValueError(f"it has more than {MOST_ELEMENTS} elements")
-    return spaces.MultiBinary(told["n"])
+    return spaces.MultiBinary(given["n"])
 
 
-def _to_text(told: Mapping[str, Any], inner: Inner) -> Space[Any]:
-    return spaces.Text(told["max_length"], min_length=told["min_length"], charset=told["charset"])
-
-
-def _to_dict(told: Mapping[str, Any], inner: Inner) -> Space[Any]:
-    return spaces.Dict([(str(key), inner(part)) for key, part in told["spaces"]])
-
-
-def _to_tuple(told: Mapping[str, Any], inner: Inner) -> Space[Any]:
-    return spaces.Tuple([inner(part) for part in told["spaces"]])
-
-
-def _to_sequence(told: Mapping[str, Any], inner: Inner) -> Space[Any]:
-    return spaces.Sequence(inner(told["space"]), stack=told["stack"])
-
-
-def _to_one_of(told: Mapping[str, Any], inner: Inner) -> Space[Any]:
-    return spaces.OneOf([inner(part) for part in told["spaces"]])
-
-
-def _to_graph(told: Mapping[str, Any], inner: Inner) -> Space[Any]:
-    edges = None if told["edge_space"] is None else inner(told["edge_space"])
-    return spaces.Graph(inner(told["node_space"]), edges)
+def _to_graph(given: Mapping[str, Any], inner: Inner) -> Space[Any]:
+    edges = None if given["edge_space"] is None else inner(given["edge_space"])
+    return spaces.Graph(inner(given["node_space"]), edges)
 
 
 _KINDS: dict[str, Callable[[Mapping[str, Any], Inner], Space[Any]]] = {
     "Box": _to_box,
-    "Dict": _to_dict,
+    "Dict": lambda given, inner: spaces.Dict([(str(key), inner(part)) for key, part in given["spaces"]]),
     "Discrete": _to_discrete,
     "Graph": _to_graph,
     "MultiBinary": _to_multi_binary,
     "MultiDiscrete": _to_multi_discrete,
-    "OneOf": _to_one_of,
-    "Sequence": _to_sequence,
-    "Text": _to_text,
-    "Tuple": _to_tuple,
+    "OneOf": lambda given, inner: spaces.OneOf([inner(part) for part in given["spaces"]]),
+    "Sequence": lambda given, inner: spaces.Sequence(inner(given["space"]), stack=given["stack"]),
+    "Text": lambda given, inner: spaces.Text(
+        given["max_length"], min_length=given["min_length"], charset=given["charset"]
+    ),
+    "Tuple": lambda given, inner: spaces.Tuple([inner(part) for part in given["spaces"]]),
 }
 
 
@@ -228,10 +210,10 @@ def _known(dtype: Any) -> np.dtype[Any]:
     return known
 
 
-def _array(told: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Array, Array]:
+def _array(bound: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Array, Array]:
     """Bounds, and which of them are finite."""
     # One by one only where they differ: objects take many times the memory.
-    given = np.array(told, dtype=object)
+    given = np.array(bound, dtype=object)
     given = given.reshape(shape if given.ndim else ())
     below, above = np.asarray(given == "-inf", dtype=bool), np.asarray(given == "inf", dtype=bool)
     if dtype.kind == "f":

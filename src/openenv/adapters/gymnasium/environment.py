@@ -6,7 +6,6 @@ import copy
 import inspect
 import json
 import re
-from types import GenericAlias
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import parse_qsl
 from uuid import uuid4
@@ -17,7 +16,7 @@ from pydantic import Field, create_model
 from ...environment import Environment
 from ...errors import ResetRequired, UsageError
 from ...types import Action, Observation, State
-from ..farama import as_html, check_reset_arguments, duplicate, plain
+from ..farama import as_html, check_reset_arguments, duplicate, plain, served_class
 from .codec import SpaceCodec, codec_of
 from .description import KEYWORD, describe
 
@@ -146,7 +145,14 @@ class GymnasiumEnvironment(Environment[GymnasiumAction, GymnasiumObservation, Gy
 
     def web_actions(self, observation: Any) -> list[tuple[str, dict[str, Any]]]:
         """A button for each action, where there are few."""
-        return _buttons(self._env) if self._playing else []
+        space = self._env.action_space
+        if not self._playing or not isinstance(space, gymnasium.spaces.Discrete) or space.n > MOST_BUTTONS:
+            return []
+        values = range(int(space.start), int(space.start + space.n))
+        # As games of the Arcade Learning Environment have them.
+        meanings = getattr(self._env.unwrapped, "get_action_meanings", None)
+        names = list(map(str, meanings() if callable(meanings) else values))
+        return [(name, {"action": value}) for name, value in zip(names, values, strict=False)]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> GymnasiumEnvironment:
         return duplicate(self, self._env, memo, shared=("_decode", "_encode"))
@@ -173,16 +179,6 @@ class GymnasiumEnvironment(Environment[GymnasiumAction, GymnasiumObservation, Gy
         return built
 
 
-def _buttons(env: gymnasium.Env[Any, Any]) -> list[tuple[str, dict[str, Any]]]:
-    space = env.action_space
-    if not isinstance(space, gymnasium.spaces.Discrete) or space.n > MOST_BUTTONS:
-        return []
-    values = range(int(space.start), int(space.start + space.n))
-    meanings = getattr(env.unwrapped, "get_action_meanings", None)  # as games of the Arcade Learning Environment have
-    names = list(map(str, meanings() if callable(meanings) else values))
-    return [(name, {"action": value}) for name, value in zip(names, values, strict=False)]
-
-
 # Gymnasium's own environments whose step is a few microseconds of arithmetic, without a file, a window or a wait.
 _QUICK = ("gymnasium.envs.classic_control.", "gymnasium.envs.toy_text.")
 
@@ -206,46 +202,38 @@ def gymnasium_environment(env_id: str, **kwargs: Any) -> type[GymnasiumEnvironme
         ) from error
     try:
         actions, observations = codec_of(env.action_space), codec_of(env.observation_space)
-        name = _class_name(env_id)
-        observation_cls = _observation_cls(name, env.observation_space, observations)
-        action_cls = _action_cls(name, env.action_space, actions)
-        action_cls.__reference__ = (_remake_action, env_id, kwargs)
-        return type(
-            name,
-            (GymnasiumEnvironment,),
-            {
-                "__doc__": _description(env_id, env),
-                "__module__": __name__,
-                # What it is made for, as a class that is written down says it (PEP 560).
-                "__orig_bases__": (GenericAlias(Environment, (action_cls, observation_cls, GymnasiumState)),),
-                "env_id": env_id,
-                "arguments": arguments,
-                "action_cls": action_cls,
-                "observation_cls": observation_cls,
-                "_action_codec": actions,
-                "_observation_codec": observations,
-                "_observation_fields": set(observation_cls.model_fields),
-                "execution": _execution(env),
-                "__reference__": (_remake, env_id, kwargs),
-            },
+        name = re.sub(r"\W", "_", env_id.rpartition(":")[2], flags=re.ASCII)
+        name = name if name[:1].isalpha() else f"Gymnasium_{name}"
+        observation_cls = create_model(
+            f"{name}_Observation",
+            __base__=GymnasiumObservation,
+            __module__=__name__,
+            observation=(observations.type, _field(env.observation_space)),
         )
+        action_cls = create_model(
+            f"{name}_Action",
+            __base__=GymnasiumAction,
+            __module__=__name__,
+            action=(actions.type, _field(env.action_space)),
+        )
+        # `inline` for what is quicker than the way to a thread and back; None leaves the environment its thread.
+        quick = env.render_mode != "human" and type(env.unwrapped).__module__.startswith(_QUICK)
+        made: type[GymnasiumEnvironment] = served_class(
+            name,
+            GymnasiumEnvironment,
+            (action_cls, observation_cls, GymnasiumState),
+            (gymnasium_environment, env_id, kwargs),
+            __doc__=_description(env_id, env),
+            env_id=env_id,
+            arguments=arguments,
+            _action_codec=actions,
+            _observation_codec=observations,
+            _observation_fields=set(observation_cls.model_fields),
+            execution="inline" if quick else None,
+        )
+        return made
     finally:
         env.close()
-
-
-def _remake(env_id: str, kwargs: dict[str, Any]) -> type[GymnasiumEnvironment]:
-    """The class that another process serves; made once in this one."""
-    key = repr((env_id, kwargs))
-    if key not in _class_cache:
-        _class_cache[key] = gymnasium_environment(env_id, **kwargs)
-    return _class_cache[key]
-
-
-def _remake_action(env_id: str, kwargs: dict[str, Any]) -> type[GymnasiumAction]:
-    return _remake(env_id, kwargs).action_cls
-
-
-_class_cache: dict[str, type[GymnasiumEnvironment]] = {}
 
 
 def gymnasium_app(env_id: str, **kwargs: Any) -> FastAPI:
@@ -289,38 +277,12 @@ def _value(text: str) -> Any:
         return text
 
 
-def _class_name(env_id: str) -> str:
-    name = re.sub(r"\W", "_", env_id.rpartition(":")[2], flags=re.ASCII)
-    return name if name[:1].isalpha() else f"Gymnasium_{name}"
-
-
 def _description(env_id: str, env: gymnasium.Env[Any, Any]) -> str:
     documentation = inspect.getdoc(type(env.unwrapped)) or ""
     # Gymnasium's own pages start with a heading, which says nothing that the name does not.
     paragraphs = [part for part in documentation.split("\n\n") if part.strip() and not part.startswith("#")]
     summary = " ".join(paragraphs[0].split()) if paragraphs else "An environment of Gymnasium."
     return f"{env_id}: {summary}"
-
-
-def _action_cls(name: str, space: gymnasium.Space[Any], codec: SpaceCodec) -> type[GymnasiumAction]:
-    field = _field(space)
-    return create_model(f"{name}_Action", __base__=GymnasiumAction, __module__=__name__, action=(codec.type, field))
-
-
-def _observation_cls(name: str, space: gymnasium.Space[Any], codec: SpaceCodec) -> type[GymnasiumObservation]:
-    field = _field(space)
-    return create_model(
-        f"{name}_Observation",
-        __base__=GymnasiumObservation,
-        __module__=__name__,
-        observation=(codec.type, field),
-    )
-
-
-def _execution(env: gymnasium.Env[Any, Any]) -> str | None:
-    """`inline` for what is quicker than the way to a thread and back; None leaves the environment its thread."""
-    draws = env.render_mode == "human"
-    return None if draws or not type(env.unwrapped).__module__.startswith(_QUICK) else "inline"
 
 
 def _field(space: gymnasium.Space[Any]) -> Any:

@@ -198,8 +198,13 @@ class RemoteSpaces:
         self._options = dict(options)
         self._given = observation_space, decode_observation, action_space, encode_action
         self._missing_reward = missing_reward
-        complete = all(each is not None for each in self._given)
-        self._schemas: Schemas = {} if complete else self._ask()
+        self._schemas: Schemas = {}
+        if any(each is None for each in self._given):
+            client = self.client()
+            try:
+                self._schemas = schemas_of(client)
+            finally:
+                client.sync().close()
         self._read()
 
     @property
@@ -219,7 +224,7 @@ class RemoteSpaces:
         """What the environment's reset is given. Raises `InvalidArgument` for options that are none."""
         if options is not None and not isinstance(options, Mapping):
             raise InvalidArgument(f"options is {options!r:.80}: give a dict, or None")
-        # What nobody gave is not sent: not every environment takes a seed.
+        # A seed is sent only where one was given: not every environment takes one.
         seeded: Fields = {} if seed is None else {"seed": int(seed)}
         if options is None:
             return seeded
@@ -280,13 +285,6 @@ class RemoteSpaces:
         self._read()
         self.observation_space, self.action_space = seeded  # with their random numbers
 
-    def _ask(self) -> Schemas:
-        client = self.client()
-        try:
-            return schemas_of(client)
-        finally:
-            client.sync().close()
-
     def _read(self) -> None:
         observation_space, decode, action_space, encode = self._given
         self.observation = self._side("observation", observation_space, decode)
@@ -330,8 +328,8 @@ class RemoteEnv(gymnasium.Env[Any, Any]):
     of its JSON Schemas (`openenv.adapters.gymnasium.schema`). `info` is the metadata of the result, as JSON says it.
 
     The connection is made by the first reset. It may be pickled, copied and forked: each copy has a session of its
-    own, which begins with a reset. Errors are those of `EnvClient`. A connection that is lost is made again, and
-    nobody notices; when its server or worker has died, `step` raises `SessionLost`, or `StepTimeout` after
+    own, which begins with a reset. Errors are those of `EnvClient`. A connection that is lost is made again,
+    which no caller notices; when its server or worker has died, `step` raises `SessionLost`, or `StepTimeout` after
     `message_timeout_s`: the step has no reward, and none is made up. `reset` goes on with a new session.
 
     Args:
@@ -360,18 +358,18 @@ class RemoteEnv(gymnasium.Env[Any, Any]):
         **options: Any,
     ):
         self.metadata = {"render_modes": []}
-        self._outlet = RemoteSpaces(
+        self._spaces = RemoteSpaces(
             base_url, observation_space, decode_observation, action_space, encode_action, missing_reward, options
         )
-        self.observation_space = self._outlet.observation_space
-        self.action_space = self._outlet.action_space
+        self.observation_space = self._spaces.observation_space
+        self.action_space = self._spaces.action_space
         self._client: SyncEnvClient[Any, Any, Any] | None = None
 
     @property
     def client(self) -> SyncEnvClient[Any, Any, Any]:
         """The client behind it, for what Gymnasium has no word for: `state()`, for one."""
         if self._client is None:
-            self._client = self._outlet.client().sync()
+            self._client = self._spaces.client().sync()
         return self._client
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -382,8 +380,8 @@ class RemoteEnv(gymnasium.Env[Any, Any]):
             options: A Gymnasium server gets them as they are; any other, as arguments of its environment's reset.
         """
         super().reset(seed=seed)
-        result = self.client.reset(**self._outlet.reset_arguments(seed, options))
-        return self._outlet.member_of(result.observation), _info(result)
+        result = self.client.reset(**self._spaces.reset_arguments(seed, options))
+        return self._spaces.member_of(result.observation), _info(result)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Does one action.
@@ -392,9 +390,9 @@ class RemoteEnv(gymnasium.Env[Any, Any]):
             InvalidAction: The action is not in its space; the episode goes on.
             SessionLost: The session is gone, and its episode with it: reset.
         """
-        result = self.client.step(self._outlet.fields_of(action))
-        observation = self._outlet.member_of(result.observation)
-        reward = self._outlet.reward_of(result)
+        result = self.client.step(self._spaces.fields_of(action))
+        observation = self._spaces.member_of(result.observation)
+        reward = self._spaces.reward_of(result)
         return observation, reward, *ends_of(result), _info(result)
 
     def close(self) -> None:
@@ -410,7 +408,7 @@ class RemoteEnv(gymnasium.Env[Any, Any]):
         self.__dict__.update(state)
 
     def __str__(self) -> str:
-        return f"<RemoteEnv {self._outlet.place}>"
+        return f"<RemoteEnv {self._spaces.place}>"
 
 
 def _info(result: StepResult[Any]) -> dict[str, Any]:

@@ -61,21 +61,21 @@ class ActionBatch:
     """Takes a batch of actions apart.
 
     Args:
-        outlet: Whose actions.
+        spaces: Of one environment.
         count: How many environments.
 
     Attributes:
         space: Of the batch.
     """
 
-    def __init__(self, outlet: RemoteSpaces, count: int):
-        self._outlet = outlet
+    def __init__(self, spaces: RemoteSpaces, count: int):
+        self._spaces = spaces
         self._count = count
-        self.space = batch_space(outlet.action_space, count)
-        side = outlet.action
+        self.space = batch_space(spaces.action_space, count)
+        side = spaces.action
         self._field = side.field if side.plain else None
         self._flat = side.single
-        self._bounds = Bounds.of(outlet.action_space)
+        self._bounds = Bounds.of(spaces.action_space)
 
     def fields(self, actions: Any) -> list[Fields]:
         """Each environment's action as the wire has it.
@@ -97,7 +97,7 @@ class ActionBatch:
         self._check(array, self._bounds)
         field = self._field
         if field is None:
-            return [self._outlet.fields_of(action) for action in array]
+            return [self._spaces.fields_of(action) for action in array]
         values = (array.reshape(self._count) if self._flat else array).tolist()
         return [{field: value} for value in values]
 
@@ -118,12 +118,12 @@ class ActionBatch:
         if len(members) != self._count:
             raise InvalidArgument(f"{len(members)} actions for {self._count} environments: one for each")
         for index, member in enumerate(members):
-            if not self._outlet.action_space.contains(member):
+            if not self._spaces.action_space.contains(member):
                 raise self._refusal(index, member)
-        return [self._outlet.fields_of(member) for member in members]
+        return [self._spaces.fields_of(member) for member in members]
 
     def _refusal(self, index: int, member: Any) -> OpenEnvError:
-        refusal = outside_error(member, self._outlet.action_space)
+        refusal = outside_error(member, self._spaces.action_space)
         refusal.data["env_ids"] = [index]
         return refusal
 
@@ -131,12 +131,12 @@ class ActionBatch:
 class ObservationBatch:
     """Puts observations together. Arguments and attributes are those of `ActionBatch`."""
 
-    def __init__(self, outlet: RemoteSpaces, count: int):
-        self._outlet = outlet
+    def __init__(self, spaces: RemoteSpaces, count: int):
+        self._spaces = spaces
         self._count = count
-        single = outlet.observation_space
+        single = spaces.observation_space
         self.space = batch_space(single, count)
-        side = outlet.observation
+        side = spaces.observation
         self._field = side.field if side.plain else None
         self._shape = (count, *(single.shape or ()))
 
@@ -152,13 +152,13 @@ class ObservationBatch:
                 return np.array([row[field] for row in rows], self.space.dtype).reshape(self._shape)
             except (LookupError, TypeError, ValueError, OverflowError):  # which one, the other way finds out
                 pass
-        members = [self._outlet.member_of(row) for row in rows]
-        single = self._outlet.observation_space
+        members = [self._spaces.member_of(row) for row in rows]
+        single = self._spaces.observation_space
         empty: Any = create_empty_array(single, n=self._count, fn=np.zeros)
         try:
             return concatenate(single, members, empty)
         except (TypeError, ValueError, LookupError) as error:
-            raise self._outlet.misfit(rows[0], error) from error
+            raise self._spaces.misfit(rows[0], error) from error
 
 
 Infos = dict[str, Any]
@@ -178,7 +178,7 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
     What goes wrong in some environments is raised by `step` or `reset`, and no reward is made up for it:
     `error.data["env_ids"]` tells which environments they are. Those are reset before the next step, with all others
     or alone (`reset(options={"reset_mask": ...})`, which returns the present observations of the others); until then
-    `step` raises `ResetRequired`. A connection that is lost is made again, and nobody notices.
+    `step` raises `ResetRequired`. A connection that is lost is made again, unnoticed.
 
     Args:
         base_url: As for `EnvClient`.
@@ -218,10 +218,10 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         self.autoreset_mode = mode_of(autoreset_mode)
         self.metadata = {"render_modes": [], "autoreset_mode": self.autoreset_mode}
         self._connections = connections
-        outlet = self._outlet = RemoteSpaces(
+        spaces = self._spaces = RemoteSpaces(
             base_url, observation_space, decode_observation, action_space, encode_action, missing_reward, options
         )
-        self.single_observation_space, self.single_action_space = outlet.observation_space, outlet.action_space
+        self.single_observation_space, self.single_action_space = spaces.observation_space, spaces.action_space
         self._begin()
         self.observation_space, self.action_space = self._observed.space, self._acted.space
 
@@ -251,7 +251,7 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         env_ids, options = self._chosen(options)
         given = None if seeds is None else [seeds[index] for index in env_ids]
         self.closed = False
-        arguments = self._outlet.reset_arguments(None, options)
+        arguments = self._spaces.reset_arguments(None, options)
         with self._undecided(env_ids):
             results = self._client.reset(given, env_ids, **arguments)
         for index, result in zip(env_ids, results, strict=True):
@@ -279,7 +279,12 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         """
         waiting = self._ended if self.autoreset_mode is AutoresetMode.DISABLED else self._idle
         if waiting.any() or self._idle.any():
-            raise _reset_required(np.flatnonzero(waiting | self._idle))
+            numbers = np.flatnonzero(waiting | self._idle)
+            raise ResetRequired(
+                f"environments {numbers[:8].tolist()} have no running episode: call reset(), or "
+                "reset(options={'reset_mask': mask}) for those alone",
+                data={"env_ids": numbers.tolist()},
+            )
         fields = self._acted.fields(actions)
         with self._undecided(range(self.num_envs)):
             results = self._client.step(fields)
@@ -311,20 +316,20 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
 
     def _begin(self) -> None:
         """Begins without sessions."""
-        base_url, options = self._outlet.vector_arguments()
+        base_url, options = self._spaces.vector_arguments()
         client: VectorEnvClient[Any, Any] = VectorEnvClient(
             GenericEnvClient, base_url, self.num_envs, self._connections, word_of(self.autoreset_mode), **options
         )
         self._client = client.sync()
-        self._acted = ActionBatch(self._outlet, self.num_envs)
-        self._observed = ObservationBatch(self._outlet, self.num_envs)
+        self._acted = ActionBatch(self._spaces, self.num_envs)
+        self._observed = ObservationBatch(self._spaces, self.num_envs)
         self._rows: list[Any] = [None] * self.num_envs
         self._idle = np.ones(self.num_envs, dtype=np.bool_)  # those that only a reset brings on
         self._ended = np.zeros(self.num_envs, dtype=np.bool_)
 
     @contextmanager
     def _undecided(self, env_ids: Sequence[int]) -> Iterator[None]:
-        """A call for some environments; if it is interrupted, nobody knows who has done it: only a reset helps."""
+        """A call for some environments; if it is interrupted, which did it is unknown, and only a reset helps."""
         self._idle[env_ids] = True
         try:
             yield
@@ -369,7 +374,7 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
                 rewards[index] = 0.0  # what Gymnasium gives for the step that resets
         if None in rewards:
             rewards = [
-                self._outlet.reward_of(result) if reward is None else reward
+                self._spaces.reward_of(result) if reward is None else reward
                 for reward, result in zip(rewards, results, strict=True)
             ]
         return np.array(rewards, dtype=np.float64)
@@ -390,32 +395,23 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         """The end of an episode, and the info of the beginning after it."""
         info = dict(result.metadata or {})
         if "final_observation" not in info:  # the reset after it failed, as the next step will tell
-            return {"final_obs": self._outlet.member_of(result.observation), "final_info": info}, {}
-        last = self._outlet.member_of(info.pop("final_observation"))
+            return {"final_obs": self._spaces.member_of(result.observation), "final_info": info}, {}
+        last = self._spaces.member_of(info.pop("final_observation"))
         return {"final_obs": last, "final_info": info.pop("final_metadata") or {}}, info
 
     def _raise_errors(self, env_ids: Sequence[int], results: Sequence[Result]) -> None:
         failed = [(index, result.error) for index, result in zip(env_ids, results, strict=True) if result.error]
-        if failed:
-            raise _failure(failed, self.num_envs)
-
-
-def _failure(failed: Sequence[tuple[int, OpenEnvError]], count: int) -> OpenEnvError:
-    """One error for all: the first, with the numbers of the environments."""
-    first = failed[0][1]
-    error = copy.copy(first)
-    numbers = [index for index, _ in failed]
-    listed = ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
-    error.message = f"{len(numbers)} of {count} environments failed ({listed}); the first: {first.message}"
-    error.args = (error.message,)
-    error.data = {**first.data, "env_ids": numbers}
-    error.__cause__ = first
-    return error
-
-
-def _reset_required(numbers: NDArray[Any]) -> ResetRequired:
-    return ResetRequired(
-        f"environments {numbers[:8].tolist()} have no running episode: call reset(), or "
-        "reset(options={'reset_mask': mask}) for those alone",
-        data={"env_ids": numbers.tolist()},
-    )
+        if not failed:
+            return
+        # One error for all: the first, with the numbers of the environments.
+        first = failed[0][1]
+        error = copy.copy(first)
+        numbers = [index for index, _ in failed]
+        listed = ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
+        error.message = (
+            f"{len(numbers)} of {self.num_envs} environments failed ({listed}); the first: {first.message}"
+        )
+        error.args = (error.message,)
+        error.data = {**first.data, "env_ids": numbers}
+        error.__cause__ = first
+        raise error

@@ -39,7 +39,7 @@ def choice(values: Sequence[Any]) -> MappedSpace:
     return MappedSpace(
         spaces.Discrete(len(values)),
         lambda member: values[_chosen(values, member)],
-        lambda value: np.int64(_place(values, value)),
+        lambda value: np.int64(_index_of(values, value)),
     )
 
 
@@ -50,7 +50,7 @@ def _chosen(values: Sequence[Any], member: Any) -> int:
     return place
 
 
-def _place(values: Sequence[Any], value: Any) -> int:
+def _index_of(values: Sequence[Any], value: Any) -> int:
     for place, each in enumerate(values):
         if each == value and isinstance(each, bool) == isinstance(value, bool):  # True is not 1 in JSON
             return place
@@ -140,7 +140,7 @@ def space_of_fields(schema: Schema, role: Role) -> MappedSpace:
     the field itself; of several, a `Dict`.
 
     Args:
-        schema: Of the whole action or observation, as `GET /schema` tells it.
+        schema: Of the whole action or observation, as `GET /schema` has it.
         role: Which of the two.
 
     Raises:
@@ -148,13 +148,13 @@ def space_of_fields(schema: Schema, role: Role) -> MappedSpace:
     """
     mapper = _Mapper(schema.get("$defs", {}), role)
     try:
-        return _mapped(schema, role, mapper)
+        return _map_fields(schema, role, mapper)
     except (TypeError, ValueError, AttributeError, AssertionError, OverflowError, RecursionError) as error:
         why = f"its schema makes no sense ({type(error).__name__}: {error!s:.200})"
         raise mapper.refusal(role, why) from error
 
 
-def _mapped(schema: Schema, role: Role, mapper: _Mapper) -> MappedSpace:
+def _map_fields(schema: Schema, role: Role, mapper: _Mapper) -> MappedSpace:
     properties = schema.get("properties")
     if not isinstance(properties, Mapping):
         return mapper.space(schema, role, ())
@@ -178,9 +178,9 @@ class _Mapper:
         self._kinds: dict[Any, Callable[[Schema, str, tuple[str, ...]], MappedSpace]] = {
             "integer": self._integer,
             "number": self._number,
-            "boolean": self._boolean,
+            "boolean": lambda schema, place, trail: choice([False, True]),
             "string": self._text,
-            "null": self._null,
+            "null": lambda schema, place, trail: choice([None]),
             "array": self._array,
             "object": self.object,
         }
@@ -190,9 +190,9 @@ class _Mapper:
         if not isinstance(schema, Mapping):
             raise self.refusal(place, "its schema allows anything")
         if KEYWORD in schema:
-            return _described(schema[KEYWORD])
+            return _rebuild(schema[KEYWORD])
         if "$ref" in schema:
-            return self._referred(schema, place, trail)
+            return self._reference(schema, place, trail)
         if "enum" in schema or "const" in schema:
             return self._enumeration(schema, place)
         alternatives = _alternatives(schema)
@@ -220,7 +220,7 @@ class _Mapper:
             lambda value: {name: decode(value[name]) for name, decode in decoders},
         )
 
-    def _referred(self, schema: Schema, place: str, trail: tuple[str, ...]) -> MappedSpace:
+    def _reference(self, schema: Schema, place: str, trail: tuple[str, ...]) -> MappedSpace:
         name = str(schema["$ref"]).removeprefix("#/$defs/")
         if name in trail:
             raise self.refusal(place, f"{name} holds itself, to any depth")
@@ -255,7 +255,9 @@ class _Mapper:
         return MappedSpace(spaces.Discrete(high - low + 1, start=low), int, np.int64, single=True, plain=True)
 
     def _number(self, schema: Schema, place: str, trail: tuple[str, ...]) -> MappedSpace:
-        low, high = _number_bounds(schema)
+        above, below = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
+        low = float(schema.get("minimum", -np.inf)) if above is None else float(np.nextafter(above, np.inf))
+        high = float(schema.get("maximum", np.inf)) if below is None else float(np.nextafter(below, -np.inf))
         return self._box(low, high, np.dtype(np.float64), place)
 
     def _box(self, low: float, high: float, dtype: np.dtype[Any], place: str) -> MappedSpace:
@@ -263,12 +265,6 @@ class _Mapper:
             raise self.refusal(place, f"no number is between {low} and {high}")
         box = spaces.Box(low, high, (1,), dtype.type)
         return MappedSpace(box, only, lambda value: numbers([value], dtype, (1,)), single=True, plain=True)
-
-    def _boolean(self, schema: Schema, place: str, trail: tuple[str, ...]) -> MappedSpace:
-        return choice([False, True])
-
-    def _null(self, schema: Schema, place: str, trail: tuple[str, ...]) -> MappedSpace:
-        return choice([None])
 
     def _text(self, schema: Schema, place: str, trail: tuple[str, ...]) -> MappedSpace:
         return MappedSpace(FreeText(schema.get("minLength", 0), schema.get("maxLength")), str, text)
@@ -290,7 +286,8 @@ class _Mapper:
         )
 
     def _fixed(self, item: MappedSpace, length: int, place: str) -> MappedSpace:
-        space = _stacked(item, length) if length * _elements(item.space) <= MOST_ELEMENTS else None
+        elements = int(np.prod(item.space.shape)) if item.space.shape else 1
+        space = _stack(item, length) if length * elements <= MOST_ELEMENTS else None
         if space is not None:
             dtype, shape = np.dtype(space.dtype), space.shape or ()
             return MappedSpace(space, listed, lambda value: numbers(value, dtype, shape), plain=True)
@@ -324,7 +321,7 @@ def _alternatives(schema: Schema) -> list[Any] | None:
     return [{**rest, "type": each} for each in kind] if isinstance(kind, list) else None
 
 
-def _described(description: Any) -> MappedSpace:
+def _rebuild(description: Any) -> MappedSpace:
     try:
         space = rebuild(description)
         codec = codec_of(space)
@@ -333,7 +330,7 @@ def _described(description: Any) -> MappedSpace:
     return MappedSpace(space, codec.encode, codec.decode, plain=isinstance(space, _NUMBERS))
 
 
-def _stacked(item: MappedSpace, length: int) -> Space[Any] | None:
+def _stack(item: MappedSpace, length: int) -> Space[Any] | None:
     """So many members of a space in one array; None where they are no numbers."""
     space = item.space
     if item.single and isinstance(space, spaces.Discrete):
@@ -348,10 +345,6 @@ def _stacked(item: MappedSpace, length: int) -> Space[Any] | None:
     return None
 
 
-def _elements(space: Space[Any]) -> int:
-    return int(np.prod(space.shape)) if space.shape else 1
-
-
 def _integer_bounds(schema: Schema) -> tuple[int | None, int | None]:
     above, below = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
     low = schema.get("minimum") if above is None else int(np.floor(above)) + 1
@@ -362,10 +355,3 @@ def _integer_bounds(schema: Schema) -> tuple[int | None, int | None]:
 def _within(bound: int | None, infinite: float) -> float:
     """A bound that the numbers of the space can have; infinite for another."""
     return infinite if bound is None or not _INT64.min <= bound <= _INT64.max else bound
-
-
-def _number_bounds(schema: Schema) -> tuple[float, float]:
-    above, below = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
-    low = float(schema.get("minimum", -np.inf)) if above is None else float(np.nextafter(above, np.inf))
-    high = float(schema.get("maximum", np.inf)) if below is None else float(np.nextafter(below, -np.inf))
-    return low, high

@@ -9,29 +9,24 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import GenericAlias
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from uuid import uuid4
 
 import numpy as np
 from gymnasium import Space, spaces
 from pettingzoo.utils.env import AECEnv, ParallelEnv
-from pydantic import ConfigDict, Field, create_model, with_config
-from typing_extensions import TypedDict  # typing's own cannot be read by pydantic before Python 3.12
+from pydantic import Field, create_model
 
 from ...environment import Environment
 from ...errors import InvalidAction, ResetRequired, UsageError
 from ...project.target import import_module
 from ...types import Action, Observation, State
-from ..farama import as_html, check_reset_arguments, duplicate, plain
-from ..gymnasium.codec import SpaceCodec, codec_of
+from ..farama import as_html, check_reset_arguments, duplicate, plain, served_class
+from ..gymnasium.codec import SpaceCodec, codec_of, object_type
 from ..gymnasium.description import KEYWORD, describe
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
-
-# As a function: here, the keys are known only when it is called.
-_typed_dict: Any = TypedDict
 
 
 class PettingZooAction(Action):
@@ -77,16 +72,14 @@ def by_agent(name: str, spaces: Mapping[str, Space[Any]], codecs: Mapping[str, S
     fields = {}
     for agent, space in spaces.items():
         words = " ".join(str(space).split())
-        told = Field(description=words, json_schema_extra={KEYWORD: describe(space)})
-        fields[agent] = Annotated[codecs[agent].type, told]
-    made = _typed_dict(name, fields, total=False)
-    with_config(ConfigDict(extra="forbid"))(made)
-    return made
+        about = Field(description=words, json_schema_extra={KEYWORD: describe(space)})
+        fields[agent] = Annotated[codecs[agent].type, about]
+    return object_type(name, fields, total=False)
 
 
 @dataclass(slots=True)
 class AgentReports:
-    """What some agents are told, each under its own name as PettingZoo has it."""
+    """What some agents get, each under its own name as PettingZoo has it."""
 
     observations: dict[Any, Any] = field(default_factory=dict)
     rewards: dict[Any, float] = field(default_factory=dict)
@@ -138,7 +131,7 @@ class ParallelGame(AgentGame):
 
 
 class TurnBasedGame(AgentGame):
-    """One agent acts at a time. Those that are dead are told of their end, and need not act for it."""
+    """One agent acts at a time. Those that are dead get the report of their end, and need not act for it."""
 
     def __init__(self, env: AECEnv[Any, Any, Any]):
         self.env = env
@@ -149,26 +142,26 @@ class TurnBasedGame(AgentGame):
 
     def reset(self, seed: int | None, options: dict[str, Any] | None) -> AgentReports:
         self.env.reset(seed=seed, options=options)
-        return self._heard()
+        return self._reports()
 
     def step(self, actions: dict[Any, Any]) -> AgentReports:
         self.env.step(actions[self.env.agent_selection])
-        return self._heard()
+        return self._reports()
 
-    def _heard(self) -> AgentReports:
-        """What the next agent that lives is told, and those before it that have died."""
-        told = AgentReports()
+    def _reports(self) -> AgentReports:
+        """For the next agent that lives, and for those before it that have died."""
+        reports = AgentReports()
         while self.env.agents:
             agent = self.env.agent_selection
             observation, reward, terminated, truncated, info = self.env.last()
-            told.observations[agent] = observation
-            told.rewards[agent] = reward
-            told.terminations[agent], told.truncations[agent] = terminated, truncated
-            told.infos[agent] = dict(info)
+            reports.observations[agent] = observation
+            reports.rewards[agent] = reward
+            reports.terminations[agent], reports.truncations[agent] = terminated, truncated
+            reports.infos[agent] = dict(info)
             if not (terminated or truncated):
                 break
             self.env.step(None)
-        return told
+        return reports
 
 
 MOST_BUTTONS = 30
@@ -225,11 +218,11 @@ class PettingZooEnvironment(Environment[PettingZooAction, PettingZooObservation,
         """
         check_reset_arguments(seed, options)
         self._playing = False
-        told = self._game.reset(seed, options)
+        reports = self._game.reset(seed, options)
         self._playing = True
         self._cut_short = False
         self._state = PettingZooState(module=self.module, seed=seed, episode_id=episode_id or uuid4().hex)
-        return self._seen(told, first=True)
+        return self._observe(reports, first=True)
 
     def step(self, action: PettingZooAction, timeout_s: float | None = None, **kwargs: Any) -> PettingZooObservation:
         """Does one action of each agent in `to_act`.
@@ -247,9 +240,9 @@ class PettingZooEnvironment(Environment[PettingZooAction, PettingZooObservation,
                 f"{', '.join(wanted)}: `to_act` of the last observation names those who act next"
             )
         members = {self.names[name]: self._action_codecs[name].decode(action.actions[name]) for name in wanted}
-        told = self._game.step(members)
+        reports = self._game.step(members)
         self._state.step_count += 1
-        return self._seen(told, first=False)
+        return self._observe(reports, first=False)
 
     @property
     def state(self) -> PettingZooState:
@@ -281,31 +274,31 @@ class PettingZooEnvironment(Environment[PettingZooAction, PettingZooObservation,
     def __deepcopy__(self, memo: dict[int, Any]) -> PettingZooEnvironment:
         return duplicate(self, self._game.env, memo)
 
-    def _seen(self, told: AgentReports, first: bool) -> PettingZooObservation:
-        """What was told, under the names of the wire, and what it means for the whole."""
+    def _observe(self, reports: AgentReports, first: bool) -> PettingZooObservation:
+        """The reports, under the names of the wire, and what they mean for the whole."""
         state = self._state
         state.agents = [str(agent) for agent in self._game.agents]
         state.to_act = [str(agent) for agent in self._game.to_act]
         over = not state.to_act
-        self._cut_short |= any(told.truncations.values())
+        self._cut_short |= any(reports.truncations.values())
         if over:
             self._playing = False
             self._refusal = f"the episode is over since step {state.step_count}: call reset() to start another one"
-        rewards = {} if first else {str(agent): float(reward) for agent, reward in told.rewards.items()}
+        rewards = {} if first else {str(agent): float(reward) for agent, reward in reports.rewards.items()}
         return self.observation_cls.model_construct(
             done=over,
             reward=None if first else float(sum(rewards.values())),
             metadata={},
             observations={
                 str(agent): self._observation_codecs[str(agent)].encode(member)
-                for agent, member in told.observations.items()
+                for agent, member in reports.observations.items()
                 if member is not None
             },
             rewards=rewards,
-            terminations={str(agent): bool(ended) for agent, ended in told.terminations.items()},
-            truncations={str(agent): bool(ended) for agent, ended in told.truncations.items()},
-            infos={str(agent): plain(info) for agent, info in told.infos.items()},
-            action_masks=_masks(told, self._game.to_act),
+            terminations={str(agent): bool(ended) for agent, ended in reports.terminations.items()},
+            truncations={str(agent): bool(ended) for agent, ended in reports.truncations.items()},
+            infos={str(agent): plain(info) for agent, info in reports.infos.items()},
+            action_masks=_masks(reports, self._game.to_act),
             agents=list(state.agents),
             to_act=list(state.to_act),
             terminated=over and not self._cut_short,
@@ -313,11 +306,11 @@ class PettingZooEnvironment(Environment[PettingZooAction, PettingZooObservation,
         )
 
 
-def _masks(told: AgentReports, to_act: list[Any]) -> dict[str, list[int]]:
+def _masks(reports: AgentReports, to_act: list[Any]) -> dict[str, list[int]]:
     """Where environments keep them: in the observation, or in the info."""
     masks: dict[str, list[int]] = {}
     for agent in to_act:
-        for place in (told.observations.get(agent), told.infos.get(agent)):
+        for place in (reports.observations.get(agent), reports.infos.get(agent)):
             mask = place.get(_MASK) if isinstance(place, dict) else None
             if isinstance(mask, np.ndarray | list) and np.ndim(mask) == 1:
                 masks[str(agent)] = np.asarray(mask).astype(int).tolist()
@@ -419,25 +412,18 @@ def _class(
         __module__=__name__,
         observations=(by_agent("Observations", observations, observation_codecs), ...),
     )
-    action_cls.__reference__ = (_remake_action, module, kwargs)
-    made: type[PettingZooEnvironment] = type(
+    made: type[PettingZooEnvironment] = served_class(
         name,
-        (PettingZooEnvironment,),
-        {
-            "__doc__": _description(module, game),
-            "__module__": __name__,
-            # What it is made for, as a class that is written down says it (PEP 560).
-            "__orig_bases__": (GenericAlias(Environment, (action_cls, observation_cls, PettingZooState)),),
-            "module": module,
-            "arguments": kwargs,
-            "action_cls": action_cls,
-            "observation_cls": observation_cls,
-            "names": agents,
-            "_make": staticmethod(make),
-            "_action_codecs": action_codecs,
-            "_observation_codecs": observation_codecs,
-            "__reference__": (_remake, module, kwargs),
-        },
+        PettingZooEnvironment,
+        (action_cls, observation_cls, PettingZooState),
+        (pettingzoo_environment, module, kwargs),
+        __doc__=_description(module, game),
+        module=module,
+        arguments=kwargs,
+        names=agents,
+        _make=staticmethod(make),
+        _action_codecs=action_codecs,
+        _observation_codecs=observation_codecs,
     )
     return made
 
@@ -461,18 +447,3 @@ def _description(module: str, game: AgentGame) -> str:
     summary = " ".join(documentation.split("\n\n")[0].split())
     how = "act side by side" if isinstance(game, ParallelGame) else "take turns"
     return f"{module}: {summary or 'An environment of PettingZoo.'} Its agents {how}."
-
-
-def _remake(module: str, kwargs: dict[str, Any]) -> type[PettingZooEnvironment]:
-    """The class that another process serves; made once in this one."""
-    key = repr((module, kwargs))
-    if key not in _class_cache:
-        _class_cache[key] = pettingzoo_environment(module, **kwargs)
-    return _class_cache[key]
-
-
-def _remake_action(module: str, kwargs: dict[str, Any]) -> type[PettingZooAction]:
-    return _remake(module, kwargs).action_cls
-
-
-_class_cache: dict[str, type[PettingZooEnvironment]] = {}

@@ -78,15 +78,15 @@ class Episode:
     meantime, and its session is closed when it is collected, or when the process ends.
     """
 
-    _recipe: ClassVar[EpisodeConfig]
+    _config: ClassVar[EpisodeConfig]
 
     def __init__(self) -> None:
-        self._client = self._recipe.client().sync()
+        self._client = self._config.client().sync()
         self._results: list[StepResult[Any]] = []
         self._failure: Exception | None = None
         self._failures = 0
         self._playing = False
-        self._farewell: weakref.finalize[..., Any] | None = None
+        self._closing: weakref.finalize[..., Any] | None = None
 
     @property
     def results(self) -> tuple[StepResult[Any], ...]:
@@ -115,7 +115,7 @@ class Episode:
         if self._failure is not None and not isinstance(self._failure, StepFailed):
             self._client.close()  # what is left of that session is not worth a wait
         self._results, self._failure, self._playing = [], None, False
-        columns = self._recipe.columns
+        columns = self._config.columns
         sent = row if columns is None else {name: row[name] for name in columns if name in row}
         try:
             result = self._begin(sent)
@@ -130,11 +130,11 @@ class Episode:
         return self._rendered(result.observation) or None
 
     def _begin(self, arguments: dict[str, Any]) -> StepResult[Any]:
-        """Resets, again and again where the road or a full server are in the way."""
-        if self._farewell is None:
-            self._farewell = weakref.finalize(self, _close_session, self._client.async_client, os.getpid())
-            self._farewell.atexit = False  # at the end of the process the portal closes what is left, within a time
-        end = time.monotonic() + self._recipe.patience_s
+        """Resets, again and again where the connection or a full server are in the way."""
+        if self._closing is None:
+            self._closing = weakref.finalize(self, _close_session, self._client.async_client, os.getpid())
+            self._closing.atexit = False  # at the end of the process the portal closes what is left, within a time
+        end = time.monotonic() + self._config.patience_s
         pause = FIRST_PAUSE_S
         while True:
             try:
@@ -180,18 +180,13 @@ class Episode:
         return answer or ""
 
     def _rendered(self, observation: Any) -> str | list[dict[str, Any]] | None:
-        render = self._recipe.render
+        render = self._config.render
         return answer_of(observation) if render is None else render(observation)
 
     def _fail(self, error: Exception) -> None:
         _log.warning("an episode goes unscored: %s: %s", type(error).__name__, error)
         self._failure = error
         self._playing = False
-
-    def _score(self) -> float | None:
-        """The episode's reward; None where something else than the model made it what it is."""
-        assert self._recipe.reward is not None
-        return None if self._failure is not None else self._recipe.reward(list(self._results))
 
 
 def _close_session(client: EnvClient[Any, Any, Any], pid: int) -> None:
@@ -202,9 +197,9 @@ def _close_session(client: EnvClient[Any, Any, Any], pid: int) -> None:
 
 
 class EpisodeType(type):
-    """Class of the classes that `environment_factory` makes. They are in no module: pickled is their recipe."""
+    """Class of the classes that `environment_factory` makes. No module has them: pickled is their config."""
 
-    _recipe: EpisodeConfig
+    _config: EpisodeConfig
 
 
 def environment_factory(
@@ -229,10 +224,10 @@ def environment_factory(
 
     What goes wrong, and what becomes of it:
 
-    - Wrong arguments, a call after the end of the episode, an error that a tool reports: the model is told, and the
+    - Wrong arguments, a call after the end of the episode, an error that a tool reports: the model reads it, and the
       episode goes on. (TRL turns what a tool raises into a tool message.)
-    - The environment, its server or the road to it failed in an episode: the model is told, further calls say the
-      same, and `get_reward` returns None. TRL leaves such a rollout out: it is no reward of 0.
+    - The environment, its server or the connection to it failed in an episode: the model reads that, further calls
+      say the same, and `get_reward` returns None. TRL leaves such a rollout out: it is no reward of 0.
     - There is no session at the start of an episode (server gone, or full): reset tries again for `patience_s`
       seconds and then raises, which ends the training. Where the environment's own reset fails, the episode goes
       unscored; three times in a row in one instance raise.
@@ -261,7 +256,7 @@ def environment_factory(
         raise UsageError(f"client_cls is a subclass of EnvClient, not {client_cls!r}")
     if isinstance(columns, str):
         raise UsageError(f"columns={columns!r}: give a list of names")
-    recipe = EpisodeConfig(
+    config = EpisodeConfig(
         name=name or f"{client_cls.__name__.removesuffix('Client').removesuffix('Env')}Environment",
         client_type=client_cls,
         arguments=client_kwargs,
@@ -271,30 +266,24 @@ def environment_factory(
         columns=None if columns is None else tuple(columns),
         patience_s=patience_s,
     )
-    return _class_of(recipe)
+    return _class_of(config)
 
 
-def _class_of(recipe: EpisodeConfig) -> type[Episode]:
-    methods: dict[str, Callable[..., Any]] = {tool.name: method_of(tool, Episode._use) for tool in recipe.tools}
-    if recipe.reward is not None:
-        methods["get_reward"] = _get_reward()
+def _class_of(config: EpisodeConfig) -> type[Episode]:
+    methods: dict[str, Callable[..., Any]] = {tool.name: method_of(tool, Episode._use) for tool in config.tools}
+    if config.reward is not None:
+        score = config.reward
+
+        def get_reward(self: Episode) -> float | None:
+            """The episode's reward, None if it cannot be scored."""
+            return None if self._failure is not None else score(list(self._results))
+
+        methods["get_reward"] = get_reward
     for each, method in methods.items():
-        method.__qualname__ = f"{recipe.name}.{each}"
-    described = {"__doc__": f"Episodes of {recipe.client_type.__name__}.", "__module__": __name__}
-    made = EpisodeType(recipe.name, (Episode,), {**methods, **described, "_recipe": recipe})
+        method.__qualname__ = f"{config.name}.{each}"
+    described = {"__doc__": f"Episodes of {config.client_type.__name__}.", "__module__": __name__}
+    made = EpisodeType(config.name, (Episode,), {**methods, **described, "_config": config})
     return cast("type[Episode]", made)
 
 
-def _get_reward() -> Callable[[Episode], float | None]:
-    def get_reward(self: Episode) -> float | None:
-        """The episode's reward, None if it cannot be scored."""
-        return self._score()
-
-    return get_reward
-
-
-def _reduce(cls: EpisodeType) -> tuple[Callable[[EpisodeConfig], type[Episode]], tuple[EpisodeConfig]]:
-    return _class_of, (cls._recipe,)
-
-
-copyreg.dispatch_table[EpisodeType] = _reduce
+copyreg.dispatch_table[EpisodeType] = lambda cls: (_class_of, (cls._config,))

@@ -64,9 +64,11 @@ def annotation_of(schema: Any, root: Schema, depth: int = 0) -> Any:
     if depth > MAX_DEPTH:
         return Any
     if _values(schema):
-        return _literal(_values(schema))
+        values = _values(schema)
+        return Literal[tuple(values)] if all(type(value) in _LITERALS for value in values) else Any
     if _parts(schema):
-        return _union([annotation_of(part, root, depth + 1) for part in _parts(schema)])
+        parts = [annotation_of(part, root, depth + 1) for part in _parts(schema)]
+        return Any if Any in parts else Union[tuple(parts)]  # noqa: UP007 - the members are known at run time alone
     kind = schema.get("type", "object" if "properties" in schema else None)
     if kind in _CONTAINERS:
         return _CONTAINERS[kind](schema, root, depth)
@@ -114,14 +116,6 @@ def _parts(schema: Schema) -> list[Any]:
     return list(schema.get("anyOf") or schema.get("oneOf") or [])
 
 
-def _literal(values: list[Any]) -> Any:
-    return Literal[tuple(values)] if all(type(value) in _LITERALS for value in values) else Any
-
-
-def _union(parts: list[Any]) -> Any:
-    return Any if Any in parts else Union[tuple(parts)]  # noqa: UP007 - the members are known at run time alone
-
-
 def _array(schema: Schema, root: Schema, depth: int) -> Any:
     places = schema.get("prefixItems")
     if places and len(places) > 1:
@@ -160,20 +154,16 @@ def _shape(schema: Any, root: Schema, depth: int = 0) -> str:
     if _parts(schema):
         return " | ".join(dict.fromkeys(_shape(part, root, depth + 1) for part in _parts(schema)))
     if schema.get("properties"):
-        return _shape_of_fields(schema, root, depth)
+        needed = schema.get("required", [])
+        fields = (
+            f'"{name}"{"" if name in needed else "?"}: {_shape(field, root, depth + 1)}'
+            for name, field in schema["properties"].items()
+        )
+        return "{" + ", ".join(fields) + "}"
     places = [_shape(place, root, depth + 1) for place in schema.get("prefixItems") or []]
     if not places and isinstance(schema.get("items"), Mapping):
         places = [_shape(schema["items"], root, depth + 1), "..."]
     return f"[{', '.join(places)}]" if places else str(schema.get("type", "any"))
-
-
-def _shape_of_fields(schema: Schema, root: Schema, depth: int) -> str:
-    needed = schema.get("required", [])
-    fields = (
-        f'"{name}"{"" if name in needed else "?"}: {_shape(field, root, depth + 1)}'
-        for name, field in schema["properties"].items()
-    )
-    return "{" + ", ".join(fields) + "}"
 
 
 _RECEIVER = "_episode"
@@ -252,8 +242,8 @@ def _argument(tool: EpisodeTool, name: str, key: str, declared: Any, required: b
     parameter = Parameter(
         name, Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=annotation_of(schema, root)
     )
-    told = (str(schema.get("description") or ""), tool.doc.arguments.get(key, ""), f"The {key.replace('_', ' ')}.")
-    words = next(words for words in told if words.strip())
+    texts = (str(schema.get("description") or ""), tool.doc.arguments.get(key, ""), f"The {key.replace('_', ' ')}.")
+    words = next(words for words in texts if words.strip())
     facts = facts_of(schema, root)
     if facts:
         words = f"{words} ({'; '.join(facts)})"

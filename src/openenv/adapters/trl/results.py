@@ -11,7 +11,7 @@ from pydantic_core import to_json
 from ...errors import ConnectionLost, StepFailed, UsageError
 from ...types import StepResult
 
-# Fields that are told apart from what there is to read.
+# Fields that are no part of what there is to read.
 _BESIDE = frozenset({"reward", "done", "metadata", "truncated", "terminated"})
 # Fields whose text, where there is one, is written to be read.
 _WORDS = ("text", "message", "observation", "content", "output", "prompt", "response")
@@ -55,16 +55,14 @@ def _fields(observation: Any) -> dict[str, Any] | None:
 
 def _json(value: Any) -> str:
     try:
-        return to_json(value, fallback=_as_list, inf_nan_mode="constants", bytes_mode="base64").decode()
+        # Arrays and tensors have this method in common, and numpy's numbers.
+        return to_json(
+            value, fallback=lambda value: value.tolist(), inf_nan_mode="constants", bytes_mode="base64"
+        ).decode()
     except ValueError as error:
         raise StepFailed(
             f"the observation cannot be shown to a model ({error}): give environment_factory render="
         ) from error
-
-
-def _as_list(value: Any) -> Any:
-    """Arrays and tensors, which have this method in common, and numpy's numbers."""
-    return value.tolist()
 
 
 # From an observation to text, to content blocks, or to None for nothing.
@@ -74,10 +72,10 @@ _TRANSPORT = "transport_error"
 
 
 def refusal_of(observation: Any) -> str | None:
-    """What a model is told of the failure that a tool of an MCP environment reports as data; None if it did not fail.
+    """The failure that a tool of an MCP environment reports as data, for the model; None if it did not fail.
 
     Raises:
-        ConnectionLost: The tool could not be reached: nobody's fault but the infrastructure's.
+        ConnectionLost: The tool could not be reached, by the infrastructure's fault.
     """
     error = _called(observation).get("error")
     if not error:

@@ -100,7 +100,7 @@ class EpisodeTool(ABC):
     Attributes:
         name: The method's name.
         schema: JSON Schema of the arguments: an object.
-        doc: What the model is told.
+        doc: For the model.
     """
 
     name: str
@@ -188,7 +188,7 @@ class ServerTool(EpisodeTool):
 
     @classmethod
     def of(cls, name: str, listed: Any) -> ServerTool:
-        """From one entry of `list_tools`: a `EpisodeTool` or a mapping with the same fields."""
+        """From one entry of `list_tools`: an `openenv.mcp.Tool` or a mapping with the same fields."""
         check_name(name, listed_name(listed))
         schema = _entry(listed, "input_schema") or {}
         return cls(name, schema, read_doc(_entry(listed, "description")), listed_name(listed))
@@ -268,10 +268,10 @@ def tools_of(
         UsageError: There is no such tool, or none at all, or one that trainers cannot have.
     """
     if tools is None:
-        tools = "mcp" if _is_mcp(client_type) else _actions_of(client_type)
-    declared = list(_declared(tools))
-    listed = _listed(connect) if any(isinstance(what, str) or what is None for _, what in declared) else {}
-    made = [tool for name, what in declared for tool in _made(name, what, listed)]
+        tools = "mcp" if callable(getattr(client_type, "list_tools", None)) else _actions_of(client_type)
+    declared = list(_declarations(tools))
+    listed = _ask_server(connect) if any(isinstance(what, str) or what is None for _, what in declared) else {}
+    made = [tool for name, what in declared for tool in _make_tools(name, what, listed)]
     names = [tool.name for tool in made]
     if not made:
         raise UsageError(f"{client_type.__name__}: there are no tools for a model to call; {_HINT}")
@@ -280,7 +280,7 @@ def tools_of(
     return tuple(made)
 
 
-def _declared(tools: Mapping[str, Any] | Iterable[Any] | str) -> Iterator[tuple[str, Any]]:
+def _declarations(tools: Mapping[str, Any] | Iterable[Any] | str) -> Iterator[tuple[str, Any]]:
     """Names and what stands behind each: an action class, a function, a server's name for it; None for all it has."""
     if tools == "mcp":
         yield "", None
@@ -302,7 +302,7 @@ def _name_of(what: Any) -> str:
     return str(name)
 
 
-def _made(name: str, what: Any, listed: Mapping[str, Any]) -> Iterator[EpisodeTool]:
+def _make_tools(name: str, what: Any, listed: Mapping[str, Any]) -> Iterator[EpisodeTool]:
     if what is None:
         yield from (ServerTool.of(each, entry) for each, entry in listed.items())
     elif isinstance(what, str):
@@ -330,15 +330,15 @@ def _actions_of(client_type: type[EnvClient[Any, Any, Any]]) -> list[Any]:
     return parts
 
 
-def _is_mcp(client_type: type[Any]) -> bool:
-    return callable(getattr(client_type, "list_tools", None))
-
-
-def _listed(connect: Callable[[], Any]) -> dict[str, Any]:
+def _ask_server(connect: Callable[[], Any]) -> dict[str, Any]:
     """The server's tools, by their names."""
     client = connect().sync()
     try:
-        result = _list(client)
+        try:
+            result = client.step({"type": "list_tools"})
+        except ResetRequired:
+            client.reset()
+            result = client.step({"type": "list_tools"})
     except InvalidAction as error:
         raise UsageError(f"{_NO_LIST} ({error.message}): {_HINT}") from error
     finally:
@@ -348,11 +348,3 @@ def _listed(connect: Callable[[], Any]) -> dict[str, Any]:
     if tools is None:
         raise UsageError(f"{_NO_LIST}: {_HINT}")
     return {listed_name(tool): tool for tool in tools}
-
-
-def _list(client: Any) -> Any:
-    try:
-        return client.step({"type": "list_tools"})
-    except ResetRequired:
-        client.reset()
-        return client.step({"type": "list_tools"})
