@@ -64,7 +64,7 @@ def test_schema_takes_no_fields(talk: Any) -> None:
 def test_the_contract_is_what_get_schema_says() -> None:
     app = app_of()
     with TestClient(app) as client:
-        assert Contract(client.get("/schema").json()).hashes == app.state.openenv.protocol.contract.hashes
+        assert Contract(client.get("/schema").json()).hashes == app.state.openenv.contract.hashes
 
 
 def test_it_is_found_out_once() -> None:

@@ -74,7 +74,7 @@ async def test_protocol_v2(app: FastAPI, folder: Path) -> None:
     assert told(lines) == EPISODE
     assert lines[1]["observation"] == result.observation
     assert lines[1]["environment"] == "probe"
-    assert lines[1]["schema"] == app.state.openenv.protocol.contract.hash
+    assert lines[1]["schema"] == app.state.openenv.contract.hash
 
 
 async def test_batches(app: FastAPI, folder: Path) -> None:

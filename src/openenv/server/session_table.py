@@ -300,7 +300,7 @@ class SessionTable:
 
     def _forbidden(self, message: SessionRequest) -> OpenEnvError | None:
         """What the client's key does not allow; such a call is not taken, and uses no number."""
-        right, what = Right.DRIVE, type(message).__name__.lower()
+        right, what = Right.DRIVE, str(type(message).__struct_config__.tag)
         if type(message) is messages.McpOp:
             right = Right.TOOLS
         elif type(message) is messages.StepOp:

@@ -517,7 +517,7 @@ class V2Session:
             return self._finished
         if type(message) is ResetOp:
             episode = message.kwargs.get("episode_id")
-        name = type(message).__name__.lower()
+        name = str(type(message).__struct_config__.tag)
         return trail.call(name, self.session.id, episode, request_name(call.asker, call.key), self._finished)
 
     def _finished(self, result: Any, error: BaseException | None) -> None:
