@@ -22,14 +22,14 @@ class End:
         events: What came unasked.
     """
 
-    def __init__(self, server: Any, subprotocol: str = "openenv.v2.json", visitor: Principal = ANONYMOUS):
+    def __init__(self, server: Any, subprotocol: str = "openenv.v2.json", principal: Principal = ANONYMOUS):
         self.replies: dict[int, list[Any]] = {}
         self.events: list[Any] = []
         self.closed: int | None = None
         self._read: Any = msgspec.msgpack.decode if subprotocol.endswith("msgpack") else json.loads
         self._binary = subprotocol.endswith("msgpack")
         self._last_id = 0
-        self.connection = server.connect(self, subprotocol, visitor)
+        self.connection = server.connect(self, subprotocol, principal)
 
     def tell(self, op: str, **fields: Any) -> int:
         """Sends a request and returns its id."""

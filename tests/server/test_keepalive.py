@@ -24,32 +24,32 @@ class Patient:
 
 def beating(scenario, interval=60.0):
     async def run():
-        heartbeat = Keepalive(interval)
-        await scenario(heartbeat)
+        keepalive = Keepalive(interval)
+        await scenario(keepalive)
 
     asyncio.run(run())
 
 
 def test_a_silent_connection_is_cut_at_the_second_beat():
-    async def scenario(heartbeat):
+    async def scenario(keepalive):
         patient = Patient()
-        heartbeat.watch(patient)
-        heartbeat.beat()
+        keepalive.watch(patient)
+        keepalive.beat()
         assert (patient.pings, patient.cuts) == (1, 0)
-        heartbeat.beat()
+        keepalive.beat()
         assert (patient.pings, patient.cuts) == (1, 1)
-        heartbeat.beat()
+        keepalive.beat()
         assert patient.cuts == 1
 
     beating(scenario)
 
 
 def test_a_connection_that_answers_lives_on():
-    async def scenario(heartbeat):
+    async def scenario(keepalive):
         patient = Patient()
-        heartbeat.watch(patient)
+        keepalive.watch(patient)
         for beats in range(1, 6):
-            heartbeat.beat()
+            keepalive.beat()
             patient.heard = True
             assert (patient.pings, patient.cuts) == (beats, 0)
 
@@ -57,85 +57,85 @@ def test_a_connection_that_answers_lives_on():
 
 
 def test_a_forgotten_connection_hears_nothing_and_the_timer_ends_with_the_last():
-    async def scenario(heartbeat):
+    async def scenario(keepalive):
         patient, other = Patient(), Patient()
-        heartbeat.watch(patient)
-        heartbeat.watch(other)
-        heartbeat.forget(patient)
-        assert heartbeat.ticking
-        heartbeat.beat()
+        keepalive.watch(patient)
+        keepalive.watch(other)
+        keepalive.forget(patient)
+        assert keepalive.ticking
+        keepalive.beat()
         assert (patient.pings, other.pings) == (0, 1)
-        heartbeat.forget(other)
-        heartbeat.forget(other)
-        assert not heartbeat.ticking
+        keepalive.forget(other)
+        keepalive.forget(other)
+        assert not keepalive.ticking
 
     beating(scenario)
 
 
 def test_the_timer_beats_by_itself_and_stops_when_nobody_is_left():
-    async def scenario(heartbeat):
+    async def scenario(keepalive):
         cut = asyncio.Event()
         patient = Patient()
         patient.cut = cut.set
-        heartbeat.watch(patient)
+        keepalive.watch(patient)
         await asyncio.wait_for(cut.wait(), 20)
         assert patient.pings == 1
-        assert not heartbeat.ticking
+        assert not keepalive.ticking
 
     beating(scenario, interval=0.005)
 
 
 def test_without_an_interval_nothing_is_watched():
-    async def scenario(heartbeat):
+    async def scenario(keepalive):
         patient = Patient()
-        heartbeat.watch(patient)
-        assert not heartbeat.ticking
-        heartbeat.beat()
+        keepalive.watch(patient)
+        assert not keepalive.ticking
+        keepalive.beat()
         assert patient.pings == 0
 
     beating(scenario, interval=None)
 
 
 def test_words_are_missed_after_seven_quarters_of_two_periods():
-    async def scenario(heartbeat):
+    async def scenario(keepalive):
         patient = Patient()
-        words = AppKeepalive(patient.silent, lambda: setattr(patient, "cuts", patient.cuts + 1))
-        heartbeat.watch(words)
+        app_keepalive = AppKeepalive(patient.silent, lambda: setattr(patient, "cuts", patient.cuts + 1))
+        keepalive.watch(app_keepalive)
         for _ in range(8):
             assert patient.cuts == 0
-            heartbeat.beat()
+            keepalive.beat()
         assert patient.cuts == 1
 
     async def run():
-        await scenario(Keepalive.of_words(60.0))
+        await scenario(Keepalive.of_app(60.0))
 
     asyncio.run(run())
 
 
 def test_a_word_at_any_time_begins_the_count_anew():
     async def run():
-        heartbeat = Keepalive.of_words(60.0)
+        keepalive = Keepalive.of_app(60.0)
         patient = Patient()
-        words = AppKeepalive(patient.silent, lambda: setattr(patient, "cuts", patient.cuts + 1))
-        heartbeat.watch(words)
+        app_keepalive = AppKeepalive(patient.silent, lambda: setattr(patient, "cuts", patient.cuts + 1))
+        keepalive.watch(app_keepalive)
         for beat in range(40):
             patient.heard = beat % 7 == 0
-            heartbeat.beat()
+            keepalive.beat()
         assert patient.cuts == 0
-        heartbeat.forget(words)
-        assert not heartbeat.ticking
+        keepalive.forget(app_keepalive)
+        assert not keepalive.ticking
 
     asyncio.run(run())
 
 
 def test_one_that_ends_together_with_another_is_not_cut():
-    async def scenario(heartbeat):
+    async def scenario(keepalive):
         first, second = Patient(), Patient()
         first.heard = second.heard = False
-        first.cut = lambda: heartbeat.forget(second)
-        heartbeat.watch(first)
-        heartbeat.watch(second)
-        heartbeat.beat()
+        first.cut = lambda: keepalive.forget(second)
+        keepalive.watch(first)
+        keepalive.watch(second)
+        keepalive.beat()
         assert second.cuts == 0
 
     beating(scenario)

@@ -99,30 +99,30 @@ class TestServer:
     def test_a_loop_that_only_stands_still_keeps_its_sessions(self):
         server = app_of().state.openenv
         with asyncio.Runner() as first, asyncio.Runner() as second:
-            stay = first.run(server.stays.open(ANONYMOUS))
+            shared = first.run(server.shared_sessions.open(ANONYMOUS))
             for _ in range(2):
                 with pytest.raises(UsageError, match="another event loop"):
-                    second.run(stay.call(lambda session, done: session.step(Action(), done)))
+                    second.run(shared.call(lambda session, done: session.step(Action(), done)))
             with pytest.raises(UsageError, match="another event loop"):
-                second.run(stay.close())
-            first.run(stay.close())
+                second.run(shared.close())
+            first.run(shared.close())
 
     def test_a_call_that_its_loop_did_not_wait_for_ends_on_the_next_one(self):
         server = app_of(ProbeEnvironment).state.openenv
         action = server.action_cls(kind="wait")
 
         async def leave() -> Any:
-            stay = await server.stays.open(ANONYMOUS)
-            stay.ask(lambda session, done: session.step(action, done), lambda *_: None)
-            return stay
+            shared = await server.shared_sessions.open(ANONYMOUS)
+            shared.ask(lambda session, done: session.step(action, done), lambda *_: None)
+            return shared
 
         async def come() -> Any:
             ProbeEnvironment.gate.set()
-            return await stay.call(lambda session, done: session.read_state(done))
+            return await shared.call(lambda session, done: session.read_state(done))
 
-        stay = asyncio.run(leave())
+        shared = asyncio.run(leave())
         assert asyncio.run(come()).step_count == 1
-        asyncio.run(stay.close())
+        asyncio.run(shared.close())
 
     def test_a_page_of_python_outlives_the_servers_loop(self):
         server = app_of().state.openenv

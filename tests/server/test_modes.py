@@ -188,9 +188,11 @@ def test_over_websocket_only_tools_are_served_for_keys_of_agents(ws):
 async def test_over_the_second_protocol_too(subprotocol):
     app = app_of(keys=KEYS)
     server = app.state.openenv
-    visitor = server.porter.admit(RequestHead(HANDSHAKE, "/ws", {b"authorization": f"Bearer {AGENT}".encode()}))
-    assert visitor.scope is Scope.AGENT
-    end = End(server, subprotocol, visitor)
+    principal = server.authenticator.admit(
+        RequestHead(HANDSHAKE, "/ws", {b"authorization": f"Bearer {AGENT}".encode()})
+    )
+    assert principal.scope is Scope.AGENT
+    end = End(server, subprotocol, principal)
     end.now("open", session="one", token="token-of-the-first-session")
     for number, (op, more) in enumerate((("reset", {}), ("step", {"action": {"type": "move"}})), 1):
         assert end.now(op, session="one", seq=1, **more)["error"]["error"] == "Forbidden", number
@@ -223,7 +225,7 @@ def test_the_setting_and_the_argument_which_wins():
         app = FastAPI()
         server = HTTPEnvServer(ToolEnvironment, ToolAction, ProbeObservation, settings=settings)
         server.register_routes(app, mode=mode)
-        assert server.porter.production is production
+        assert server.authenticator.production is production
         with TestClient(app) as client:
             assert client.post("/reset").status_code == (404 if production else 200)
 
@@ -259,6 +261,6 @@ def test_routes_of_the_apps_owner_are_the_owners_matter():
 
 
 def test_a_page_elsewhere_is_kept_out_in_every_mode():
-    porter = Authenticator(ServerSettings.read({}, mode="production"), time.monotonic)
+    authenticator = Authenticator(ServerSettings.read({}, mode="production"), time.monotonic)
     with pytest.raises(OpenEnvError):
-        porter.admit(RequestHead("POST", "/mcp", {b"origin": b"http://evil.example", b"host": b"here"}))
+        authenticator.admit(RequestHead("POST", "/mcp", {b"origin": b"http://evil.example", b"host": b"here"}))

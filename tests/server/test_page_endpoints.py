@@ -170,13 +170,13 @@ def test_a_session_that_was_idle_for_too_long_is_gone():
 
 
 async def _idle(app: FastAPI, name: str) -> str:
-    stays = app.state.openenv.stays
+    shared_sessions = app.state.openenv.shared_sessions
     ended = asyncio.Event()
-    stay = stays._stays[name]
-    if stay.departed is None:
-        stay.on_lost.append(lambda error: ended.set())
+    shared = shared_sessions._sessions[name]
+    if shared.departed is None:
+        shared.on_lost.append(lambda error: ended.set())
         await asyncio.wait_for(ended.wait(), 10)
-    return str(stay.departed)
+    return str(shared.departed)
 
 
 def test_what_fails_is_told_and_the_episode_goes_on(client):

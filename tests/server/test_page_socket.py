@@ -122,8 +122,8 @@ def test_whoever_watches_and_leaves_disturbs_nobody(client):
         episode_of(socket)
         socket.send_text("what is said here is not heard")
     assert client.post("/web/step", json={"action": {}}).json()["step_count"] == 1
-    (stay,) = server.stays._stays.values()
-    assert (stay.page.watchers, stay.on_lost) == (set(), [])
+    (shared,) = server.shared_sessions._sessions.values()
+    assert (shared.page.watchers, shared.on_lost) == (set(), [])
 
 
 KEY = "the-key-of-those-in-control"

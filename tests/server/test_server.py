@@ -104,14 +104,14 @@ async def test_what_programs_read_of_a_server():
     assert server.concurrency_config == ConcurrencyConfig(max_concurrent_envs=3, session_timeout=3600.0)
     assert server.get_capacity_status().model_dump() == {"active_sessions": 0, "max_sessions": 3}
     began = time.time()
-    stay = await server.stays.open(ANONYMOUS)
-    await stay.call(lambda session, done: session.step(ProbeAction(), done))
+    shared = await server.shared_sessions.open(ANONYMOUS)
+    await shared.call(lambda session, done: session.step(ProbeAction(), done))
     assert server.get_capacity_status().available_slots == 2
-    info = server.get_session_info(stay.id)
-    assert (info.session_id, info.step_count, info.environment_type) == (stay.id, 1, "ProbeEnvironment")
+    info = server.get_session_info(shared.id)
+    assert (info.session_id, info.step_count, info.environment_type) == (shared.id, 1, "ProbeEnvironment")
     assert began - 1 < info.created_at <= info.last_activity_at < time.time() + 1
-    await stay.close()
-    assert server.get_session_info(stay.id) is None
+    await shared.close()
+    assert server.get_session_info(shared.id) is None
     assert server.active_sessions == 0
     await server.aclose()
 

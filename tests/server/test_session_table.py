@@ -309,8 +309,8 @@ class TestTheWindow:
             first.step(1, "wait", deadline_s=60)
         first.cut()
         (session,) = server.manager.sessions
-        seat = session.user
-        await until(lambda: seat._deserted)
+        v2_session = session.user
+        await until(lambda: v2_session._deserted)
         ProbeEnvironment.gate.set()
         await until(lambda: session.state is SessionState.GONE)
         assert server.manager.active == server.manager.held == 0

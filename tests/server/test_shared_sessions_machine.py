@@ -112,7 +112,7 @@ class Call:
 
     Attributes:
         answers: All that its `done` heard.
-        ask: As the session knows it; None if a guest asked.
+        pending: As the session knows it; None if a guest asked.
         wanted: Whether whoever asked still wants to know.
         excluded: Whether it may not begin any more.
     """
@@ -120,7 +120,7 @@ class Call:
     def __init__(self, number: int, wait: bool):
         self.action = Numbered(number=number, wait=wait)
         self.answers: list[tuple[Any, BaseException | None]] = []
-        self.ask: PendingCall | None = None
+        self.pending: PendingCall | None = None
         self.wanted = True
         self.excluded = False
 
@@ -137,7 +137,7 @@ class Visit:
     def __init__(self) -> None:
         self.call: Call | None = None
         self.losses = 0
-        self.guest: AttachedSession
+        self.attached: AttachedSession
 
     def lost(self, error: Exception) -> None:
         assert isinstance(error, SessionLost)
@@ -148,7 +148,7 @@ class Visit:
         """Hears nothing more; that its session was lost is the answer to what it had asked for."""
         if self.call is not None and not self.call.answers:
             self.call.wanted = False
-        self.guest.close()
+        self.attached.close()
 
 
 class Uses(RuleBasedStateMachine):
@@ -160,8 +160,8 @@ class Uses(RuleBasedStateMachine):
         self.journal = Journal()
         kind = type(self.environment.__name__, (self.environment,), {"journal": self.journal})
         self.manager = SessionManager(kind, Limits(max_sessions=1))
-        self.stays = SharedSessions(self.manager, lambda: None, MAX_WAITING)
-        self.stay = self.run(self.stays.open(ANONYMOUS))
+        self.shared_sessions = SharedSessions(self.manager, lambda: None, MAX_WAITING)
+        self.shared = self.run(self.shared_sessions.open(ANONYMOUS))
         self.calls: list[Call] = []
         self.visits: list[Visit] = []
         self.left: list[tuple[Visit, int]] = []
@@ -176,16 +176,16 @@ class Uses(RuleBasedStateMachine):
         async def settled() -> None:
             limit = time.monotonic() + PATIENCE_S
             while not self._is_quiet():
-                assert time.monotonic() < limit, f"{self.stay.session.state} {self.journal.begun}"
+                assert time.monotonic() < limit, f"{self.shared.session.state} {self.journal.begun}"
                 await asyncio.sleep(0)
             await asyncio.sleep(0)
 
         self.run(settled())
-        if self.stay.departed is not None and self.begun_at_departure is None:
+        if self.shared.departed is not None and self.begun_at_departure is None:
             self.begun_at_departure = len(self.journal.begun)
 
     def _is_quiet(self) -> bool:
-        gate, state = self.journal.gate, self.stay.session.state
+        gate, state = self.journal.gate, self.shared.session.state
         waits = gate is not None and not gate.is_set()
         return waits if state is SessionState.EXECUTING else state is not SessionState.CLOSING or waits
 
@@ -196,7 +196,7 @@ class Uses(RuleBasedStateMachine):
 
     @property
     def pending(self) -> list[Call]:
-        return [call for call in self.calls if call.ask is not None and call.ask.done is not None]
+        return [call for call in self.calls if call.pending is not None and call.pending.done is not None]
 
     def give_up(self, call: Call) -> None:
         """Nobody wants to know any more."""
@@ -210,10 +210,10 @@ class Uses(RuleBasedStateMachine):
 
     @rule(wait=st.booleans(), times=st.integers(1, 3))
     def call(self, wait: bool, times: int) -> None:
-        ended = self.stay.ended
+        ended = self.shared.ended
         for _ in range(times):
             call = self.new_call(wait)
-            call.ask = self.stay.ask(call.start, call.done)
+            call.pending = self.shared.submit(call.start, call.done)
             assert not ended or isinstance(call.answers[0][1], UnknownSession)
         self.settle()
 
@@ -222,24 +222,24 @@ class Uses(RuleBasedStateMachine):
     def withdraw(self, data: st.DataObject, stop: bool) -> None:
         call = self.one_of(data)
         self.give_up(call)
-        assert call.ask is not None
-        self.stay.withdraw(call.ask, stop)
+        assert call.pending is not None
+        self.shared.withdraw(call.pending, stop)
         self.settle()
 
     @precondition(lambda self: self.pending)
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
-        ask = self.one_of(data).ask
+        ask = self.one_of(data).pending
         assert ask is not None
-        self.stay.cancel(ask)
+        self.shared.cancel(ask)
         self.settle()
 
     @precondition(lambda self: self.pending)
     @rule(data=st.data())
     def run_out_of_time(self, data: st.DataObject) -> None:
-        ask = self.one_of(data).ask
+        ask = self.one_of(data).pending
         assert ask is not None
-        self.stay.stop(ask)
+        self.shared.stop(ask)
         self.settle()
 
     @precondition(lambda self: self.journal.gate is not None)
@@ -253,17 +253,17 @@ class Uses(RuleBasedStateMachine):
     def attach(self) -> None:
         visit = Visit()
         verdicts: list[Any] = []
-        book = AttachManager(self.stays, ANONYMOUS._replace(session=self.stay.id))
-        visit.guest = book.create(verdicts.append, visit.lost)
-        visit.guest.life = LastSeen()
+        book = AttachManager(self.shared_sessions, ANONYMOUS._replace(session=self.shared.id))
+        visit.attached = book.create(verdicts.append, visit.lost)
+        visit.attached.life = LastSeen()
 
         async def come() -> None:
-            book.open(visit.guest)
+            book.open(visit.attached)
 
         self.run(come())
         assert len(verdicts) == 1
-        assert isinstance(verdicts[0], UnknownSession) == self.stay.ended
-        if not self.stay.ended:
+        assert isinstance(verdicts[0], UnknownSession) == self.shared.ended
+        if not self.shared.ended:
             self.visits.append(visit)
 
     @precondition(lambda self: self.visits)
@@ -273,7 +273,7 @@ class Uses(RuleBasedStateMachine):
         if visit.losses or (visit.call is not None and not visit.call.answers):
             return  # one at a time, as connections do
         visit.call = call = self.new_call(wait)
-        visit.guest.step(call.action, call.done)
+        visit.attached.step(call.action, call.done)
         self.settle()
 
     @precondition(lambda self: self.visits)
@@ -290,19 +290,19 @@ class Uses(RuleBasedStateMachine):
     @rule(lost=st.booleans())
     def end(self, lost: bool) -> None:
         if lost:
-            self.stay.session.end(SessionLost("it was idle"))
+            self.shared.session.end(SessionLost("it was idle"))
         else:
-            self.stay.depart("closed by its client")
+            self.shared.depart("closed by its client")
         self.settle()
 
-    @precondition(lambda self: self.stay.session.state is SessionState.GONE)
+    @precondition(lambda self: self.shared.session.state is SessionState.GONE)
     @rule()
     def open_another(self) -> None:
         """There is one slot: so it has come back."""
         for visit in self.visits:
             assert visit.losses == 1
         self.visits.clear()
-        self.stay = self.run(self.stays.open(ANONYMOUS))
+        self.shared = self.run(self.shared_sessions.open(ANONYMOUS))
         self.begun_at_departure = None
 
     # What holds at all times.
@@ -346,8 +346,8 @@ class Uses(RuleBasedStateMachine):
 
     @invariant()
     def nobody_waits_for_nothing(self) -> None:
-        waiting, state = self.pending, self.stay.session.state
-        if self.stay.departed is None:
+        waiting, state = self.pending, self.shared.session.state
+        if self.shared.departed is None:
             assert not waiting or state is SessionState.EXECUTING
         else:
             assert not waiting
@@ -358,15 +358,15 @@ class Uses(RuleBasedStateMachine):
         assert len(self.pending) <= MAX_WAITING + 1
 
     def teardown(self) -> None:
-        if not hasattr(self, "stay"):
+        if not hasattr(self, "shared"):
             return
         while self.journal.gate is not None:
             self.let_go_on()
-        self.run(self.stay.close())
+        self.run(self.shared.close())
         self.settle()
         for call in self.calls:
             assert len(call.answers) == call.wanted, (call.action, call.answers)
-        assert self.stay.session.state is SessionState.GONE
+        assert self.shared.session.state is SessionState.GONE
         assert self.manager.active == 0
         self.run(self.manager.aclose())
         self.loop.close()

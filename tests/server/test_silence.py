@@ -34,8 +34,8 @@ def pings(monkeypatch) -> Callable[[], ByHand]:
     return beats_by_hand(monkeypatch)
 
 
-def words(app) -> ByHand:
-    return app.state.openenv.words
+def app_keepalive(app) -> ByHand:
+    return app.state.openenv.app_keepalive
 
 
 def opened(address: str):
@@ -77,9 +77,9 @@ def test_the_session_of_who_was_cut_waits(ws, pings, caplog):
     caplog.set_level(logging.WARNING, "openenv.server")
     app = app_of(InlineProbe, heartbeat_s=PERIOD_S)
     with served(app, ws=ws, **NO_PINGS) as address, opened(address) as raw:
-        words(app).beats(PATIENCE)
+        app_keepalive(app).beats(PATIENCE)
         assert not sessions(app)[0].detached
-        words(app).beats()
+        app_keepalive(app).beats()
         list(frames_until_the_end(raw))
         eventually(lambda: sessions(app)[0].detached)
         assert "heartbeat_s" in caplog.text
@@ -90,7 +90,7 @@ def test_the_session_of_who_was_cut_waits(ws, pings, caplog):
 def test_without_a_window_to_come_back_it_ends(ws, pings):
     app = app_of(InlineProbe, heartbeat_s=PERIOD_S, resume_window_s=0)
     with served(app, ws=ws, **NO_PINGS) as address, opened(address):
-        words(app).beats(PATIENCE + 1)
+        app_keepalive(app).beats(PATIENCE + 1)
         eventually(lambda: not sessions(app))
 
 
@@ -101,7 +101,7 @@ def test_who_speaks_in_every_period_stays(ws, pings):
         assert talk.hello["heartbeat_s"] == PERIOD_S
         talk.open("one")
         for _ in range(6):
-            words(app).beats(LOOKS)
+            app_keepalive(app).beats(LOOKS)
             assert talk.ask("heartbeat")["ok"] is True
         talk.assert_lives("one")
         talk.wire.close()
@@ -110,7 +110,7 @@ def test_who_speaks_in_every_period_stays(ws, pings):
 def test_heartbeats_can_be_off(ws):
     app = app_of(InlineProbe, heartbeat_s=0)
     with served(app, ws=ws, **NO_PINGS) as address, opened(address) as raw:
-        assert not app.state.openenv.words.ticking
+        assert not app.state.openenv.app_keepalive.ticking
         raw.settimeout(0.3)
         with pytest.raises(TimeoutError):
             raw.recv(1)
@@ -121,7 +121,7 @@ def test_v1_knows_no_heartbeats(ws):
     with served(app, ws=ws, **NO_PINGS) as address:
         wire = SocketWire(f"ws://{address}/ws")
         wire.ask({"type": "reset"})
-        assert not app.state.openenv.words.ticking
+        assert not app.state.openenv.app_keepalive.ticking
         wire.close()
 
 
@@ -148,7 +148,7 @@ def test_who_answers_pings_needs_no_words(pings):
         talk = Talk(wire)
         talk.open("one")
         for _ in range(5 * LOOKS):
-            words(app).beats()
+            app_keepalive(app).beats()
             pings().beats()
             # The library answers by itself.
             pings().wait_for_a_sign()
@@ -180,7 +180,7 @@ def test_who_does_not_read_is_found_without_pings(pings, caplog):
     app = app_of(InlineProbe, heartbeat_s=PERIOD_S)
 
     def found() -> bool:
-        words(app).beats()
+        app_keepalive(app).beats()
         return "heartbeat_s" in caplog.text
 
     with served(app, ws=FastPath, **NO_PINGS) as address, opened(address) as raw:

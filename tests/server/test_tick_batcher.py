@@ -9,14 +9,14 @@ from openenv.server.transports.context import MOST_BYTES, MOST_REPLIES, MOST_REQ
 class Taker:
     """Answers each request at once, or breaks."""
 
-    def __init__(self, turn, log, name, breaks=False):
-        self.turn, self.log, self.name, self.breaks = turn, log, name, breaks
+    def __init__(self, batcher, log, name, breaks=False):
+        self.batcher, self.log, self.name, self.breaks = batcher, log, name, breaks
 
     def receive(self, frame):
         if self.breaks:
             raise ZeroDivisionError(self.name)
         self.log.append(("handled", self.name, frame))
-        self.turn.reply(self.sent, frame)
+        self.batcher.reply(self.sent, frame)
 
     def sent(self, frame):
         self.log.append(("sent", self.name, frame))
@@ -29,8 +29,8 @@ def in_turn(scenario):
     log: list = []
 
     async def run():
-        turn = TickBatcher()
-        await scenario(turn, log)
+        batcher = TickBatcher()
+        await scenario(batcher, log)
 
     asyncio.run(run())
     return log
@@ -42,9 +42,9 @@ async def next_turn():
 
 
 def test_all_are_handled_before_the_first_reply_leaves():
-    async def scenario(turn, log):
+    async def scenario(batcher, log):
         for name in "ab":
-            turn.request(Taker(turn, log, name), b"1")
+            batcher.request(Taker(batcher, log, name), b"1")
         assert log == []
         await next_turn()
 
@@ -54,10 +54,10 @@ def test_all_are_handled_before_the_first_reply_leaves():
 
 
 def test_the_requests_of_one_connection_keep_their_order():
-    async def scenario(turn, log):
-        taker = Taker(turn, log, "a")
+    async def scenario(batcher, log):
+        handler = Taker(batcher, log, "a")
         for number in range(200):
-            turn.request(taker, b"%d" % number)
+            batcher.request(handler, b"%d" % number)
         await next_turn()
 
     log = in_turn(scenario)
@@ -66,12 +66,12 @@ def test_the_requests_of_one_connection_keep_their_order():
 
 
 def test_requests_do_not_pile_up():
-    async def scenario(turn, log):
+    async def scenario(batcher, log):
         for number in range(MOST_REQUESTS):
             assert log == []
-            turn.request(Taker(turn, log, str(number)), b"")
+            batcher.request(Taker(batcher, log, str(number)), b"")
         assert len(log) == 2 * MOST_REQUESTS
-        turn.request(Taker(turn, log, "next"), b"")
+        batcher.request(Taker(batcher, log, "next"), b"")
         await next_turn()
 
     log = in_turn(scenario)
@@ -80,13 +80,13 @@ def test_requests_do_not_pile_up():
 
 
 def test_replies_do_not_pile_up():
-    async def scenario(turn, log):
+    async def scenario(batcher, log):
         class Talkative(Taker):
             def receive(self, frame):
                 for _ in range(MOST_REPLIES + 1):
                     super().receive(frame)
 
-        turn.request(Talkative(turn, log, "a"), b"")
+        batcher.request(Talkative(batcher, log, "a"), b"")
         await next_turn()
 
     log = in_turn(scenario)
@@ -95,9 +95,9 @@ def test_replies_do_not_pile_up():
 
 
 def test_large_replies_do_not_pile_up():
-    async def scenario(turn, log):
+    async def scenario(batcher, log):
         for name in "abc":
-            turn.request(Taker(turn, log, name), bytes(MOST_BYTES // 2))
+            batcher.request(Taker(batcher, log, name), bytes(MOST_BYTES // 2))
         await next_turn()
 
     assert [entry[:2] for entry in in_turn(scenario)] == [
@@ -106,15 +106,15 @@ def test_large_replies_do_not_pile_up():
 
 
 def test_a_reply_that_ends_its_connection_is_overtaken_by_none():
-    async def scenario(turn, log):
-        taker = Taker(turn, log, "a")
+    async def scenario(batcher, log):
+        handler = Taker(batcher, log, "a")
 
         def send_and_close(frame):
-            taker.sent(frame)
-            turn.finish()
+            handler.sent(frame)
+            batcher.finish()
 
         for number in range(4):
-            turn.reply(send_and_close if number == 1 else taker.sent, b"%d" % number)
+            batcher.reply(send_and_close if number == 1 else handler.sent, b"%d" % number)
         await next_turn()
 
     assert [entry[2] for entry in in_turn(scenario)] == [b"0", b"1", b"2", b"3"]
@@ -123,15 +123,15 @@ def test_a_reply_that_ends_its_connection_is_overtaken_by_none():
 def test_a_reply_that_cannot_be_sent_takes_no_other_along():
     raised = []
 
-    async def scenario(turn, log):
+    async def scenario(batcher, log):
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: raised.append(context["exception"]))
 
         def broken(frame):
             raise ZeroDivisionError
 
-        taker = Taker(turn, log, "good")
-        turn.reply(broken, b"1")
-        turn.reply(taker.sent, b"2")
+        handler = Taker(batcher, log, "good")
+        batcher.reply(broken, b"1")
+        batcher.reply(handler.sent, b"2")
         await next_turn()
 
     assert in_turn(scenario) == [("sent", "good", b"2")]
@@ -139,11 +139,11 @@ def test_a_reply_that_cannot_be_sent_takes_no_other_along():
 
 
 def test_a_reply_from_elsewhere_leaves_by_itself():
-    async def scenario(turn, log):
-        taker = Taker(turn, log, "late")
-        turn.reply(taker.sent, b"1")
+    async def scenario(batcher, log):
+        handler = Taker(batcher, log, "late")
+        batcher.reply(handler.sent, b"1")
         await next_turn()
-        turn.reply(taker.sent, b"2")
+        batcher.reply(handler.sent, b"2")
         await next_turn()
 
     assert in_turn(scenario) == [("sent", "late", b"1"), ("sent", "late", b"2")]
@@ -152,9 +152,9 @@ def test_a_reply_from_elsewhere_leaves_by_itself():
 def test_one_that_breaks_takes_no_other_along(caplog):
     caplog.set_level(logging.ERROR, "openenv.server")
 
-    async def scenario(turn, log):
-        turn.request(Taker(turn, log, "bad", breaks=True), b"")
-        turn.request(Taker(turn, log, "good"), b"")
+    async def scenario(batcher, log):
+        batcher.request(Taker(batcher, log, "bad", breaks=True), b"")
+        batcher.request(Taker(batcher, log, "good"), b"")
         await next_turn()
 
     assert [entry[:2] for entry in in_turn(scenario)] == [("failed", "bad"), ("handled", "good"), ("sent", "good")]
@@ -162,14 +162,14 @@ def test_one_that_breaks_takes_no_other_along(caplog):
 
 
 def test_finishing_while_requests_are_handled_executes_none_twice():
-    async def scenario(turn, log):
+    async def scenario(batcher, log):
         class Closing(Taker):
             def receive(self, frame):
                 super().receive(frame)
-                self.turn.finish()
+                self.batcher.finish()
 
         for name in "abc":
-            turn.request(Closing(turn, log, name), b"")
+            batcher.request(Closing(batcher, log, name), b"")
         await next_turn()
 
     log = in_turn(scenario)
@@ -178,16 +178,16 @@ def test_finishing_while_requests_are_handled_executes_none_twice():
 
 
 def test_what_comes_afterwards_comes_when_the_replies_have_left():
-    async def scenario(turn, log):
+    async def scenario(batcher, log):
         class Asking(Taker):
             def receive(self, frame):
-                turn.afterwards(lambda: log.append(("after", self.name)))
+                batcher.afterwards(lambda: log.append(("after", self.name)))
                 super().receive(frame)
 
         for name in "ab":
-            turn.request(Asking(turn, log, name), b"1")
+            batcher.request(Asking(batcher, log, name), b"1")
         await next_turn()
-        turn.afterwards(lambda: log.append(("after", "nobody")))
+        batcher.afterwards(lambda: log.append(("after", "nobody")))
         await next_turn()
 
     assert [entry[:2] for entry in in_turn(scenario)] == [
@@ -199,15 +199,15 @@ def test_what_comes_afterwards_comes_when_the_replies_have_left():
 def test_what_comes_afterwards_comes_though_a_reply_could_not_be_sent():
     class Cut(Taker):
         def receive(self, frame):
-            self.turn.afterwards(lambda: self.log.append("afterwards"))
-            self.turn.reply(self.sent, frame)
+            self.batcher.afterwards(lambda: self.log.append("afterwards"))
+            self.batcher.reply(self.sent, frame)
 
         def sent(self, frame):
             raise ConnectionResetError
 
-    async def scenario(turn, log):
+    async def scenario(batcher, log):
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: log.append("raised"))
-        turn.request(Cut(turn, log, "a"), b"1")
+        batcher.request(Cut(batcher, log, "a"), b"1")
         await next_turn()
 
     assert sorted(in_turn(scenario)) == ["afterwards", "raised"]

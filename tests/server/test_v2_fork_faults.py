@@ -92,7 +92,7 @@ async def test_a_fork_counts_for_its_key():
     app = create_app(
         InlinePlain, Action, Observation, max_concurrent_envs=8, settings=ServerSettings(max_sessions_per_key=2)
     )
-    mine, other = (End(app.state.openenv, visitor=Principal(Scope.CONTROL, key, "here")) for key in (1, 2))
+    mine, other = (End(app.state.openenv, principal=Principal(Scope.CONTROL, key, "here")) for key in (1, 2))
     mine.tell("open", session="one")
     assert mine.now("fork", session="one", new="two")["ok"] is True
     refused = mine.now("fork", session="one", new="three")["error"]

@@ -198,18 +198,18 @@ class Seats(RuleBasedStateMachine):
     @precondition(lambda self: self.names)
     @rule(older=st.booleans())
     def deadlines_are_over(self, older):
-        seat = self.seat(self.name(older))
-        if seat is not None:
-            self.do(lambda: seat.look(float("inf")))
+        v2_session = self.v2_session(self.name(older))
+        if v2_session is not None:
+            self.do(lambda: v2_session.look(float("inf")))
 
     @precondition(lambda self: self.cut_off)
     @rule(which=st.integers(0, 99))
     def window_is_over(self, which):
-        seating = self.cut_off.pop(which % len(self.cut_off)).connection._seating
-        if seating._leaving is not None:
-            seating._leaving.cancel()
-            self.do(seating._leave)
-            assert all(seat._deserted for seat in seating._seats.values())
+        table = self.cut_off.pop(which % len(self.cut_off)).connection._table
+        if table._leaving is not None:
+            table._leaving.cancel()
+            self.do(table._leave)
+            assert all(v2_session._deserted for v2_session in table._sessions.values())
 
     @precondition(lambda self: self.names)
     @rule(which=st.integers(0, 99), older=st.booleans())
@@ -240,7 +240,9 @@ class Seats(RuleBasedStateMachine):
 
     @invariant()
     def nothing_waits_where_nothing_runs(self):
-        waited_for = {name for name in self.names if (seat := self.seat(name)) and seat._running is not None}
+        waited_for = {
+            name for name in self.names if (v2_session := self.v2_session(name)) and v2_session._running is not None
+        }
         for end in self.ends:
             calls = 0
             for number in self.open_requests(end):
@@ -258,12 +260,12 @@ class Seats(RuleBasedStateMachine):
 
     @invariant()
     def who_is_gone_is_detached(self):
-        there = {end.connection._seating for end in self.ends}
+        there = {end.connection._table for end in self.ends}
         for name in self.names:
-            seat = self.seat(name)
-            if seat is not None:
-                assert seat.session.detached is (seat.landlord not in there)
-                assert seat.completed <= seat.accepted
+            v2_session = self.v2_session(name)
+            if v2_session is not None:
+                assert v2_session.session.detached is (v2_session.table not in there)
+                assert v2_session.completed <= v2_session.accepted
 
     def teardown(self):
         if hasattr(self, "server"):
@@ -273,7 +275,7 @@ class Seats(RuleBasedStateMachine):
             assert self.manager.active == self.manager.held == 0
             assert self.manager.gate is None or (self.manager.gate.inside, self.manager.gate.waiting) == (0, 0)
             assert self.server._deadlines._slots == {}
-            assert all(end.connection._seating._leaving is None for end in self.asked)
+            assert all(end.connection._table._leaving is None for end in self.asked)
             assert all(end.connection._unanswered == 0 for end in self.ends[:1])
             self.a_number_executes_once_and_in_order()
             self.a_request_has_one_reply_and_a_number_one_content()
@@ -319,14 +321,14 @@ class Seats(RuleBasedStateMachine):
     def name(self, older: bool) -> str:
         return self.names[-2 if older and len(self.names) > 1 else -1]
 
-    def seat(self, name: str) -> Any:
+    def v2_session(self, name: str) -> Any:
         session = self.manager.find(name)
         ended = session is None or session.state in (SessionState.CLOSING, SessionState.GONE)
         return None if ended else session.user
 
     def accepted(self, name: str) -> int:
-        seat = self.seat(name)
-        return 0 if seat is None else seat.accepted
+        v2_session = self.v2_session(name)
+        return 0 if v2_session is None else v2_session.accepted
 
     def call(self, name: str, seq: int, wait: bool) -> dict[str, Any]:
         seq = max(seq, 1)

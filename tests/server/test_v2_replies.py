@@ -82,8 +82,8 @@ class Story:
         fields = {key: value for key, value in call.items() if key == "session"}
         if call["op"] == "step":
             session = self.server.manager.find(call["session"])
-            seat = session and session.user
-            fields["seq"] = max(1, getattr(seat, "accepted", 0) + call["ahead"])
+            v2_session = session and session.user
+            fields["seq"] = max(1, getattr(v2_session, "accepted", 0) + call["ahead"])
             fields["action"] = {"kind": call["kind"]}
         return fields
 

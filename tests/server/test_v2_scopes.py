@@ -34,7 +34,7 @@ def reset(seq: int) -> dict[str, Any]:
 def replies_to(scope: Scope, *requests: dict[str, Any]) -> list[Any]:
     async def run() -> list[Any]:
         app = create_app(InlinePlain, Tool, Observation, settings=ServerSettings.read({}))
-        end = End(app.state.openenv, visitor=Principal(scope, 1, "here"))
+        end = End(app.state.openenv, principal=Principal(scope, 1, "here"))
         replies = [end.now(**request) for request in requests]
         await end.connection.aclose()
         return replies

@@ -116,7 +116,7 @@ async def test_a_session_that_has_ended_is_replaced_by_a_reset():
         await manager.reset_environment()
         episode = manager._episode
         assert episode is not None
-        await episode.stay.close()
+        await episode.shared.close()
         with pytest.raises(ResetRequired, match="reset for a new one"):
             await manager.step_environment({})
         await manager.reset_environment()
@@ -126,7 +126,7 @@ async def test_a_session_that_has_ended_is_replaced_by_a_reset():
 
 async def test_without_room_there_is_no_session():
     async with managed(max_sessions=1) as manager:
-        other = await manager._server.stays.open(ANONYMOUS)
+        other = await manager._server.shared_sessions.open(ANONYMOUS)
         with pytest.raises(ServerFull):
             await manager.reset_environment()
         await other.close()

@@ -99,7 +99,7 @@ def facts_of(app: Any, target: str) -> dict[str, Any]:
     environment = getattr(getattr(app, "state", None), "openenv", None)
     if environment is None:
         return {"name": target}
-    mode = "production" if environment.porter.production else "simulation"
+    mode = "production" if environment.authenticator.production else "simulation"
     return {"name": environment.env_name, "limit": environment.max_concurrent_envs, "mode": mode}
 
 

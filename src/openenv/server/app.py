@@ -111,7 +111,7 @@ def create_app(
         description="Drive it with `openenv.EnvClient` over the WebSocket at `/ws`, or over these routes.",
     )
     server.register_routes(app, mode=mode)
-    if gradio_builder is not None and server.settings.web_interface and not server.porter.production:
+    if gradio_builder is not None and server.settings.web_interface and not server.authenticator.production:
         from .page.gradio import add_page
 
         add_page(app, server, gradio_builder, title_override)

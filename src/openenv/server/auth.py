@@ -481,17 +481,17 @@ class Authenticator:
         if (head.method, head.path) in _FOR_ALL:
             return Principal(Scope.VIEW, 0, peer)
         shown = _presented_keys(head.fields)
-        visitor = self._anybody(head, peer) if self.keys.open else self._recognize(head, shown, peer)
+        principal = self._anybody(head, peer) if self.keys.open else self._recognize(head, shown, peer)
         if _TRACE in head.fields:
-            visitor = visitor._replace(traceparent=head.fields[_TRACE].decode("latin-1"))
+            principal = principal._replace(traceparent=head.fields[_TRACE].decode("latin-1"))
         if self.keys.open:  # a page elsewhere has no key to show
             self._origins.check_host(head.fields.get(b"host"), head.local)
         self._check_origin(head, bool(shown))
         right = RIGHTS.get(("GET" if head.method == "HEAD" else head.method, head.path), Right.EVERYTHING)
         # Without keys, what is not for everybody is left out by its own routes; the owner's are his own matter.
-        if not self.keys.open and not allows(visitor.scope, right):
-            raise _hidden_error(head) if self.production else refusal(visitor.scope, str(head))
-        return visitor
+        if not self.keys.open and not allows(principal.scope, right):
+            raise _hidden_error(head) if self.production else refusal(principal.scope, str(head))
+        return principal
 
     def _anybody(self, head: RequestHead, peer: str) -> Principal:
         # In production, no HTTP route drives an episode. Over `/ws`, clients without keys may drive their own.

@@ -59,14 +59,14 @@ class HTTPCall(NamedTuple):
 async def open_(request: Request) -> Response:
     """Opens a session: later requests name it in the header `X-Session-ID`, or by the cookie that comes with this."""
     server = _server(request)
-    stay = await server.stays.open(principal_of(request.scope, server))
+    shared = await server.shared_sessions.open(principal_of(request.scope, server))
     if await request.is_disconnected():  # nobody will ever name it
-        await stay.close()
+        await shared.close()
     manager = server.manager
     slot = {"active_sessions": manager.held, "max_sessions": manager.limits.max_sessions}
     idle = manager.limits.idle_timeout_s
-    response = JSONResponse({"session_id": stay.id, "token": stay.token, "slot": slot, "idle_timeout_s": idle})
-    set_session_cookie(request, response, stay)
+    response = JSONResponse({"session_id": shared.id, "token": shared.token, "slot": slot, "idle_timeout_s": idle})
+    set_session_cookie(request, response, shared)
     return response
 
 
@@ -75,11 +75,11 @@ async def close(request: Request, session_id: str) -> Response:
     server = _server(request)
     answer = await forward_to_owner(request, server, session_id)
     if answer is None:
-        visitor = principal_of(request.scope, server)
-        stay = server.stays.look_up(session_id, visitor, request.headers.get(TOKEN_HEADER))
-        await stay.close()
-        answer = JSONResponse({"session_id": stay.id, "closed": True})
-        if request.cookies.get(COOKIE) == stay.id:
+        principal = principal_of(request.scope, server)
+        shared = server.shared_sessions.look_up(session_id, principal, request.headers.get(TOKEN_HEADER))
+        await shared.close()
+        answer = JSONResponse({"session_id": shared.id, "closed": True})
+        if request.cookies.get(COOKIE) == shared.id:
             answer.delete_cookie(COOKIE, path=_path(request), httponly=True, samesite="strict")
     return answer
 
@@ -95,10 +95,10 @@ async def call_in_session(request: Request, server: HTTPEnvServer, call: HTTPCal
         Unauthorized: It was opened with another key.
         OpenEnvError: What the call failed with.
     """
-    stay = await shared_session_of(request, server, call.timeout_s)
-    if not isinstance(stay, SharedSession):
-        return stay
-    return json_response(await stay.call(call.start, call.timeout_s, partial(call.encode, stay.session)))
+    shared = await shared_session_of(request, server, call.timeout_s)
+    if not isinstance(shared, SharedSession):
+        return shared
+    return json_response(await shared.call(call.start, call.timeout_s, partial(call.encode, shared.session)))
 
 
 async def shared_session_of(
@@ -126,13 +126,13 @@ async def shared_session_of(
     answer = await forward_to_owner(request, server, named, timeout_s)
     if answer is not None:
         return answer
-    return server.stays.find(named, principal_of(request.scope, server), request.headers.get(TOKEN_HEADER))
+    return server.shared_sessions.find(named, principal_of(request.scope, server), request.headers.get(TOKEN_HEADER))
 
 
-def set_session_cookie(request: Request, response: Response, stay: SharedSession) -> None:
+def set_session_cookie(request: Request, response: Response, shared: SharedSession) -> None:
     """Has the browser name the session from now on."""
     secure = request.url.scheme == "https"
-    response.set_cookie(COOKIE, stay.id, path=_path(request), secure=secure, httponly=True, samesite="strict")
+    response.set_cookie(COOKIE, shared.id, path=_path(request), secure=secure, httponly=True, samesite="strict")
 
 
 def json_response(body: bytes, status: int = 200) -> Response:
@@ -235,8 +235,8 @@ async def _call_in_own_session(request: Request, server: HTTPEnvServer, call: HT
 @asynccontextmanager
 async def _own_session(server: HTTPEnvServer, request: Request) -> AsyncIterator[Session]:
     """A session for one request, whose call is stopped if the request has no more time for it."""
-    visitor = principal_of(request.scope, server)
-    async with opened_session(server.manager, visitor.holder, visitor.peer) as session:
+    principal = principal_of(request.scope, server)
+    async with opened_session(server.manager, principal.holder, principal.peer) as session:
         try:
             yield session
         except asyncio.CancelledError:

@@ -37,7 +37,7 @@ async def post(request: Request) -> Response:
     which `openenv/session/create` gives. Without one, a tool call gets an environment of its own.
     """
     server = _server(request)
-    visitor = principal_of(request.scope, server)
+    principal = principal_of(request.scope, server)
     refused = _header_error(request)
     if refused is not None:
         return refused
@@ -54,19 +54,19 @@ async def post(request: Request) -> Response:
             return _reply(error_reply(_id_of(value), jsonrpc_fault(error)), 200 if named is None else 404)
         if answered is not None:
             return answered
-    stay: SharedSession | None = None
+    shared: SharedSession | None = None
     if named is not None:
         try:
-            stay = server.stays.find(named, visitor)
+            shared = server.shared_sessions.find(named, principal)
         except UnknownSession as error:
             return _reply(error_reply(_id_of(value), _session_not_found(error)), 404)
-    return await _answer_post(request, server, visitor, stay, value)
+    return await _answer_post(request, server, principal, shared, value)
 
 
 async def delete(request: Request) -> Response:
     """Ends the session that the header Mcp-Session-Id names."""
     server = _server(request)
-    visitor = principal_of(request.scope, server)
+    principal = principal_of(request.scope, server)
     named = request.headers.get(SESSION_HEADER)
     if named is None:
         fault = RpcError(JsonRpcErrorCode.INVALID_REQUEST, "DELETE /mcp needs the header Mcp-Session-Id")
@@ -74,7 +74,7 @@ async def delete(request: Request) -> Response:
     try:
         answered = await forward_to_owner(request, server, named)
         if answered is None:
-            await server.stays.find(named, visitor).close()
+            await server.shared_sessions.find(named, principal).close()
             answered = Response(status_code=200)
     except UnknownSession as error:
         return _reply(error_reply(None, _session_not_found(error)), 404)
@@ -91,10 +91,10 @@ async def socket(websocket: WebSocket) -> None:
     """One client over WebSocket: requests one after the other, and a session that lives as long as the connection."""
     server = websocket.app.state.openenv
     assert isinstance(server, HTTPEnvServer)
-    visitor = principal_of(websocket.scope, server)
+    principal = principal_of(websocket.scope, server)
     offered = websocket.scope.get("subprotocols") or ()
     await websocket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else None)
-    conversation = MCPConversation(server, visitor, keeps=True)
+    conversation = MCPConversation(server, principal, keeps=True)
     frames = _FrameQueue(server.settings.max_in_flight, server.settings.max_message_bytes)
     # Read all the time, so that a client which leaves is noticed in the middle of a call.
     reading = asyncio.create_task(_read(websocket, frames))
@@ -167,10 +167,10 @@ async def _reply_to(conversation: MCPConversation, text: str | bytes, most: int)
 
 
 async def _answer_post(
-    request: Request, server: HTTPEnvServer, visitor: Principal, stay: SharedSession | None, value: Any
+    request: Request, server: HTTPEnvServer, principal: Principal, shared: SharedSession | None, value: Any
 ) -> Response:
-    standard = stay is not None or VERSION_HEADER in request.headers
-    conversation = MCPConversation(server, visitor, stay=stay, standard=standard)
+    standard = shared is not None or VERSION_HEADER in request.headers
+    conversation = MCPConversation(server, principal, shared=shared, standard=standard)
     try:
         replies = await _replies(conversation, value, server.settings.max_batch)
     except RpcError as fault:
@@ -183,8 +183,8 @@ async def _answer_post(
     if replies is None:
         return Response(status_code=202)
     headers = {}
-    if conversation.stay is not None and stay is None:
-        headers[SESSION_HEADER] = conversation.stay.id
+    if conversation.shared is not None and shared is None:
+        headers[SESSION_HEADER] = conversation.shared.id
     return _reply(replies, 200, headers)
 
 

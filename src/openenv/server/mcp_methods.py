@@ -60,30 +60,30 @@ class MCPConversation:
 
     Args:
         server: Whose sessions are used.
-        visitor: Who asks.
-        stay: The session that is used; None: there is none yet.
+        principal: Who asks.
+        shared: The session that is used; None: there is none yet.
         keeps: Whether one that is opened is kept for what is asked next. Else a tool call that names no session gets
             an environment of its own, for itself alone.
         standard: Whether the client keeps to the MCP specification, in which a tool that fails has a result.
 
     Attributes:
-        stay: The session that is used by what names none.
+        shared: The session that is used by what names none.
         opened: The sessions that it has opened, of which nobody may know yet.
     """
 
     def __init__(
         self,
         server: HTTPEnvServer,
-        visitor: Principal,
+        principal: Principal,
         *,
-        stay: SharedSession | None = None,
+        shared: SharedSession | None = None,
         keeps: bool = False,
         standard: bool = False,
     ):
-        self.stay = stay
+        self.shared = shared
         self.opened: list[SharedSession] = []
         self._server = server
-        self._visitor = visitor
+        self._principal = principal
         self._keeps = keeps
         self._standard = standard
 
@@ -105,14 +105,14 @@ class MCPConversation:
 
     def end(self) -> None:
         """Ends the session that was opened and kept."""
-        stay, self.stay = self.stay, None
-        if stay is not None:
-            stay.depart("its connection has ended")
+        shared, self.shared = self.shared, None
+        if shared is not None:
+            shared.depart("its connection has ended")
 
     def give_up(self) -> None:
         """Ends what was opened for a client that has left without an answer: nobody will name it."""
-        for stay in self.opened:
-            stay.depart("its client has left while it was opened")
+        for shared in self.opened:
+            shared.depart("its client has left while it was opened")
 
     async def _do(self, request: RpcRequest) -> Any:
         method = _METHODS.get(request.method)
@@ -127,8 +127,8 @@ class MCPConversation:
         """The handshake of the MCP specification: opens a session whose episode has begun."""
         self._check_tools()
         asked = request.params.get("protocolVersion")
-        if self.stay is None:
-            self.stay = await self._open(begins=True)
+        if self.shared is None:
+            self.shared = await self._open(begins=True)
         self._standard = True
         return {
             "protocolVersion": asked if asked in VERSIONS else VERSIONS[-1],
@@ -147,55 +147,55 @@ class MCPConversation:
         session_id = request.params.get("session_id")
         if session_id is not None:
             return outcome_of(await self._call(self._find(session_id), ask))
-        if self.stay is None and self._keeps:
-            self.stay = await self._open(self._server.porter.production)
-        if self.stay is not None:
-            return outcome_of(await self._call(self.stay, ask))
-        visitor = self._visitor
-        async with opened_session(self._server.manager, visitor.holder, visitor.peer) as session:
-            if self._server.porter.production and ask.name is not None:
+        if self.shared is None and self._keeps:
+            self.shared = await self._open(self._server.authenticator.production)
+        if self.shared is not None:
+            return outcome_of(await self._call(self.shared, ask))
+        principal = self._principal
+        async with opened_session(self._server.manager, principal.holder, principal.peer) as session:
+            if self._server.authenticator.production and ask.name is not None:
                 await result_of(partial(session.reset, {}))
             return outcome_of(await result_of(partial(session.call, answer, ask)))
 
     async def create_session(self, request: RpcRequest) -> Fields:
         """A session that later requests name by `params.session_id`."""
-        if self._keeps and self.stay is not None:
-            return {"session_id": self.stay.id}
-        stay = await self._open(self._server.porter.production)
+        if self._keeps and self.shared is not None:
+            return {"session_id": self.shared.id}
+        shared = await self._open(self._server.authenticator.production)
         if self._keeps:
-            self.stay = stay
-        return {"session_id": stay.id}
+            self.shared = shared
+        return {"session_id": shared.id}
 
     async def close_session(self, request: RpcRequest) -> Fields:
         """Ends one."""
         session_id = request.params.get("session_id")
         if session_id is None:
             raise RpcError(JsonRpcErrorCode.INVALID_PARAMS, "Invalid params - 'session_id' is required")
-        stay = self._find(session_id)
-        if stay is self.stay:
-            self.stay = None
-        await stay.close()
-        return {"session_id": stay.id, "closed": True}
+        shared = self._find(session_id)
+        if shared is self.shared:
+            self.shared = None
+        await shared.close()
+        return {"session_id": shared.id, "closed": True}
 
     async def _open(self, begins: bool) -> SharedSession:
         """A new session; with `begins`, reset: whoever may not do that himself needs an episode to use tools in."""
-        stay = await self._server.stays.open(self._visitor)
+        shared = await self._server.shared_sessions.open(self._principal)
         if begins:
             try:
-                await stay.call(lambda session, done: session.reset({}, done))
+                await shared.call(lambda session, done: session.reset({}, done))
             except BaseException:
-                stay.depart("its first reset failed")
+                shared.depart("its first reset failed")
                 raise
         if not self._keeps:
-            self.opened.append(stay)
-        return stay
+            self.opened.append(shared)
+        return shared
 
-    async def _call(self, stay: SharedSession, ask: ToolRequest) -> Any:
-        return await stay.call(lambda session, done: session.call(answer, ask, done))
+    async def _call(self, shared: SharedSession, ask: ToolRequest) -> Any:
+        return await shared.call(lambda session, done: session.call(answer, ask, done))
 
     def _find(self, session_id: Any) -> SharedSession:
         try:
-            return self._server.stays.find(str(session_id), self._visitor)
+            return self._server.shared_sessions.find(str(session_id), self._principal)
         except UnknownSession as error:
             why = f"{error.message} (openenv/session/create, at /mcp)"
             raise RpcError(JsonRpcErrorCode.INVALID_PARAMS, f"Unknown session_id: {session_id}: {why}") from error

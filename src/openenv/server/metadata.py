@@ -254,7 +254,7 @@ class EnvironmentInfoLoader:
         self._known: PageInfo | None = None
         self._asking: asyncio.Task[PageInfo] | None = None
 
-    async def tell(self, visitor: Principal) -> PageInfo:
+    async def tell(self, principal: Principal) -> PageInfo:
         """What is known. An instance is made if its class does not tell everything, for the first visitor alone.
 
         If none can be made, the class alone is told of, with a note, and the next visitor has it asked again.
@@ -263,20 +263,20 @@ class EnvironmentInfoLoader:
             return self._known
         asking = self._asking
         if asking is None or asking.done():
-            asking = self._asking = asyncio.create_task(self._ask(visitor))
+            asking = self._asking = asyncio.create_task(self._ask(principal))
         known = await asyncio.shield(asking)
         if not known.fields["notes"]:
             self._known = known
         return known
 
-    async def _ask(self, visitor: Principal) -> PageInfo:
+    async def _ask(self, principal: Principal) -> PageInfo:
         server = self._server
         cls = class_of(server.env_factory)
         if cls is not None and not _instance_knows_more(cls):
             return self._known_of(class_info(cls), None)
         try:
             async with asyncio.timeout(ASKING_S):
-                async with opened_session(server.manager, visitor.holder, visitor.peer, wait_s=0) as session:
+                async with opened_session(server.manager, principal.holder, principal.peer, wait_s=0) as session:
                     return await self._of_instance(session, cls is None or issubclass(cls, MCPEnvironment))
         except TimeoutError:
             why = f"no answer within {ASKING_S:g} s"

@@ -135,17 +135,17 @@ def principal_of(scope: MutableMapping[str, Any], server: HTTPEnvServer) -> Prin
     """
     if _PRINCIPAL not in scope:
         _admit(scope, server)
-    visitor = scope[_PRINCIPAL]
-    assert isinstance(visitor, Principal)
-    return visitor
+    principal = scope[_PRINCIPAL]
+    assert isinstance(principal, Principal)
+    return principal
 
 
 def may_control(scope: MutableMapping[str, Any], server: HTTPEnvServer) -> bool:
     """Whether a request may have what production mode hides."""
-    if not server.porter.production:
+    if not server.authenticator.production:
         return True
-    visitor = scope.get(_PRINCIPAL)
-    return isinstance(visitor, Principal) and allows(visitor.scope, Right.DRIVE)
+    principal = scope.get(_PRINCIPAL)
+    return isinstance(principal, Principal) and allows(principal.scope, Right.DRIVE)
 
 
 def log_refusal(error: OpenEnvError, head: RequestHead) -> None:
@@ -174,7 +174,7 @@ def request_head(scope: MutableMapping[str, Any]) -> RequestHead:
 
 def _admit(scope: MutableMapping[str, Any], server: HTTPEnvServer) -> RequestHead:
     head = request_head(scope)
-    scope[_PRINCIPAL] = server.porter.admit(head)
+    scope[_PRINCIPAL] = server.authenticator.admit(head)
     if _OFFERS in head.fields:
         offers = without_key_offers(head.fields[_OFFERS].decode("latin-1").split(","))
         headers = [(name, value) for name, value in scope["headers"] if name.lower() != _OFFERS]

@@ -109,7 +109,7 @@ class ControlRoute(APIRoute):
 def register(app: FastAPI) -> None:
     """Adds every route, the WebSocket endpoint, the translation of errors, and the guard before it all to an app."""
     server: HTTPEnvServer = app.state.openenv
-    has_page = server.settings.web_interface and not server.porter.production
+    has_page = server.settings.web_interface and not server.authenticator.production
     for route in (*ROUTES, *WEB_ROUTES) if has_page else ROUTES:
         app.router.add_api_route(
             # The name itself: a pattern would take what the app's owner serves under others.
@@ -119,7 +119,7 @@ def register(app: FastAPI) -> None:
             response_model=route.response_model,
             response_class=route.response_class,
             tags=[route.tag],
-            include_in_schema=not (route.control and server.porter.production),
+            include_in_schema=not (route.control and server.authenticator.production),
             openapi_extra=_NAMES_SESSION if route.path.endswith(_OF_SESSIONS) else None,
             route_class_override=ControlRoute if route.control else None,
         )
@@ -185,7 +185,7 @@ def _protect_host_app(host: FastAPI, server: HTTPEnvServer) -> None:
 
 
 def _log_access(server: HTTPEnvServer) -> None:
-    keys = server.porter.keys
+    keys = server.authenticator.keys
     if server.settings.api_keys is None:
         advice = "set OPENENV_API_KEYS to ask for a key, or to none if that is meant"
         logger.warning("%s is open to everybody who can reach it: %s", server.env_name, advice)

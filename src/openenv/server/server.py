@@ -40,10 +40,6 @@ if TYPE_CHECKING:
 
     from .metadata import EnvironmentInfoLoader
 
-if TYPE_CHECKING:
-    pass
-
-
 _MIB = 1024 * 1024
 
 
@@ -125,11 +121,11 @@ class HTTPEnvServer:
 
     Attributes:
         action_type: What clients may send for a step: `action_cls`, and tool actions where there are tools.
-        porter: Decides who may come in.
-        stays: The sessions that are used over HTTP.
+        authenticator: Decides who may come in.
+        shared_sessions: The sessions that are used over HTTP.
         report: Lists the sessions of all worker processes, as `GET /sessions` answers; set by the supervisor.
         recorder: Records sessions; None: it does not.
-        words: Watches over clients that said they would speak in every period.
+        app_keepalive: Watches over clients that said they would speak in every period.
         worker_key: What this process is called by clients that must reach it again; set by the supervisor.
         redirect: Hands a connection that names another process to that one, given its key, a duplicate of the
             socket, and what was read from it; False if there is no such process. Set by the supervisor.
@@ -184,11 +180,11 @@ class HTTPEnvServer:
         self._protocols: dict[str, ServerProtocolV2] = {}
         self._connections: set[V2Connection] = set()
         self._deadlines = Deadlines()
-        self.porter = Authenticator(self.settings, time.monotonic)
+        self.authenticator = Authenticator(self.settings, time.monotonic)
         self.report: Callable[[], Awaitable[list[dict[str, Any]]]] = self._report
         self.serving: Callable[[], bool] = lambda: not self.manager.draining
-        self.words = Keepalive.of_words(self.settings.heartbeat_s)
-        self.stays = SharedSessions(self.manager, lambda: self.worker_key, self.settings.max_in_flight)
+        self.app_keepalive = Keepalive.of_app(self.settings.heartbeat_s)
+        self.shared_sessions = SharedSessions(self.manager, lambda: self.worker_key, self.settings.max_in_flight)
 
     @property
     def env_factory(self) -> Callable[[], Any]:
@@ -284,31 +280,31 @@ class HTTPEnvServer:
         return ServerCapacityStatus(active_sessions=self.active_sessions, max_sessions=self.max_concurrent_envs)
 
     def connect(
-        self, channel: Channel, subprotocol: str | None = None, visitor: Principal = ANONYMOUS
+        self, channel: Channel, subprotocol: str | None = None, principal: Principal = ANONYMOUS
     ) -> V1Connection | V2Connection:
         """Opens a conversation over any transport: WebSocket, fast path, in process.
 
         Args:
             channel: The way to the client.
             subprotocol: What was negotiated (`openenv.protocol.codecs`); None: v1.
-            visitor: Who is at its other end.
+            principal: Who is at its other end.
 
         Raises:
             UsageError: The server has sessions on another event loop.
         """
         settings = self.settings
         if self._trails is not None:
-            visitor = visitor._replace(trail=self._trails(visitor.traceparent))
+            principal = principal._replace(trail=self._trails(principal.traceparent))
         if subprotocol is None:
-            rooms: Any = self.manager if visitor.session is None else AttachManager(self.stays, visitor)
-            return V1Connection(rooms, self.protocol, channel, settings, visitor)
+            rooms: Any = self.manager if principal.session is None else AttachManager(self.shared_sessions, principal)
+            return V1Connection(rooms, self.protocol, channel, settings, principal)
         protocol = self._protocols.get(subprotocol)
         if protocol is None:
             protocol = ServerProtocolV2(self.action_type, codec_of(subprotocol), settings.max_batch)
             self._protocols[subprotocol] = protocol
         ended = self._connections.discard
         connection = V2Connection(
-            self.manager, protocol, channel, settings, self._hello(), self._deadlines, visitor, ended, self.contract
+            self.manager, protocol, channel, settings, self._hello(), self._deadlines, principal, ended, self.contract
         )
         self._connections.add(connection)
         return connection
@@ -348,7 +344,7 @@ class HTTPEnvServer:
         from .routes import install_lifespan, register
 
         if mode is not None:
-            self.porter.production = is_production(mode)
+            self.authenticator.production = is_production(mode)
             set_mode(self.manager.factory, mode)
         app.state.openenv = self
         register(app)

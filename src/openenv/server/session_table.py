@@ -46,14 +46,14 @@ _ENDED = (SessionState.CLOSING, SessionState.GONE)
 
 
 class SessionTable:
-    """The seats of a connection.
+    """The sessions of a connection.
 
     Args:
         manager: Where sessions are opened.
         protocol: How replies are written.
         settings: The limits.
         deadlines: Watches over calls.
-        visitor: Whose connection it is.
+        principal: Whose connection it is.
         on_loss: Hears of sessions that ended though their client has not asked for it, and why.
 
     Attributes:
@@ -67,9 +67,9 @@ class SessionTable:
         "_max_opening",
         "_on_loss",
         "_opening",
+        "_principal",
         "_restricted",
-        "_seats",
-        "_visitor",
+        "_sessions",
         "_window_s",
         "deadlines",
         "life",
@@ -85,7 +85,7 @@ class SessionTable:
         protocol: ServerProtocolV2,
         settings: ServerSettings,
         deadlines: Deadlines,
-        visitor: Principal,
+        principal: Principal,
         on_loss: Callable[[str, OpenEnvError], None],
     ):
         self.protocol = protocol
@@ -93,107 +93,111 @@ class SessionTable:
         self.max_reply_bytes = settings.max_reply_bytes
         self.deadlines = deadlines
         self.life = LastSeen()
-        self._visitor = visitor
-        self._restricted = visitor.scope is not Scope.CONTROL
-        self.trail = visitor.trail
+        self._principal = principal
+        self._restricted = principal.scope is not Scope.CONTROL
+        self.trail = principal.trail
         self._window_s = settings.resume_window_s
         self._manager = manager
         self._max_opening = settings.max_batch
         self._on_loss = on_loss
         self._opening = 0
         self._leaving: asyncio.TimerHandle | None = None
-        self._seats: dict[str, V2Session] = {}
+        self._sessions: dict[str, V2Session] = {}
 
     @property
     def sessions(self) -> list[Session]:
-        return [seat.session for seat in self._seats.values()]
+        return [v2_session.session for v2_session in self._sessions.values()]
 
     @property
     def remaining(self) -> list[Session]:
         """Those of which something is left, also where the client has closed them or the connection is gone."""
-        seats = ((session, session.user) for session in self._manager.sessions)
-        return [session for session, seat in seats if isinstance(seat, V2Session) and seat.landlord is self]
+        v2_sessions = ((session, session.user) for session in self._manager.sessions)
+        return [
+            session
+            for session, v2_session in v2_sessions
+            if isinstance(v2_session, V2Session) and v2_session.table is self
+        ]
 
-    def cancel(self, asker: ReplySink, key: int | None) -> bool:
+    def cancel(self, sink: ReplySink, key: int | None) -> bool:
         """Gives up what an asker waits for, all of it if `key` is None. False if it waits for nothing."""
         found = False
-        for seat in list(self._seats.values()):  # all of them: a batch waits for many
-            found |= seat.cancel(asker, key)
+        for v2_session in list(self._sessions.values()):  # all of them: a batch waits for many
+            found |= v2_session.cancel(sink, key)
         return found
 
     def abandon(self) -> None:
         """The connection has gone. Its sessions wait for their client to come back, for as long as they may."""
         self._on_loss = _ignore_loss
-        for seat in list(self._seats.values()):
+        for v2_session in list(self._sessions.values()):
             if self._window_s:
-                seat.detach()
+                v2_session.detach()
             else:
-                seat.end()
-        if self._seats:
+                v2_session.end()
+        if self._sessions:
             self._leaving = asyncio.get_running_loop().call_later(self._window_s, self._leave)
 
     def end(self) -> None:
         """Nobody will come back: ends the sessions."""
-        for seat in list(self._seats.values()):
-            seat.end()
+        for v2_session in list(self._sessions.values()):
+            v2_session.end()
 
     def _leave(self) -> None:
         """The time to come back is over."""
         self._leaving = None
-        for seat in list(self._seats.values()):
-            seat.leave()
+        for v2_session in list(self._sessions.values()):
+            v2_session.leave()
 
     # What is asked, each by the connection itself or by a batch on it.
 
-    def open(self, message: messages.OpenOp, asker: ReplySink, key: int) -> None:
+    def open(self, message: messages.OpenOp, sink: ReplySink, key: int) -> None:
         if message.options:
             names = f"{', '.join(message.options)!r:.200}"
-            self._deny(asker, key, message.session, UsageError(f"this server has no options for open: drop {names}"))
+            self._deny(sink, key, message.session, UsageError(f"this server has no options for open: drop {names}"))
             return
-        if not self._is_there(message.session, message.token, asker, key):
-            self._begin(message, asker, key)
+        if not self._is_there(message.session, message.token, sink, key):
+            self._begin(message, sink, key)
 
-    def _is_there(self, name: str | None, token: str | None, asker: ReplySink, key: int) -> bool:
+    def _is_there(self, name: str | None, token: str | None, sink: ReplySink, key: int) -> bool:
         """Whether a session of that name cannot be begun, and whoever asked has been answered."""
-        if name is not None and name in self._seats:
-            self._seats[name].open_again(asker, key)
+        if name is not None and name in self._sessions:
+            self._sessions[name].open_again(sink, key)
             return True
         taken = None if name is None else self._manager.find(name)
         if taken is not None and taken.state in _ENDED:
             closing = f"session {taken.id!r} is still closing: open it again in a moment, or choose another id"
-            self._deny(asker, key, taken.id, CapacityError(closing, retry_after_s=CLOSING_S))
+            self._deny(sink, key, taken.id, CapacityError(closing, retry_after_s=CLOSING_S))
         elif taken is not None and isinstance(taken.user, V2Session) and _token_matches(taken.user, token):
-            self._take_over(taken.user, asker, key, again=True)
+            self._take_over(taken.user, sink, key, again=True)
         elif taken is not None:
-            self._deny(asker, key, taken.id, self._unreachable(taken.id))
+            self._deny(sink, key, taken.id, self._unreachable(taken.id))
         elif self._opening >= self._max_opening:
             crowd = f"{self._opening} sessions of this connection (max_batch, OPENENV_MAX_BATCH) are being opened"
-            self._deny(asker, key, name, TooManyCalls(f"{crowd}: wait for one of them"))
+            self._deny(sink, key, name, TooManyCalls(f"{crowd}: wait for one of them"))
         else:
             return False
         return True
 
-    def attach(self, message: messages.AttachOp, asker: ReplySink, key: int) -> None:
+    def attach(self, message: messages.AttachOp, sink: ReplySink, key: int) -> None:
         session = self._manager.find(message.session)
-        seat = None if session is None or session.state in _ENDED else session.user
-        if session is None or not isinstance(seat, V2Session):
-            self._deny(asker, key, message.session, self._unknown(message.session))
-        elif not _token_matches(seat, message.token):
+        v2_session = None if session is None or session.state in _ENDED else session.user
+        if session is None or not isinstance(v2_session, V2Session):
+            self._deny(sink, key, message.session, self._unknown(message.session))
+        elif not _token_matches(v2_session, message.token):
             wrong = f"not the token of session {session.id}: attach with the one that open answered"
-            self._deny(asker, key, message.session, Unauthorized(wrong))
+            self._deny(sink, key, message.session, Unauthorized(wrong))
         else:
-            self._take_over(seat, asker, key)
+            self._take_over(v2_session, sink, key)
 
-    def call(self, message: SessionRequest, asker: ReplySink, key: int) -> None:
-        seat = self._seats.get(message.session)
-        if seat is None:
-            self._deny(asker, key, message.session, self._unreachable(message.session))
+    def call(self, message: SessionRequest, sink: ReplySink, key: int) -> None:
+        v2_session = self._sessions.get(message.session)
+        if v2_session is None:
+            self._deny(sink, key, message.session, self._unreachable(message.session))
         elif self._restricted and (forbidden := self._forbidden(message)) is not None:
-            self._deny(asker, key, message.session, forbidden)
+            self._deny(sink, key, message.session, forbidden)
         else:
-            seat.take(message, asker, key)
+            v2_session.take(message, sink, key)
 
-    def call_tool(self, message: messages.CallToolOp, asker: ReplySink, key: int) -> None:
+    def call_tool(self, message: messages.CallToolOp, sink: ReplySink, key: int) -> None:
         action = {"type": "call_tool", "tool_name": message.tool, "arguments": message.arguments}
         step = messages.StepOp(
             session=message.session,
@@ -201,90 +205,90 @@ class SessionTable:
             action=Raw(self.protocol.codec.encode(action)),
             deadline_s=message.deadline_s,
         )
-        self.call(step, asker, key)
+        self.call(step, sink, key)
 
-    def close(self, message: messages.CloseOp, asker: ReplySink, key: int) -> None:
-        seat = self._seats.get(message.session)
-        if seat is not None:
-            seat.close(SessionLost(f"session {message.session} was closed by its client"))
+    def close(self, message: messages.CloseOp, sink: ReplySink, key: int) -> None:
+        v2_session = self._sessions.get(message.session)
+        if v2_session is not None:
+            v2_session.close(SessionLost(f"session {message.session} was closed by its client"))
         elif (session := self._manager.find(message.session)) is not None and session.state not in _ENDED:
-            self._deny(asker, key, message.session, self._unreachable(message.session))
+            self._deny(sink, key, message.session, self._unreachable(message.session))
             return
-        asker.answer(key, message.session, self.protocol.ok({}))
+        sink.answer(key, message.session, self.protocol.ok({}))
 
-    def refuse(self, message: messages.RefusedOp, asker: ReplySink, key: int) -> None:
-        self._deny(asker, key, message.session, message.error)
+    def refuse(self, message: messages.RefusedOp, sink: ReplySink, key: int) -> None:
+        self._deny(sink, key, message.session, message.error)
 
-    # What seats ask of their landlord.
+    # What the sessions ask of their table.
 
-    def seated(self) -> None:
+    def opened(self) -> None:
         self._opening -= 1
 
-    def welcome(self, seat: V2Session) -> Body:
+    def open_reply(self, v2_session: V2Session) -> Body:
         manager = self._manager
         slot = {"active_sessions": manager.held, "max_sessions": manager.limits.max_sessions}
         return self.protocol.ok(
-            {"session": seat.session.id, "token": seat.token, "seq": seat.completed, "slot": slot}
+            {"session": v2_session.session.id, "token": v2_session.token, "seq": v2_session.completed, "slot": slot}
         )
 
     def fork(
-        self, seat: V2Session, message: messages.ForkOp, asker: ReplySink, key: int, freed: Callable[[], None]
+        self, v2_session: V2Session, message: messages.ForkOp, sink: ReplySink, key: int, freed: Callable[[], None]
     ) -> None:
         known = None if message.new is None else self._manager.find(message.new)
-        if known is not None and getattr(known.user, "forked_from", None) != seat.session.id:
-            other = f"session {message.new!r} is open already, and no fork of {seat.session.id!r}: choose another id"
-            self._deny(asker, key, message.new, UsageError(other))
+        if known is not None and getattr(known.user, "forked_from", None) != v2_session.session.id:
+            other = f"session {message.new!r} is open already, and no fork of {v2_session.session.id!r}"
+            self._deny(sink, key, message.new, UsageError(f"{other}: choose another id"))
             freed()
-        elif self._is_there(message.new, message.token, asker, key):
+        elif self._is_there(message.new, message.token, sink, key):
             freed()
         else:
-            self._begin(message, asker, key, Origin(seat.session, freed))
+            self._begin(message, sink, key, Origin(v2_session.session, freed))
 
-    def source_of(self, seat: V2Session, message: messages.RestoreOp) -> V2Session:
-        source = self._seats.get(message.source)
+    def source_of(self, v2_session: V2Session, message: messages.RestoreOp) -> V2Session:
+        source = self._sessions.get(message.source)
         if source is None:
-            source = self._seat_elsewhere(message.source, message.token)
+            source = self._session_elsewhere(message.source, message.token)
         behind: V2Session | None = source
         while behind is not None:
-            if behind is seat:
-                circle = f"session {seat.session.id!r} cannot wait for the state of {message.source!r}"
+            if behind is v2_session:
+                circle = f"session {v2_session.session.id!r} cannot wait for the state of {message.source!r}"
                 raise UsageError(f"{circle}, which waits for its own: restore one after the other")
             behind = behind.awaits
         return source
 
-    def ask_tasks(self, seat: V2Session, message: messages.TasksOp, answered: Callable[[Body], None]) -> None:
+    def ask_tasks(self, v2_session: V2Session, message: messages.TasksOp, answered: Callable[[Body], None]) -> None:
         def told(answer: Any, error: BaseException | None) -> None:
             try:
                 if error is not None:
                     raise error
                 body = self._written({"result": answer})
             except OpenEnvError as fault:  # others do not come
-                body = self.refusal(seat.session.id, fault)
+                body = self.refusal(v2_session.session.id, fault)
             answered(body)
 
-        ask_session(seat.session, message, told)
+        ask_session(v2_session.session, message, told)
 
     def refusal(self, session: str | None, error: OpenEnvError, request: str | None = None) -> Body:
         # What a client calls a session may be anything, lines of a log as well.
         name = "-" if not session else session if session.isprintable() else repr(session)
         # The traceback is of use when the environment's own code failed, and noise when a client erred.
         METER.failed(error)
-        seat = None if session is None else self._seats.get(session)
+        v2_session = None if session is None else self._sessions.get(session)
         logger.warning(
             "session %.64s: %s: %.2000s",
             name,
             type(error).__name__,
             error.message,
             exc_info=error.__cause__,
-            extra=log_extra(session, None if seat is None else seat.session.episode, request),
+            extra=log_extra(session, None if v2_session is None else v2_session.session.episode, request),
         )
         return self.protocol.error(error)
 
-    def vacated(self, seat: V2Session, loss: OpenEnvError | None) -> None:
-        self._opening -= seat.opening
-        if self._seats.pop(seat.session.id, None) is not None and loss is not None:
-            self._on_loss(seat.session.id, loss)
-        if self._leaving is not None and not self._seats:
+    def released(self, v2_session: V2Session, loss: OpenEnvError | None) -> None:
+        self._opening -= v2_session.opening
+        if self._sessions.pop(v2_session.session.id, None) is not None and loss is not None:
+            self._on_loss(v2_session.session.id, loss)
+        if self._leaving is not None and not self._sessions:
             self._leaving.cancel()
             self._leaving = None
 
@@ -308,48 +312,48 @@ class SessionTable:
             # One whose action is not valid is no tool call either.
             with contextlib.suppress(InvalidAction):
                 right = Right.TOOLS if is_tool_call(self.protocol.action(message.action)) else Right.DRIVE
-        return None if allows(self._visitor.scope, right) else refusal(self._visitor.scope, what)
+        return None if allows(self._principal.scope, right) else refusal(self._principal.scope, what)
 
-    def _take_over(self, seat: V2Session, asker: ReplySink, key: int, again: bool = False) -> None:
+    def _take_over(self, v2_session: V2Session, sink: ReplySink, key: int, again: bool = False) -> None:
         """Has a session from here on. `again`: its client opens it once more, and does not attach to it."""
         try:
             # Before anything changes: what one codec can say, numbers of any length for one, the other may not.
-            reply = self.protocol.ok(_resume_facts(seat))
+            reply = self.protocol.ok(_resume_facts(v2_session))
         except (ValueError, InvalidMessage) as error:
-            unsayable = f"the last reply of session {seat.session.id} {error}"
+            unsayable = f"the last reply of session {v2_session.session.id} {error}"
             advice = "attach with the subprotocol that it was opened with"
-            self._deny(asker, key, seat.session.id, UsageError(f"{unsayable}: {advice}"))
+            self._deny(sink, key, v2_session.session.id, UsageError(f"{unsayable}: {advice}"))
             return
-        if seat.landlord is not self:
-            seat.move(self)
-            self._seats[seat.session.id] = seat
-            self._opening += seat.opening
-            self._settle(seat.session)
+        if v2_session.table is not self:
+            v2_session.move(self)
+            self._sessions[v2_session.session.id] = v2_session
+            self._opening += v2_session.opening
+            self._settle(v2_session.session)
         if again:
-            seat.open_again(asker, key)
+            v2_session.open_again(sink, key)
         else:
-            asker.answer(key, seat.session.id, reply)
+            sink.answer(key, v2_session.session.id, reply)
 
     def _settle(self, session: Session) -> None:
         """Has a session know whose it is. It goes on counting for the key that it was opened with."""
-        session.life, session.peer = self.life, self._visitor.peer
+        session.life, session.peer = self.life, self._principal.peer
 
     def _begin(
-        self, message: messages.OpenOp | messages.ForkOp, asker: ReplySink, key: int, origin: Origin | None = None
+        self, message: messages.OpenOp | messages.ForkOp, sink: ReplySink, key: int, origin: Origin | None = None
     ) -> None:
         """Opens a session, which goes on from another one's state if it has an origin."""
-        seat = V2Session(self, asker, key, message.token)
-        opened: OnOpened = seat.opened
+        v2_session = V2Session(self, sink, key, message.token)
+        opened: OnOpened = v2_session.opened
         if self.trail is not None:
-            opened = self.trail.opening(lambda: seat.session.id, request_name(asker, key), opened)
+            opened = self.trail.opening(lambda: v2_session.session.id, request_name(sink, key), opened)
         name = message.new if isinstance(message, messages.ForkOp) else message.session
-        seat.session = session = self._manager.create(opened, seat.lost, name)
-        session.user = seat
+        v2_session.session = session = self._manager.create(opened, v2_session.lost, name)
+        session.user = v2_session
         if origin is not None:
-            seat.forked_from = origin.source.id
-        session.holder = self._visitor.holder
+            v2_session.forked_from = origin.source.id
+        session.holder = self._principal.holder
         self._settle(session)
-        self._seats[session.id] = seat
+        self._sessions[session.id] = v2_session
         self._opening += 1
         try:
             if origin is None:
@@ -357,10 +361,10 @@ class SessionTable:
             else:
                 self._manager.fork(session, origin, message.wait_s)
         except UsageError as error:  # the server has sessions on another event loop
-            self.vacated(seat, None)
-            self._deny(asker, key, session.id, error)
+            self.released(v2_session, None)
+            self._deny(sink, key, session.id, error)
 
-    def _seat_elsewhere(self, name: str, token: str | None) -> V2Session:
+    def _session_elsewhere(self, name: str, token: str | None) -> V2Session:
         """The seat of a session that another connection has. Raises why there is none for whoever asks."""
         session = self._manager.find(name)
         if session is None or session.state in _ENDED or not isinstance(session.user, V2Session):
@@ -370,11 +374,11 @@ class SessionTable:
             raise Forbidden(f"session {name!r} belongs to another connection: restore from it with its token")
         return session.user
 
-    def _deny(self, asker: ReplySink, key: int, session: str | None, error: OpenEnvError) -> None:
-        asker.answer(key, session, self.refusal(session, error, request_name(asker, key)))
+    def _deny(self, sink: ReplySink, key: int, session: str | None, error: OpenEnvError) -> None:
+        sink.answer(key, session, self.refusal(session, error, request_name(sink, key)))
 
     def _unknown(self, session_id: str) -> UnknownSession:
-        if self._visitor.worker_ended:
+        if self._principal.worker_ended:
             return UnknownSession.of_ended_worker(session_id)
         return UnknownSession(session_id)
 
@@ -390,17 +394,17 @@ def _ignore_loss(session: str, error: OpenEnvError) -> None:
     """The connection is gone, and shall not be kept by what is left of it."""
 
 
-def _token_matches(seat: V2Session, token: str | None) -> bool:
-    return token is not None and compare_digest(seat.token.encode(), token.encode("utf-8", "replace"))
+def _token_matches(v2_session: V2Session, token: str | None) -> bool:
+    return token is not None and compare_digest(v2_session.token.encode(), token.encode("utf-8", "replace"))
 
 
-def _resume_facts(seat: V2Session) -> dict[str, Any]:
+def _resume_facts(v2_session: V2Session) -> dict[str, Any]:
     """What a client needs to go on with a session: its state, the last call that has ended, and its reply."""
-    state = seat.session.state
+    state = v2_session.session.state
     if state is SessionState.DETACHED:
         state = SessionState.LIVE  # from now on
-    facts = {"session": seat.session.id, "state": state.value, "seq": seat.completed}
-    last = seat.recall()
+    facts = {"session": v2_session.session.id, "state": state.value, "seq": v2_session.completed}
+    last = v2_session.recall()
     return facts if last is None else {**facts, "last": last}
 
 

@@ -70,9 +70,9 @@ class SharedSession:
     __slots__ = (
         "_advancing",
         "_holder",
-        "_line",
         "_max_waiting",
         "_on_departed",
+        "_queue",
         "_running",
         "departed",
         "id",
@@ -94,7 +94,7 @@ class SharedSession:
         self._on_departed = on_departed
         self._holder = session.holder
         self._max_waiting = max_waiting
-        self._line: deque[PendingCall] = deque()
+        self._queue: deque[PendingCall] = deque()
         self._running: PendingCall | None = None
         self._advancing = False
 
@@ -132,17 +132,17 @@ class SharedSession:
                     error = failure
             settle(future, result, error)
 
-        ask = self.ask(start, done)
+        pending = self.submit(start, done)
         try:
             await asyncio.wait([future], timeout=timeout_s and min(timeout_s, LONGEST_S))
         except asyncio.CancelledError:
-            self.withdraw(ask)
+            self.withdraw(pending)
             raise
         if not future.done():
-            raise self._expire(ask, timeout_s)
+            raise self._expire(pending, timeout_s)
         return future.result()
 
-    def ask(self, start: StartCall, done: Done, next_: bool = False) -> PendingCall:
+    def submit(self, start: StartCall, done: Done, next_: bool = False) -> PendingCall:
         """The same for callbacks: `done` hears of the call's end, perhaps before this returns.
 
         Args:
@@ -150,38 +150,38 @@ class SharedSession:
             done: Hears of its end.
             next_: It comes before all that wait: for what belongs to the call that just ends.
         """
-        ask = PendingCall(start, done)
+        pending = PendingCall(start, done)
         if self.ended:
-            ask.answer(None, self.gone())
+            pending.answer(None, self.gone())
         elif next_:
-            self._line.appendleft(ask)
+            self._queue.appendleft(pending)
             self._advance()
-        elif len(self._line) >= self._max_waiting:
+        elif len(self._queue) >= self._max_waiting:
             limit = f"{self._max_waiting} calls of session {self.id} (max_in_flight, OPENENV_MAX_IN_FLIGHT)"
-            ask.answer(None, TooManyCalls(f"{limit} wait for their turn: take replies before sending more"))
+            pending.answer(None, TooManyCalls(f"{limit} wait for their turn: take replies before sending more"))
         else:
-            self._line.append(ask)
+            self._queue.append(pending)
             self._advance()
-        return ask
+        return pending
 
-    def withdraw(self, ask: PendingCall, stop: bool = True) -> None:
+    def withdraw(self, pending: PendingCall, stop: bool = True) -> None:
         """Nobody waits for a call any more: if it waits it is not begun, and if it runs it may be stopped."""
-        ask.done = None
-        if ask is not self._running:
-            self._leave_line(ask)
+        pending.done = None
+        if pending is not self._running:
+            self._leave_line(pending)
         elif stop:
             self.session.cancel()
 
-    def cancel(self, ask: PendingCall) -> bool:
+    def cancel(self, pending: PendingCall) -> bool:
         """Stops a call, if its executor can do that (the result); its `done` comes in any case."""
-        if ask is self._running:
+        if pending is self._running:
             return self.session.cancel()
-        return self._drop(ask)
+        return self._drop(pending)
 
-    def stop(self, ask: PendingCall) -> bool:
+    def stop(self, pending: PendingCall) -> bool:
         """Ends a call whose time is over. False: it runs and cannot be stopped, and the session ends."""
-        if ask is not self._running:
-            return self._drop(ask)
+        if pending is not self._running:
+            return self._drop(pending)
         if self.session.stop():
             return True
         self.depart("its call gave no answer in time, and a thread cannot be stopped: it was left behind")
@@ -208,10 +208,10 @@ class SharedSession:
         listeners, self.on_lost = self.on_lost, []
         for hear in listeners:
             hear(SessionLost(self._farewell()))
-        waiting = [*self._line] if self._running is None else [self._running, *self._line]
-        self._line.clear()
-        for ask in waiting:
-            ask.answer(None, SessionLost(self._farewell()))
+        waiting = [*self._queue] if self._running is None else [self._running, *self._queue]
+        self._queue.clear()
+        for pending in waiting:
+            pending.answer(None, SessionLost(self._farewell()))
 
     def lost(self, error: OpenEnvError) -> None:
         """What the session tells: it ends, and not for its user."""
@@ -226,11 +226,11 @@ class SharedSession:
         """The error for whoever asks for it after its end."""
         return UnknownSession(self.id, self._farewell())
 
-    def admits(self, visitor: Principal, token: str | None) -> bool:
+    def admits(self, principal: Principal, token: str | None) -> bool:
         """Whether somebody may use it: who holds the key that it was opened with, or its token."""
         if token is not None:
             return secrets.compare_digest(self.token.encode(), token.encode("utf-8", "replace"))
-        return visitor.holder == self._holder
+        return principal.holder == self._holder
 
     def renew(self) -> None:
         """One of its connections came or went: a connection that is there keeps it from being idle."""
@@ -242,47 +242,47 @@ class SharedSession:
             return
         self._advancing = True
         try:
-            while self._line and self._running is None:
-                ask = self._running = self._line.popleft()
-                self._begin(ask)
+            while self._queue and self._running is None:
+                pending = self._running = self._queue.popleft()
+                self._begin(pending)
         finally:
             self._advancing = False
 
-    def _begin(self, ask: PendingCall) -> None:
+    def _begin(self, pending: PendingCall) -> None:
         def done(result: Any, error: BaseException | None) -> None:
-            if self._running is ask:
+            if self._running is pending:
                 self._running = None
-            ask.answer(result, error)
+            pending.answer(result, error)
             self._advance()
 
         try:
-            ask.start(self.session, done)
+            pending.start(self.session, done)
         except Exception as error:  # noqa: BLE001 - whoever asks writes it; those behind must have their turn
             done(None, error)
 
-    def _expire(self, ask: PendingCall, timeout_s: float | None) -> StepTimeout:
+    def _expire(self, pending: PendingCall, timeout_s: float | None) -> StepTimeout:
         """The time for a call is over."""
-        ask.done = None
-        if ask is not self._running:
-            self._leave_line(ask)
+        pending.done = None
+        if pending is not self._running:
+            self._leave_line(pending)
             waited = f"waited for its turn for all of its {timeout_s:g} s (timeout_s), and was not executed"
             return StepTimeout(f"a call of session {self.id} {waited}")
         late = f"a call of session {self.id} gave no answer within {timeout_s:g} s (timeout_s)"
         ends = self.session.timeout_outcome
-        return StepTimeout(f"{late}, {ends}" if self.stop(ask) else f"{late}, {ends}: open another one")
+        return StepTimeout(f"{late}, {ends}" if self.stop(pending) else f"{late}, {ends}: open another one")
 
     def _farewell(self) -> str:
         return f"session {self.id} is gone: {self.departed or 'ended'}; open another one (POST /sessions)"
 
-    def _drop(self, ask: PendingCall) -> bool:
+    def _drop(self, pending: PendingCall) -> bool:
         """Takes a call out of the line and tells whoever asked."""
-        self._leave_line(ask)
-        ask.answer(None, Cancelled(f"a call of session {self.id} was cancelled, and was not executed"))
+        self._leave_line(pending)
+        pending.answer(None, Cancelled(f"a call of session {self.id} was cancelled, and was not executed"))
         return True
 
-    def _leave_line(self, ask: PendingCall) -> None:
+    def _leave_line(self, pending: PendingCall) -> None:
         with contextlib.suppress(ValueError):
-            self._line.remove(ask)
+            self._queue.remove(pending)
 
 
 logger = logging.getLogger("openenv.server")
@@ -320,10 +320,10 @@ class SharedSessions:
         self._manager = manager
         self._worker = worker
         self._max_waiting = max_waiting
-        self._stays: dict[str, SharedSession] = {}
+        self._sessions: dict[str, SharedSession] = {}
         self._departed: deque[str] = deque()
 
-    async def open(self, visitor: Principal) -> SharedSession:
+    async def open(self, principal: Principal) -> SharedSession:
         """Opens a session, which belongs to the holder of the visitor's key.
 
         Raises:
@@ -337,85 +337,85 @@ class SharedSessions:
         session = self._manager.create(
             lambda error: settle(ready, None, error),
             session_id=name if worker is None else f"{worker}.{name}",
-            holder=visitor.holder,
-            peer=visitor.peer,
-            on_lost=lambda error: stay.lost(error),  # noqa: PLW0108 - it is made below
+            holder=principal.holder,
+            peer=principal.peer,
+            on_lost=lambda error: shared.lost(error),  # noqa: PLW0108 - it is made below
         )
         session.outlives_loop = True
-        stay = SharedSession(session, self._max_waiting, self._forget_later)
+        shared = SharedSession(session, self._max_waiting, self._forget_later)
         try:
             self._manager.open(session)
             await ready
         except BaseException:
             session.close()
             raise
-        self._stays[stay.id] = stay
-        return stay
+        self._sessions[shared.id] = shared
+        return shared
 
-    def find(self, session_id: str, visitor: Principal, token: str | None = None) -> SharedSession:
+    def find(self, session_id: str, principal: Principal, token: str | None = None) -> SharedSession:
         """The session of that name.
 
         Args:
             session_id: Its name.
-            visitor: Who asks.
+            principal: Who asks.
             token: What lets somebody use it who holds another key.
 
         Raises:
             UnknownSession: There is none, or none any more; its message says why, if that is known.
             Unauthorized: It belongs to another key, or the token is not its own.
         """
-        stay = self.look_up(session_id, visitor, token)
-        if stay.ended:
-            raise stay.gone()
-        return stay
+        shared = self.look_up(session_id, principal, token)
+        if shared.ended:
+            raise shared.gone()
+        return shared
 
-    def look_up(self, session_id: str, visitor: Principal, token: str | None = None) -> SharedSession:
+    def look_up(self, session_id: str, principal: Principal, token: str | None = None) -> SharedSession:
         """The same, also for one that has ended not long ago."""
-        stay = self._stays.get(session_id)
-        if stay is None:
+        shared = self._sessions.get(session_id)
+        if shared is None:
             advice = "open one with POST /sessions; a session ends with the worker process that it was opened in"
             raise UnknownSession(session_id, f"no session {session_id[:80]!r} on this server: {advice}")
-        if not stay.admits(visitor, token):
+        if not shared.admits(principal, token):
             raise Unauthorized(f"session {session_id} was opened with another key: show that one, or its token")
-        return stay
+        return shared
 
-    def _forget_later(self, stay: SharedSession) -> None:
+    def _forget_later(self, shared: SharedSession) -> None:
         """Only so many that have ended are remembered."""
-        session = stay.session
-        logger.info("session %s: %s", stay.id, stay.departed, extra=log_extra(stay.id, session.episode))
-        self._departed.append(stay.id)
+        session = shared.session
+        logger.info("session %s: %s", shared.id, shared.departed, extra=log_extra(shared.id, session.episode))
+        self._departed.append(shared.id)
         if len(self._departed) > MOST_DEPARTED:
-            self._stays.pop(self._departed.popleft(), None)
+            self._sessions.pop(self._departed.popleft(), None)
 
 
 class AttachManager:
     """Stands where a connection has its `SessionManager`, for one that wants to be attached to a session.
 
     Args:
-        stays: Where it is.
-        visitor: Who wants it, and what it is called.
+        shared_sessions: Where it is.
+        principal: Who wants it, and what it is called.
     """
 
-    __slots__ = ("_stays", "_visitor")
+    __slots__ = ("_principal", "_sessions")
 
-    def __init__(self, stays: SharedSessions, visitor: Principal):
-        self._stays = stays
-        self._visitor = visitor
+    def __init__(self, shared_sessions: SharedSessions, principal: Principal):
+        self._sessions = shared_sessions
+        self._principal = principal
 
     def create(self, opened: OnOpened, on_lost: OnLost) -> AttachedSession:
         """A guest who has not come in yet."""
-        return AttachedSession(self._visitor.session or "", opened, on_lost)
+        return AttachedSession(self._principal.session or "", opened, on_lost)
 
-    def open(self, guest: AttachedSession) -> None:
+    def open(self, attached: AttachedSession) -> None:
         """Lets it in, or tells it why not."""
         try:
-            stay = self._stays.find(guest.id, self._visitor, self._visitor.token)
-            stay.session.bind()
-            if stay.ended:
-                raise stay.gone()
-            guest.enter(stay)
+            shared = self._sessions.find(attached.id, self._principal, self._principal.token)
+            shared.session.bind()
+            if shared.ended:
+                raise shared.gone()
+            attached.enter(shared)
         except OpenEnvError as error:
-            guest.turn_away(error)
+            attached.refuse(error)
 
 
 class AttachedSession:
@@ -432,7 +432,7 @@ class AttachedSession:
         gone: Is never needed: a guest is gone as soon as it leaves.
     """
 
-    __slots__ = ("_ask", "_on_lost", "_opened", "_stay", "gone", "holder", "id", "life", "peer")
+    __slots__ = ("_on_lost", "_opened", "_pending", "_shared", "gone", "holder", "id", "life", "peer")
 
     life: LastSeen
 
@@ -443,38 +443,38 @@ class AttachedSession:
         self.gone: asyncio.Event | None = None
         self._opened = opened
         self._on_lost = on_lost
-        self._stay: SharedSession | None = None
-        self._ask: PendingCall | None = None
+        self._shared: SharedSession | None = None
+        self._pending: PendingCall | None = None
 
     @property
     def state(self) -> SessionState:
-        return SessionState.GONE if self._stay is None else self._stay.session.state
+        return SessionState.GONE if self._shared is None else self._shared.session.state
 
     @property
     def episode(self) -> str | None:
-        return None if self._stay is None else self._stay.session.episode
+        return None if self._shared is None else self._shared.session.episode
 
     @property
     def profile(self) -> EnvironmentProfile:
-        assert self._stay is not None
-        return self._stay.session.profile
+        assert self._shared is not None
+        return self._shared.session.profile
 
-    def enter(self, stay: SharedSession) -> None:
+    def enter(self, shared: SharedSession) -> None:
         """It is let in."""
-        self._stay = stay
-        stay.lives.append(self.life)
-        stay.renew()
-        stay.on_lost.append(self._lost)
+        self._shared = shared
+        shared.lives.append(self.life)
+        shared.renew()
+        shared.on_lost.append(self._lost)
         self._opened(None)
 
-    def turn_away(self, error: OpenEnvError) -> None:
+    def refuse(self, error: OpenEnvError) -> None:
         """It is not."""
         self._opened(error)
 
     # What a connection does with its session. One call at a time: the next one after `done`.
 
     def takes_seed_of(self, arguments: Mapping[str, Any]) -> bool:
-        return self._stay is None or self._stay.session.takes_seed_of(arguments)
+        return self._shared is None or self._shared.session.takes_seed_of(arguments)
 
     def reset(self, arguments: dict[str, Any], done: Done) -> None:
         self._do(lambda session, answer: session.reset(arguments, answer), done)
@@ -493,32 +493,32 @@ class AttachedSession:
 
     def cancel(self) -> bool:
         """Stops its call in flight, as `Session.cancel` does; one that waits is not begun."""
-        return self._stay is not None and self._ask is not None and self._stay.cancel(self._ask)
+        return self._shared is not None and self._pending is not None and self._shared.cancel(self._pending)
 
     def stop(self) -> bool:
         """Ends its call in flight, whose time is over, as `Session.stop` does; one that waits is not begun."""
-        return self._stay is None or self._ask is None or self._stay.stop(self._ask)
+        return self._shared is None or self._pending is None or self._shared.stop(self._pending)
 
     def close(self) -> None:
         """Leaves. A call of its own that runs goes on, and one that waits is not begun."""
-        stay, self._stay = self._stay, None
-        if stay is None:
+        shared, self._shared = self._shared, None
+        if shared is None:
             return
-        if self._ask is not None:
-            stay.withdraw(self._ask, stop=False)
-        stay.lives.remove(self.life)
-        stay.renew()
-        if self._lost in stay.on_lost:
-            stay.on_lost.remove(self._lost)
+        if self._pending is not None:
+            shared.withdraw(self._pending, stop=False)
+        shared.lives.remove(self.life)
+        shared.renew()
+        if self._lost in shared.on_lost:
+            shared.on_lost.remove(self._lost)
 
     def _do(self, start: StartCall, done: Done) -> None:
-        if self._stay is None:
+        if self._shared is None:
             return  # it has left, and nobody hears
-        ask = self._stay.ask(start, partial(self._answered, done))
-        self._ask = None if ask.done is None else ask
+        pending = self._shared.submit(start, partial(self._answered, done))
+        self._pending = None if pending.done is None else pending
 
     def _answered(self, done: Done, result: Any, error: BaseException | None) -> None:
-        self._ask = None
+        self._pending = None
         done(result, error)
 
     def _lost(self, error: OpenEnvError) -> None:

@@ -44,7 +44,7 @@ class _TaskQuery(NamedTuple):
     arguments: dict[str, Any]
 
 
-async def ask_environment(server: HTTPEnvServer, visitor: Principal, method: str, **arguments: Any) -> Any:
+async def ask_environment(server: HTTPEnvServer, principal: Principal, method: str, **arguments: Any) -> Any:
     """Calls one of the methods of a `TaskProvider`.
 
     A method of the class itself (static, class method) is called on it, off the event loop. For others a session is
@@ -52,7 +52,7 @@ async def ask_environment(server: HTTPEnvServer, visitor: Principal, method: str
 
     Args:
         server: Whose environment.
-        visitor: Whose session it is, if one is needed.
+        principal: Whose session it is, if one is needed.
         method: One of `METHODS`.
         arguments: What it takes, by name.
 
@@ -69,7 +69,7 @@ async def ask_environment(server: HTTPEnvServer, visitor: Principal, method: str
     if cls is not None and server.manager.shares_process and _needs_no_instance(cls, question):
         answer = await _of_class(cls, question)
     else:
-        async with opened_session(server.manager, visitor.holder, visitor.peer) as session:
+        async with opened_session(server.manager, principal.holder, principal.peer) as session:
             answer = await result_of(lambda done: session.call(_answer, question, done))
         if inspect.isawaitable(answer):  # of an inline environment
             answer = await _awaited(answer, method)

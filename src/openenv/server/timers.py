@@ -139,7 +139,7 @@ class Keepalive:
         self._timer: asyncio.TimerHandle | None = None
 
     @classmethod
-    def of_words(cls, period_s: float) -> Keepalive:
+    def of_app(cls, period_s: float) -> Keepalive:
         """For clients that say something in every period: cuts those that are silent for two; 0 watches nothing."""
         return cls(period_s / LOOKS, PATIENCE)
 
@@ -153,32 +153,32 @@ class Keepalive:
         """Whether it is on."""
         return self._interval > 0
 
-    def watch(self, pulse: KeepaliveTarget) -> None:
+    def watch(self, target: KeepaliveTarget) -> None:
         """Adds a connection. Runs on the event loop."""
         if self._interval:
-            self._watched[pulse] = 0
+            self._watched[target] = 0
             if self._timer is None:
                 self._arm()
 
-    def forget(self, pulse: KeepaliveTarget) -> None:
+    def forget(self, target: KeepaliveTarget) -> None:
         """Drops a connection that has ended; without any, no timer is left."""
-        self._watched.pop(pulse, None)
+        self._watched.pop(target, None)
         if not self._watched and self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def beat(self) -> None:
         """One interval has passed: cuts what stayed silent for too long, and pings the rest."""
-        for pulse, silences in list(self._watched.items()):
-            if pulse not in self._watched:  # ended together with one that was cut
+        for target, silences in list(self._watched.items()):
+            if target not in self._watched:  # ended together with one that was cut
                 continue
-            in_a_row = silences + 1 if pulse.silent() else 0
+            in_a_row = silences + 1 if target.silent() else 0
             if in_a_row >= self._patience:
-                del self._watched[pulse]
-                pulse.cut()
+                del self._watched[target]
+                target.cut()
             else:
-                self._watched[pulse] = in_a_row
-                pulse.ping()
+                self._watched[target] = in_a_row
+                target.ping()
 
     def _arm(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self._interval, self._fire)

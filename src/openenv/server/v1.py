@@ -60,14 +60,14 @@ class V1Connection:
         channel: The way to the client.
         settings: The limits. The channel is paused while `max_in_flight` frames wait for the call that runs, or as
             many bytes as one message may have.
-        visitor: Whose connection it is.
+        principal: Whose connection it is.
 
     Raises:
         UsageError: The manager serves another event loop.
 
     Attributes:
         life: When something was last heard of the client.
-        visitor: Whose connection it is.
+        principal: Whose connection it is.
     """
 
     __slots__ = (
@@ -86,7 +86,7 @@ class V1Connection:
         "_restricted",
         "_session",
         "life",
-        "visitor",
+        "principal",
     )
 
     def __init__(
@@ -95,15 +95,15 @@ class V1Connection:
         protocol: ServerProtocol,
         channel: Channel,
         settings: ServerSettings,
-        visitor: Principal,
+        principal: Principal,
     ):
         self._protocol = protocol
         self._channel = channel
         self._max_in_flight = settings.max_in_flight
         self._max_bytes = settings.max_message_bytes
         self._max_reply_bytes = settings.max_reply_bytes
-        self.visitor = visitor
-        self._restricted = visitor.scope is not Scope.CONTROL
+        self.principal = principal
+        self._restricted = principal.scope is not Scope.CONTROL
         self.life = LastSeen()
         # Frames that wait for the reply before theirs; most clients never send ahead, so made when needed.
         self._backlog: deque[bytes | OpenEnvError] | None = None
@@ -115,10 +115,10 @@ class V1Connection:
         self._paused = False
         self._ended = False
         opened: OnOpened = self._opened
-        if visitor.trail is not None:
-            opened = visitor.trail.opening(lambda: self._session.id, None, opened)
+        if principal.trail is not None:
+            opened = principal.trail.opening(lambda: self._session.id, None, opened)
         self._session = session = manager.create(opened, self._lost)
-        session.life, session.holder, session.peer = self.life, visitor.holder, visitor.peer
+        session.life, session.holder, session.peer = self.life, principal.holder, principal.peer
         manager.open(session)
 
     @property
@@ -147,12 +147,14 @@ class V1Connection:
         self._busy = True
         if message["type"] == "step":
             self._encode = self._protocol.observation
-            self._session.step(message["data"], self._answer if self.visitor.trail is None else self._traced(message))
+            self._session.step(
+                message["data"], self._answer if self.principal.trail is None else self._traced(message)
+            )
         elif message["type"] == "reset":
             arguments = message.get("data", {})
             seeded = self._session.takes_seed_of(arguments)
             self._encode = self._protocol.observation if seeded else self._protocol.unseeded
-            answer = self._answer if self.visitor.trail is None else self._traced(message)
+            answer = self._answer if self.principal.trail is None else self._traced(message)
             self._session.reset(arguments, answer)
         elif message["type"] == "state":
             self._encode = self._protocol.state
@@ -201,7 +203,7 @@ class V1Connection:
 
     def _check(self, message: Any) -> None:
         """Raises `Forbidden` for what the client's key does not allow."""
-        kind, scope = message["type"], self.visitor.scope
+        kind, scope = message["type"], self.principal.scope
         if kind == "close":
             right = Right.CONNECT
         elif kind == "mcp" or (kind == "step" and is_tool_call(message["data"])):
@@ -214,7 +216,7 @@ class V1Connection:
 
     def _traced(self, message: Any) -> Done:
         """`_answer`, with a span from here to there."""
-        trail = self.visitor.trail
+        trail = self.principal.trail
         assert trail is not None
         kind, session, episode = message["type"], self._session, self._session.episode
         if kind == "reset":

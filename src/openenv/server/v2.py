@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from ..errors import InvalidMessage, MessageTooLarge, OpenEnvError, SessionLost, TooManyCalls
 from ..protocol import messages
 from ..protocol.codecs import Body
 from ..protocol.contract import Contract
 from ..protocol.errors import error_facts
-from ..protocol.messages import BatchOp as Request
 from ..protocol.server import ServerProtocolV2
 from ..runtime.manager import SessionManager, close_session
 from ..runtime.session import LastSeen
@@ -29,27 +28,6 @@ FRAME_BYTES = 1024 * 1024
 RESULT_OVERHEAD_BYTES = 100
 
 
-class FrameSink(Protocol):
-    """The connection of a batch.
-
-    Attributes:
-        protocol: How its frames are written.
-        max_frame_bytes: Largest frame of results; one that is larger by itself gets a frame of its own.
-    """
-
-    protocol: ServerProtocolV2
-    max_frame_bytes: int
-
-    def send(self, frame: bytes) -> None:
-        """Sends a frame, if the client is still there."""
-
-    def answered(self, count: int) -> None:
-        """So many calls have been given their replies."""
-
-    def completed(self, batch: BatchReplies) -> None:
-        """Everything of a batch was sent."""
-
-
 class BatchReplies:
     """Gathers the results of a batch, and sends them in the order in which they come.
 
@@ -58,7 +36,7 @@ class BatchReplies:
     the event loop leave together, so there may be more than `min_ready` in a frame.
 
     Args:
-        outlet: Where frames are sent.
+        connection: The connection that sends the frames.
         request: What was asked.
 
     Attributes:
@@ -68,11 +46,11 @@ class BatchReplies:
     """
 
     __slots__ = (
+        "_connection",
         "_due",
         "_enough",
         "_left",
         "_most",
-        "_outlet",
         "_ready",
         "_results",
         "_size",
@@ -82,12 +60,12 @@ class BatchReplies:
         "id",
     )
 
-    def __init__(self, outlet: FrameSink, request: Request):
+    def __init__(self, connection: V2Connection, request: messages.BatchOp):
         self.id = request.id
         self.count = len(request.calls)
         self.due = None if request.deadline_s is None else time.monotonic() + request.deadline_s
-        self._outlet = outlet
-        self._most = outlet.max_frame_bytes
+        self._connection = connection
+        self._most = connection.max_frame_bytes
         self._left = self.count
         self._enough = self._ready = min(request.min_ready or self._left, self._left)
         self._results: list[tuple[int, str | None, Body]] = []
@@ -122,11 +100,11 @@ class BatchReplies:
         self._forget_due()
         results, self._results = self._results, []
         self._size = 0
-        self._outlet.answered(len(results))
-        self._outlet.send(self._outlet.protocol.results(self.id, results, self._left > 0))
+        self._connection.answered(len(results))
+        self._connection.send(self._connection.protocol.results(self.id, results, self._left > 0))
         if not self._left:
             self.drop()
-            self._outlet.completed(self)
+            self._connection.completed(self)
 
     def _flush_ready(self) -> None:
         self._ready = self._enough
@@ -154,14 +132,14 @@ class V2Connection:
         settings: The limits.
         hello: What the server says of itself, first of all.
         deadlines: Watches over calls.
-        visitor: Whose connection it is.
+        principal: Whose connection it is.
         on_end: Told once, when the connection has ended.
         contract: What the environment takes and gives, for clients who ask.
 
     Attributes:
         due: When calls that come alone must be answered, if they do not say: never.
         id: None: such calls have ids of their own.
-        visitor: Whose connection it is.
+        principal: Whose connection it is.
     """
 
     due: float | None = None
@@ -180,11 +158,11 @@ class V2Connection:
         "_max_unanswered",
         "_on_end",
         "_paused",
-        "_seating",
+        "_table",
         "_unanswered",
         "max_frame_bytes",
+        "principal",
         "protocol",
-        "visitor",
     )
 
     def __init__(
@@ -195,7 +173,7 @@ class V2Connection:
         settings: ServerSettings,
         hello: dict[str, Any],
         deadlines: Deadlines,
-        visitor: Principal,
+        principal: Principal,
         on_end: Callable[[V2Connection], None],
         contract: Contract,
     ):
@@ -215,21 +193,21 @@ class V2Connection:
         # Calls without a reply, and how many there may be.
         self._unanswered = 0
         self._max_unanswered = settings.max_connection_in_flight
-        self.visitor = visitor
-        self._seating = SessionTable(manager, protocol, settings, deadlines, visitor, self._tell_loss)
+        self.principal = principal
+        self._table = SessionTable(manager, protocol, settings, deadlines, principal, self._tell_loss)
         self._batches: dict[int, BatchReplies] = {}
         channel.send(protocol.event("hello", hello))
 
     @property
     def session_id(self) -> str:
         """For the log: the session, or how many there are."""
-        sessions = self._seating.sessions
+        sessions = self._table.sessions
         return sessions[0].id if len(sessions) == 1 else f"({len(sessions)} of one connection)"
 
     @property
     def life(self) -> LastSeen:
         """When something was last heard on this connection."""
-        return self._seating.life
+        return self._table.life
 
     # What a transport calls.
 
@@ -262,7 +240,7 @@ class V2Connection:
         for batch in self._batches.values():
             batch.drop()
         self._batches.clear()
-        self._seating.abandon()
+        self._table.abandon()
         self._on_end(self)
 
     def failed(self) -> None:
@@ -271,7 +249,7 @@ class V2Connection:
 
     def stop(self) -> None:
         """The server ends now: so do the sessions here, and the client is told that it need not come back."""
-        for session in self._seating.sessions:
+        for session in self._table.sessions:
             session.end(SessionLost("the server was stopped"))
         self.disconnected()
 
@@ -282,8 +260,8 @@ class V2Connection:
     async def aclose(self) -> None:
         """Ends the conversation and waits until its environments are closed."""
         self.disconnected()
-        remaining = self._seating.remaining
-        self._seating.end()
+        remaining = self._table.remaining
+        self._table.end()
         for session in remaining:
             await close_session(session)
 
@@ -329,7 +307,7 @@ class V2Connection:
             self._refuse(InvalidMessage(f"id {number} is not larger than the last one, {last}: count ids upwards"))
         else:
             self._last_id = number
-            self._seating.life.heard_at = time.monotonic()
+            self._table.life.heard_at = time.monotonic()
             self._unanswered += 1
             if len(frame) > _LARGE_BYTES:
                 self._hold(number, len(frame))
@@ -338,7 +316,7 @@ class V2Connection:
                 return
             handle = SESSION_REQUESTS.get(type(message))
             if handle is not None:
-                handle(self._seating, message, self, number)
+                handle(self._table, message, self, number)
             else:
                 _REQUESTS[type(message)](self, message)
 
@@ -352,7 +330,7 @@ class V2Connection:
         for place, call in enumerate(message.calls):
             if self._ended:
                 return
-            SESSION_REQUESTS[type(call)](self._seating, call, batch, place)
+            SESSION_REQUESTS[type(call)](self._table, call, batch, place)
 
     def _hold(self, number: int, size: int) -> None:
         """Counts a large request until it has its reply."""
@@ -375,12 +353,12 @@ class V2Connection:
         crowd = f"{waiting}, and {count} more would be over the limit of {limit}"
         self._unanswered -= count - 1
         full = TooManyCalls(f"{crowd}: take replies, then send more")
-        self.answer(number, None, self._seating.refusal(None, full, str(number)))
+        self.answer(number, None, self._table.refusal(None, full, str(number)))
 
     def _cancel(self, message: messages.CancelOp) -> None:
         batch = self._batches.get(message.target)
-        asker, key = (self, message.target) if batch is None else (batch, None)
-        self.answer(message.id, None, self.protocol.ok({"cancelled": self._seating.cancel(asker, key)}))
+        sink, key = (self, message.target) if batch is None else (batch, None)
+        self.answer(message.id, None, self.protocol.ok({"cancelled": self._table.cancel(sink, key)}))
 
     def _heartbeat(self, message: messages.HeartbeatOp) -> None:
         self.answer(message.id, None, self.protocol.ok({}))
@@ -391,7 +369,7 @@ class V2Connection:
     def _refuse(self, error: OpenEnvError) -> None:
         """Answers what cannot be answered under an id."""
         if not self._ended:
-            self._channel.send(self.protocol.reply(None, self._seating.refusal(None, error)))
+            self._channel.send(self.protocol.reply(None, self._table.refusal(None, error)))
 
     def _tell_loss(self, session: str, error: OpenEnvError) -> None:
         lost = error if isinstance(error, SessionLost) else SessionLost(error.message)

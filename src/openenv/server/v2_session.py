@@ -30,8 +30,10 @@ from ..runtime.session import Session
 from ..telemetry.metrics import METER, Phase
 from ..telemetry.tracing import ConnectionTracer
 from .mcp_methods import call_mcp_method
-from .timers import Deadlines
 from .v1 import oversized_reply
+
+if TYPE_CHECKING:
+    from .session_table import SessionTable
 
 
 class StateCopyRequest:
@@ -92,9 +94,9 @@ class _NullSink:
 NULL_SINK: ReplySink = _NullSink()
 
 
-def request_name(asker: ReplySink, key: int) -> str:
+def request_name(sink: ReplySink, key: int) -> str:
     """What a call is named by in logs and traces: the id of its request, with its place where that is a batch."""
-    return str(key) if asker.id is None else f"{asker.id}.{key}"
+    return str(key) if sink.id is None else f"{sink.id}.{key}"
 
 
 class SessionCall:
@@ -105,7 +107,7 @@ class SessionCall:
             have its
             state copied for another session.
         seq: Its number in the session; 0 for one that is not counted.
-        asker: Who asked first, under `key`.
+        sink: Who asked first, under `key`.
 
     Attributes:
         others: Who asked for the same call again.
@@ -113,25 +115,25 @@ class SessionCall:
         fate: The reply that was given before the call has ended: it was cancelled, or its time was over.
     """
 
-    __slots__ = ("asker", "due", "fate", "key", "message", "others", "seq")
+    __slots__ = ("due", "fate", "key", "message", "others", "seq", "sink")
 
-    def __init__(self, message: SessionRequest | StateCopyRequest | None, seq: int, asker: ReplySink, key: int):
+    def __init__(self, message: SessionRequest | StateCopyRequest | None, seq: int, sink: ReplySink, key: int):
         self.message = message
         self.seq = seq
-        self.asker = asker
+        self.sink = sink
         self.key = key
         self.others: list[tuple[ReplySink, int]] = _NO_OTHERS
         self.due: float | None = None
         self.fate: Body | None = None
 
-    def join(self, asker: ReplySink, key: int) -> None:
+    def join(self, sink: ReplySink, key: int) -> None:
         """One more waits for the reply."""
-        self.others = [*self.others, (asker, key)]
+        self.others = [*self.others, (sink, key)]
 
     def answer(self, session: str, body: Body) -> None:
         """Gives everybody the reply; nobody waits from then on."""
-        asker, self.asker = self.asker, NULL_SINK
-        asker.answer(self.key, session, body)
+        sink, self.sink = self.sink, NULL_SINK
+        sink.answer(self.key, session, body)
         if self.others:
             others, self.others = self.others, _NO_OTHERS
             for other, key in others:
@@ -139,59 +141,16 @@ class SessionCall:
 
     def desert(self) -> None:
         """The connection of all who wait is gone."""
-        self.asker, self.others = NULL_SINK, _NO_OTHERS
+        self.sink, self.others = NULL_SINK, _NO_OTHERS
 
-    def concerns(self, asker: ReplySink, key: int | None) -> bool:
+    def concerns(self, sink: ReplySink, key: int | None) -> bool:
         """Whether an asker waits for it, under a certain key or any."""
-        waiting = ((self.asker, self.key), *self.others)
-        return any(who is asker and key in (None, what) for who, what in waiting)
+        waiting = ((self.sink, self.key), *self.others)
+        return any(who is sink and key in (None, what) for who, what in waiting)
 
 
 # Shared, never changed: a list for each call would be a good part of its cost.
 _NO_OTHERS: list[tuple[ReplySink, int]] = []
-
-
-if TYPE_CHECKING:
-    pass
-
-
-class SessionHost(Protocol):
-    """Who has the seats: a connection.
-
-    Attributes:
-        protocol: How its replies are written.
-        max_in_flight: Calls of one session that may wait for their turn.
-        max_reply_bytes: Largest reply.
-        deadlines: Watches over calls.
-        trail: Where calls are traced; None: nowhere.
-    """
-
-    protocol: ServerProtocolV2
-    max_in_flight: int
-    max_reply_bytes: int
-    deadlines: Deadlines
-    trail: ConnectionTracer | None
-
-    def seated(self) -> None:
-        """One of its sessions is open now."""
-
-    def welcome(self, seat: V2Session) -> Body:
-        """The reply to `open`."""
-
-    def refusal(self, session: str | None, error: OpenEnvError, request: str | None = None) -> Body:
-        """The reply that says why not. `request`: how the call is named in the log."""
-
-    def vacated(self, seat: V2Session, loss: OpenEnvError | None) -> None:
-        """The seat is no longer its own. `loss`: why, if its client has not asked for that and must be told."""
-
-    def fork(self, seat: V2Session, message: ForkOp, asker: ReplySink, key: int, freed: Callable[[], None]) -> None:
-        """Opens a session with the state of a seat's, which answers whoever asked; `freed`: that may go on."""
-
-    def source_of(self, seat: V2Session, message: RestoreOp) -> V2Session:
-        """The other session of a `restore`. Raises why it cannot be that one."""
-
-    def ask_tasks(self, seat: V2Session, message: TasksOp, answered: Callable[[Body], None]) -> None:
-        """Has a seat's environment asked for its tasks."""
 
 
 _NOT_EXECUTED = "waited for its turn for all of its deadline_s, and was not executed"
@@ -205,12 +164,12 @@ class V2Session:
     it, also when its action is not valid or it is cancelled before its turn.
 
     Args:
-        landlord: The connection it belongs to.
-        asker, key: Who opens the session.
+        table: The connection it belongs to.
+        sink, key: Who opens the session.
 
     Attributes:
         session: The record of the environment; set by whoever makes both.
-        landlord: The connection it belongs to now.
+        table: The connection it belongs to now.
         token: What another connection must show to take the session over.
         awaits: Whose state its running call waits for; None as a rule.
         forked_from: The session whose state it began with; None for one that began anew.
@@ -229,26 +188,26 @@ class V2Session:
         "awaits",
         "completed",
         "forked_from",
-        "landlord",
         "last",
         "session",
         "slot",
+        "table",
         "token",
     )
 
     session: Session
 
-    def __init__(self, landlord: SessionHost, asker: ReplySink, key: int, token: str | None):
-        self.landlord = landlord
+    def __init__(self, table: SessionTable, sink: ReplySink, key: int, token: str | None):
+        self.table = table
         self.token = token or secrets.token_urlsafe(16)
         self.slot = 0
         self.awaits: V2Session | None = None
         self.forked_from: str | None = None
         self.accepted = self.completed = 0
         self.last: Body | None = None
-        self._protocol = landlord.protocol
+        self._protocol = table.protocol
         # The opening is a call like others: what comes after it waits for its end.
-        self._running: SessionCall | None = SessionCall(None, 0, asker, key)
+        self._running: SessionCall | None = SessionCall(None, 0, sink, key)
         self._queue: deque[SessionCall] | tuple[()] = ()  # made when needed: an empty deque has 600 bytes
         self._advancing = False
         self._deserted = False
@@ -261,17 +220,17 @@ class V2Session:
         assert opening is not None
         if error is None:
             self._running = None
-            self.landlord.seated()
-            opening.answer(self.session.id, self.landlord.welcome(self))
+            self.table.opened()
+            opening.answer(self.session.id, self.table.open_reply(self))
             self._advance()
         else:
             # One that moved to another connection while it opened has nobody who asks.
-            self.landlord.vacated(self, error if opening.asker is NULL_SINK else None)
+            self.table.released(self, error if opening.sink is NULL_SINK else None)
             self._dismiss(error)
 
     def lost(self, error: OpenEnvError) -> None:
         """The session was ended by the server."""
-        self.landlord.vacated(self, error)
+        self.table.released(self, error)
         self._dismiss(error if isinstance(error, SessionLost) else SessionLost(error.message))
 
     # What a connection asks.
@@ -281,14 +240,14 @@ class V2Session:
         """Whether the session is not there yet."""
         return self._running is not None and self._running.message is None
 
-    def open_again(self, asker: ReplySink, key: int) -> None:
+    def open_again(self, sink: ReplySink, key: int) -> None:
         """Answers a repeated `open`."""
         if self._running is not None and self._running.message is None:
-            self._join(self._running, asker, key)
+            self._join(self._running, sink, key)
         else:
-            asker.answer(key, self.session.id, self.landlord.welcome(self))
+            sink.answer(key, self.session.id, self.table.open_reply(self))
 
-    def take(self, message: SessionRequest, asker: ReplySink, key: int) -> None:
+    def take(self, message: SessionRequest, sink: ReplySink, key: int) -> None:
         """Executes a call, now or when those before it have ended."""
         seq, due = 0, None
         if (
@@ -299,36 +258,36 @@ class V2Session:
         ):
             seq = message.seq
             if seq != self.accepted + 1:
-                self._take_another(message, asker, key)
+                self._take_another(message, sink, key)
                 return
-            due = asker.due if message.deadline_s is None else time.monotonic() + message.deadline_s
-        call = SessionCall(message, seq, asker, key)
+            due = sink.due if message.deadline_s is None else time.monotonic() + message.deadline_s
+        call = SessionCall(message, seq, sink, key)
         call.due = due
         if self._running is None and not self._queue:
             self.accepted = seq or self.accepted
             self._run(call)
             if due is not None and self._running is call:
-                self.landlord.deadlines.watch(self, due)
-        elif len(self._queue) < self.landlord.max_in_flight:
+                self.table.deadlines.watch(self, due)
+        elif len(self._queue) < self.table.max_in_flight:
             self.accepted = seq or self.accepted
             self._queue = self._queue or deque()
             self._queue.append(call)
             if due is not None:
-                self.landlord.deadlines.watch(self, due)
+                self.table.deadlines.watch(self, due)
         else:
-            self._refuse(asker, key, self._too_many())
+            self._refuse(sink, key, self._too_many())
 
-    def lend(self, loan: StateCopyRequest) -> None:
+    def copy_state(self, copy_request: StateCopyRequest) -> None:
         """Gives a copy of its state, when what was asked of it before has ended."""
         if self._running is None and not self._queue:
-            self._run(SessionCall(loan, 0, NULL_SINK, 0))
+            self._run(SessionCall(copy_request, 0, NULL_SINK, 0))
         else:
             self._queue = self._queue or deque()
-            self._queue.append(SessionCall(loan, 0, NULL_SINK, 0))
+            self._queue.append(SessionCall(copy_request, 0, NULL_SINK, 0))
 
-    def cancel(self, asker: ReplySink, key: int | None = None) -> bool:
+    def cancel(self, sink: ReplySink, key: int | None = None) -> bool:
         """Gives up what an asker waits for, all of it if `key` is None. False if it waits for nothing here."""
-        concerned = [call for call in self._undecided() if call.concerns(asker, key)]
+        concerned = [call for call in self._undecided() if call.concerns(sink, key)]
         for call in concerned:
             if call.message is None:
                 self.close(Cancelled("the request to open the session was cancelled"))
@@ -346,7 +305,7 @@ class V2Session:
             if call.due is None:
                 continue
             if call.due > now:
-                self.landlord.deadlines.watch(self, call.due)
+                self.table.deadlines.watch(self, call.due)
             elif call is not self._running:
                 self._give_up(call, self._late(call, _NOT_EXECUTED))
             else:
@@ -359,7 +318,7 @@ class V2Session:
 
     def close(self, error: OpenEnvError) -> None:
         """Ends the session; calls that are not answered yet are answered with the error."""
-        self.landlord.vacated(self, None)
+        self.table.released(self, None)
         self._dismiss(error)
         self.session.close()
 
@@ -380,54 +339,54 @@ class V2Session:
 
     def end(self) -> None:
         """Ends the session; nobody is there to be answered."""
-        self.landlord.vacated(self, None)
+        self.table.released(self, None)
         self._rest()
         self.session.close()
 
-    def move(self, landlord: SessionHost) -> None:
+    def move(self, table: SessionTable) -> None:
         """Another connection has the session from here on. A call that is running goes on, for it to be repeated."""
         lost = SessionLost(f"session {self.session.id} was attached elsewhere: another connection has it now")
-        self.landlord.vacated(self, lost)
+        self.table.released(self, lost)
         running, waiting = self._running, self._queue
         self._dismiss(lost)
         self._running, self._queue = running, waiting
         self._forget_waiting()
         self._deserted = False
         before = self._protocol
-        self.landlord, self._protocol = landlord, landlord.protocol
+        self.table, self._protocol = table, table.protocol
         if self._protocol is not before:
             self._translate(before)
         self.session.attach()
         if running is not None and running.due is not None:
-            landlord.deadlines.watch(self, running.due)
+            table.deadlines.watch(self, running.due)
 
     def recall(self) -> dict[str, Any] | None:
         """The fields of the stored reply."""
         return None if self.last is None else _reply_fields(self._protocol, self.last)
 
-    def _take_another(self, message: ResetOp | StepOp | RestoreOp | McpOp, asker: ReplySink, key: int) -> None:
+    def _take_another(self, message: ResetOp | StepOp | RestoreOp | McpOp, sink: ReplySink, key: int) -> None:
         """Answers what is not simply the next call."""
         seq = message.seq
         if seq == self.completed and self.last is not None:
-            asker.answer(key, self.session.id, self.last)
+            sink.answer(key, self.session.id, self.last)
         elif self.completed < seq <= self.accepted:
-            self._join(next(call for call in self._unanswered() if call.seq == seq), asker, key)
+            self._join(next(call for call in self._unanswered() if call.seq == seq), sink, key)
         else:
             order = f"call {seq} of session {self.session.id} is neither the last one nor the next, which is"
-            self._refuse(asker, key, SequenceError(f"{order} {self.accepted + 1}"))
+            self._refuse(sink, key, SequenceError(f"{order} {self.accepted + 1}"))
 
-    def _join(self, call: SessionCall, asker: ReplySink, key: int) -> None:
+    def _join(self, call: SessionCall, sink: ReplySink, key: int) -> None:
         if call.fate is not None:
-            asker.answer(key, self.session.id, call.fate)
-        elif len(call.others) < self.landlord.max_in_flight:
-            call.join(asker, key)
+            sink.answer(key, self.session.id, call.fate)
+        elif len(call.others) < self.table.max_in_flight:
+            call.join(sink, key)
         else:
-            self._refuse(asker, key, self._too_many())
+            self._refuse(sink, key, self._too_many())
 
     def _run(self, call: SessionCall) -> None:
         self._running = call
         message = call.message
-        trail = self.landlord.trail
+        trail = self.table.trail
         done = self._finished if trail is None or not call.seq else self._traced(call, trail)
         if type(message) is StepOp:
             try:
@@ -448,19 +407,19 @@ class V2Session:
         if type(message) is McpOp:
             call_mcp_method(self.session, message.method, message.params, done)
         elif type(message) is ForkOp:
-            asker, call.asker = call.asker, NULL_SINK  # whom the new session answers
-            self.landlord.fork(self, message, asker, call.key, partial(self._ended, call))
+            sink, call.sink = call.sink, NULL_SINK  # whom the new session answers
+            self.table.fork(self, message, sink, call.key, partial(self._ended, call))
         elif type(message) is RestoreOp:
-            self._borrow(call, message)
+            self._restore(call, message)
         elif type(message) is StateCopyRequest:
-            self.session.save(partial(self._lent, call, message))
+            self.session.save(partial(self._copied, call, message))
         elif type(message) is TasksOp:
-            self.landlord.ask_tasks(self, message, partial(self._answered, call))
+            self.table.ask_tasks(self, message, partial(self._answered, call))
 
-    def _borrow(self, call: SessionCall, message: RestoreOp) -> None:
+    def _restore(self, call: SessionCall, message: RestoreOp) -> None:
         """Goes on from the state of another session, when that can be had."""
         try:
-            source = self.landlord.source_of(self, message)
+            source = self.table.source_of(self, message)
         except OpenEnvError as error:
             self._answered(call, self._failed(call, error))
             return
@@ -481,7 +440,7 @@ class V2Session:
                 self.session.load(seed, source.session, partial(self._restored, call))
 
         self.awaits = source
-        source.lend(StateCopyRequest(source.session, taken))
+        source.copy_state(StateCopyRequest(source.session, taken))
 
     def _restored(self, call: SessionCall, _: Any, error: BaseException | None) -> None:
         if error is None:
@@ -491,9 +450,11 @@ class V2Session:
             if self._running is call:
                 self._answered(call, self._failed(call, error))
 
-    def _lent(self, call: SessionCall, loan: StateCopyRequest, seed: Any, error: BaseException | None) -> None:
+    def _copied(
+        self, call: SessionCall, copy_request: StateCopyRequest, seed: Any, error: BaseException | None
+    ) -> None:
         assert error is None or isinstance(error, OpenEnvError)  # as above
-        loan.give(seed, error)
+        copy_request.give(seed, error)
         self._ended(call)
 
     def _answered(self, call: SessionCall, body: Body) -> None:
@@ -518,7 +479,7 @@ class V2Session:
         if type(message) is ResetOp:
             episode = message.kwargs.get("episode_id")
         name = str(type(message).__struct_config__.tag)
-        return trail.call(name, self.session.id, episode, request_name(call.asker, call.key), self._finished)
+        return trail.call(name, self.session.id, episode, request_name(call.sink, call.key), self._finished)
 
     def _finished(self, result: Any, error: BaseException | None) -> None:
         call = self._running
@@ -533,7 +494,7 @@ class V2Session:
             self._conclude(call, self._failed(call, error))
 
     def _failed(self, call: SessionCall, error: OpenEnvError) -> Body:
-        return self.landlord.refusal(self.session.id, error, request_name(call.asker, call.key))
+        return self.table.refusal(self.session.id, error, request_name(call.sink, call.key))
 
     def _written(self, call: SessionCall, result: Any) -> Body:
         """What a call gave, as a reply."""
@@ -548,8 +509,8 @@ class V2Session:
                 body = METER.timed(Phase.SERIALIZE, self._protocol.observation, result)
             else:
                 body = self._protocol.observation(result)
-            if len(body.fields) > self.landlord.max_reply_bytes:
-                raise oversized_reply(len(body.fields), self.landlord.max_reply_bytes)
+            if len(body.fields) > self.table.max_reply_bytes:
+                raise oversized_reply(len(body.fields), self.table.max_reply_bytes)
         except StepFailed as failure:
             self.session.refused(failure)
             return self._failed(call, failure)
@@ -564,7 +525,7 @@ class V2Session:
         if call.others or call.fate is not None:
             call.answer(self.session.id, body)
         else:
-            call.asker.answer(call.key, self.session.id, body)
+            call.sink.answer(call.key, self.session.id, body)
         if self._queue:
             self._advance()
         if self._deserted and self._running is None:
@@ -617,32 +578,32 @@ class V2Session:
         calls = [call for call in self._unanswered() if call.fate is None]
         self._rest()
         if calls:
-            body = self.landlord.refusal(self.session.id, error)
+            body = self.table.refusal(self.session.id, error)
             for call in calls:
                 call.answer(self.session.id, body)
 
     def _rest(self) -> None:
         """Has nothing to do any more."""
-        unlent = [call.message for call in self._unanswered() if type(call.message) is StateCopyRequest]
+        copy_requests = [call.message for call in self._unanswered() if type(call.message) is StateCopyRequest]
         self._running = None
         self._queue = ()
-        for loan in unlent:
-            loan.give(None, SessionLost(f"session {self.session.id} has ended"))
+        for copy_request in copy_requests:
+            copy_request.give(None, SessionLost(f"session {self.session.id} has ended"))
         if self.slot:
-            self.landlord.deadlines.forget(self)
+            self.table.deadlines.forget(self)
 
     def _forget_waiting(self) -> None:
         """Forgets what waits for its turn, as if it had not been taken, but for what was answered already.
 
         That has used its number, unless it comes after one that is forgotten.
         """
-        unlent = [call.message for call in self._queue if type(call.message) is StateCopyRequest]
+        copy_requests = [call.message for call in self._queue if type(call.message) is StateCopyRequest]
         answered = takewhile(lambda call: call.fate is not None or not call.seq, self._queue)
         self._queue = deque(call for call in answered if call.seq) or ()
         last = self._queue[-1] if self._queue else self._running
         self.accepted = (0 if last is None else last.seq) or self.completed
-        for loan in unlent:  # whoever hears of it may ask for another one at once
-            loan.give(None, SessionLost(f"session {self.session.id} has lost its connection"))
+        for copy_request in copy_requests:  # whoever hears of it may ask for another one at once
+            copy_request.give(None, SessionLost(f"session {self.session.id} has lost its connection"))
 
     def _translate(self, before: ServerProtocolV2) -> None:
         """Writes what was answered as the connection reads it that has the session now."""
@@ -653,11 +614,11 @@ class V2Session:
             if call.fate is not None:
                 call.fate = body(_reply_fields(before, call.fate))
 
-    def _refuse(self, asker: ReplySink, key: int, error: OpenEnvError) -> None:
-        asker.answer(key, self.session.id, self.landlord.refusal(self.session.id, error, request_name(asker, key)))
+    def _refuse(self, sink: ReplySink, key: int, error: OpenEnvError) -> None:
+        sink.answer(key, self.session.id, self.table.refusal(self.session.id, error, request_name(sink, key)))
 
     def _too_many(self) -> TooManyCalls:
-        limit = f"{self.landlord.max_in_flight} (max_in_flight, OPENENV_MAX_IN_FLIGHT)"
+        limit = f"{self.table.max_in_flight} (max_in_flight, OPENENV_MAX_IN_FLIGHT)"
         crowd = f"more than {limit} calls of session {self.session.id} wait"
         return TooManyCalls(f"{crowd}: take replies, then send more")
 

@@ -36,7 +36,7 @@ class Parent:
         self.workers = workers
         self.asked = 0
         self.tasks = []
-        self.inquiry = Broadcast(self.ask, lambda: sessions(2, "a0"))
+        self.broadcast = Broadcast(self.ask, lambda: sessions(2, "a0"))
 
     def ask(self) -> None:
         self.asked += 1
@@ -46,7 +46,7 @@ class Parent:
             keys += int(name, 16).to_bytes(8, "big")
             ends.append(here.detach())
             self.tasks.append(asyncio.create_task(behave(there, name)))
-        self.inquiry.told(len(self.workers).to_bytes(2, "big") + keys, ends)
+        self.broadcast.told(len(self.workers).to_bytes(2, "big") + keys, ends)
 
 
 def having(count):
@@ -82,12 +82,12 @@ def files():
 
 async def test_sessions_of_all_workers():
     parent = Parent(b1=having(300), b2=having(0), b3=having(1))
-    lines = await parent.inquiry.everybody()
+    lines = await parent.broadcast.all_sessions()
     assert lines == sessions(2, "a0") + sessions(300, "b1") + sessions(1, "b3")
 
 
 async def test_a_worker_alone():
-    assert await Parent().inquiry.everybody() == sessions(2, "a0")
+    assert await Parent().broadcast.all_sessions() == sessions(2, "a0")
 
 
 async def test_ten_thousand_and_other_work_goes_on():
@@ -102,7 +102,7 @@ async def test_ten_thousand_and_other_work_goes_on():
             longest, last = max(longest, now - last), now
 
     watcher = asyncio.create_task(watch())
-    lines = await parent.inquiry.everybody()
+    lines = await parent.broadcast.all_sessions()
     watcher.cancel()
     assert len(lines) == 10_002
     assert longest < 0.5
@@ -114,7 +114,7 @@ async def test_ten_thousand_and_other_work_goes_on():
 @pytest.mark.parametrize("behave", [dying, raving])
 async def test_one_that_dies_is_left_out_and_named(behave):
     parent = Parent(b1=behave, b2=having(4))
-    lines = await parent.inquiry.everybody()
+    lines = await parent.broadcast.all_sessions()
     assert unanswered(lines) == ["b1"]
     assert len(lines) == 2 + 1 + 4
 
@@ -122,7 +122,7 @@ async def test_one_that_dies_is_left_out_and_named(behave):
 async def test_one_that_is_silent_is_left_out_after_its_time(monkeypatch):
     monkeypatch.setattr(broadcast, "ANSWER_S", 0.1)
     parent = Parent(b1=mute, b2=having(4))
-    lines = await parent.inquiry.everybody()
+    lines = await parent.broadcast.all_sessions()
     assert unanswered(lines) == ["b1"]
     assert len(lines) == 2 + 1 + 4
     for task in parent.tasks:
@@ -131,26 +131,26 @@ async def test_one_that_is_silent_is_left_out_after_its_time(monkeypatch):
 
 
 async def test_a_parent_without_room_for_files():
-    asker = Broadcast(lambda: asker.told(b"\0\1" + (0xB1).to_bytes(8, "big"), []), list)
-    assert unanswered(await asker.everybody()) == ["b1"]
+    sink = Broadcast(lambda: sink.told(b"\0\1" + (0xB1).to_bytes(8, "big"), []), list)
+    assert unanswered(await sink.all_sessions()) == ["b1"]
 
 
 async def test_a_parent_that_says_nothing(monkeypatch):
     monkeypatch.setattr(broadcast, "ANSWER_S", 0.05)
-    asker = Broadcast(lambda: None, lambda: sessions(1, "a0"))
-    assert await asker.everybody() == sessions(1, "a0")
+    sink = Broadcast(lambda: None, lambda: sessions(1, "a0"))
+    assert await sink.all_sessions() == sessions(1, "a0")
     here, there = socket.socketpair()
     with there:
-        asker.told(b"\0\1" + bytes(8), [here.detach()])  # too late
+        sink.told(b"\0\1" + bytes(8), [here.detach()])  # too late
         assert there.recv(1) == b""
 
 
 async def test_those_who_ask_at_one_time_share_an_answer():
     parent = Parent(b1=having(3))
-    answers = await asyncio.gather(*(parent.inquiry.everybody() for _ in range(20)))
+    answers = await asyncio.gather(*(parent.broadcast.all_sessions() for _ in range(20)))
     assert parent.asked == 1
     assert all(len(lines) == 5 for lines in answers)
-    await parent.inquiry.everybody()
+    await parent.broadcast.all_sessions()
     assert parent.asked == 2
 
 

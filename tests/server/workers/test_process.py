@@ -28,13 +28,13 @@ def table():
 
 
 @pytest.fixture
-def child(table):
+def worker(table):
     command = [sys.executable, "-c", IDLE]
-    child = WorkerProcess(lambda pipe, *_: [*command, str(pipe)], table, table.descriptor, table.row(0), 60.0, 1.0)
-    yield child
-    child.kill("is not needed any more")
-    if child.pipe.fileno() != -1:
-        child.bury()
+    worker = WorkerProcess(lambda pipe, *_: [*command, str(pipe)], table, table.descriptor, table.row(0), 60.0, 1.0)
+    yield worker
+    worker.kill("is not needed any more")
+    if worker.pipe.fileno() != -1:
+        worker.wait()
 
 
 @pytest.fixture
@@ -44,36 +44,36 @@ def connection():
         yield here.fileno()
 
 
-def ready(child):
-    message = eventually(child.pipe.receive)
+def ready(worker):
+    message = eventually(worker.pipe.receive)
     assert message.kind is MessageKind.READY
-    child.became_ready(time.monotonic())
+    worker.became_ready(time.monotonic())
 
 
-def test_its_row_tells_its_key(table, child):
-    assert table.row(0).get(KEY) == child.key
-    assert table.has(child.key)
+def test_its_row_tells_its_key(table, worker):
+    assert table.row(0).get(KEY) == worker.key
+    assert table.has(worker.key)
 
 
-def test_what_was_handed_over_is_a_load_until_it_is_said_to_be_none(table, child, connection):
-    assert child.load == 0
-    assert child.hand([connection, connection])
-    assert child.load == 2
+def test_what_was_handed_over_is_a_load_until_it_is_said_to_be_none(table, worker, connection):
+    assert worker.load == 0
+    assert worker.hand([connection, connection])
+    assert worker.load == 2
     table.row(0).set(DRIFT, -1)
-    assert child.load == 1
+    assert worker.load == 1
 
 
-def test_what_it_left_unread_can_be_given_to_others(child, connection):
+def test_what_it_left_unread_can_be_given_to_others(worker, connection):
     files = opened(os.getpid())
-    ready(child)
-    while child.hand([connection]):
+    ready(worker)
+    while worker.hand([connection]):
         pass
-    handed = child.load
+    handed = worker.load
     # Among these, what did not even fit into its pipe.
-    child.pipe.post(MessageKind.ROUTED, b"12345678GET", [os.dup(connection)])
-    child.kill("is the victim")
-    eventually(lambda: child.exit_code is not None)
-    messages = child.salvage()
+    worker.pipe.post(MessageKind.ROUTED, b"12345678GET", [os.dup(connection)])
+    worker.kill("is the victim")
+    eventually(lambda: worker.exit_code is not None)
+    messages = worker.unread_messages()
     assert [message.kind for message in messages] == [MessageKind.CONNECTIONS] * handed + [MessageKind.ROUTED]
     assert messages[-1].payload == b"12345678GET"
     for message in messages:
@@ -83,42 +83,42 @@ def test_what_it_left_unread_can_be_given_to_others(child, connection):
     assert not opened(os.getpid()) - files
 
 
-def test_signals_for_the_group_are_held_back(child):
-    ready(child)
+def test_signals_for_the_group_are_held_back(worker):
+    ready(worker)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        os.kill(child.pid, number)
-    os.kill(child.pid, signal.SIGUSR1)
-    eventually(lambda: child.exit_code is not None)
-    assert child.cause == f"was killed by signal {signal.SIGUSR1.value}"
+        os.kill(worker.pid, number)
+    os.kill(worker.pid, signal.SIGUSR1)
+    eventually(lambda: worker.exit_code is not None)
+    assert worker.cause == f"was killed by signal {signal.SIGUSR1.value}"
 
 
-def test_it_has_its_time_to_become_ready(child):
+def test_it_has_its_time_to_become_ready(worker):
     now = time.monotonic()
-    assert child.overdue(now) is None
-    assert child.overdue(now + 61) == "was not ready in its time (worker_start_s)"
+    assert worker.overdue(now) is None
+    assert worker.overdue(now + 61) == "was not ready in its time (worker_start_s)"
 
 
-def test_it_must_show_that_it_lives(table, child):
-    ready(child)
+def test_it_must_show_that_it_lives(table, worker):
+    ready(worker)
     now = time.monotonic()
     for tenth in range(30):
         table.row(0).add(BEAT, 1)
-        assert child.overdue(now + tenth / 10) is None
-    verdicts = [child.overdue(now + 3 + tenth / 10) for tenth in range(12)]
+        assert worker.overdue(now + tenth / 10) is None
+    verdicts = [worker.overdue(now + 3 + tenth / 10) for tenth in range(12)]
     assert verdicts[:10] == [None] * 10
     assert verdicts[-1] == "was silent for more than 1 s (worker_silence_s)"
 
 
-def test_it_has_its_time_to_leave(child):
-    ready(child)
+def test_it_has_its_time_to_leave(worker):
+    ready(worker)
     now = time.monotonic()
-    child.leave(MessageKind.DRAIN, 5.0, now + 7)
-    assert child.life is WorkerPhase.LEAVING
-    assert child.overdue(now + 6) is None
-    assert child.overdue(now + 8) == "did not end in its time (grace_s)"
+    worker.leave(MessageKind.DRAIN, 5.0, now + 7)
+    assert worker.phase is WorkerPhase.LEAVING
+    assert worker.overdue(now + 6) is None
+    assert worker.overdue(now + 8) == "did not end in its time (grace_s)"
 
 
-def test_one_that_is_still_starting_need_not_say_goodbye(child):
-    child.leave(MessageKind.DRAIN, 60.0, time.monotonic() + 60)
-    eventually(lambda: child.exit_code is not None)
-    assert child.exit_code == -signal.SIGKILL
+def test_one_that_is_still_starting_need_not_say_goodbye(worker):
+    worker.leave(MessageKind.DRAIN, 60.0, time.monotonic() + 60)
+    eventually(lambda: worker.exit_code is not None)
+    assert worker.exit_code == -signal.SIGKILL

@@ -29,25 +29,25 @@ sys.stdin.read()
 
 
 @pytest.fixture
-def ledger():
+def metrics():
     before = total(METER.readings())
-    ledger = SharedMetrics(2)
-    ledger.host()
-    ledger.before = before
-    yield ledger
+    metrics = SharedMetrics(2)
+    metrics.host()
+    metrics.before = before
+    yield metrics
     METER.leave()
-    ledger.close()
+    metrics.close()
 
 
 @pytest.fixture
-def worker(ledger):
+def worker(metrics):
     """Starts a worker process in a row, which has counted when this returns."""
     started = []
 
     def start(row):
         process = subprocess.Popen(
-            [sys.executable, "-c", WORKER, str(ledger.descriptor), str(row)],
-            pass_fds=[ledger.descriptor],
+            [sys.executable, "-c", WORKER, str(metrics.descriptor), str(row)],
+            pass_fds=[metrics.descriptor],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
@@ -61,54 +61,54 @@ def worker(ledger):
         process.communicate()
 
 
-def steps(ledger):
+def steps(metrics):
     def count(reading):
         return sum(reading.histogram(Phase.STEP).counts)
 
-    return count(total(ledger.readings())) - count(ledger.before)
+    return count(total(metrics.readings())) - count(metrics.before)
 
 
-def test_every_process_is_read(ledger, worker):
+def test_every_process_is_read(metrics, worker):
     pids = {worker(0).pid, worker(1).pid}
-    assert {reading.pid for reading in ledger.readings()[1:]} == pids
-    assert [reading.worker for reading in ledger.readings()] == ["", "abc", "abc"]
-    assert steps(ledger) == 20
-    assert total(METER.readings()).value(Gauge.LIVE) == ledger.before.value(Gauge.LIVE) + 6
+    assert {reading.pid for reading in metrics.readings()[1:]} == pids
+    assert [reading.worker for reading in metrics.readings()] == ["", "abc", "abc"]
+    assert steps(metrics) == 20
+    assert total(METER.readings()).value(Gauge.LIVE) == metrics.before.value(Gauge.LIVE) + 6
 
 
-def test_the_counters_of_the_dead_are_kept_and_their_gauges_are_not(ledger, worker):
+def test_the_counters_of_the_dead_are_kept_and_their_gauges_are_not(metrics, worker):
     worker(0)
     victim = worker(1)
     victim.kill()
     victim.wait()
-    assert steps(ledger) == 20  # also before anybody has noticed
-    ledger.fold(1)
-    assert steps(ledger) == 20
-    assert len(ledger.readings()) == 2
-    found = total(ledger.readings())
-    assert found.value(Gauge.LIVE) == ledger.before.value(Gauge.LIVE) + 3
-    assert sum(found.errors().values()) == sum(ledger.before.errors().values()) + 2
+    assert steps(metrics) == 20  # also before anybody has noticed
+    metrics.fold(1)
+    assert steps(metrics) == 20
+    assert len(metrics.readings()) == 2
+    found = total(metrics.readings())
+    assert found.value(Gauge.LIVE) == metrics.before.value(Gauge.LIVE) + 3
+    assert sum(found.errors().values()) == sum(metrics.before.errors().values()) + 2
 
 
-def test_a_row_begins_with_nothing_for_the_next_worker(ledger, worker):
+def test_a_row_begins_with_nothing_for_the_next_worker(metrics, worker):
     worker(1).kill()
-    ledger.fold(1)
+    metrics.fold(1)
     worker(1)
-    assert steps(ledger) == 20
-    assert total(ledger.readings()).value(Gauge.LIVE) == ledger.before.value(Gauge.LIVE) + 3
+    assert steps(metrics) == 20
+    assert total(metrics.readings()).value(Gauge.LIVE) == metrics.before.value(Gauge.LIVE) + 3
 
 
-def test_what_the_parent_counts_is_seen_by_all(ledger):
+def test_what_the_parent_counts_is_seen_by_all(metrics):
     METER.add(Count.WORKER_RESTARTS, 2)
-    other = SharedMetrics(descriptor=os.dup(ledger.descriptor))
+    other = SharedMetrics(descriptor=os.dup(metrics.descriptor))
     found = total(other.readings()).value(Count.WORKER_RESTARTS)
     other.close()
-    assert found == ledger.before.value(Count.WORKER_RESTARTS) + 2
+    assert found == metrics.before.value(Count.WORKER_RESTARTS) + 2
 
 
-def test_a_row_of_another_version_is_left_out(ledger, worker):
+def test_a_row_of_another_version_is_left_out(metrics, worker):
     worker(0)
-    ledger._row(1)[LAYOUT_CELL] += 1
-    assert steps(ledger) == 0
-    ledger.fold(0)
-    assert steps(ledger) == 0
+    metrics._row(1)[LAYOUT_CELL] += 1
+    assert steps(metrics) == 0
+    metrics.fold(0)
+    assert steps(metrics) == 0

@@ -80,48 +80,51 @@ def test_without_room_for_files_the_door_is_left_alone_for_a_while():
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         assert not supervisor._listening
         assert supervisor._accept_at >= begun + EXHAUSTED_S
-    supervisor._fleet.close()
-    supervisor._door.close()
+    supervisor._pool.close()
+    supervisor._acceptor.close()
     supervisor._selector.close()
 
 
 @pytest.fixture
-def fleet_and_started():
+def pool_and_started():
     """Two workers that are ready, which do nothing, and all that are ever started."""
     started = []
-    fleet = WorkerPool(
-        ServerSettings(workers=2), lambda *_: ["sleep", "600"], started.append, lambda child: child.salvage()
+    pool = WorkerPool(
+        ServerSettings(workers=2),
+        lambda *_: ["sleep", "600"],
+        started.append,
+        lambda worker: worker.unread_messages(),
     )
     try:
-        fleet.start()
-        for child in started:
-            fleet.ready(child)
-        yield fleet, started
+        pool.start()
+        for worker in started:
+            pool.ready(worker)
+        yield pool, started
     finally:
-        fleet.close()
+        pool.close()
 
 
-def test_who_is_to_be_replaced_already_is_replaced_once(fleet_and_started):
-    fleet, started = fleet_and_started
+def test_who_is_to_be_replaced_already_is_replaced_once(pool_and_started):
+    pool, started = pool_and_started
     for _ in range(3):
-        fleet.replace_all()
+        pool.replace_all()
     for _ in range(6):
-        fleet.turn(time.monotonic())
-        for child in fleet.children:
-            if child.life is WorkerPhase.STARTING:
-                fleet.ready(child)
-        for child in fleet.children:
-            if child.life is WorkerPhase.LEAVING:
-                os.kill(child.pid, signal.SIGKILL)
-                os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        fleet.reap()
+        pool.turn(time.monotonic())
+        for worker in pool.workers:
+            if worker.phase is WorkerPhase.STARTING:
+                pool.ready(worker)
+        for worker in pool.workers:
+            if worker.phase is WorkerPhase.LEAVING:
+                os.kill(worker.pid, signal.SIGKILL)
+                os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+        pool.reap()
     assert len(started) == 4
-    assert fleet.taking == started[2:]
+    assert pool.taking == started[2:]
 
 
-def test_nobody_is_replaced_by_a_server_that_ends(fleet_and_started):
-    fleet, started = fleet_and_started
-    fleet.leave(10.0)
-    fleet.replace_all()
-    fleet.turn(time.monotonic())
+def test_nobody_is_replaced_by_a_server_that_ends(pool_and_started):
+    pool, started = pool_and_started
+    pool.leave(10.0)
+    pool.replace_all()
+    pool.turn(time.monotonic())
     assert len(started) == 2

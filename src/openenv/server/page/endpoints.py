@@ -69,21 +69,21 @@ async def reset(request: Request, body: ResetRequest | None = None) -> Response:
     server = server_of(request)
     arguments = body.model_dump(exclude_unset=True) if body else {}
     timeout_s = seconds_of(arguments.get("timeout_s"))
-    stay = await _session_to_reset(request, server, timeout_s)
-    if isinstance(stay, Response):
-        return stay
-    if stay is not None:
-        return _answer(server, stay, await PageEpisode.of(stay).reset(arguments, timeout_s))
-    stay = await server.stays.open(principal_of(request.scope, server))
+    shared = await _session_to_reset(request, server, timeout_s)
+    if isinstance(shared, Response):
+        return shared
+    if shared is not None:
+        return _answer(server, shared, await PageEpisode.of(shared).reset(arguments, timeout_s))
+    shared = await server.shared_sessions.open(principal_of(request.scope, server))
     try:
-        played = await PageEpisode.of(stay).reset(arguments, timeout_s)
+        played = await PageEpisode.of(shared).reset(arguments, timeout_s)
         if await request.is_disconnected():  # nobody will ever name it
-            raise SessionLost(f"session {stay.id} was opened for a client that has left")
-        response = _answer(server, stay, played, token=stay.token)
+            raise SessionLost(f"session {shared.id} was opened for a client that has left")
+        response = _answer(server, shared, played, token=shared.token)
     except BaseException:
-        stay.depart("its first reset failed")
+        shared.depart("its first reset failed")
         raise
-    set_session_cookie(request, response, stay)
+    set_session_cookie(request, response, shared)
     return response
 
 
@@ -92,18 +92,18 @@ async def step(request: Request, body: StepRequest) -> Response:
     server = server_of(request)
     action = server.read_action(body.action)
     arguments = body.model_dump(exclude={"action", "request_id"}, exclude_none=True)
-    stay = await shared_session_of(request, server, _patience(body.timeout_s))
-    if isinstance(stay, SharedSession):
-        return _answer(server, stay, await PageEpisode.of(stay).step(action, arguments, body.timeout_s))
-    return stay or _no_episode()
+    shared = await shared_session_of(request, server, _patience(body.timeout_s))
+    if isinstance(shared, SharedSession):
+        return _answer(server, shared, await PageEpisode.of(shared).step(action, arguments, body.timeout_s))
+    return shared or _no_episode()
 
 
 async def state(request: Request) -> Response:
     """The environment's state in the visitor's session."""
-    stay = await shared_session_of(request, server_of(request))
-    if isinstance(stay, SharedSession):
-        return _json(await stay.call(Session.read_state, None, lambda state: json.loads(encode_state(state))))
-    return stay or _no_episode()
+    shared = await shared_session_of(request, server_of(request))
+    if isinstance(shared, SharedSession):
+        return _json(await shared.call(Session.read_state, None, lambda state: json.loads(encode_state(state))))
+    return shared or _no_episode()
 
 
 async def _session_to_reset(
@@ -123,15 +123,15 @@ def _patience(timeout_s: float | None) -> float | None:
     return None if timeout_s is None else timeout_s + DRAWING_S
 
 
-def _answer(server: HTTPEnvServer, stay: SharedSession, played: PageResult, **further: str) -> Response:
+def _answer(server: HTTPEnvServer, shared: SharedSession, played: PageResult, **further: str) -> Response:
     drawing, state = played.drawing, played.state or {}
     episode, steps = state.get("episode_id"), state.get("step_count")
     actions = [_checked_action(server, label, action) for label, action in drawing.actions]
     return _json(
         {
             **played.payload,
-            "session_id": stay.id,
-            "episode_id": stay.session.episode if episode is None else episode,
+            "session_id": shared.id,
+            "episode_id": shared.session.episode if episode is None else episode,
             "step_count": steps if isinstance(steps, int) else played.steps,
             "state": played.state,
             "html": drawing.html,
@@ -189,9 +189,9 @@ async def episode_socket(websocket: WebSocket) -> None:
     """
     server = websocket.app.state.openenv
     assert isinstance(server, HTTPEnvServer)
-    visitor = principal_of(websocket.scope, server)
+    principal = principal_of(websocket.scope, server)
     await websocket.accept(SUBPROTOCOL if SUBPROTOCOL in websocket.scope.get("subprotocols", ()) else None)
-    telling = asyncio.create_task(_tell(websocket, server, visitor))
+    telling = asyncio.create_task(_tell(websocket, server, principal))
     leaving = asyncio.create_task(_left(websocket))
     try:
         await asyncio.wait({telling, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -200,29 +200,29 @@ async def episode_socket(websocket: WebSocket) -> None:
             task.cancel()
 
 
-async def _tell(websocket: WebSocket, server: HTTPEnvServer, visitor: Principal) -> None:
+async def _tell(websocket: WebSocket, server: HTTPEnvServer, principal: Principal) -> None:
     with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # the client is gone
         try:
-            await _follow(websocket, _named_session(websocket, server, visitor))
+            await _follow(websocket, _named_session(websocket, server, principal))
         except OpenEnvError as error:
             await send_json(websocket, {"type": "error", "data": error_facts(error)})
             await websocket.close(CLOSE_POLICY, type(error).__name__)
 
 
-def _named_session(websocket: WebSocket, server: HTTPEnvServer, visitor: Principal) -> SharedSession:
+def _named_session(websocket: WebSocket, server: HTTPEnvServer, principal: Principal) -> SharedSession:
     query, headers = websocket.query_params, websocket.headers
     named = query.get("session_id") or headers.get(HEADER) or websocket.cookies.get(COOKIE, "")
-    return server.stays.find(named, visitor, query.get("token") or headers.get(TOKEN_HEADER))
+    return server.shared_sessions.find(named, principal, query.get("token") or headers.get(TOKEN_HEADER))
 
 
-async def _follow(websocket: WebSocket, stay: SharedSession) -> None:
+async def _follow(websocket: WebSocket, shared: SharedSession) -> None:
     """Sends what there is when there is something new: whoever reads slowly misses what was in between.
 
     Raises:
         SessionLost: The session has ended.
         StepFailed: What there is cannot be said in JSON.
     """
-    episode, changed = PageEpisode.of(stay), asyncio.Event()
+    episode, changed = PageEpisode.of(shared), asyncio.Event()
     ending: list[OpenEnvError] = []
 
     def ended(error: OpenEnvError) -> None:
@@ -230,7 +230,7 @@ async def _follow(websocket: WebSocket, stay: SharedSession) -> None:
         changed.set()
 
     episode.watchers.add(changed)
-    stay.on_lost.append(ended)
+    shared.on_lost.append(ended)
     try:
         while not ending:
             changed.clear()
@@ -238,8 +238,8 @@ async def _follow(websocket: WebSocket, stay: SharedSession) -> None:
             await changed.wait()
     finally:
         episode.watchers.discard(changed)
-        if ended in stay.on_lost:
-            stay.on_lost.remove(ended)
+        if ended in shared.on_lost:
+            shared.on_lost.remove(ended)
     raise ending[0]
 
 

@@ -231,7 +231,7 @@ class PageEpisode:
     What fails there is noted, and fails nothing.
 
     Args:
-        stay: The session.
+        shared: The session.
         draws: Whether anybody wants drawings.
         most_logs, most_bytes: What is kept of its actions.
 
@@ -241,9 +241,9 @@ class PageEpisode:
     """
 
     def __init__(
-        self, stay: SharedSession, draws: bool = True, most_logs: int = MOST_LOGS, most_bytes: float = LOG_BYTES
+        self, shared: SharedSession, draws: bool = True, most_logs: int = MOST_LOGS, most_bytes: float = LOG_BYTES
     ):
-        self.stay = stay
+        self.shared = shared
         self.steps = 0
         self.watchers: set[asyncio.Event] = set()
         self._draws = draws
@@ -256,11 +256,11 @@ class PageEpisode:
         self._is_reset = True
 
     @classmethod
-    def of(cls, stay: SharedSession) -> PageEpisode:
+    def of(cls, shared: SharedSession) -> PageEpisode:
         """The one of a session that visitors use."""
-        if stay.page is None:
-            stay.page = cls(stay)
-        episode: PageEpisode = stay.page
+        if shared.page is None:
+            shared.page = cls(shared)
+        episode: PageEpisode = shared.page
         return episode
 
     @property
@@ -313,7 +313,7 @@ class PageEpisode:
         timeout_s: float | None,
     ) -> PageResult:
         began = time.monotonic()
-        aftermath = _FollowUp(self.stay, self._draws)
+        aftermath = _FollowUp(self.shared, self._draws)
 
         def begin(session: Session, done: Any) -> None:
             nonlocal began
@@ -322,17 +322,17 @@ class PageEpisode:
 
         def ended(observation: Any) -> tuple[dict[str, Any], int, float]:
             took = time.monotonic() - began
-            text = encode(self.stay.session, observation)
+            text = encode(self.shared.session, observation)
             payload: dict[str, Any] = json.loads(text)
             happened(payload, len(text))
             self._observation = payload["observation"]
             aftermath.begin(payload)
             return payload, self.steps, took
 
-        payload, steps, took = await self.stay.call(begin, timeout_s, ended)
+        payload, steps, took = await self.shared.call(begin, timeout_s, ended)
         await aftermath.wait()
         state = aftermath.state
-        told = self.stay.session.episode if state is None else state.get("episode_id")
+        told = self.shared.session.episode if state is None else state.get("episode_id")
         self._id = None if told is None else str(told)
         for watcher in self.watchers:
             watcher.set()
@@ -369,13 +369,13 @@ def _plain(action: Any) -> tuple[dict[str, Any], int]:
 class _FollowUp:
     """What is asked of an environment when a call has ended: its state, then its drawing."""
 
-    def __init__(self, stay: SharedSession, draws: bool):
+    def __init__(self, shared: SharedSession, draws: bool):
         self.state: dict[str, Any] | None = None
         self.drawing = Drawing()
-        self._stay = stay
+        self._shared = shared
         self._draws = draws
         self._payload: dict[str, Any] = {}
-        self._asks: list[PendingCall] = []
+        self._pendings: list[PendingCall] = []
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._closed = False
 
@@ -429,16 +429,16 @@ class _FollowUp:
 
     def _ask_next(self, start: StartCall, done: Done) -> None:
         # One that ends at once has asked for the next one before it stands here itself.
-        self._asks.append(self._stay.ask(start, done, next_=True))
+        self._pendings.append(self._shared.submit(start, done, next_=True))
 
     def _stop(self) -> None:
         """It does not end."""
-        session = self._stay.session
+        session = self._shared.session
         what = f"its state or render_web takes longer than {STUCK_S:g} s and is stopped"
         logger.error("session %s: %s", session.id, what, extra=log_extra(session.id, session.episode))
-        for ask in self._asks:
-            if ask.done is not None:
-                self._stay.stop(ask)
+        for pending in self._pendings:
+            if pending.done is not None:
+                self._shared.stop(pending)
 
     def _note(self, what: str, error: BaseException) -> None:
         if not self._closed:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Awaitable, Callable, Coroutine
 from html import escape
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from fastapi import FastAPI, WebSocket, WebSocketDisconnect
 from fastapi.responses import HTMLResponse
@@ -83,10 +83,6 @@ def _resolve_ref(part: dict[str, Any], definitions: dict[str, Any]) -> dict[str,
     """A schema whose reference, if it is one, is replaced by what it refers to."""
     target = definitions.get(part.get("$ref", "").rpartition("/")[2])
     return part if target is None else {**target, **part}
-
-
-if TYPE_CHECKING:
-    pass
 
 
 def get_gradio_display_title(metadata: EnvironmentMetadata | None, fallback: str = "OpenEnv Environment") -> str:
@@ -318,9 +314,9 @@ class WebInterfaceManager:
     async def _reset(self, arguments: dict[str, Any]) -> dict[str, Any]:
         async with self._opening:
             episode = self._episode
-            if episode is None or episode.stay.departed is not None:
-                stay = await self._server.stays.open(ANONYMOUS)
-                episode = self._episode = PageEpisode(stay, False, self.MAX_ACTION_LOGS, math.inf)
+            if episode is None or episode.shared.departed is not None:
+                shared = await self._server.shared_sessions.open(ANONYMOUS)
+                episode = self._episode = PageEpisode(shared, False, self.MAX_ACTION_LOGS, math.inf)
         return await self._told(episode, await episode.reset(arguments))
 
     async def _step(self, values: dict[str, Any]) -> dict[str, Any]:

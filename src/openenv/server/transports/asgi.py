@@ -33,23 +33,23 @@ async def environment_socket(websocket: WebSocket) -> None:
     assert isinstance(server, HTTPEnvServer)
     subprotocol = choose(websocket.scope.get("subprotocols", ()))
     wanted = websocket.query_params
-    visitor = principal_of(websocket.scope, server)
+    principal = principal_of(websocket.scope, server)
     if "session_id" in wanted:
-        visitor = visitor._replace(session=wanted["session_id"], token=wanted.get("token"))
+        principal = principal._replace(session=wanted["session_id"], token=wanted.get("token"))
         subprotocol = None  # only v1 connections are attached
     await websocket.accept(subprotocol=subprotocol)
     binary = subprotocol is not None and codec_of(subprotocol).binary
     channel = ASGIChannel(binary, server.settings.max_unsent_bytes)
-    words = AppKeepalive(channel.silent, channel.give_up)
+    app_keepalive = AppKeepalive(channel.silent, channel.give_up)
     METER.add(Gauge.CONNECTIONS, 1)
     sender = asyncio.create_task(channel.deliver(websocket))
     listener: asyncio.Task[None] | None = None
     connection = None
     try:
-        connection = server.connect(channel, subprotocol, visitor)
+        connection = server.connect(channel, subprotocol, principal)
         channel.life = connection.life
         if subprotocol is not None:
-            server.words.watch(words)
+            server.app_keepalive.watch(app_keepalive)
         listener = asyncio.create_task(_listen(websocket, channel, connection))
         waiting: list[asyncio.Future[Any]] = [listener, channel.verdict]
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -61,7 +61,7 @@ async def environment_socket(websocket: WebSocket) -> None:
         channel.close(CLOSE_INTERNAL_ERROR, error.message)
         await sender
     finally:
-        server.words.forget(words)
+        server.app_keepalive.forget(app_keepalive)
         METER.add(Gauge.CONNECTIONS, -1)
         if connection is not None:
             connection.disconnected()

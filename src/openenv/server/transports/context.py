@@ -63,9 +63,9 @@ class TickBatcher:
         self._sends = 0
         self._after: list[Callable[[], None]] = []
 
-    def request(self, taker: FrameHandler, frame: bytes) -> None:
+    def request(self, handler: FrameHandler, frame: bytes) -> None:
         """Has a frame handled when everything that is there has been read."""
-        self._requests.append((taker, frame))
+        self._requests.append((handler, frame))
         if len(self._requests) == 1:
             asyncio.get_running_loop().call_soon(self.finish)
         elif len(self._requests) == MOST_REQUESTS and not self._handling:
@@ -94,14 +94,14 @@ class TickBatcher:
         """
         requests, self._requests = self._requests, []
         outer, self._handling = self._handling, True
-        for taker, frame in requests:
+        for handler, frame in requests:
             try:
-                taker.receive(frame)
+                handler.receive(frame)
             except BaseException as error:  # one connection's fault must not take the others' requests along
                 if from_signal(error):
                     raise
                 logger.exception("a request could not be handled; its connection is closed")
-                taker.failed()
+                handler.failed()
         self._handling = outer
         try:
             self._send()
@@ -144,8 +144,8 @@ class ServerContext:
         connections: Those that uvicorn shuts down when it stops.
         max_bytes: Largest message from a client.
         max_unsent: Most bytes that may wait for a client that does not read.
-        heartbeat: Watches all connections.
-        turn: Collects requests and replies of all connections.
+        keepalive: Watches all connections.
+        batcher: Collects requests and replies of all connections.
     """
 
     _known: ClassVar[WeakKeyDictionary[Config, ServerContext | None]] = WeakKeyDictionary()
@@ -155,9 +155,9 @@ class ServerContext:
         self.connections: set[Any] = server_state.connections
         self.max_bytes = min(config.ws_max_size, self.server.settings.max_message_bytes)
         self.max_unsent = self.server.settings.max_unsent_bytes
-        self.heartbeat = Keepalive(config.ws_ping_interval)
-        self.turn = TickBatcher()
-        self.server.manager.deferred_records.later = self.turn.afterwards
+        self.keepalive = Keepalive(config.ws_ping_interval)
+        self.batcher = TickBatcher()
+        self.server.manager.deferred_records.later = self.batcher.afterwards
         self._router = app.router
         self._root_path = config.root_path
         self._served: set[str] = set()

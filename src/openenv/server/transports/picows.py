@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from urllib.parse import parse_qs, unquote
 
 from picows import (
@@ -109,24 +109,13 @@ class _Drain(asyncio.Protocol):
 logger = logging.getLogger("openenv.server")
 
 
-class LogSource(Protocol):
-    """The connection that is spoken of."""
-
-    @property
-    def session_id(self) -> str:
-        """Its session, for the log."""
-
-    def broken(self, code: WSCloseCode, explanation: str) -> None:
-        """picows found a frame that it will not read."""
-
-
 class PicowsLog:
     """What picows logs of one connection: its faults, with the session's id.
 
     Given a `logging.Logger`, picows makes a child of it for every connection; given this, it does not.
     """
 
-    def __init__(self, channel: LogSource):
+    def __init__(self, channel: PicowsChannel):
         self._channel = channel
 
     def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the name of logging.Logger's method
@@ -225,15 +214,15 @@ CLOSE_PROTOCOL_ERROR = 1002
 # Looking a member up on its Enum class costs as much as sending a byte string.
 _TEXT, _BINARY, _PONG, _CLOSE = WSMsgType.TEXT, WSMsgType.BINARY, WSMsgType.PONG, WSMsgType.CLOSE
 # Who has not yet asked whether something was heard: pings and words are watched at paces of their own.
-_FOR_PINGS, _FOR_WORDS = 1, 2
-_HEARD = _FOR_PINGS | _FOR_WORDS
+_FOR_PINGS, _FOR_APP = 1, 2
+_HEARD = _FOR_PINGS | _FOR_APP
 _SIZE = re.compile(r"(\d+) > \d+")
 
 
-def serve(site: ServerContext, transport: asyncio.Transport, upgrade: Upgrade, visitor: Principal) -> None:
+def serve(context: ServerContext, transport: asyncio.Transport, upgrade: Upgrade, principal: Principal) -> None:
     """Serves a connection from its upgrade request on, of a client that was let in."""
     lingering = LingeringTransport(transport)
-    channel = PicowsChannel(site, lingering, upgrade.subprotocol, visitor)
+    channel = PicowsChannel(context, lingering, upgrade.subprotocol, principal)
     protocol = picows.WSProtocol(  # type: ignore[attr-defined]  # not in picows' stubs
         None,  # host and port: client only
         None,  # path: client only
@@ -247,7 +236,7 @@ def serve(site: ServerContext, transport: asyncio.Transport, upgrade: Upgrade, v
         20.0,
         WSAutoPingStrategy.PING_WHEN_IDLE,
         True,  # auto pong
-        site.max_bytes,
+        context.max_bytes,
         None,  # extra headers
         READ_BUFFER_BYTES,
     )
@@ -262,19 +251,19 @@ class PicowsChannel(WSListener):
     """The channel of a `V1Connection` or a `V2Connection`, under the watch of a `Heartbeat`.
 
     Args:
-        site: What it shares with the others of its server.
+        context: What it shares with the others of its server.
         lingering: The connection below picows.
         subprotocol: What was negotiated; None: v1.
-        visitor: Who is at its other end.
+        principal: Who is at its other end.
     """
 
     def __init__(
-        self, site: ServerContext, lingering: LingeringTransport, subprotocol: str | None, visitor: Principal
+        self, context: ServerContext, lingering: LingeringTransport, subprotocol: str | None, principal: Principal
     ):
-        self._site = site
+        self._context = context
         self._lingering = lingering
         self._subprotocol = subprotocol
-        self._visitor = visitor
+        self._principal = principal
         self._connection: V1Connection | V2Connection | None = None
         self._kind = _BINARY if subprotocol is not None and codec_of(subprotocol).binary else _TEXT
         self._whole: WSMsgType | None = self._kind
@@ -286,7 +275,7 @@ class PicowsChannel(WSListener):
         self._taken: int | None = None
         self.heard = _HEARD
         self._over = False
-        self._words: AppKeepalive | None = AppKeepalive(self._wordless, self._cut_wordless)
+        self._app_keepalive: AppKeepalive | None = AppKeepalive(self._app_silent, self._cut_app_silent)
 
     @property
     def session_id(self) -> str:
@@ -303,11 +292,11 @@ class PicowsChannel(WSListener):
 
     def on_ws_connected(self, transport: WSTransport) -> None:
         self._ws = transport
-        self._site.connections.add(self)
+        self._context.connections.add(self)
         METER.add(Gauge.CONNECTIONS, 1)
-        self._site.heartbeat.watch(self)
-        if self._subprotocol is not None and self._words is not None:
-            self._site.server.words.watch(self._words)
+        self._context.keepalive.watch(self)
+        if self._subprotocol is not None and self._app_keepalive is not None:
+            self._context.server.app_keepalive.watch(self._app_keepalive)
         try:
             self._converse()
         except UsageError as error:
@@ -315,13 +304,13 @@ class PicowsChannel(WSListener):
             self.close(CLOSE_INTERNAL_ERROR)
 
     def _converse(self) -> None:
-        server, reply = self._site.server, self._site.turn.reply
+        server, reply = self._context.server, self._context.batcher.reply
         # Not methods: a frame more on the path of every step.
         self._transmit: Callable[[bytes], None] = partial(self._ws.send, self._kind)
         self._send: Callable[[bytes], None] = partial(reply, self._transmit)
         self.send: Callable[[bytes], None] = self._send
-        connection = self._connection = server.connect(self, self._subprotocol, self._visitor)
-        self._taker: FrameHandler = connection if self._kind is _TEXT else _BinaryHandler(connection)
+        connection = self._connection = server.connect(self, self._subprotocol, self._principal)
+        self._handler: FrameHandler = connection if self._kind is _TEXT else _BinaryHandler(connection)
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         self.heard = _HEARD
@@ -329,9 +318,9 @@ class PicowsChannel(WSListener):
         if self._connection is None or kind is _PONG:
             return
         if kind is self._whole and frame.fin and not frame.rsv1:
-            self._site.turn.request(self._taker, frame.get_payload_as_bytes())
+            self._context.batcher.request(self._handler, frame.get_payload_as_bytes())
         elif kind is _CLOSE:
-            self._site.turn.finish()
+            self._context.batcher.finish()
             self._connection.disconnected()
             transport.send_close(WSCloseCode.OK)
             self._lingering.finish()
@@ -339,11 +328,11 @@ class PicowsChannel(WSListener):
             self._assemble(kind, frame)
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
-        self._site.connections.discard(self)
+        self._context.connections.discard(self)
         METER.add(Gauge.CONNECTIONS, -1)
-        self._site.heartbeat.forget(self)
-        if self._words is not None:
-            self._site.server.words.forget(self._words)
+        self._context.keepalive.forget(self)
+        if self._app_keepalive is not None:
+            self._context.server.app_keepalive.forget(self._app_keepalive)
         if self._connection is not None:
             self._connection.disconnected()
         self._let_go()
@@ -354,15 +343,15 @@ class PicowsChannel(WSListener):
         That would be 9 KB for each connection, for hours.
         """
         self._over = True
-        self._connection = self._words = None
+        self._connection = self._app_keepalive = None
         self.send = self._send = self._transmit = _unsent
-        self._taker = _NULL_HANDLER
+        self._handler = _NULL_HANDLER
         del self._ws
 
     def pause_writing(self) -> None:
         # A client that does not read its replies is not asked for more requests.
         self._given, self._taken = 0, None
-        self.send = partial(self._site.turn.reply, self._transmit_slowly)
+        self.send = partial(self._context.batcher.reply, self._transmit_slowly)
         self._hold("client")
 
     def resume_writing(self) -> None:
@@ -372,7 +361,7 @@ class PicowsChannel(WSListener):
     # What the connection asks of its channel.
 
     def close(self, code: int, reason: str = "") -> None:
-        self._site.turn.finish()
+        self._context.batcher.finish()
         if self._over:
             return
         self._ws.send_close(WSCloseCode(code), reason)
@@ -396,12 +385,12 @@ class PicowsChannel(WSListener):
     def cut(self) -> None:
         self._give_up("ping_interval_s")
 
-    def _wordless(self) -> bool:
-        if self._has_been_heard(_FOR_WORDS):
+    def _app_silent(self) -> bool:
+        if self._has_been_heard(_FOR_APP):
             return False
-        return not self._holds or (not self._site.heartbeat.watches and self._takes_nothing())
+        return not self._holds or (not self._context.keepalive.watches and self._takes_nothing())
 
-    def _cut_wordless(self) -> None:
+    def _cut_app_silent(self) -> None:
         self._give_up("heartbeat_s")
 
     def _has_been_heard(self, since: int) -> bool:
@@ -460,12 +449,12 @@ class PicowsChannel(WSListener):
         else:
             self._part_type, self._whole = kind, None
         self._parts += frame.get_payload_as_memoryview()
-        if len(self._parts) > self._site.max_bytes:
+        if len(self._parts) > self._context.max_bytes:
             self._connection.oversized(len(self._parts))
         elif frame.fin:
             message, self._parts = bytes(self._parts), bytearray()
             binary, self._part_type, self._whole = self._part_type == WSMsgType.BINARY, None, self._kind
-            self._site.turn.finish()
+            self._context.batcher.finish()
             if binary:
                 self._connection.receive_binary(message)
             else:
@@ -484,8 +473,8 @@ class PicowsChannel(WSListener):
         """Sends to a client that is behind with its reading, as long as that is within bounds."""
         size = len(frame)
         waiting = self._lingering.get_write_buffer_size() + size
-        if waiting > self._site.max_unsent:
-            limit = f"{self._site.max_unsent} bytes (max_unsent_mb, OPENENV_MAX_UNSENT_MB)"
+        if waiting > self._context.max_unsent:
+            limit = f"{self._context.max_unsent} bytes (max_unsent_mb, OPENENV_MAX_UNSENT_MB)"
             self._leave_behind(f"{waiting} bytes wait for it, over the limit of {limit}")
         else:
             self._given += size + (2 if size < 126 else 4 if size < 65536 else 10)

@@ -220,28 +220,28 @@ class FastPath(asyncio.Protocol):
     def _hand_over(self) -> None:
         if self._transport.is_closing():
             return
-        site = ServerContext.of(self._config, self._server_state)
+        context = ServerContext.of(self._config, self._server_state)
         upgrade = Upgrade.parse(self._request)
-        if site is None or upgrade is None or not site.serves(upgrade.path):
+        if context is None or upgrade is None or not context.serves(upgrade.path):
             # Who may come in is asked where it comes in: here, or by the worker that it is for.
             server = None if upgrade is None else server_inside(self._config.loaded_app)
             if server is None or upgrade is None or not self._hand_on(server, upgrade.worker):
                 self._use_stock()
         else:
-            visitor = self._admit(site.server, upgrade)
-            if visitor is not None and not self._hand_on(site.server, upgrade.worker):
-                visitor = visitor._replace(worker_ended=_is_of_ended_worker(site.server, upgrade.worker))
+            principal = self._admit(context.server, upgrade)
+            if principal is not None and not self._hand_on(context.server, upgrade.worker):
+                principal = principal._replace(worker_ended=_is_of_ended_worker(context.server, upgrade.worker))
                 if upgrade.session is not None:
-                    visitor = visitor._replace(session=upgrade.session, token=upgrade.token)
+                    principal = principal._replace(session=upgrade.session, token=upgrade.token)
                     upgrade = upgrade._replace(subprotocol=None)  # only v1 connections are attached
-                serve(site, self._transport, upgrade, visitor)
+                serve(context, self._transport, upgrade, principal)
 
     def _admit(self, server: HTTPEnvServer, upgrade: Upgrade) -> Principal | None:
         """Who the client is; None: it was told why it is not let in."""
         peer, local = get_remote_addr(self._transport), get_local_addr(self._transport)
         head = RequestHead(HANDSHAKE, upgrade.path, upgrade.fields, peer, local[0] if local else None)
         try:
-            return server.porter.admit(head)
+            return server.authenticator.admit(head)
         except OpenEnvError as error:
             log_refusal(error, head)
             self._transport.write(raw_error_response(error))

@@ -79,7 +79,7 @@ class Acceptor:
             except ConnectionError:  # it went away while it waited
                 continue
 
-    def put_back(self, sockets: Sequence[int]) -> None:
+    def take_back(self, sockets: Sequence[int]) -> None:
         """Connections whose worker died before it took them in."""
         self._waiting.extendleft((descriptor, 0.0) for descriptor in reversed(sockets))
 

@@ -41,7 +41,7 @@ class Broadcast:
         self._answers: list[tuple[str, asyncio.Task[list[Facts]]]] = []
         self._told = asyncio.Event()
 
-    async def everybody(self) -> list[Facts]:
+    async def all_sessions(self) -> list[Facts]:
         """Sessions of all workers.
 
         A worker that does not answer in its time is named in a line of its own, whose `id` is None and whose `state`

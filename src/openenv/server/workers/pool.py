@@ -71,12 +71,12 @@ class WorkerSlot:
     """A place for one worker.
 
     Attributes:
-        child: Who has it; None between a death and a restart.
+        worker: Who has it; None between a death and a restart.
         successor: Who will have it when it is ready.
         restart_at: When the next one is started, after a death.
     """
 
-    child: WorkerProcess | None = None
+    worker: WorkerProcess | None = None
     successor: WorkerProcess | None = None
     restart_at: float | None = None
 
@@ -91,7 +91,7 @@ class WorkerPool:
         ended: Called with each one that is gone, before its pipe is closed.
 
     Attributes:
-        children: Every worker process there is.
+        workers: Every worker process there is.
         complete: Whether all workers have been ready once.
         failure: Why the server cannot go on.
     """
@@ -103,19 +103,19 @@ class WorkerPool:
         started: Callable[[WorkerProcess], None],
         ended: Callable[[WorkerProcess], None],
     ):
-        self.children: list[WorkerProcess] = []
+        self.workers: list[WorkerProcess] = []
         self.complete = False
         self.failure: OpenEnvError | None = None
         self._settings = settings
         self._command = command
         self._started, self._ended = started, ended
-        self._seats = [WorkerSlot() for _ in range(settings.workers)]
+        self._slots = [WorkerSlot() for _ in range(settings.workers)]
         # While workers are replaced, the old ones still have sessions; the dead are replaced in the meantime.
         self._most = 2 * settings.workers
         keys = 0 if settings.api_keys is None else settings.api_keys.count(",") + 1
         self._table = WorkerTable(3 * settings.workers, max(keys, LEAST_HOLDERS))
-        self._ledger = SharedMetrics(3 * settings.workers)
-        self._ledger.host()
+        self._metrics = SharedMetrics(3 * settings.workers)
+        self._metrics.host()
         self._free_rows = deque(self._table.row(index) for index in range(len(self._table)))
         self._to_replace: deque[WorkerSlot] = deque()
         self._policy = RestartPolicy(settings.worker_restarts)
@@ -125,12 +125,15 @@ class WorkerPool:
     @property
     def taking(self) -> list[WorkerProcess]:
         """Workers that connections may be handed to."""
-        return [seat.child for seat in self._seats if seat.child is not None and seat.child.life is WorkerPhase.READY]
+        return [
+            slot.worker for slot in self._slots if slot.worker is not None and slot.worker.phase is WorkerPhase.READY
+        ]
 
     def find(self, key: int) -> WorkerProcess | None:
         """The worker of a key, if it is one that serves."""
         return next(
-            (child for child in self.children if child.key == key and child.life is not WorkerPhase.STARTING), None
+            (worker for worker in self.workers if worker.key == key and worker.phase is not WorkerPhase.STARTING),
+            None,
         )
 
     def vacancies(self, limit: int | None) -> int | None:
@@ -145,7 +148,7 @@ class WorkerPool:
         free = 0 if limit is None else limit - self._table.held
         if free <= 0:  # no slot to compete for
             return None
-        return max(0, free - sum(child.undecided for child in self.children))
+        return max(0, free - sum(worker.undecided for worker in self.workers))
 
     def set_serving(self, serves: bool) -> None:
         """Tells the workers whether the server as a whole takes sessions (`GET /ready`)."""
@@ -153,128 +156,130 @@ class WorkerPool:
 
     def start(self) -> None:
         """Starts all workers."""
-        for seat in self._seats:
-            self._fill(seat)
+        for slot in self._slots:
+            self._fill(slot)
 
-    def ready(self, child: WorkerProcess) -> None:
+    def ready(self, worker: WorkerProcess) -> None:
         """A worker says that it can serve."""
-        if child.life is not WorkerPhase.STARTING:
+        if worker.phase is not WorkerPhase.STARTING:
             return
-        child.became_ready(time.monotonic())
-        seat = next((seat for seat in self._seats if seat.successor is child), None)
-        if seat is not None:
-            seat.successor = None
-            seat.restart_at = None
-            old, seat.child = seat.child, child
+        worker.became_ready(time.monotonic())
+        slot = next((slot for slot in self._slots if slot.successor is worker), None)
+        if slot is not None:
+            slot.successor = None
+            slot.restart_at = None
+            old, slot.worker = slot.worker, worker
             if old is not None:
                 self._leave(old, MessageKind.RETIRE, self._settings.grace_s)
-        self.complete = self.complete or len(self.taking) == len(self._seats)
+        self.complete = self.complete or len(self.taking) == len(self._slots)
 
     def replace_all(self) -> None:
         """Replaces every worker by a new one, one after the other; one whose turn is still to come has one turn."""
         if not self._ending:  # a new one would not know that it has to end
-            self._to_replace.extend([seat for seat in self._seats if seat not in self._to_replace])
+            self._to_replace.extend([slot for slot in self._slots if slot not in self._to_replace])
 
     def leave(self, grace_s: float) -> None:
         """Ends all workers; their sessions get that many seconds."""
         self._ending = True
         self._to_replace.clear()
-        for child in self.children:
-            self._leave(child, MessageKind.DRAIN, grace_s)
+        for worker in self.workers:
+            self._leave(worker, MessageKind.DRAIN, grace_s)
 
     def kill(self) -> None:
         """Ends all workers at once."""
         self._ending = True
-        for child in self.children:
-            child.kill("had to end at once")
+        for worker in self.workers:
+            worker.kill("had to end at once")
 
     def wake(self, rows: bytes | None = None) -> None:
         """Tells workers in which newcomers wait that a slot is free: those of some rows (2 bytes each), or all."""
         wanted = None if rows is None else {rows[at : at + 2] for at in range(0, len(rows), 2)}
-        for child in self.children:
-            if child.life is not WorkerPhase.STARTING and (
-                wanted is None or child.row.index.to_bytes(2, "big") in wanted
+        for worker in self.workers:
+            if worker.phase is not WorkerPhase.STARTING and (
+                wanted is None or worker.row.index.to_bytes(2, "big") in wanted
             ):
-                child.pipe.post(MessageKind.FREE)
+                worker.pipe.post(MessageKind.FREE)
 
-    def ask(self, asker: WorkerProcess) -> None:
+    def ask(self, sink: WorkerProcess) -> None:
         """Has all other workers tell this one what sessions they have."""
-        others = [child for child in self.children if child is not asker and child.life is not WorkerPhase.STARTING]
+        others = [
+            worker for worker in self.workers if worker is not sink and worker.phase is not WorkerPhase.STARTING
+        ]
         count = len(others).to_bytes(2, "big")
         for first in range(0, max(1, len(others)), MOST_SOCKETS):
             some = others[first : first + MOST_SOCKETS]
-            keys = b"".join(child.key.to_bytes(KEY_BYTES, "big") for child in some)
-            asker.pipe.post(MessageKind.TOLD, count + keys, self._roads(some))
+            keys = b"".join(worker.key.to_bytes(KEY_BYTES, "big") for worker in some)
+            sink.pipe.post(MessageKind.TOLD, count + keys, self._answer_sockets(some))
 
     @staticmethod
-    def _roads(workers: list[WorkerProcess]) -> list[int]:
+    def _answer_sockets(workers: list[WorkerProcess]) -> list[int]:
         """Ends of roads to workers, in their order; fewer where there is no room for more files."""
         ends: list[int] = []
-        for child in workers:
+        for worker in workers:
             try:
                 here, there = socket.socketpair()
             except OSError:
                 break
             with there:  # one whose pipe is full is not asked: on its road there is nothing to read
-                child.pipe.send(MessageKind.TELL, b"", [there.fileno()])
+                worker.pipe.send(MessageKind.TELL, b"", [there.fileno()])
             ends.append(here.detach())
         return ends
 
     def turn(self, now: float) -> None:
         """Does what is due: kills the overdue, starts the missing, goes on with a replacement."""
-        for child in self.children:
-            reason = child.overdue(now)
+        for worker in self.workers:
+            reason = worker.overdue(now)
             if reason is not None:
-                child.kill(reason)
-        for seat in self._seats:
-            if seat.restart_at is not None and seat.restart_at <= now:
-                seat.restart_at = None
-                self._fill(seat)
-        if self._to_replace and len(self.children) < self._most and not any(seat.successor for seat in self._seats):
+                worker.kill(reason)
+        for slot in self._slots:
+            if slot.restart_at is not None and slot.restart_at <= now:
+                slot.restart_at = None
+                self._fill(slot)
+        if self._to_replace and len(self.workers) < self._most and not any(slot.successor for slot in self._slots):
             self._replace(self._to_replace.popleft())
 
     def rest_s(self, now: float) -> float:
         """Seconds until `turn` has something to do."""
-        times = [child.deadline for child in self.children if child.deadline is not None]
-        times += [seat.restart_at for seat in self._seats if seat.restart_at is not None]
+        times = [worker.deadline for worker in self.workers if worker.deadline is not None]
+        times += [slot.restart_at for slot in self._slots if slot.restart_at is not None]
         return min([max(0.0, time - now) for time in times] + [min(LOOK_S, self._settings.worker_silence_s / 4)])
 
     def reap(self) -> None:
         """Takes notice of workers that have ended."""
-        gone = [child for child in self.children if child.exit_code is not None]
-        for child in gone:
-            self.children.remove(child)
-            child.life = WorkerPhase.GONE  # before its connections look for another one
-            self._ended(child)
-            child.row.clear()
-            self._ledger.fold(child.row.index)
-            self._free_rows.append(child.row)
-            self._bury(child)
+        gone = [worker for worker in self.workers if worker.exit_code is not None]
+        for worker in gone:
+            self.workers.remove(worker)
+            worker.phase = WorkerPhase.GONE  # before its connections look for another one
+            self._ended(worker)
+            worker.row.clear()
+            self._metrics.fold(worker.row.index)
+            self._free_rows.append(worker.row)
+            self._handle_death(worker)
         if gone:
             self.wake()
 
     def close(self) -> None:
         """Leaves nothing behind, neither process nor memory."""
         self.kill()
-        for child in self.children:
-            child.bury()
+        for worker in self.workers:
+            worker.wait()
         self._table.close()
         METER.leave()
-        self._ledger.close()
+        self._metrics.close()
 
-    def _fill(self, seat: WorkerSlot) -> None:
+    def _fill(self, slot: WorkerSlot) -> None:
         if self._ending:
             return
         try:
-            seat.child = self._start()
+            slot.worker = self._start()
         except OSError as error:
-            self._again(seat, 0.0, f"could not be started: {error.strerror or error}")
+            self._again(slot, 0.0, f"could not be started: {error.strerror or error}")
 
-    def _replace(self, seat: WorkerSlot) -> None:
-        if seat.child is None:  # its restart brings a new one
+    def _replace(self, slot: WorkerSlot) -> None:
+        if slot.worker is None:  # its restart brings a new one
             return
         try:
-            seat.successor = self._start()
+            slot.successor = self._start()
         except OSError as error:
             self._to_replace.clear()
             logger.error("no new worker could be started: %s: the old ones go on", error.strerror or error)
@@ -282,37 +287,37 @@ class WorkerPool:
     def _start(self) -> WorkerProcess:
         settings = self._settings
         row = self._free_rows[0]
-        ledger, silence_s = self._ledger.descriptor, settings.worker_silence_s
-        child = WorkerProcess(self._command, self._table, ledger, row, settings.worker_start_s, silence_s)
+        metrics, silence_s = self._metrics.descriptor, settings.worker_silence_s
+        worker = WorkerProcess(self._command, self._table, metrics, row, settings.worker_start_s, silence_s)
         self._free_rows.popleft()
-        self.children.append(child)
-        self._started(child)
-        return child
+        self.workers.append(worker)
+        self._started(worker)
+        return worker
 
-    def _leave(self, child: WorkerProcess, kind: MessageKind, grace_s: float) -> None:
+    def _leave(self, worker: WorkerProcess, kind: MessageKind, grace_s: float) -> None:
         spare = LEAVE_S + (SETTLE_S if kind is MessageKind.RETIRE else 0.0)
-        child.leave(kind, grace_s, time.monotonic() + grace_s + RUNNING_S + spare)
+        worker.leave(kind, grace_s, time.monotonic() + grace_s + RUNNING_S + spare)
 
-    def _bury(self, child: WorkerProcess) -> None:
+    def _handle_death(self, worker: WorkerProcess) -> None:
         """Decides what follows from a death."""
-        seat = next((seat for seat in self._seats if child in (seat.child, seat.successor)), None)
-        if seat is None or self._ending:
+        slot = next((slot for slot in self._slots if worker in (slot.worker, slot.successor)), None)
+        if slot is None or self._ending:
             return
-        if seat.successor is child:
-            seat.successor = None
+        if slot.successor is worker:
+            slot.successor = None
             self._to_replace.clear()
-            logger.error("the new worker %d %s: the old ones go on", child.pid, child.cause)
+            logger.error("the new worker %d %s: the old ones go on", worker.pid, worker.cause)
             return
-        seat.child = None
-        if not self.complete and child.ready_at is None and not child.killed:
-            never = LaunchFailed(f"a worker process {child.cause} before it was ready: see what it printed")
-            self._fail(never if child.complaint is None else UsageError(child.complaint))
+        slot.worker = None
+        if not self.complete and worker.ready_at is None and not worker.killed:
+            never = LaunchFailed(f"a worker process {worker.cause} before it was ready: see what it printed")
+            self._fail(never if worker.complaint is None else UsageError(worker.complaint))
             return
-        lived_s = 0.0 if child.ready_at is None else time.monotonic() - child.ready_at
-        what = "its sessions are lost" if child.ready_at is not None else "before it was ready"
-        self._again(seat, lived_s, f"{child.pid} {child.cause}, {what}")
+        lived_s = 0.0 if worker.ready_at is None else time.monotonic() - worker.ready_at
+        what = "its sessions are lost" if worker.ready_at is not None else "before it was ready"
+        self._again(slot, lived_s, f"{worker.pid} {worker.cause}, {what}")
 
-    def _again(self, seat: WorkerSlot, lived_s: float, what: str) -> None:
+    def _again(self, slot: WorkerSlot, lived_s: float, what: str) -> None:
         """A seat is empty: it is filled again, if the budget allows."""
         now = time.monotonic()
         pause = self._policy.died(now, lived_s)
@@ -324,7 +329,7 @@ class WorkerPool:
             return
         logger.warning("worker %s: another one starts in %g s", what, pause)
         METER.add(Count.WORKER_RESTARTS)
-        seat.restart_at = now + pause
+        slot.restart_at = now + pause
 
     def _fail(self, error: OpenEnvError) -> None:
         self.failure = error

@@ -67,13 +67,13 @@ class WorkerProcess:
     Args:
         command: Makes its command line.
         table: The shared table.
-        ledger: Descriptor of the shared ledger.
+        metrics: Descriptor of the shared ledger.
         row: Its row, which is free.
         start_s: Seconds it has to become ready.
         silence_s: Seconds it may be silent from then on.
 
     Attributes:
-        life: Where in its life it is.
+        phase: Where in its life it is.
         deadline: When it is killed, unless something happens before; None: not at all.
         complaint: Why it cannot start, in its own words.
         pipe: The parent's end of the road to it.
@@ -84,14 +84,14 @@ class WorkerProcess:
         self,
         command: WorkerCommand,
         table: WorkerTable,
-        ledger: int,
+        metrics: int,
         row: WorkerRow,
         start_s: float,
         silence_s: float,
     ):
         self.row = row
         self.key = secrets.randbits(62) or 1
-        self.life = WorkerPhase.STARTING
+        self.phase = WorkerPhase.STARTING
         self.complaint: str | None = None
         self.ready_at: float | None = None
         self.deadline: float | None = time.monotonic() + start_s
@@ -102,9 +102,9 @@ class WorkerProcess:
         # The worker's end stays open here as well: what a worker leaves unread when it dies can be read back.
         self.pipe, self._far = Pipe.pair()
         try:
-            self._process = _spawn(command, self._far.fileno(), table.descriptor, ledger, row.index)
+            self._process = _spawn(command, self._far.fileno(), table.descriptor, metrics, row.index)
         except OSError:
-            self.salvage()
+            self.unread_messages()
             row.clear()
             raise
 
@@ -140,25 +140,25 @@ class WorkerProcess:
         self.pipe.post(message.kind, message.payload, message.sockets)
 
     def became_ready(self, now: float) -> None:
-        self.life = WorkerPhase.READY
+        self.phase = WorkerPhase.READY
         self.ready_at, self.deadline = now, None
         self._watch = SilenceDetector(self._silence_s, now)
 
     def leave(self, kind: MessageKind, grace_s: float, deadline: float) -> None:
         """Tells it to end: by `MessageKind.DRAIN` or `MessageKind.RETIRE`."""
-        if self.life is WorkerPhase.STARTING:
+        if self.phase is WorkerPhase.STARTING:
             self.kill("was not needed any more")
         else:
             self.pipe.post(kind, repr(grace_s).encode())
-        self.life = WorkerPhase.LEAVING
+        self.phase = WorkerPhase.LEAVING
         self.deadline = deadline
 
     def overdue(self, now: float) -> str | None:
         """Why it must be killed, if it must."""
         if self.deadline is not None and now >= self.deadline:
-            late = self.life is WorkerPhase.STARTING
+            late = self.phase is WorkerPhase.STARTING
             return "was not ready in its time (worker_start_s)" if late else "did not end in its time (grace_s)"
-        if self.life is WorkerPhase.READY and self._watch.silent(self.row.get(BEAT), now):
+        if self.phase is WorkerPhase.READY and self._watch.silent(self.row.get(BEAT), now):
             return f"was silent for more than {self._silence_s:g} s (worker_silence_s)"
         return None
 
@@ -185,14 +185,14 @@ class WorkerProcess:
         how = f"ended with exit code {code}" if code is None or code >= 0 else f"was killed by signal {-code}"
         return self.complaint or self._killed_for or how
 
-    def bury(self) -> None:
+    def wait(self) -> None:
         """Waits for the end of one that was killed."""
         self._process.wait()
-        for message in self.salvage():
+        for message in self.unread_messages():
             for descriptor in message.sockets:
                 os.close(descriptor)
 
-    def salvage(self) -> list[PipeMessage]:
+    def unread_messages(self) -> list[PipeMessage]:
         """After its death: messages that it has not read, and whose sockets somebody else can have."""
         unread: list[PipeMessage] = []
         while self.pipe.full:
@@ -210,7 +210,7 @@ class WorkerProcess:
         return [message for message in iter(self._far.receive, None) if message.sockets]
 
 
-def _spawn(command: WorkerCommand, pipe: int, table: int, ledger: int, row: int) -> subprocess.Popen[bytes]:
+def _spawn(command: WorkerCommand, pipe: int, table: int, metrics: int, row: int) -> subprocess.Popen[bytes]:
     """Starts a worker process.
 
     Raises:
@@ -220,7 +220,7 @@ def _spawn(command: WorkerCommand, pipe: int, table: int, ledger: int, row: int)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, GROUP_SIGNALS)
     try:
         return subprocess.Popen(  # noqa: S603 - our own interpreter and module
-            command(pipe, table, ledger, row), pass_fds=(pipe, table, ledger), stdin=subprocess.DEVNULL
+            command(pipe, table, metrics, row), pass_fds=(pipe, table, metrics), stdin=subprocess.DEVNULL
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -84,8 +84,8 @@ class Supervisor:
         self._on_ready = on_ready
         self._serves: dict[str, Any] = {}
         self._announced = False
-        self._door = Acceptor(listener)
-        self._fleet = WorkerPool(settings, command, self._started, self._ended)
+        self._acceptor = Acceptor(listener)
+        self._pool = WorkerPool(settings, command, self._started, self._ended)
         self._selector = selectors.DefaultSelector()
         self._taking: list[WorkerProcess] = []
         self._listening = False
@@ -107,81 +107,81 @@ class Supervisor:
         with Signals(SIGNALS) as signals, self._selector:
             self._selector.register(signals, selectors.EVENT_READ, lambda _: self._on_signals(signals.take()))
             try:
-                self._fleet.start()
-                while self._fleet.children or not self._ending:
+                self._pool.start()
+                while self._pool.workers or not self._ending:
                     self._turn()
             finally:
-                self._fleet.close()
-                self._door.close()
-        if self._fleet.failure is not None:
-            raise self._fleet.failure
+                self._pool.close()
+                self._acceptor.close()
+        if self._pool.failure is not None:
+            raise self._pool.failure
         if self._forced or self._ended_by is signal.SIGINT:
             return 128 + (self._ended_by or signal.SIGTERM)
         return 0
 
     @property
     def _ending(self) -> bool:
-        return self._ended_by is not None or self._fleet.failure is not None
+        return self._ended_by is not None or self._pool.failure is not None
 
     def _turn(self) -> None:
         """Waits for something to happen and does what follows. Connections are handed over with nothing else done."""
         rest_s = max(0.0, self._look_at - time.monotonic())
-        if self._door.holding and not self._door.crowded:
+        if self._acceptor.holding and not self._acceptor.crowded:
             rest_s = min(rest_s, HELD_BACK_S)
         for key, events in self._selector.select(rest_s):
             key.data(events)
-        if self._door.holding:
-            self._door.hand_out(self._taking, self._fleet.vacancies(self._serves.get("limit")))
+        if self._acceptor.holding:
+            self._acceptor.hand_out(self._taking, self._pool.vacancies(self._serves.get("limit")))
         now = time.monotonic()
-        if now >= self._look_at or self._door.crowded or not self._listening:
+        if now >= self._look_at or self._acceptor.crowded or not self._listening:
             self._look(now)
 
     def _look(self, now: float) -> None:
         """Sees to the workers, and that the selector knows what is waited for."""
-        self._fleet.turn(now)
-        self._look_at = now + self._fleet.rest_s(now)
-        self._taking = self._fleet.taking
-        crowded = self._door.crowded
-        open_ = self._fleet.complete and not self._ending
+        self._pool.turn(now)
+        self._look_at = now + self._pool.rest_s(now)
+        self._taking = self._pool.taking
+        crowded = self._acceptor.crowded
+        open_ = self._pool.complete and not self._ending
         self._listen(open_ and bool(self._taking) and not crowded and now >= self._accept_at)
-        for child in self._fleet.children:
-            key = self._selector.get_key(child.pipe)
-            full = child.pipe.full or (crowded and child in self._taking)
+        for worker in self._pool.workers:
+            key = self._selector.get_key(worker.pipe)
+            full = worker.pipe.full or (crowded and worker in self._taking)
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if full else 0)
             if events != key.events:
-                self._selector.modify(child.pipe, events, key.data)
-        self._fleet.set_serving(open_)
+                self._selector.modify(worker.pipe, events, key.data)
+        self._pool.set_serving(open_)
         if self._ending:
-            self._door.close()
-        elif self._fleet.complete and not self._announced:
+            self._acceptor.close()
+        elif self._pool.complete and not self._announced:
             self._announced = True
             self._on_ready(self._serves)
 
     def _listen(self, wanted: bool) -> None:
         if wanted and not self._listening:
-            self._selector.register(self._door, selectors.EVENT_READ, self._on_connections)
+            self._selector.register(self._acceptor, selectors.EVENT_READ, self._on_connections)
         elif self._listening and not wanted:
-            self._selector.unregister(self._door)
+            self._selector.unregister(self._acceptor)
         self._listening = wanted
 
-    def _started(self, child: WorkerProcess) -> None:
-        self._selector.register(child.pipe, selectors.EVENT_READ, lambda events: self._on_pipe(child, events))
+    def _started(self, worker: WorkerProcess) -> None:
+        self._selector.register(worker.pipe, selectors.EVENT_READ, lambda events: self._on_pipe(worker, events))
 
-    def _ended(self, child: WorkerProcess) -> None:
-        self._on_pipe(child, selectors.EVENT_READ)  # its last words
-        self._selector.unregister(child.pipe)
-        for message in child.salvage():
-            if message.kind is MessageKind.ROUTED and self._fleet.taking:
-                self._route(message, self._fleet.taking[0])
+    def _ended(self, worker: WorkerProcess) -> None:
+        self._on_pipe(worker, selectors.EVENT_READ)  # its last words
+        self._selector.unregister(worker.pipe)
+        for message in worker.unread_messages():
+            if message.kind is MessageKind.ROUTED and self._pool.taking:
+                self._route(message, self._pool.taking[0])
             elif message.kind is MessageKind.CONNECTIONS:
-                self._door.put_back(message.sockets)
+                self._acceptor.take_back(message.sockets)
             else:
                 for descriptor in message.sockets:
                     os.close(descriptor)
 
     def _on_connections(self, _: int) -> None:
         try:
-            self._door.accept()
+            self._acceptor.accept()
         except OSError as error:
             logger.warning(
                 "no connection can be accepted for the moment: %s (open files: ulimit -n)", error.strerror or error
@@ -189,40 +189,40 @@ class Supervisor:
             self._accept_at = time.monotonic() + EXHAUSTED_S
             self._look_at = 0.0  # until then the door is not watched
 
-    def _on_pipe(self, child: WorkerProcess, events: int) -> None:
+    def _on_pipe(self, worker: WorkerProcess, events: int) -> None:
         self._look_at = 0.0
         if events & selectors.EVENT_WRITE:
-            child.pipe.flush()
+            worker.pipe.flush()
         if not events & selectors.EVENT_READ:
             return
-        while (message := child.pipe.receive()) is not None:
+        while (message := worker.pipe.receive()) is not None:
             if message.kind is MessageKind.READY:
                 self._serves = json.loads(message.payload)
-                self._fleet.ready(child)
+                self._pool.ready(worker)
             elif message.kind is MessageKind.FAILED:
-                child.complaint = message.payload.decode(errors="replace")
+                worker.complaint = message.payload.decode(errors="replace")
             elif message.kind is MessageKind.FREE:
-                self._fleet.wake(message.payload)
+                self._pool.wake(message.payload)
             elif message.kind is MessageKind.ROUTED:
-                self._route(message, child)
+                self._route(message, worker)
             elif message.kind is MessageKind.ASK:
-                self._fleet.ask(child)
+                self._pool.ask(worker)
 
     def _route(self, message: PipeMessage, otherwise: WorkerProcess) -> None:
         """Hands a connection to the worker that it asks for; if that is gone, another one answers."""
-        wanted = self._fleet.find(int.from_bytes(message.payload[:KEY_BYTES], "big"))
+        wanted = self._pool.find(int.from_bytes(message.payload[:KEY_BYTES], "big"))
         (wanted or otherwise).route(message)
 
     def _on_signals(self, numbers: list[signal.Signals]) -> None:
         self._look_at = 0.0
         for number in numbers:
             if number is signal.SIGCHLD:
-                self._fleet.reap()
+                self._pool.reap()
             elif number is signal.SIGHUP:
-                self._fleet.replace_all()
+                self._pool.replace_all()
             elif self._ended_by is None:
                 self._ended_by = number
-                self._fleet.leave(self._grace_s if number is signal.SIGTERM else 0.0)
+                self._pool.leave(self._grace_s if number is signal.SIGTERM else 0.0)
             else:
                 self._ended_by, self._forced = number, True
-                self._fleet.kill()
+                self._pool.kill()

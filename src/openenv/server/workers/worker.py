@@ -151,22 +151,22 @@ class Membership:
     Args:
         pipe: Descriptor of its end of the road to the parent.
         table: Descriptor of the shared table.
-        ledger: Descriptor of the shared ledger.
+        metrics: Descriptor of the shared ledger.
         row: Its row in both.
     """
 
-    def __init__(self, pipe: int, table: int, ledger: int, row: int):
+    def __init__(self, pipe: int, table: int, metrics: int, row: int):
         for number in GROUP_SIGNALS:
             signal.signal(number, _ignore_signal)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, GROUP_SIGNALS)
-        for descriptor in (pipe, table, ledger):
+        for descriptor in (pipe, table, metrics):
             os.set_inheritable(descriptor, False)
         self.pipe = Pipe.of(pipe)
         exit_with_parent(pipe)
         self.table = WorkerTable(descriptor=table)
         self.row = self.table.row(row)
-        self.ledger = SharedMetrics(descriptor=ledger)
-        self.ledger.join(row, self.row.get(KEY))
+        self.metrics = SharedMetrics(descriptor=metrics)
+        self.metrics.join(row, self.row.get(KEY))
         self.load = WorkerLoad(self.row)
 
     @property
@@ -201,7 +201,7 @@ class Worker(DrainingServer):
         self._handshake_s = handshake_s
         self._opening: set[asyncio.Task[None]] = set()
         self._slots: SharedSlots | None = None
-        self._inquiry = Broadcast(partial(self._post, MessageKind.ASK, b""), self._sessions_here)
+        self._broadcast = Broadcast(partial(self._post, MessageKind.ASK, b""), self._sessions_here)
         if self.environment is not None:
             limits, row = self.environment.manager.limits, membership.row.index
             self._slots = SharedSlots(
@@ -216,7 +216,7 @@ class Worker(DrainingServer):
             self.environment.worker_key = membership.key
             self.environment.redirect = self._redirect
             self.environment.serving = lambda: membership.table.serving
-            self.environment.report = self._inquiry.everybody
+            self.environment.report = self._broadcast.all_sessions
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A signal to the whole group: the parent has got it too, and says what to do."""
@@ -262,7 +262,7 @@ class Worker(DrainingServer):
             for descriptor in message.sockets:
                 self._keep(answer(socket.socket(fileno=descriptor), self._sessions_here()))
         elif message.kind is MessageKind.TOLD:
-            self._inquiry.told(message.payload, message.sockets)
+            self._broadcast.told(message.payload, message.sockets)
         elif message.kind is MessageKind.RETIRE:
             # Clients can come back to their sessions here for as long as the parent accepts connections.
             self._loop.call_later(SETTLE_S, self.drain, float(message.payload), RUNNING_S, True)
