@@ -62,7 +62,7 @@ class ByHand(Keepalive):
 
 
 def beats_by_hand(monkeypatch: pytest.MonkeyPatch) -> Callable[[], ByHand]:
-    """Servers that are made from now on have such ones for words (`app.state.openenv.words`) and for pings.
+    """Servers that are made from now on have such ones for words (`app.state.openenv.app_keepalive`) and for pings.
 
     Returns:
         What gives the one for pings of the only uvicorn server, as soon as somebody has connected to it.

@@ -167,7 +167,7 @@ TOO_DEEP = '{"metadata": {}, "reset_schema": {"a": ' + "[" * 5000 + "]" * 5000 +
 
 @pytest.mark.parametrize("said", ["no json", '{"metadata": {"name": 7}}', TOO_DEEP])
 def test_an_introduction_that_is_none_is_told_as_a_note(monkeypatch, said):
-    monkeypatch.setattr(metadata, "introduce", lambda environment, _: said)
+    monkeypatch.setattr(metadata, "instance_info", lambda environment, _: said)
     with TestClient(app_of(TellingStage)) as client:
         told = client.get("/web/metadata").json()
         assert "its introduction cannot be read" in told["notes"][0]

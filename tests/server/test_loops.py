@@ -113,7 +113,7 @@ class TestServer:
 
         async def leave() -> Any:
             shared = await server.shared_sessions.open(ANONYMOUS)
-            shared.ask(lambda session, done: session.step(action, done), lambda *_: None)
+            shared.submit(lambda session, done: session.step(action, done), lambda *_: None)
             return shared
 
         async def come() -> Any:

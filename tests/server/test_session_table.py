@@ -288,7 +288,7 @@ class TestTheWindow:
         first.step(1, "wait", deadline_s=60)
         first.cut()
         (session,) = server.manager.sessions
-        await until(lambda: session.user._deserted)
+        await until(lambda: session.user._ends_after_call)
         second = End(server)
         second.now("attach", session="one", token=TOKEN)
         again = second.step(1)
@@ -310,7 +310,7 @@ class TestTheWindow:
         first.cut()
         (session,) = server.manager.sessions
         v2_session = session.user
-        await until(lambda: v2_session._deserted)
+        await until(lambda: v2_session._ends_after_call)
         ProbeEnvironment.gate.set()
         await until(lambda: session.state is SessionState.GONE)
         assert server.manager.active == server.manager.held == 0

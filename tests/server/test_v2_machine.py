@@ -209,7 +209,7 @@ class Seats(RuleBasedStateMachine):
         if table._leaving is not None:
             table._leaving.cancel()
             self.do(table._leave)
-            assert all(v2_session._deserted for v2_session in table._sessions.values())
+            assert all(v2_session._ends_after_call for v2_session in table._sessions.values())
 
     @precondition(lambda self: self.names)
     @rule(which=st.integers(0, 99), older=st.booleans())

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from fastapi import Request, Response
@@ -31,11 +31,13 @@ from ..runtime.session import Session
 from ..types import EnvironmentMetadata
 from .error_handlers import error_response
 from .metadata import environment_metadata
-from .middleware import principal_of, request_head
+from .middleware import principal_of, request_head, server_of
 from .proxy import forward_to_owner
-from .server import HTTPEnvServer
 from .shared_sessions import LONGEST_S, SharedSession, StartCall
 from .task_provider import TasksUnsupported, ask_environment, encode_tasks, splits_of
+
+if TYPE_CHECKING:
+    from .server import HTTPEnvServer
 
 HEADER = "X-Session-ID"
 TOKEN_HEADER = "X-Session-Token"  # noqa: S105 - the name of a header
@@ -58,7 +60,7 @@ class HTTPCall(NamedTuple):
 
 async def open_(request: Request) -> Response:
     """Opens a session: later requests name it in the header `X-Session-ID`, or by the cookie that comes with this."""
-    server = _server(request)
+    server = server_of(request)
     shared = await server.shared_sessions.open(principal_of(request.scope, server))
     if await request.is_disconnected():  # nobody will ever name it
         await shared.close()
@@ -72,7 +74,7 @@ async def open_(request: Request) -> Response:
 
 async def close(request: Request, session_id: str) -> Response:
     """Closes a session. Closing it again is no error; one that never was is unknown."""
-    server = _server(request)
+    server = server_of(request)
     answer = await forward_to_owner(request, server, session_id)
     if answer is None:
         principal = principal_of(request.scope, server)
@@ -138,12 +140,6 @@ def set_session_cookie(request: Request, response: Response, shared: SharedSessi
 def json_response(body: bytes, status: int = 200) -> Response:
     """One that is encoded already."""
     return Response(body, status, media_type="application/json")
-
-
-def _server(request: Request) -> HTTPEnvServer:
-    server = request.app.state.openenv
-    assert isinstance(server, HTTPEnvServer)
-    return server
 
 
 def _path(request: Request) -> str:
@@ -212,10 +208,15 @@ async def step(request: Request, body: StepRequest) -> Response:
 
     call = HTTPCall(start, lambda _, observation: encode_observation(observation, complete=True), body.timeout_s)
     answer = await call_in_session(request, server, call)
-    if answer is None:
-        async with _deadline(body.timeout_s):
-            answer = await _call_in_own_session(request, server, call)
-    return answer
+    if answer is not None:
+        return answer
+    try:
+        async with asyncio.timeout(body.timeout_s and min(body.timeout_s, LONGEST_S)) as scope:
+            return await _call_in_own_session(request, server, call)
+    except TimeoutError as error:
+        if isinstance(error, OpenEnvError) or not scope.expired():
+            raise
+        raise StepTimeout(f"no answer within {body.timeout_s:g} s, the timeout_s of the request") from None
 
 
 async def state(request: Request) -> Response:
@@ -226,41 +227,15 @@ async def state(request: Request) -> Response:
 
 
 async def _call_in_own_session(request: Request, server: HTTPEnvServer, call: HTTPCall) -> Response:
-    """Does a call in a session of its own."""
-    async with _own_session(server, request) as session:
-        result = await result_of(partial(call.start, session))
-        return json_response(call.encode(session, result))
-
-
-@asynccontextmanager
-async def _own_session(server: HTTPEnvServer, request: Request) -> AsyncIterator[Session]:
-    """A session for one request, whose call is stopped if the request has no more time for it."""
+    """Does a call in a new session; stops the call if the request has no more time for it."""
     principal = principal_of(request.scope, server)
     async with opened_session(server.manager, principal.holder, principal.peer) as session:
         try:
-            yield session
+            result = await result_of(partial(call.start, session))
         except asyncio.CancelledError:
             session.stop()
             raise
-
-
-@asynccontextmanager
-async def _deadline(timeout_s: float | None) -> AsyncIterator[None]:
-    try:
-        async with asyncio.timeout(timeout_s and min(timeout_s, LONGEST_S)) as scope:
-            yield
-    except TimeoutError as error:
-        if isinstance(error, OpenEnvError) or not scope.expired():
-            raise
-        raise StepTimeout(f"no answer within {timeout_s:g} s, the timeout_s of the request") from None
-
-
-def server_of(request: Request) -> HTTPEnvServer:
-    """The server behind an endpoint, whose client was let in. Raises `Unauthorized` where the guard did not ask."""
-    server = request.app.state.openenv
-    assert isinstance(server, HTTPEnvServer)
-    principal_of(request.scope, server)
-    return server
+        return json_response(call.encode(session, result))
 
 
 def seconds_of(value: Any) -> float | None:
@@ -268,7 +243,6 @@ def seconds_of(value: Any) -> float | None:
     return float(min(value, LONGEST_S)) if isinstance(value, (int, float)) and value > 0 else None
 
 
-NOT_IMPLEMENTED, NOT_FOUND = 501, 404
 _ENDPOINTS = frozenset({"splits", "tasks", "num_tasks", "task", "task_range"})
 
 
@@ -279,36 +253,47 @@ async def environments(request: Request) -> list[str]:
 
 async def splits(request: Request) -> Response:
     """The splits of the environment's tasks, each with its name and type."""
-    told = await _ask_tasks(request, "list_splits")
-    return told if isinstance(told, Response) else _tasks_response(splits_of(told))
+    return await _answer_tasks(request, "list_splits", splits_of)
 
 
 async def tasks(request: Request, body: ListTasksRequest) -> Response:
     """Every task of a split."""
-    told = await _ask_tasks(request, "list_tasks", split=body.split)
-    return (
-        told
-        if isinstance(told, Response)
-        else _tasks_response({"tasks": told, "env_name": server_of(request).env_name})
+    name = server_of(request).env_name
+    return await _answer_tasks(
+        request, "list_tasks", lambda found: {"tasks": found, "env_name": name}, split=body.split
     )
 
 
 async def num_tasks(request: Request, body: NumTasksRequest) -> Response:
     """How many tasks a split has."""
-    told = await _ask_tasks(request, "num_tasks", split=body.split)
-    return told if isinstance(told, Response) else _tasks_response({"num_tasks": told})
+    return await _answer_tasks(request, "num_tasks", lambda count: {"num_tasks": count}, split=body.split)
 
 
 async def task(request: Request, body: GetTaskRequest) -> Response:
     """One task of a split, counted from 0."""
-    told = await _ask_tasks(request, "get_task", split=body.split, index=body.index)
-    return told if isinstance(told, Response) else _tasks_response({"task": told})
+    return await _answer_tasks(request, "get_task", lambda found: {"task": found}, split=body.split, index=body.index)
 
 
 async def task_range(request: Request, body: GetTaskRangeRequest) -> Response:
     """The tasks of a split from `start` to the one before `stop`."""
-    told = await _ask_tasks(request, "get_task_range", split=body.split, start=body.start, stop=body.stop)
-    return told if isinstance(told, Response) else _tasks_response({"tasks": told})
+    return await _answer_tasks(
+        request,
+        "get_task_range",
+        lambda found: {"tasks": found},
+        split=body.split,
+        start=body.start,
+        stop=body.stop,
+    )
+
+
+async def _answer_tasks(request: Request, method: str, fields: Callable[[Any], Any], **arguments: Any) -> Response:
+    """Asks the environment for its tasks; `fields` makes the content of the response of what it returns."""
+    server = server_of(request)
+    try:
+        found = await ask_environment(server, principal_of(request.scope, server), method, **arguments)
+    except TasksUnsupported as error:
+        return error_response(UsageError(error.message), HTTPStatus.NOT_IMPLEMENTED)
+    return json_response(encode_tasks(fields(found)))
 
 
 class TaskRouteFallback:
@@ -329,17 +314,5 @@ class TaskRouteFallback:
             _, *names = request_head(scope).path.split("/")
             if len(names) == 2 and names[1] in _ENDPOINTS and names[0] != self._name:
                 unknown = f"no environment {names[0]!r:.80} on this server: it serves {self._name!r}"
-                answer = error_response(UsageError(unknown), NOT_FOUND)
+                answer = error_response(UsageError(unknown), HTTPStatus.NOT_FOUND)
         await answer(scope, receive, send)
-
-
-async def _ask_tasks(request: Request, method: str, **arguments: Any) -> Any:
-    server = server_of(request)
-    try:
-        return await ask_environment(server, principal_of(request.scope, server), method, **arguments)
-    except TasksUnsupported as error:
-        return error_response(UsageError(error.message), NOT_IMPLEMENTED)
-
-
-def _tasks_response(answer: Any) -> Response:
-    return Response(encode_tasks(answer), media_type="application/json")

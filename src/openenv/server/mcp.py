@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import Request, Response, WebSocket
 
@@ -13,10 +13,12 @@ from ..errors import OpenEnvError, UnknownSession
 from ..protocol.jsonrpc import Fields, JsonRpcErrorCode, RpcError, encode, error_reply, read
 from .auth import Principal
 from .mcp_methods import VERSIONS, MCPConversation, jsonrpc_fault
-from .middleware import principal_of
+from .middleware import principal_of, server_of
 from .proxy import forward_to_owner
-from .server import HTTPEnvServer
 from .shared_sessions import SharedSession
+
+if TYPE_CHECKING:
+    from .server import HTTPEnvServer
 
 logger = logging.getLogger("openenv.server")
 
@@ -36,7 +38,7 @@ async def post(request: Request) -> Response:
     A session is named by the header Mcp-Session-Id, which the answer to `initialize` has, or by `params.session_id`,
     which `openenv/session/create` gives. Without one, a tool call gets an environment of its own.
     """
-    server = _server(request)
+    server = server_of(request)
     principal = principal_of(request.scope, server)
     refused = _header_error(request)
     if refused is not None:
@@ -65,7 +67,7 @@ async def post(request: Request) -> Response:
 
 async def delete(request: Request) -> Response:
     """Ends the session that the header Mcp-Session-Id names."""
-    server = _server(request)
+    server = server_of(request)
     principal = principal_of(request.scope, server)
     named = request.headers.get(SESSION_HEADER)
     if named is None:
@@ -89,8 +91,7 @@ async def stream(request: Request) -> Response:
 
 async def socket(websocket: WebSocket) -> None:
     """One client over WebSocket: requests one after the other, and a session that lives as long as the connection."""
-    server = websocket.app.state.openenv
-    assert isinstance(server, HTTPEnvServer)
+    server = server_of(websocket)
     principal = principal_of(websocket.scope, server)
     offered = websocket.scope.get("subprotocols") or ()
     await websocket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else None)
@@ -233,12 +234,6 @@ def _id_of(value: Any) -> Any:
 
 def _session_not_found(error: UnknownSession) -> RpcError:
     return RpcError(JsonRpcErrorCode.INVALID_REQUEST, f"Session not found: {error.message}; begin with initialize")
-
-
-def _server(request: Request) -> HTTPEnvServer:
-    server = request.app.state.openenv
-    assert isinstance(server, HTTPEnvServer)
-    return server
 
 
 def _reply(fields: Fields | list[Fields], status: int = 200, headers: dict[str, str] | None = None) -> Response:

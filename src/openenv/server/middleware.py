@@ -8,6 +8,7 @@ from collections.abc import Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..errors import MessageTooLarge, OpenEnvError, TooManyCalls, TooManyFailures
@@ -140,6 +141,17 @@ def principal_of(scope: MutableMapping[str, Any], server: HTTPEnvServer) -> Prin
     return principal
 
 
+def server_of(connection: HTTPConnection) -> HTTPEnvServer:
+    """The server behind an endpoint, for a client that may use it.
+
+    Raises:
+        Unauthorized: The middleware did not run for this request, and its client may not use the server.
+    """
+    server: HTTPEnvServer = connection.app.state.openenv
+    principal_of(connection.scope, server)
+    return server
+
+
 def may_control(scope: MutableMapping[str, Any], server: HTTPEnvServer) -> bool:
     """Whether a request may have what production mode hides."""
     if not server.authenticator.production:
@@ -157,7 +169,7 @@ def log_refusal(error: OpenEnvError, head: RequestHead) -> None:
 
 
 def request_head(scope: MutableMapping[str, Any]) -> RequestHead:
-    """What the porter looks at."""
+    """What the authenticator looks at."""
     path: str = scope["path"]
     root: str = scope.get("root_path") or ""
     if root and (path == root or path.startswith(f"{root.rstrip('/')}/")):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from fastapi import HTTPException, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -12,7 +12,9 @@ from prometheus_client.registry import Collector
 
 from .. import __version__
 from ..telemetry.metrics import BUCKET_BOUNDS, METER, Count, Gauge, Histogram, Phase, Reading, total
-from .server import HTTPEnvServer
+
+if TYPE_CHECKING:
+    from .server import HTTPEnvServer
 
 _OFF = "this server keeps no metrics: it was started with --no-metrics or OPENENV_METRICS=false"
 _STATES = (Gauge.STARTING, Gauge.LIVE, Gauge.EXECUTING, Gauge.DETACHED, Gauge.CLOSING)
@@ -41,8 +43,7 @@ class Slots(NamedTuple):
 
 async def metrics(request: Request) -> Response:
     """What this server has counted, for Prometheus."""
-    server = request.app.state.openenv
-    assert isinstance(server, HTTPEnvServer)
+    server: HTTPEnvServer = request.app.state.openenv
     if not server.settings.metrics:
         raise HTTPException(404, _OFF)
     manager = server.manager

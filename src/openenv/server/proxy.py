@@ -54,9 +54,7 @@ class UpstreamRequest:
         connection.setblocking(False)
         return cls(*await asyncio.open_connection(sock=connection, limit=PIECE_BYTES))
 
-    async def ask(
-        self, method: bytes, target: bytes, headers: list[tuple[bytes, bytes]], body: bytes
-    ) -> ResponseHead:
+    async def ask(self, method: bytes, target: bytes, fields: list[tuple[bytes, bytes]], body: bytes) -> ResponseHead:
         """Sends the request and waits for the head of the answer.
 
         Raises:
@@ -64,7 +62,7 @@ class UpstreamRequest:
             InvalidMessage: The request is none that may be sent.
         """
         try:
-            request = h11.Request(method=method, target=target, headers=headers)
+            request = h11.Request(method=method, target=target, headers=fields)
         except h11.LocalProtocolError as error:
             raise InvalidMessage(
                 f"the request cannot be handed on to the worker process of its session: {error}"
@@ -75,7 +73,9 @@ class UpstreamRequest:
         while True:
             event = await self._next()
             if isinstance(event, h11.Response):
-                return _response_head(event)
+                headers = [(bytes(name), bytes(value)) for name, value in event.headers]
+                length = next((int(value) for name, value in headers if name == b"content-length"), None)
+                return ResponseHead(event.status_code, headers, length)
             if not isinstance(event, h11.InformationalResponse):
                 raise ConnectionResetError("no answer came")
 
@@ -99,12 +99,6 @@ class UpstreamRequest:
         except h11.RemoteProtocolError as error:
             raise ConnectionResetError(str(error)) from error
         return event
-
-
-def _response_head(response: h11.Response) -> ResponseHead:
-    headers = [(bytes(name), bytes(value)) for name, value in response.headers]
-    length = next((int(value) for name, value in headers if name == b"content-length"), None)
-    return ResponseHead(response.status_code, headers, length)
 
 
 logger = logging.getLogger("openenv.server")
@@ -224,8 +218,8 @@ async def forward_to_owner(
         raise UnknownSession.of_ended_worker(session_id)
     exchange = await UpstreamRequest.over(near)
     try:
-        answer = await _until_disconnect(
-            request, _ask(exchange, request, arrived.target, body, session_id, timeout_s)
+        answer = await until_disconnect(
+            request.receive, _ask(exchange, request, arrived.target, body, session_id, timeout_s)
         )
     except BaseException:
         exchange.close()
@@ -247,7 +241,7 @@ def proxy_line(scope: Any) -> bytes:
 async def _ask(
     exchange: UpstreamRequest, request: Request, target: bytes, body: bytes, session_id: str, timeout_s: float | None
 ) -> Response:
-    """Raises what `forwarded` does. One whose length is known is read whole: a part of it is no answer."""
+    """Raises what `forward_to_owner` does. Reads a body of known length whole: a part of it is no answer."""
     headers = [(name, value) for name, value in request.headers.raw if name.lower() not in _OF_THE_CONNECTION]
     headers += [(b"content-length", b"%d" % len(body)), (b"connection", b"close")]
     if "host" not in request.headers:  # HTTP/1.0
@@ -270,22 +264,20 @@ async def _ask(
         raise SessionLost(f"{lost}: open another one (POST /sessions)") from None
 
 
-async def _until_disconnect(request: Request, asking: Coroutine[Any, Any, _T]) -> _T | None:
-    """Waits for an answer for as long as the client does; None: it has gone."""
-    answer = asyncio.ensure_future(asking)
-    leaving = asyncio.ensure_future(_disconnected(request))
+async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T | None:
+    """Awaits some work for as long as the client of an ASGI connection is there; None: it has gone."""
+
+    async def leave() -> None:
+        while (await receive())["type"] not in {"http.disconnect", "websocket.disconnect"}:
+            pass
+
+    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(leave())
     try:
-        await asyncio.wait({answer, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        return answer.result() if answer.done() else None
-    finally:
-        for task in (answer, leaving):
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:  # without another wait: a server that cancels this does not let it wait
+        for task in (working, leaving):
             task.cancel()
-        await asyncio.gather(answer, leaving, return_exceptions=True)
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def _end_to_end_headers(reply: ResponseHead) -> list[tuple[bytes, bytes]]:

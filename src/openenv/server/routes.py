@@ -18,8 +18,6 @@ from starlette.types import Scope
 from ..messages import HealthResponse, ResetResponse, SchemaResponse, StepResponse
 from ..types import EnvironmentMetadata
 from . import http, mcp
-from . import http as http_sessions
-from . import http as tasks
 from .auth import SHORT_KEY
 from .error_handlers import install_error_handlers
 from .middleware import AuthMiddleware, may_control, redact_logs
@@ -54,21 +52,21 @@ ROUTES = (
     RouteSpec("GET", "/metadata", http.metadata, EnvironmentMetadata, "server"),
     RouteSpec("GET", "/schema", http.schema, SchemaResponse, "server"),
     RouteSpec("GET", "/metrics", metrics, None, "server", PlainTextResponse),
-    RouteSpec("GET", "/list_environments", tasks.environments, list[str], "server"),
+    RouteSpec("GET", "/list_environments", http.environments, list[str], "server"),
     RouteSpec("GET", "/sessions", http.sessions, None, "sessions", control=True),
-    RouteSpec("POST", "/sessions", http_sessions.open_, None, "sessions", control=True),
-    RouteSpec("DELETE", "/sessions/{session_id}", http_sessions.close, None, "sessions", control=True),
+    RouteSpec("POST", "/sessions", http.open_, None, "sessions", control=True),
+    RouteSpec("DELETE", "/sessions/{session_id}", http.close, None, "sessions", control=True),
     RouteSpec("POST", "/reset", http.reset, ResetResponse, "environment", control=True),
     RouteSpec("POST", "/step", http.step, StepResponse, "environment", control=True),
     RouteSpec("GET", "/state", http.state, None, "environment", control=True),
     RouteSpec("POST", mcp.MCP_PATH, mcp.post, None, "mcp"),
     RouteSpec("GET", mcp.MCP_PATH, mcp.stream, None, "mcp"),
     RouteSpec("DELETE", mcp.MCP_PATH, mcp.delete, None, "mcp"),
-    RouteSpec("GET", "/{environment}/splits", tasks.splits, None, "tasks", control=True),
-    RouteSpec("POST", "/{environment}/tasks", tasks.tasks, None, "tasks", control=True),
-    RouteSpec("POST", "/{environment}/num_tasks", tasks.num_tasks, None, "tasks", control=True),
-    RouteSpec("POST", "/{environment}/task", tasks.task, None, "tasks", control=True),
-    RouteSpec("POST", "/{environment}/task_range", tasks.task_range, None, "tasks", control=True),
+    RouteSpec("GET", "/{environment}/splits", http.splits, None, "tasks", control=True),
+    RouteSpec("POST", "/{environment}/tasks", http.tasks, None, "tasks", control=True),
+    RouteSpec("POST", "/{environment}/num_tasks", http.num_tasks, None, "tasks", control=True),
+    RouteSpec("POST", "/{environment}/task", http.task, None, "tasks", control=True),
+    RouteSpec("POST", "/{environment}/task_range", http.task_range, None, "tasks", control=True),
 )
 # Where the web UI is on; never in production mode.
 WEB_ROUTES = (
@@ -84,15 +82,13 @@ PAGE_ROUTES: dict[str, Callable[..., Any]] = {
     "/web/frame": files.frame,
     "/web/assets/{name}": files.asset,
 }
-# Where a request may name its session; `http_sessions` reads it.
+# Where a request may name its session.
 _NAMES_SESSION = {
     "parameters": [
-        {"name": http_sessions.HEADER, "in": "header", "required": False, "schema": {"type": "string"}},
-        {"name": http_sessions.COOKIE, "in": "cookie", "required": False, "schema": {"type": "string"}},
+        {"name": http.HEADER, "in": "header", "required": False, "schema": {"type": "string"}},
+        {"name": http.COOKIE, "in": "cookie", "required": False, "schema": {"type": "string"}},
     ]
 }
-
-
 _OF_SESSIONS = ("/reset", "/step", "/state")
 
 
@@ -123,7 +119,7 @@ def register(app: FastAPI) -> None:
             openapi_extra=_NAMES_SESSION if route.path.endswith(_OF_SESSIONS) else None,
             route_class_override=ControlRoute if route.control else None,
         )
-    app.router.default = tasks.TaskRouteFallback(app.router.default, server.env_name)
+    app.router.default = http.TaskRouteFallback(app.router.default, server.env_name)
     app.add_api_websocket_route(ENVIRONMENT_PATH, environment_socket)
     app.add_api_websocket_route(mcp.MCP_PATH, mcp.socket)
     if has_page:

@@ -51,6 +51,14 @@ def oversized_reply(size: int, limit: int) -> StepFailed:
     )
 
 
+def oversized_message(size: int | None, limit: int, advice: str = "") -> MessageTooLarge:
+    """The error for a message over the limit, of which the size may not be known."""
+    found = "a message" if size is None else f"a message of {size} bytes"
+    return MessageTooLarge(
+        f"{found} is over the limit of {limit} bytes (max_message_mb, OPENENV_MAX_MESSAGE_MB){advice}"
+    )
+
+
 class V1Connection:
     """The server's end of one connection, from its acceptance.
 
@@ -175,18 +183,16 @@ class V1Connection:
 
     def oversized(self, size: int | None) -> None:
         """The client sent a frame over the limit; the conversation ends here."""
-        found = "a message" if size is None else f"a message of {size} bytes"
-        limit = f"{self._max_bytes} bytes (max_message_mb, OPENENV_MAX_MESSAGE_MB)"
-        self._lost(MessageTooLarge(f"{found} is over the limit of {limit}"), CLOSE_TOO_BIG)
+        self._lost(oversized_message(size, self._max_bytes), CLOSE_TOO_BIG)
 
     def disconnected(self) -> None:
         """The client is gone, or has closed. May be called repeatedly."""
-        self._ended = self._busy = True  # whatever still arrives is kept from here on, which is nowhere
+        self._ended = self._busy = True  # frames that arrive from now on are dropped
         self._backlog = None
         self._session.close()
 
     def failed(self) -> None:
-        """Something of ours raised what nobody expected: the conversation cannot go on."""
+        """Ends the conversation after an unexpected error of the server."""
         self._finish(CLOSE_INTERNAL_ERROR)
 
     def stop(self) -> None:
@@ -271,7 +277,9 @@ class V1Connection:
             frame = waiting.popleft()
             if not isinstance(frame, OpenEnvError):
                 self._kept_bytes -= len(frame)
-            if self._paused and self._has_room(len(waiting)):
+            if (  # a paused channel goes on when half of what may wait is gone
+                self._paused and len(waiting) <= self._max_in_flight // 2 and self._kept_bytes <= self._max_bytes // 2
+            ):
                 self._paused = False
                 self._channel.resume()
             if isinstance(frame, OpenEnvError):
@@ -294,10 +302,6 @@ class V1Connection:
         if full and not self._paused:
             self._paused = True
             self._channel.pause()
-
-    def _has_room(self, waiting: int) -> bool:
-        """Whether a paused channel may go on: half of what may wait is gone."""
-        return waiting <= self._max_in_flight // 2 and self._kept_bytes <= self._max_bytes // 2
 
     def _report(self, error: OpenEnvError) -> None:
         METER.failed(error)

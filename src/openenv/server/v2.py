@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import InvalidMessage, MessageTooLarge, OpenEnvError, SessionLost, TooManyCalls
+from ..errors import InvalidMessage, OpenEnvError, SessionLost, TooManyCalls
 from ..protocol import messages
 from ..protocol.codecs import Body
 from ..protocol.contract import Contract
@@ -20,7 +20,7 @@ from ..telemetry.metrics import METER
 from .auth import Principal
 from .session_table import SESSION_REQUESTS, SessionTable
 from .timers import Deadlines
-from .v1 import CLOSE_INTERNAL_ERROR, CLOSE_TOO_BIG, Channel
+from .v1 import CLOSE_INTERNAL_ERROR, CLOSE_TOO_BIG, Channel, oversized_message
 
 # A large batch is answered in frames of about this size: the client can begin with the first.
 FRAME_BYTES = 1024 * 1024
@@ -133,7 +133,7 @@ class V2Connection:
         hello: What the server says of itself, first of all.
         deadlines: Watches over calls.
         principal: Whose connection it is.
-        on_end: Told once, when the connection has ended.
+        on_end: Called once, when the connection has ended.
         contract: What the environment takes and gives, for clients who ask.
 
     Attributes:
@@ -227,9 +227,7 @@ class V2Connection:
 
     def oversized(self, size: int | None) -> None:
         """The client sent a frame over the limit; the conversation ends here."""
-        found = "a message" if size is None else f"a message of {size} bytes"
-        limit = f"{self._max_bytes} bytes (max_message_mb, OPENENV_MAX_MESSAGE_MB)"
-        self._refuse(MessageTooLarge(f"{found} is over the limit of {limit}: send less in one message"))
+        self._refuse(oversized_message(size, self._max_bytes, ": send less in one message"))
         self._finish(CLOSE_TOO_BIG)
 
     def disconnected(self) -> None:
@@ -244,7 +242,7 @@ class V2Connection:
         self._on_end(self)
 
     def failed(self) -> None:
-        """Something of ours raised what nobody expected: the conversation cannot go on."""
+        """Ends the conversation after an unexpected error of the server."""
         self._finish(CLOSE_INTERNAL_ERROR)
 
     def stop(self) -> None:
@@ -310,7 +308,11 @@ class V2Connection:
             self._table.life.heard_at = time.monotonic()
             self._unanswered += 1
             if len(frame) > _LARGE_BYTES:
-                self._hold(number, len(frame))
+                self._large[number] = len(frame)  # until it has its reply
+                self._large_bytes += len(frame)
+                if self._large_bytes > self._max_held and not self._paused:
+                    self._paused = True
+                    self._channel.pause()
             if self._unanswered > self._max_unanswered and type(message) not in _ALWAYS:
                 self._refuse_more(number, 1)
                 return
@@ -332,14 +334,6 @@ class V2Connection:
                 return
             SESSION_REQUESTS[type(call)](self._table, call, batch, place)
 
-    def _hold(self, number: int, size: int) -> None:
-        """Counts a large request until it has its reply."""
-        self._large[number] = size
-        self._large_bytes += size
-        if self._large_bytes > self._max_held and not self._paused:
-            self._paused = True
-            self._channel.pause()
-
     def _let_go(self, number: int) -> None:
         self._large_bytes -= self._large.pop(number)
         if self._paused and self._large_bytes <= self._max_held // 2:
@@ -360,12 +354,6 @@ class V2Connection:
         sink, key = (self, message.target) if batch is None else (batch, None)
         self.answer(message.id, None, self.protocol.ok({"cancelled": self._table.cancel(sink, key)}))
 
-    def _heartbeat(self, message: messages.HeartbeatOp) -> None:
-        self.answer(message.id, None, self.protocol.ok({}))
-
-    def _schema(self, message: messages.SchemaOp) -> None:
-        self.answer(message.id, None, self.protocol.ok({"schemas": self._contract.schemas}))
-
     def _refuse(self, error: OpenEnvError) -> None:
         """Answers what cannot be answered under an id."""
         if not self._ended:
@@ -375,8 +363,8 @@ class V2Connection:
         lost = error if isinstance(error, SessionLost) else SessionLost(error.message)
         METER.failed(lost)
         facts = error_facts(lost)
-        told = {"session": session, "reason": facts["message"], "error": facts}
-        self.send(self.protocol.event("session_lost", told))
+        fields = {"session": session, "reason": facts["message"], "error": facts}
+        self.send(self.protocol.event("session_lost", fields))
 
     def _finish(self, code: int) -> None:
         if not self._ended:
@@ -391,6 +379,8 @@ _ALWAYS = (messages.CancelOp, messages.CloseOp, messages.HeartbeatOp)
 _REQUESTS: dict[type[Any], Callable[[V2Connection, Any], None]] = {
     messages.BatchOp: V2Connection._batch,
     messages.CancelOp: V2Connection._cancel,
-    messages.HeartbeatOp: V2Connection._heartbeat,
-    messages.SchemaOp: V2Connection._schema,
+    messages.HeartbeatOp: lambda connection, message: connection.answer(message.id, None, connection.protocol.ok({})),
+    messages.SchemaOp: lambda connection, message: connection.answer(
+        message.id, None, connection.protocol.ok({"schemas": connection._contract.schemas})
+    ),
 }

@@ -40,14 +40,12 @@ class StateCopyRequest:
     """A copy of a session's state, when its turn comes among the calls of that session.
 
     Args:
-        source: Whose state.
-        taken: Hears of it once: the copy, to be used up or discarded, or why there is none.
+        taken: Called once: with the copy, to be used up or discarded, or with why there is none.
     """
 
-    __slots__ = ("_taken", "source")
+    __slots__ = ("_taken",)
 
-    def __init__(self, source: Session, taken: Callable[[Snapshot | None, OpenEnvError | None], None]):
-        self.source = source
+    def __init__(self, taken: Callable[[Snapshot | None, OpenEnvError | None], None]):
         self._taken: Callable[[Snapshot | None, OpenEnvError | None], None] | None = taken
 
     def give(self, seed: Snapshot | None, error: OpenEnvError | None) -> None:
@@ -81,7 +79,7 @@ class ReplySink(Protocol):
 
 
 class _NullSink:
-    """Hears the replies to calls whose asker has had an answer."""
+    """Drops the replies to calls that are answered already."""
 
     __slots__ = ()
     due: float | None = None
@@ -104,18 +102,17 @@ class SessionCall:
 
     Args:
         message: What to do; None: the opening, behind which calls wait as behind any other; a `StateCopyRequest`: to
-            have its
-            state copied for another session.
+            have its state copied for another session.
         seq: Its number in the session; 0 for one that is not counted.
         sink: Who asked first, under `key`.
 
     Attributes:
         others: Who asked for the same call again.
         due: When it must be answered, in monotonic seconds; None for never.
-        fate: The reply that was given before the call has ended: it was cancelled, or its time was over.
+        early_reply: The reply that was given before the call has ended: it was cancelled, or its time was over.
     """
 
-    __slots__ = ("due", "fate", "key", "message", "others", "seq", "sink")
+    __slots__ = ("due", "early_reply", "key", "message", "others", "seq", "sink")
 
     def __init__(self, message: SessionRequest | StateCopyRequest | None, seq: int, sink: ReplySink, key: int):
         self.message = message
@@ -124,14 +121,14 @@ class SessionCall:
         self.key = key
         self.others: list[tuple[ReplySink, int]] = _NO_OTHERS
         self.due: float | None = None
-        self.fate: Body | None = None
+        self.early_reply: Body | None = None
 
     def join(self, sink: ReplySink, key: int) -> None:
         """One more waits for the reply."""
         self.others = [*self.others, (sink, key)]
 
     def answer(self, session: str, body: Body) -> None:
-        """Gives everybody the reply; nobody waits from then on."""
+        """Sends the reply to all who asked."""
         sink, self.sink = self.sink, NULL_SINK
         sink.answer(self.key, session, body)
         if self.others:
@@ -139,12 +136,12 @@ class SessionCall:
             for other, key in others:
                 other.answer(key, session, body)
 
-    def desert(self) -> None:
-        """The connection of all who wait is gone."""
+    def forget_sinks(self) -> None:
+        """Forgets all who asked: their connection is gone."""
         self.sink, self.others = NULL_SINK, _NO_OTHERS
 
     def concerns(self, sink: ReplySink, key: int | None) -> bool:
-        """Whether an asker waits for it, under a certain key or any."""
+        """Whether a sink waits for it, under a certain key or any."""
         waiting = ((self.sink, self.key), *self.others)
         return any(who is sink and key in (None, what) for who, what in waiting)
 
@@ -164,23 +161,23 @@ class V2Session:
     it, also when its action is not valid or it is cancelled before its turn.
 
     Args:
-        table: The connection it belongs to.
+        table: The sessions of the connection it belongs to.
         sink, key: Who opens the session.
 
     Attributes:
-        session: The record of the environment; set by whoever makes both.
-        table: The connection it belongs to now.
+        session: The session of the environment; set after both are made.
+        table: The sessions of the connection it belongs to now.
         token: What another connection must show to take the session over.
         awaits: Whose state its running call waits for; None as a rule.
         forked_from: The session whose state it began with; None for one that began anew.
-        slot: When its calls are looked at (`deadlines.Watched`).
+        slot: When its calls are looked at (`timers.DeadlineTarget`).
         accepted: Number of the last call that was taken.
         completed: Number of the last call that was answered; `last` is that answer.
     """
 
     __slots__ = (
         "_advancing",
-        "_deserted",
+        "_ends_after_call",
         "_protocol",
         "_queue",
         "_running",
@@ -210,7 +207,7 @@ class V2Session:
         self._running: SessionCall | None = SessionCall(None, 0, sink, key)
         self._queue: deque[SessionCall] | tuple[()] = ()  # made when needed: an empty deque has 600 bytes
         self._advancing = False
-        self._deserted = False
+        self._ends_after_call = False
 
     # What the session tells.
 
@@ -286,7 +283,7 @@ class V2Session:
             self._queue.append(SessionCall(copy_request, 0, NULL_SINK, 0))
 
     def cancel(self, sink: ReplySink, key: int | None = None) -> bool:
-        """Gives up what an asker waits for, all of it if `key` is None. False if it waits for nothing here."""
+        """Gives up what a sink waits for, all of it if `key` is None. False if it waits for nothing here."""
         concerned = [call for call in self._undecided() if call.concerns(sink, key)]
         for call in concerned:
             if call.message is None:
@@ -326,14 +323,14 @@ class V2Session:
         """The connection is gone. A call that is running goes on, for it to be repeated; the others are forgotten."""
         self._forget_waiting()
         if self._running is not None:
-            self._running.desert()
+            self._running.forget_sinks()
         self.session.detach()
 
     def leave(self) -> None:
         """Nobody came back in time: ends the session, a call with a deadline first."""
         running = self._running
-        if running is not None and running.due is not None and running.fate is None:
-            self._deserted = True
+        if running is not None and running.due is not None and running.early_reply is None:
+            self._ends_after_call = True
         else:
             self.end()
 
@@ -351,11 +348,16 @@ class V2Session:
         self._dismiss(lost)
         self._running, self._queue = running, waiting
         self._forget_waiting()
-        self._deserted = False
+        self._ends_after_call = False
         before = self._protocol
         self.table, self._protocol = table, table.protocol
-        if self._protocol is not before:
-            self._translate(before)
+        if self._protocol is not before:  # what was answered is written again, for the client that reads it now
+            translate = self._protocol.codec.body
+            if self.last is not None:
+                self.last = translate(_reply_fields(before, self.last))
+            for call in self._unanswered():
+                if call.early_reply is not None:
+                    call.early_reply = translate(_reply_fields(before, call.early_reply))
         self.session.attach()
         if running is not None and running.due is not None:
             table.deadlines.watch(self, running.due)
@@ -376,8 +378,8 @@ class V2Session:
             self._refuse(sink, key, SequenceError(f"{order} {self.accepted + 1}"))
 
     def _join(self, call: SessionCall, sink: ReplySink, key: int) -> None:
-        if call.fate is not None:
-            sink.answer(key, self.session.id, call.fate)
+        if call.early_reply is not None:
+            sink.answer(key, self.session.id, call.early_reply)
         elif len(call.others) < self.table.max_in_flight:
             call.join(sink, key)
         else:
@@ -412,7 +414,14 @@ class V2Session:
         elif type(message) is RestoreOp:
             self._restore(call, message)
         elif type(message) is StateCopyRequest:
-            self.session.save(partial(self._copied, call, message))
+            copy_request = message
+
+            def saved(copy: Any, error: BaseException | None) -> None:
+                assert error is None or isinstance(error, OpenEnvError)  # a session translates all others
+                copy_request.give(copy, error)
+                self._ended(call)
+
+            self.session.save(saved)
         elif type(message) is TasksOp:
             self.table.ask_tasks(self, message, partial(self._answered, call))
 
@@ -437,30 +446,23 @@ class V2Session:
                 gone = UsageError(there) if isinstance(error, SessionLost) else error
                 self._answered(call, self._failed(call, gone))
             else:
-                self.session.load(seed, source.session, partial(self._restored, call))
+                self.session.load(seed, source.session, restored)
+
+        def restored(_: Any, error: BaseException | None) -> None:
+            if error is None:
+                self._answered(call, self._protocol.ok({}))
+            else:
+                assert isinstance(error, OpenEnvError)  # a session translates all others
+                if self._running is call:
+                    self._answered(call, self._failed(call, error))
 
         self.awaits = source
-        source.copy_state(StateCopyRequest(source.session, taken))
-
-    def _restored(self, call: SessionCall, _: Any, error: BaseException | None) -> None:
-        if error is None:
-            self._answered(call, self._protocol.ok({}))
-        else:
-            assert isinstance(error, OpenEnvError)  # a session translates all others
-            if self._running is call:
-                self._answered(call, self._failed(call, error))
-
-    def _copied(
-        self, call: SessionCall, copy_request: StateCopyRequest, seed: Any, error: BaseException | None
-    ) -> None:
-        assert error is None or isinstance(error, OpenEnvError)  # as above
-        copy_request.give(seed, error)
-        self._ended(call)
+        source.copy_state(StateCopyRequest(taken))
 
     def _answered(self, call: SessionCall, body: Body) -> None:
         """A call that is neither reset nor step nor state has its reply."""
-        if self._running is call:  # else the session ends, and everybody was told
-            self._conclude(call, call.fate or body)
+        if self._running is call:  # else the session ends, and its calls are answered
+            self._conclude(call, call.early_reply or body)
 
     def _ended(self, call: SessionCall) -> None:
         """A call to which nobody waits for a reply has ended."""
@@ -468,7 +470,7 @@ class V2Session:
             self._running = None
             if self._queue:
                 self._advance()
-            if self._deserted and self._running is None:
+            if self._ends_after_call and self._running is None:
                 self.end()
 
     def _traced(self, call: SessionCall, trail: ConnectionTracer) -> Done:
@@ -483,23 +485,16 @@ class V2Session:
 
     def _finished(self, result: Any, error: BaseException | None) -> None:
         call = self._running
-        if call is None:  # the session ends, and everybody was told
+        if call is None:  # the session ends, and its calls are answered
             return
-        if call.fate is not None:
-            self._conclude(call, call.fate)
-        elif error is None:
-            self._conclude(call, self._written(call, result))
-        else:
-            assert isinstance(error, OpenEnvError)  # a session translates all others
-            self._conclude(call, self._failed(call, error))
-
-    def _failed(self, call: SessionCall, error: OpenEnvError) -> Body:
-        return self.table.refusal(self.session.id, error, request_name(call.sink, call.key))
-
-    def _written(self, call: SessionCall, result: Any) -> Body:
-        """What a call gave, as a reply."""
+        if call.early_reply is not None:
+            self._conclude(call, call.early_reply)
+            return
         try:
-            if not call.seq:
+            if error is not None:
+                assert isinstance(error, OpenEnvError)  # a session translates all others
+                body = self._failed(call, error)
+            elif not call.seq:
                 body = self._protocol.state(result)
             elif type(call.message) is McpOp:
                 body = self._protocol.mcp(result)
@@ -509,12 +504,15 @@ class V2Session:
                 body = METER.timed(Phase.SERIALIZE, self._protocol.observation, result)
             else:
                 body = self._protocol.observation(result)
-            if len(body.fields) > self.table.max_reply_bytes:
+            if error is None and len(body.fields) > self.table.max_reply_bytes:
                 raise oversized_reply(len(body.fields), self.table.max_reply_bytes)
         except StepFailed as failure:
             self.session.refused(failure)
-            return self._failed(call, failure)
-        return body
+            body = self._failed(call, failure)
+        self._conclude(call, body)
+
+    def _failed(self, call: SessionCall, error: OpenEnvError) -> Body:
+        return self.table.refusal(self.session.id, error, request_name(call.sink, call.key))
 
     def _conclude(self, call: SessionCall, body: Body) -> None:
         """The running call has come to its end."""
@@ -522,26 +520,26 @@ class V2Session:
         if call.seq:
             self.completed = call.seq
             self.last = body
-        if call.others or call.fate is not None:
+        if call.others or call.early_reply is not None:
             call.answer(self.session.id, body)
         else:
             call.sink.answer(call.key, self.session.id, body)
         if self._queue:
             self._advance()
-        if self._deserted and self._running is None:
+        if self._ends_after_call and self._running is None:
             self.end()
 
     def _give_up(self, call: SessionCall, body: Body) -> None:
         """Answers a call before it has ended, or begun."""
-        call.fate = body
+        call.early_reply = body
         call.answer(self.session.id, body)
 
     def _waits_no_longer(self, call: SessionCall) -> bool:
         """Lets a call that was given up end, if all that it does is to wait for another session."""
-        if self.awaits is None or call.fate is None:
+        if self.awaits is None or call.early_reply is None:
             return False
         self.awaits = None
-        self._conclude(call, call.fate)
+        self._conclude(call, call.early_reply)
         return True
 
     def _late(self, call: SessionCall, what: str) -> Body:
@@ -555,11 +553,11 @@ class V2Session:
         self._advancing = True
         while self._queue and self._running is None:
             call = self._queue.popleft()
-            if call.fate is None and call.due is not None and call.due <= time.monotonic():
+            if call.early_reply is None and call.due is not None and call.due <= time.monotonic():
                 # Nobody has looked yet: the loop was busy.
-                call.fate = self._late(call, _NOT_EXECUTED)
-            if call.fate is not None:
-                self._conclude(call, call.fate)
+                call.early_reply = self._late(call, _NOT_EXECUTED)
+            if call.early_reply is not None:
+                self._conclude(call, call.early_reply)
             else:
                 self._run(call)
         self._queue = self._queue or ()
@@ -567,7 +565,7 @@ class V2Session:
 
     def _undecided(self) -> list[SessionCall]:
         """The calls that were not answered yet. The running one last: those behind it must not begin when it ends."""
-        calls = [call for call in self._unanswered() if call.fate is None]
+        calls = [call for call in self._unanswered() if call.early_reply is None]
         return sorted(calls, key=lambda call: call is self._running)
 
     def _unanswered(self) -> list[SessionCall]:
@@ -575,7 +573,7 @@ class V2Session:
 
     def _dismiss(self, error: OpenEnvError) -> None:
         """Answers all calls there are with an error."""
-        calls = [call for call in self._unanswered() if call.fate is None]
+        calls = [call for call in self._unanswered() if call.early_reply is None]
         self._rest()
         if calls:
             body = self.table.refusal(self.session.id, error)
@@ -593,26 +591,17 @@ class V2Session:
             self.table.deadlines.forget(self)
 
     def _forget_waiting(self) -> None:
-        """Forgets what waits for its turn, as if it had not been taken, but for what was answered already.
+        """Forgets what waits for its turn, as if it had not been taken, except for what was answered already.
 
         That has used its number, unless it comes after one that is forgotten.
         """
         copy_requests = [call.message for call in self._queue if type(call.message) is StateCopyRequest]
-        answered = takewhile(lambda call: call.fate is not None or not call.seq, self._queue)
+        answered = takewhile(lambda call: call.early_reply is not None or not call.seq, self._queue)
         self._queue = deque(call for call in answered if call.seq) or ()
         last = self._queue[-1] if self._queue else self._running
         self.accepted = (0 if last is None else last.seq) or self.completed
         for copy_request in copy_requests:  # whoever hears of it may ask for another one at once
             copy_request.give(None, SessionLost(f"session {self.session.id} has lost its connection"))
-
-    def _translate(self, before: ServerProtocolV2) -> None:
-        """Writes what was answered as the connection reads it that has the session now."""
-        body = self._protocol.codec.body
-        if self.last is not None:
-            self.last = body(_reply_fields(before, self.last))
-        for call in self._unanswered():
-            if call.fate is not None:
-                call.fate = body(_reply_fields(before, call.fate))
 
     def _refuse(self, sink: ReplySink, key: int, error: OpenEnvError) -> None:
         sink.answer(key, self.session.id, self.table.refusal(self.session.id, error, request_name(sink, key)))

@@ -1,12 +1,12 @@
-"""The endpoints behind the page at `/web`: reset, step and state of the visitor's session, and its socket."""
+"""The endpoints behind the page at `/web`: reset, step and state of a session, and a socket that follows it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
-from collections.abc import Sequence
-from typing import Any
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
 
 from fastapi import Request, Response, WebSocket, WebSocketDisconnect
 from pydantic_core import to_json
@@ -17,17 +17,18 @@ from ...messages import ResetRequest, StepRequest
 from ...protocol import encode_state
 from ...protocol.errors import error_facts
 from ...runtime.session import Session
-from ..auth import Principal
 from ..error_handlers import error_response
-from ..http import COOKIE, HEADER, TOKEN_HEADER, seconds_of, server_of, set_session_cookie, shared_session_of
-from ..middleware import principal_of
-from ..server import HTTPEnvServer
+from ..http import COOKIE, HEADER, TOKEN_HEADER, seconds_of, set_session_cookie, shared_session_of
+from ..middleware import CLOSE_POLICY, principal_of, server_of
+from ..proxy import until_disconnect
 from ..shared_sessions import SharedSession
 from .episode import DRAWING_S, PageEpisode, PageResult
 from .files import PANEL_HEADERS
 
-NOT_FOUND = 404
-# Answers are a visitor's own, and of now.
+if TYPE_CHECKING:
+    from ..server import HTTPEnvServer
+
+# Answers are for one browser, and of now.
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 
@@ -60,12 +61,12 @@ async def panel(request: Request) -> Response:
     text = (await server.about.tell(principal_of(request.scope, server))).panel
     if text is None:
         what = f"{server.env_name} has no panel of its own: its author may put panel.html beside its module"
-        return error_response(UsageError(what), NOT_FOUND)
+        return error_response(UsageError(what), HTTPStatus.NOT_FOUND)
     return Response(text, media_type="text/html", headers=PANEL_HEADERS)
 
 
 async def reset(request: Request, body: ResetRequest | None = None) -> Response:
-    """Starts an episode in the visitor's session; if the request names none, one is opened and told."""
+    """Starts an episode in the session that the request names, else in a new one that the answer names."""
     server = server_of(request)
     arguments = body.model_dump(exclude_unset=True) if body else {}
     timeout_s = seconds_of(arguments.get("timeout_s"))
@@ -88,18 +89,18 @@ async def reset(request: Request, body: ResetRequest | None = None) -> Response:
 
 
 async def step(request: Request, body: StepRequest) -> Response:
-    """Does one action in the visitor's session."""
+    """Does one action in the session that the request names."""
     server = server_of(request)
     action = server.read_action(body.action)
     arguments = body.model_dump(exclude={"action", "request_id"}, exclude_none=True)
-    shared = await shared_session_of(request, server, _patience(body.timeout_s))
+    shared = await shared_session_of(request, server, _with_drawing(body.timeout_s))
     if isinstance(shared, SharedSession):
         return _answer(server, shared, await PageEpisode.of(shared).step(action, arguments, body.timeout_s))
     return shared or _no_episode()
 
 
 async def state(request: Request) -> Response:
-    """The environment's state in the visitor's session."""
+    """The environment's state in the session that the request names."""
     shared = await shared_session_of(request, server_of(request))
     if isinstance(shared, SharedSession):
         return _json(await shared.call(Session.read_state, None, lambda state: json.loads(encode_state(state))))
@@ -109,17 +110,17 @@ async def state(request: Request) -> Response:
 async def _session_to_reset(
     request: Request, server: HTTPEnvServer, timeout_s: float | None
 ) -> SharedSession | Response | None:
-    """As `stay_of`. A cookie is no wish for that one session: the browser has it from an earlier visit."""
+    """As `shared_session_of`. A cookie is no wish for that one session: the browser has it from an earlier visit."""
     try:
-        return await shared_session_of(request, server, _patience(timeout_s))
+        return await shared_session_of(request, server, _with_drawing(timeout_s))
     except (UnknownSession, SessionLost):
         if HEADER in request.headers:
             raise
         return None
 
 
-def _patience(timeout_s: float | None) -> float | None:
-    """What another worker process may take for an answer: the call, and the drawing that comes after it."""
+def _with_drawing(timeout_s: float | None) -> float | None:
+    """The seconds that another worker process has for an answer: for the call, and the drawing after it."""
     return None if timeout_s is None else timeout_s + DRAWING_S
 
 
@@ -127,6 +128,11 @@ def _answer(server: HTTPEnvServer, shared: SharedSession, played: PageResult, **
     drawing, state = played.drawing, played.state or {}
     episode, steps = state.get("episode_id"), state.get("step_count")
     actions = [_checked_action(server, label, action) for label, action in drawing.actions]
+    faults = [
+        f"web_actions offers {action['label']!r}, which is no valid action: {action['error']}"[:2000]
+        for action in actions
+        if "error" in action
+    ]
     return _json(
         {
             **played.payload,
@@ -136,7 +142,7 @@ def _answer(server: HTTPEnvServer, shared: SharedSession, played: PageResult, **
             "state": played.state,
             "html": drawing.html,
             "actions": actions,
-            "notes": [*drawing.notes, *_faults(actions)],
+            "notes": [*drawing.notes, *faults],
             "duration_s": round(played.duration_s, 6),
             **further,
         }
@@ -155,14 +161,6 @@ def _checked_action(server: HTTPEnvServer, label: str, action: dict[str, Any]) -
     return {"label": label, "action": action}
 
 
-def _faults(actions: Sequence[dict[str, Any]]) -> list[str]:
-    return [
-        f"web_actions offers {action['label']!r}, which is no valid action: {action['error']}"[:2000]
-        for action in actions
-        if "error" in action
-    ]
-
-
 def _no_episode() -> Response:
     return error_response(ResetRequired("there is no episode yet: POST /web/reset begins one"), 409)
 
@@ -179,7 +177,6 @@ def _json(content: Any) -> Response:
 SOCKET_PATH = "/ws/ui"
 SUBPROTOCOL = "openenv.ui"
 """Taken where it is offered: browsers that show a key by another subprotocol want one to be taken."""
-CLOSE_POLICY = 1008
 
 
 async def episode_socket(websocket: WebSocket) -> None:
@@ -187,32 +184,22 @@ async def episode_socket(websocket: WebSocket) -> None:
 
     What the client sends is not looked at, and its presence does not keep the session from being idle.
     """
-    server = websocket.app.state.openenv
-    assert isinstance(server, HTTPEnvServer)
+    server = server_of(websocket)
     principal = principal_of(websocket.scope, server)
     await websocket.accept(SUBPROTOCOL if SUBPROTOCOL in websocket.scope.get("subprotocols", ()) else None)
-    telling = asyncio.create_task(_tell(websocket, server, principal))
-    leaving = asyncio.create_task(_left(websocket))
-    try:
-        await asyncio.wait({telling, leaving}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in (telling, leaving):
-            task.cancel()
-
-
-async def _tell(websocket: WebSocket, server: HTTPEnvServer, principal: Principal) -> None:
-    with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # the client is gone
-        try:
-            await _follow(websocket, _named_session(websocket, server, principal))
-        except OpenEnvError as error:
-            await send_json(websocket, {"type": "error", "data": error_facts(error)})
-            await websocket.close(CLOSE_POLICY, type(error).__name__)
-
-
-def _named_session(websocket: WebSocket, server: HTTPEnvServer, principal: Principal) -> SharedSession:
     query, headers = websocket.query_params, websocket.headers
-    named = query.get("session_id") or headers.get(HEADER) or websocket.cookies.get(COOKIE, "")
-    return server.shared_sessions.find(named, principal, query.get("token") or headers.get(TOKEN_HEADER))
+    name = query.get("session_id") or headers.get(HEADER) or websocket.cookies.get(COOKIE, "")
+    token = query.get("token") or headers.get(TOKEN_HEADER)
+
+    async def tell() -> None:
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # the client is gone
+            try:
+                await _follow(websocket, server.shared_sessions.find(name, principal, token))
+            except OpenEnvError as error:
+                await send_json(websocket, {"type": "error", "data": error_facts(error)})
+                await websocket.close(CLOSE_POLICY, type(error).__name__)
+
+    await until_disconnect(websocket.receive, tell())
 
 
 async def _follow(websocket: WebSocket, shared: SharedSession) -> None:
@@ -220,7 +207,7 @@ async def _follow(websocket: WebSocket, shared: SharedSession) -> None:
 
     Raises:
         SessionLost: The session has ended.
-        StepFailed: What there is cannot be said in JSON.
+        StepFailed: JSON cannot say it.
     """
     episode, changed = PageEpisode.of(shared), asyncio.Event()
     ending: list[OpenEnvError] = []
@@ -241,11 +228,6 @@ async def _follow(websocket: WebSocket, shared: SharedSession) -> None:
         if ended in shared.on_lost:
             shared.on_lost.remove(ended)
     raise ending[0]
-
-
-async def _left(websocket: WebSocket) -> None:
-    while (await websocket.receive())["type"] != "websocket.disconnect":
-        pass
 
 
 async def send_json(websocket: WebSocket, message: dict[str, Any]) -> None:

@@ -14,8 +14,7 @@ from ...protocol.codecs import choose, codec_of
 from ...runtime.session import LastSeen
 from ...telemetry.logs import log_extra
 from ...telemetry.metrics import METER, Gauge, Phase
-from ..middleware import principal_of
-from ..server import HTTPEnvServer
+from ..middleware import principal_of, server_of
 from ..timers import AppKeepalive
 from ..v1 import CLOSE_INTERNAL_ERROR, CLOSE_SLOW_READER, V1Connection
 from ..v2 import V2Connection
@@ -29,8 +28,7 @@ LAST_WORDS_S = 2.0
 
 async def environment_socket(websocket: WebSocket) -> None:
     """Serves one connection: v2 where the client offers it, else one session of the app's environment."""
-    server = websocket.app.state.openenv
-    assert isinstance(server, HTTPEnvServer)
+    server = server_of(websocket)
     subprotocol = choose(websocket.scope.get("subprotocols", ()))
     wanted = websocket.query_params
     principal = principal_of(websocket.scope, server)

@@ -17,7 +17,7 @@ import uvicorn
 from ..._exceptions import keep_running
 from ...errors import SessionLost
 from ...runtime.session import Session, SessionState
-from .. import HTTPEnvServer
+from ..server import HTTPEnvServer
 from .pipe import END_S, RUNNING_S
 
 # Young, middle and old generation. Sessions are many objects that live long: Python's own 700, 10, 10 look through

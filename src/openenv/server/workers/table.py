@@ -22,11 +22,43 @@ KEY, HELD, LEAVING, WAITING, DRIFT, BEAT, FIRST, ASIDE, DECIDED, STUCK = range(1
 _SERVING = 2
 
 
-class WorkerTable:
-    """Rows of numbers, one for each worker process, and a lock that dies with its holder.
+class SharedCells:
+    """Numbers in memory that processes share, and a lock between these processes: `with cells: ...`.
 
-    Sums over rows may be read at any time. What must not change between a look and a write goes under the lock:
-    `with table: ...`. The lock is the process's: it excludes other processes, not other threads.
+    The kernel releases the lock when its holder dies. It excludes other processes, not other threads.
+
+    Args:
+        descriptor: Of memory that another process made, which this object owns from here on; None makes new memory.
+        name: Of new memory, for people who look at the process.
+        size: Bytes of new memory.
+    """
+
+    def __init__(self, descriptor: int | None, name: str, size: int):
+        if descriptor is None:
+            descriptor = os.memfd_create(name)
+            os.ftruncate(descriptor, size)
+        self.descriptor = descriptor
+        self._map = mmap.mmap(descriptor, 0)
+        self._all = memoryview(self._map).cast("q")
+
+    def __enter__(self) -> None:
+        # A record lock and not flock: that one belongs to the open file, which the processes share.
+        fcntl.lockf(self.descriptor, fcntl.LOCK_EX)
+
+    def __exit__(self, *_: object) -> None:
+        fcntl.lockf(self.descriptor, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Gives the memory back, if no other part of this process holds a view of it."""
+        self._all.release()
+        self._map.close()
+        os.close(self.descriptor)
+
+
+class WorkerTable(SharedCells):
+    """Rows of numbers, one for each worker process.
+
+    Sums over rows may be read at any time. What must not change between a look and a write goes under the lock.
 
     Args:
         rows: How many rows a new one has.
@@ -35,13 +67,7 @@ class WorkerTable:
     """
 
     def __init__(self, rows: int = 0, holders: int = 0, descriptor: int | None = None):
-        if descriptor is None:
-            lines = 1 + rows * (1 + _lines(holders))
-            descriptor = os.memfd_create("openenv-table")
-            os.ftruncate(descriptor, lines * LINE_BYTES)
-        self.descriptor = descriptor
-        self._map = mmap.mmap(descriptor, 0)
-        self._all = memoryview(self._map).cast("q")
+        super().__init__(descriptor, "openenv-table", LINE_BYTES * (1 + rows * (1 + _lines(holders))))
         if rows:
             self._all[0], self._all[1] = rows, holders
         rows, self.holders = self._all[0], self._all[1]
@@ -52,13 +78,6 @@ class WorkerTable:
 
     def __len__(self) -> int:
         return len(self.cells) // ROW_CELLS
-
-    def __enter__(self) -> None:
-        # A record lock and not flock: that one belongs to the open file, which the processes share.
-        fcntl.lockf(self.descriptor, fcntl.LOCK_EX)
-
-    def __exit__(self, *_: object) -> None:
-        fcntl.lockf(self.descriptor, fcntl.LOCK_UN)
 
     def row(self, index: int) -> WorkerRow:
         return WorkerRow(self, index)
@@ -116,11 +135,9 @@ class WorkerTable:
         return key in self.cells[KEY::ROW_CELLS].tolist()
 
     def close(self) -> None:
-        """Gives the memory back."""
-        for view in (self.cells, self.shares, self._all):
-            view.release()
-        self._map.close()
-        os.close(self.descriptor)
+        self.cells.release()
+        self.shares.release()
+        super().close()
 
 
 class WorkerRow:
@@ -165,25 +182,20 @@ def _lines(holders: int) -> int:
 METRICS_ROW_BYTES = 8 * CELLS
 
 
-class SharedMetrics:
+class SharedMetrics(SharedCells):
     """A row of cells for each worker process, and before them one that stays: the parent's.
 
     In that one the parent counts, and keeps what workers had counted that are gone: a counter never goes down.
     Each row has one writer at a time. A look at all of them and the parent's moves from one row to another exclude
-    each other, by a lock that dies with its holder.
+    each other by the lock.
 
     Args:
-        descriptor: Of a ledger that another process made, which this object owns from here on; None makes a new one.
-        rows: How many workers a new one has room for.
+        rows: How many workers new memory has room for.
+        descriptor: Of memory that another process made, which this object owns from here on; None makes new memory.
     """
 
     def __init__(self, rows: int = 0, descriptor: int | None = None):
-        if descriptor is None:
-            descriptor = os.memfd_create("openenv-ledger")
-            os.ftruncate(descriptor, (1 + rows) * METRICS_ROW_BYTES)
-        self.descriptor = descriptor
-        self._map = mmap.mmap(descriptor, 0)
-        self._cells = memoryview(self._map).cast("q")
+        super().__init__(descriptor, "openenv-metrics", METRICS_ROW_BYTES * (1 + rows))
 
     def host(self) -> None:
         """Has the parent's process count in the row that stays."""
@@ -200,7 +212,7 @@ class SharedMetrics:
     def fold(self, index: int) -> None:
         """A worker process is gone: its counters are kept, its gauges are forgotten."""
         row, kept = self._row(1 + index), self._row(0)
-        with _Lock(self.descriptor):
+        with self:
             last = Reading(row.tolist())
             if last.legible:  # one of another version means other things by its cells
                 for cell, value in last.lasting():
@@ -209,29 +221,10 @@ class SharedMetrics:
 
     def readings(self) -> list[Reading]:
         """The numbers of every process there is, the parent's first."""
-        with _Lock(self.descriptor):
-            cells = self._cells.tolist()
+        with self:
+            cells = self._all.tolist()
         rows = (Reading(cells[first : first + CELLS]) for first in range(0, len(cells), CELLS))
         return [row for row in rows if row.legible]
 
-    def close(self) -> None:
-        """Gives the memory back, if this process does not count there."""
-        self._cells.release()
-        self._map.close()
-        os.close(self.descriptor)
-
     def _row(self, index: int) -> memoryview:
-        return self._cells[index * CELLS : (index + 1) * CELLS]
-
-
-class _Lock:
-    """Between processes; a record lock, since the kernel releases it when its holder dies."""
-
-    def __init__(self, descriptor: int):
-        self._descriptor = descriptor
-
-    def __enter__(self) -> None:
-        fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
-
-    def __exit__(self, *_: object) -> None:
-        fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
+        return self._all[index * CELLS : (index + 1) * CELLS]
