@@ -122,8 +122,8 @@ class HesitantEnv(CounterEnv):
         self.ready = asyncio.Event()
         self.connecting = 0
 
-    async def _dial(self, way: Any = ANY_SERVER) -> Any:
-        end = await super()._dial(way)
+    async def _dial(self, affinity: Any = ANY_SERVER) -> Any:
+        end = await super()._dial(affinity)
         self.connecting += 1
         try:
             await self.ready.wait()

@@ -285,7 +285,7 @@ async def test_the_echo_environment_can_be_forked():
             assert ((await env.state()).step_count, (await other.state()).step_count) == (1, 2)
 
 
-# Over sockets: the road may be lost at any time.
+# Over sockets: the connection may be lost at any time.
 
 
 @pytest.fixture
@@ -342,7 +342,7 @@ async def test_a_fork_whose_connection_is_given_up_leaves_no_session(url, monkey
         await other.reset()
 
         async def slots() -> int:
-            opened = await other._held.link.request("open", {"session": other._held.born.session})
+            opened = await other._held.link.request("open", {"session": other._held.ref.session})
             return int(opened["slot"]["active_sessions"])
 
         async with asyncio.timeout(20):

@@ -1,4 +1,4 @@
-"""Answers to a handshake that tell what is wrong with the road."""
+"""Answers to a handshake that tell what is wrong with the connection."""
 
 from __future__ import annotations
 

@@ -21,13 +21,13 @@ from ..providers.places import Containers, Runtime
 URL = "http://127.0.0.1:1"
 
 
-def hosting(place: Runtime) -> ManagedServer:
+def managed_server(place: Runtime) -> ManagedServer:
     return managed_server_of(place, None)
 
 
 def test_it_is_started_once_and_stopped_once() -> None:
     place = Runtime()
-    server = hosting(place)
+    server = managed_server(place)
     assert place.calls == []
     assert [server.start() for _ in range(2)] == [URL, URL]
     assert place.names == ["start", "ready"]
@@ -40,14 +40,14 @@ def test_it_is_started_once_and_stopped_once() -> None:
 
 def test_what_was_never_started_is_not_stopped() -> None:
     place = Runtime()
-    hosting(place).stop()
+    managed_server(place).stop()
     assert place.calls == []
 
 
 def test_a_server_that_never_becomes_ready_is_stopped() -> None:
     place = Runtime()
     place.failing = LookupError("never")
-    server = hosting(place)
+    server = managed_server(place)
     with pytest.raises(LookupError, match="never"):
         server.start()
     assert place.names == ["start", "ready", "stop"]
@@ -58,7 +58,7 @@ def test_an_error_of_the_stop_does_not_hide_why_it_was_stopped() -> None:
     place = Runtime()
     place.failing, place.unstoppable = LookupError("never"), OSError("and it clings")
     with pytest.raises(LookupError) as caught:
-        hosting(place).start()
+        managed_server(place).start()
     assert "and it clings" in caught.value.__notes__[0]
 
 
@@ -75,7 +75,7 @@ def test_one_that_ran_before_is_stopped_and_not_started() -> None:
 async def test_stopping_while_it_starts() -> None:
     gate = Gate()
     place = Runtime(starting=gate)
-    server = hosting(place)
+    server = managed_server(place)
     starting = asyncio.create_task(asyncio.to_thread(server.start))
     await gate.reached()
     server.stop()
@@ -90,7 +90,7 @@ async def test_a_start_waits_for_the_one_before_it_to_be_over() -> None:
     """A provider has one server at a time."""
     gate = Gate()
     place = Runtime(starting=gate)
-    server = hosting(place)
+    server = managed_server(place)
     first = asyncio.create_task(asyncio.to_thread(server.start))
     await gate.reached()
     server.stop()

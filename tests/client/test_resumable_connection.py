@@ -260,7 +260,7 @@ async def test_a_step_does_not_wait_longer_than_it_may_and_its_session_goes_on()
     second = await app.peer(1)
     second.say(hello)
     second = await returning(app, 1, openings, (1, None), (1, None))
-    envs._ensemble._timeout_s = None
+    envs._state._timeout_s = None
     step = asyncio.create_task(envs.step([{}, {}]))
     asked = await second.asked(3)
     assert [call["seq"] for call in asked["calls"]] == [2, 2]
@@ -406,7 +406,7 @@ async def test_a_step_whose_time_is_over_before_it_was_sent_is_not_made():
     assert errors(await envs.step([{"first": True}])) == [StepTimeout]
     assert errors(await envs.step([{"second": True}])) == [StepTimeout]
     peer.results(await peer.asked(2), {0: outcome(9.0)})
-    envs._ensemble._timeout_s = None
+    envs._state._timeout_s = None
     step = asyncio.create_task(envs.step([{"third": True}]))
     batch = await peer.asked(3)
     assert [(call["seq"], call["action"]) for call in batch["calls"]] == [(3, {"third": True})]
@@ -473,7 +473,7 @@ def test_the_event_loop_ends_while_it_comes_back():
 async def test_a_call_that_waits_for_a_late_reply_hears_of_the_end_of_its_session():
     envs, peer, openings = await playing(ScriptedApp(WINDOW_S), 2, message_timeout_s=SHORT_S)
     assert errors(await envs.step([{}, {}])) == [StepTimeout] * 2
-    envs._ensemble._timeout_s = None
+    envs._state._timeout_s = None
     step = asyncio.create_task(envs.step([{}, {}]))
     await asyncio.sleep(0)
     batch = await peer.asked(2)

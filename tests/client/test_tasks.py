@@ -250,7 +250,7 @@ async def test_a_tool_is_called_by_an_op_of_its_own():
     async with MCPToolClient(env=ToolEnvironment) as env:
         await env.reset()
         link = env._held.link
-        call = {"session": env._held.born.session, "seq": 2, "tool": "increase", "arguments": {"by": 4}}
+        call = {"session": env._held.ref.session, "seq": 2, "tool": "increase", "arguments": {"by": 4}}
         for _ in range(2):  # the second time it is the stored reply
             reply = await link.request("call", call)
             assert reply["observation"]["tool_name"] == "increase"

@@ -29,7 +29,7 @@ from openenv.errors import (
 )
 from openenv.server import timers
 from openenv.server import v2 as batch
-from openenv.server import v2_session as seat
+from openenv.server import v2_session as slot
 from openenv.types import Observation, State, StepResult
 
 from ..asynchronous import until
@@ -273,7 +273,7 @@ async def test_a_call_on_its_way_keeps_its_environment_busy():
         bell.waiting[0].set_result(None)
         with pytest.raises(UsageError, match=r"min_ready=2.*1 are on"):
             await envs.recv(min_ready=2)
-        await until(lambda: envs._ensemble.ready)
+        await until(lambda: envs._state.ready)
         with pytest.raises(UsageError, match="recv"):
             await envs.step([ONE] * 3)
         assert rewards([done.result for done in await envs.recv()]) == [1.0]
@@ -410,7 +410,7 @@ async def test_with_autoreset_a_lost_session_is_refilled_by_the_next_step(versio
 
 
 async def test_a_step_that_is_late_is_stopped_and_the_next_one_gets_its_own_reply(version, monkeypatch):
-    for module in (batch, timers, seat):  # by the clock of the loop, which no stall of the machine puts forward
+    for module in (batch, timers, slot):  # by the clock of the loop, which no stall of the machine puts forward
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=asyncio.get_running_loop().time))
     bell = Bell()
     async with vector(app_of(partial(RingingCounter, bell)), message_timeout_s=SHORT_S) as envs:
@@ -426,7 +426,7 @@ async def test_a_step_that_is_late_is_stopped_and_the_next_one_gets_its_own_repl
             bell.waiting[1].set_result(None)
         else:
             assert bell.waiting[1].cancelled()
-        envs._ensemble._timeout_s = None
+        envs._state._timeout_s = None
         step = asyncio.create_task(envs.step([ONE] * 3))
         await until(lambda: len(bell.waiting) == 6)
         for ring in bell.waiting[3:]:
@@ -442,7 +442,7 @@ async def test_a_late_reply_is_dropped_and_the_next_step_waits_for_it():
     results = await step
     assert errors(results) == [None, StepTimeout]
     assert "environment 1: no reply to step within 0.2 s (message_timeout_s)" in str(results[1].error)
-    envs._ensemble._timeout_s = None
+    envs._state._timeout_s = None
     step = asyncio.create_task(envs.step([{}, {}]))
     batch = await peer.asked(3)
     assert [call["seq"] for call in batch["calls"]] == [3]
@@ -674,9 +674,9 @@ async def test_the_reset_of_same_step_has_what_is_left_of_the_time():
     envs, peer = await begun(ScriptedApp(), 1, autoreset_mode="same_step", message_timeout_s=60.0)
     step = asyncio.create_task(envs.step([{}]))
     batch = await peer.asked(2)
-    (wave,) = {seat.pending for seat in envs._ensemble.seats}
-    wave.send_by -= 40
-    wave.due -= 40
+    (batch,) = {slot.pending for slot in envs._state.slots}
+    batch.send_by -= 40
+    batch.due -= 40
     peer.results(batch, {0: outcome(1.0, done=True)})
     reset = await peer.asked(3)
     assert batch["wait_s"] - reset["wait_s"] >= 40
@@ -769,7 +769,7 @@ async def test_an_answer_of_a_session_that_is_gone_says_nothing_of_the_next_one(
     envs, peer = await begun(ScriptedApp(), 1, message_timeout_s=SHORT_S)
     session = peer.requests[0]["calls"][0]["session"]
     assert errors(await envs.step([{}])) == [StepTimeout]
-    envs._ensemble._timeout_s = None
+    envs._state._timeout_s = None
     peer.say({"event": "session_lost", "session": session, "reason": "bye", **fault("SessionLost", "bye")})
     reset = asyncio.create_task(envs.reset())
     batch = await peer.asked(3)
@@ -798,7 +798,7 @@ async def test_who_gave_up_before_there_was_a_connection_is_not_asked_for():
     hello, app.hello = app.hello, None
     peer.hang_up()
     assert errors(await envs.reset()) == [StepTimeout] * 2
-    envs._ensemble._timeout_s = None
+    envs._state._timeout_s = None
     reset = asyncio.create_task(envs.reset(env_ids=[1]))
     second = await app.peer(1)
     second.say(hello)
@@ -871,7 +871,7 @@ async def test_an_opening_that_is_answered_too_late_and_refused_is_remembered():
     peer = await app.peer()
     full = fault("ServerFull", "no room", "CAPACITY_REACHED")
     peer.results(peer.requests[0], {0: full, 1: full})
-    envs._ensemble._timeout_s = None
+    envs._state._timeout_s = None
     reset = asyncio.create_task(envs.reset())
     batch = await peer.asked(2)
     assert [call["op"] for call in batch["calls"]] == ["open", "reset"]
@@ -922,7 +922,7 @@ async def test_a_server_that_changes_its_version_is_noticed(monkeypatch, version
         for session in app.state.openenv.manager.sessions:
             session.end(SessionLost("gone"))
         if before is not None:
-            envs._ensemble.carrier._lanes[0]._road.link.end(ConnectionLost("cut"))
+            envs._state.carrier._connections[0]._current.link.end(ConnectionLost("cut"))
         monkeypatch.setattr(memory, "SUBPROTOCOL", after)
         (result,) = await envs.reset()
         assert isinstance(result.error, ProtocolViolation)

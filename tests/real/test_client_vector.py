@@ -125,8 +125,8 @@ async def test_connections_share_the_environments_evenly(at):
         async with Relay.to(address) as relay, VectorEnvClient(CounterEnv, relay.url, 7, connections=3) as envs:
             await envs.reset()
             assert relay.connections == 3
-            lanes = envs._ensemble.carrier._lanes
-            assert sorted(len(lane._road._seats) for lane in lanes) == [2, 2, 3]
+            connections = envs._state.carrier._connections
+            assert sorted(len(each._current._slots) for each in connections) == [2, 2, 3]
 
 
 async def test_a_connection_that_is_cut_costs_nothing(at):
@@ -174,9 +174,9 @@ async def test_one_that_hangs_holds_nobody_else_up(at):
     with at(plain_app(lambda: Gated(stepping=next(gates)), sessions=3)) as address:
         async with VectorEnvClient(GenericEnvClient, address, 3) as envs:
             await envs.reset()
-            envs._ensemble._timeout_s = 3.0
+            envs._state._timeout_s = 3.0
             results = await envs.step([{}] * 3)
-            envs._ensemble._timeout_s = 60.0
+            envs._state._timeout_s = 60.0
             assert sorted(map(str, errors(results))) == sorted(map(str, [None, None, StepTimeout]))
             hanging = errors(results).index(StepTimeout)
             results = await envs.step([{}] * 3)
@@ -226,7 +226,7 @@ async def test_a_server_of_v1_gets_a_connection_for_each_environment(caplog, mon
             assert rewards(await envs.step([{}] * 4)) == [4] * 4
             assert len(peers) == 4
             await peers[2].close()
-            await until(lambda: envs._ensemble.carrier._solos[0].conversation)
+            await until(lambda: envs._state.carrier._connections[0].connection)
             results = await envs.step([{}] * 4)
             assert errors(results).count(SessionLost) == 1
             lost = errors(results).index(SessionLost)
@@ -248,7 +248,7 @@ async def test_a_worker_that_dies_takes_its_sessions_and_the_others_play_on(tmp_
             assert len(set(pids)) == 2
             assert {pids.count(pid) for pid in pids} == {4}
             os.kill(pids[0], signal.SIGKILL)
-            await until(lambda: envs._ensemble.seats[0].news)
+            await until(lambda: envs._state.slots[0].news)
             results = await envs.step([{}] * 8)
             assert errors(results) == [SessionLost if pid == pids[0] else None for pid in pids]
             over = [number for number, pid in enumerate(pids) if pid == pids[0]]

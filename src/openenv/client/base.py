@@ -159,7 +159,7 @@ class BaseClient(LoopBound):
     _app: Any
     _base_url: str | None
     _endpoints: Endpoints | None
-    _hosting: ManagedServer | None
+    _managed_server: ManagedServer | None
     _client_mode: str
     _options: websocket.WebSocketOptions
     _headers_with: Callable[[str | None], Headers]
@@ -198,7 +198,7 @@ class BaseClient(LoopBound):
             self._check_open(connecting)
             await self._host()
         other = type(self).__new__(type(self))
-        other.__dict__.update(self._copied() | {"_hosting": None})
+        other.__dict__.update(self._copied() | {"_managed_server": None})
         other._begin()
         self._others.add(other)
         return await other._routed(other._connect_async())
@@ -206,22 +206,22 @@ class BaseClient(LoopBound):
     async def _fork_async(self, wait_s: float | None, timeout_s: float | None) -> Self:
         session = await self._session_for("fork")
         place = getattr(self._held, "place", None)  # of one that is recorded
-        born = await session.fork(wait_s, timeout_s)
+        ref = await session.fork(wait_s, timeout_s)
         try:
             other = type(self).__new__(type(self))
-            other.__dict__.update(self._copied() | {"_hosting": None})
+            other.__dict__.update(self._copied() | {"_managed_server": None})
             other._begin()
-            await other._routed(other._attach_async(born, session.link.way))
+            await other._routed(other._attach_async(ref, session.link.affinity))
             if place is not None:
                 cast("RecordedClientSession", other._held).went_on_from(place)
             return other
         except BaseException:
-            session.dismiss(born)
+            session.dismiss(ref)
             raise
 
-    async def _attach_async(self, born: SessionRef, way: Affinity) -> Self:
+    async def _attach_async(self, ref: SessionRef, affinity: Affinity) -> Self:
         """Takes over a session that is there, from the connection that has it."""
-        end = await self._dial(way)
+        end = await self._dial(affinity)
         if not isinstance(end, ClientConnectionV2):
             await end.aclose()
             raise ProtocolViolation("the server spoke protocol v2 before and does so no more")
@@ -229,13 +229,13 @@ class BaseClient(LoopBound):
             end.check = None  # done for the session that it comes from
             try:
                 async with asyncio.timeout(self._options.connect_timeout_s):
-                    await end.request("attach", born._asdict())
+                    await end.request("attach", ref._asdict())
             except TimeoutError as late:
                 limit = f"{self._options.connect_timeout_s:g} s (connect_timeout_s)"
                 raise ConnectTimeout(f"the fork is there, and did not answer within {limit}") from late
-            self._held = self._session_of(end, born)
+            self._held = self._session_of(end, ref)
         except BaseException:
-            await end.aclose([born.session])
+            await end.aclose([ref.session])
             raise
         return self
 
@@ -245,15 +245,15 @@ class BaseClient(LoopBound):
             which = "itself" if other is not None and other is self._held else "a client without a session"
             raise UsageError(f"restore from {which}: give a client of the same server that has an episode")
         session = await self._session_for("fork")
-        mine, its = session.link.way, other.linked.link.way
+        mine, its = session.link.affinity, other.linked.link.affinity
         if mine != its:
             raise UsageError(
                 f"restore from a session of another server or worker process ({its}, and here {mine}): take sessions "
                 "that were forked from one another"
             )
-        born = other.linked.born
+        ref = other.linked.ref
         assert self._held is not None
-        await self._held.call("restore", {"source": born.session, "token": born.token}, timeout_s)
+        await self._held.call("restore", {"source": ref.session, "token": ref.token}, timeout_s)
 
     async def _session_for(self, capability: str) -> ResumableSession:
         """The session, on a server that can do more than reset and step. Raises `UsageError` if it cannot."""
@@ -280,15 +280,15 @@ class BaseClient(LoopBound):
             await asyncio.gather(*(other._routed(other._close()) for other in others), return_exceptions=True)
             await self._disconnect_async()
         finally:
-            if self._hosting is not None:
-                await on_thread(self._hosting.stop)
+            if self._managed_server is not None:
+                await on_thread(self._managed_server.stop)
 
     async def _host(self) -> None:
         """Has the provider start the server, if it does not run."""
-        hosting = self._hosting
-        if hosting is not None and hosting.url is None:
-            self._set_servers(await on_thread(hosting.start, hosting.stop))
-            key = key_of(hosting.provider)  # some are made with the server
+        managed_server = self._managed_server
+        if managed_server is not None and managed_server.url is None:
+            self._set_servers(await on_thread(managed_server.start, managed_server.stop))
+            key = key_of(managed_server.provider)  # some are made with the server
             if key is not None:
                 self._options = replace(self._options, headers=self._headers_with(key))
 
@@ -335,11 +335,11 @@ class BaseClient(LoopBound):
             raise SessionLost("this client was closed while it was connecting: call reset() for a new session")
 
     def _session_of(
-        self, end: ClientConnectionV2 | ClientConnectionV1, born: SessionRef | None = None
+        self, end: ClientConnectionV2 | ClientConnectionV1, ref: SessionRef | None = None
     ) -> ClientSession:
         session: ClientSession
         if isinstance(end, ClientConnectionV2):
-            session = ResumableSession(end, self._resumption, self._wait_s, born)
+            session = ResumableSession(end, self._resumption, self._wait_s, ref)
         else:
             end.owner, session = self, end
         if self._record is None:
@@ -348,31 +348,31 @@ class BaseClient(LoopBound):
 
         return RecordedClientSession(session, end, self._record)
 
-    async def _dial(self, way: Affinity = ANY_SERVER) -> ClientConnectionV2 | ClientConnectionV1:
-        """A connection to a server: the one that a way leads to, else the one with the fewest of this process."""
-        end = await self._reach(way)
+    async def _dial(self, affinity: Affinity = ANY_SERVER) -> ClientConnectionV2 | ClientConnectionV1:
+        """Connects to the server that the affinity names, else to the one with the fewest connections of ours."""
+        end = await self._reach(affinity)
         if isinstance(end, ClientConnectionV2):
-            from .schema_check import (
-                schema_check_of,  # with all that compares schemas, and not before there is a server
-            )
+            from .schema_check import schema_check_of  # late: it compares schemas, and needs a server first
 
             end.check = schema_check_of(cast("EnvClient[Any, Any, Any]", self), self._options.connect_timeout_s)
         return end
 
-    async def _reach(self, way: Affinity) -> ClientConnectionV2 | ClientConnectionV1:
+    async def _reach(self, affinity: Affinity) -> ClientConnectionV2 | ClientConnectionV1:
         if self._endpoints is None:
             return await dial(partial(memory.connect, self._app), self._options.max_message_bytes)
         return await self._at_one_of(
             self._endpoints,
-            way,
+            affinity,
             lambda endpoint: dial(
-                partial(self._transport, endpoint, way.to(endpoint.url)), self._options.max_message_bytes
+                partial(self._transport, endpoint, affinity.to(endpoint.url)), self._options.max_message_bytes
             ),
         )
 
-    async def _at_one_of(self, endpoints: Endpoints, way: Affinity, connect: Callable[[Endpoint], Awaitable[T]]) -> T:
-        """What connecting gives: at the server that a way leads to, else at one after another until it is there."""
-        one = endpoints.at(way.server) if way.server is not None else None
+    async def _at_one_of(
+        self, endpoints: Endpoints, affinity: Affinity, connect: Callable[[Endpoint], Awaitable[T]]
+    ) -> T:
+        """Connects to the server that the affinity names, else to one after another until one is reached."""
+        one = endpoints.at(affinity.server) if affinity.server is not None else None
         tried: list[Endpoint] = []
         while (endpoint := one or endpoints.pick(tried)) is not None:
             try:
@@ -391,7 +391,7 @@ class BaseClient(LoopBound):
         except BaseException:
             endpoint.closed()
             raise
-        transport.way = transport.way._replace(server=endpoint.url)
+        transport.affinity = transport.affinity._replace(server=endpoint.url)
         transport.on_closed(endpoint.closed)
         return transport
 

@@ -51,14 +51,14 @@ class Transport(Protocol):
 
     Attributes:
         subprotocol: What was agreed on in the handshake; None for protocol v1.
-        way: How its server was reached.
+        affinity: How its server was reached.
     """
 
     @property
     def subprotocol(self) -> str | None: ...
 
     @property
-    def way(self) -> Affinity: ...
+    def affinity(self) -> Affinity: ...
 
     def send(self, frame: bytes) -> None:
         """Sends one frame, as the subprotocol has it: binary or text.
@@ -197,7 +197,7 @@ class ClientConnectionV2:
         self.loop = asyncio.get_running_loop()
         self.error: OpenEnvError | None = None
         self.hello: Mapping[str, Any] | None = None
-        self._way = ANY_SERVER
+        self._affinity = ANY_SERVER
         self.draining = False
         self.on_event: Callable[[str, Payload], None] | None = None
         self.on_end: Callable[[OpenEnvError], None] | None = None
@@ -217,14 +217,14 @@ class ClientConnectionV2:
         return limit if isinstance(limit, int) and limit > 0 else None
 
     @property
-    def way(self) -> Affinity:
+    def affinity(self) -> Affinity:
         """What leads back to its server and worker process."""
         worker = (self.hello or {}).get("worker")
-        return self._way._replace(worker=worker if isinstance(worker, str) else None)
+        return self._affinity._replace(worker=worker if isinstance(worker, str) else None)
 
     def begin(self, transport: Transport) -> None:
         """Takes the connection, whose frames it may have received already."""
-        self._transport, self._way = transport, transport.way
+        self._transport, self._affinity = transport, transport.affinity
         if self.error is not None:  # it came together with the answer to the handshake
             transport.drop()
 
@@ -447,7 +447,7 @@ def loss_reason(fields: Mapping[str, Any]) -> OpenEnvError:
 
 
 def call_timeout(late: str, link: ClientConnectionV2 | None) -> StepTimeout:
-    """A call that was not answered in time; the road is to blame if there is none at the moment.
+    """The error of a call that was not answered in time; blames the connection if it is lost at the moment.
 
     Args:
         late: What was not answered, and within what.
@@ -463,7 +463,7 @@ def call_timeout(late: str, link: ClientConnectionV2 | None) -> StepTimeout:
 
 
 class ClientConnectionV1:
-    """A v1 conversation: one connection, one session (`session.Session`). Belongs to the event loop that made it.
+    """The client's end of a v1 connection, which is one `ClientSession`. Belongs to the event loop that made it.
 
     Args:
         max_message_bytes: Largest message that is sent.
@@ -497,7 +497,7 @@ class ClientConnectionV1:
             self._drop()
 
     async def call(self, kind: CallKind, data: Any, timeout_s: float | None) -> dict[str, Any]:
-        """See `session.Session.call`; calls made meanwhile queue up on the server."""
+        """See `ClientSession.call`; calls made meanwhile queue up on the server."""
         if self.error is not None:
             raise error_after_end(self.error, self._served)
         assert self._transport is not None
@@ -582,11 +582,11 @@ _FINAL = frozenset({"CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR"})
 class Dial(Protocol):
     """Opens a connection to the server of a client."""
 
-    def __call__(self, way: Affinity = ANY_SERVER) -> Awaitable[ClientConnectionV2 | ClientConnectionV1]:
+    def __call__(self, affinity: Affinity = ANY_SERVER) -> Awaitable[ClientConnectionV2 | ClientConnectionV1]:
         """Connects.
 
         Args:
-            way: Where it shall lead to.
+            affinity: Which server and worker it must reach.
         """
 
 

@@ -15,12 +15,12 @@ from .vector_state import BatchOwner, EnvSlot, PendingBatch
 
 
 class ConnectionPool:
-    """Several lanes (`wave.Carrier`); environment i takes lane i modulo their number.
+    """The v2 connections of a vector (a `BatchCarrier`); environment i takes connection i modulo their number.
 
     Args:
         dial: Opens a connection.
         first: The first connection, which is there already.
-        connections: How many lanes there are.
+        connections: How many there are.
         owner: Hears of the replies.
         patience_s: Seconds for connecting.
         wait_s: Seconds that the server may let a session wait for a free slot; None leaves that to the server.
@@ -35,36 +35,36 @@ class ConnectionPool:
         patience_s: float,
         wait_s: float | None = None,
     ):
-        self._lanes = [_PooledConnection(dial, owner, patience_s, wait_s) for _ in range(connections)]
+        self._connections = [_PooledConnection(dial, owner, patience_s, wait_s) for _ in range(connections)]
         self._first = first
 
     async def open(self) -> None:
-        """Connects all lanes; if one cannot be, none is left."""
-        links = [self._first, *[None] * (len(self._lanes) - 1)]
+        """Makes all connections; if one cannot be made, none is left."""
+        links = [self._first, *[None] * (len(self._connections) - 1)]
         try:
-            opening = [lane.open(link) for lane, link in zip(self._lanes, links, strict=True)]
+            opening = [connection.open(link) for connection, link in zip(self._connections, links, strict=True)]
             for failure in await asyncio.gather(*opening, return_exceptions=True):
                 if failure is not None:
                     raise failure
         except BaseException:
             await self.aclose()
-            await self._first.aclose()  # a lane that was cancelled before it began does not have it
+            await self._first.aclose()  # a connection that was cancelled before it began does not have it
             raise
 
-    def carry(self, seats: Sequence[EnvSlot], wave: PendingBatch) -> None:
-        count = len(self._lanes)
+    def carry(self, slots: Sequence[EnvSlot], batch: PendingBatch) -> None:
+        count = len(self._connections)
         if count == 1:
-            self._lanes[0].carry(seats, wave)
+            self._connections[0].carry(slots, batch)
             return
         shares: list[list[EnvSlot]] = [[] for _ in range(count)]
-        for seat in seats:
-            shares[seat.index % count].append(seat)
-        for lane, share in zip(self._lanes, shares, strict=True):
+        for slot in slots:
+            shares[slot.index % count].append(slot)
+        for connection, share in zip(self._connections, shares, strict=True):
             if share:
-                lane.carry(share, wave)
+                connection.carry(share, batch)
 
     async def aclose(self) -> None:
-        await asyncio.gather(*(lane.aclose() for lane in self._lanes))
+        await asyncio.gather(*(connection.aclose() for connection in self._connections))
 
 
 class _PooledConnection:
@@ -76,65 +76,64 @@ class _PooledConnection:
         self._patience_s = patience_s
         self._wait_s = wait_s
         self._resumption = Resumption(dial, patience_s)
-        self._road: ResumableConnection | None = None
-        # Roads that take no further session, but have some: their server stops, or they lost their connection.
+        self._current: ResumableConnection | None = None
+        # Connections that take no further session, but have some: their server stops, or they are being made again.
         self._former: list[ResumableConnection] = []
         self._connecting = asyncio.Lock()
         self._reconnecting: set[asyncio.Task[None]] = set()
 
     async def open(self, link: ClientConnectionV2 | None) -> None:
         try:
-            self._road = await self._new_road(link)
-        except ConnectionLost:  # after the handshake: there is a server, and the road is bad
-            self._road = await retry_connect(self._new_road, self._patience_s)
+            self._current = await self._new_connection(link)
+        except ConnectionLost:  # after the handshake: there is a server, and the network is bad
+            self._current = await retry_connect(self._new_connection, self._patience_s)
 
-    def carry(self, seats: Sequence[EnvSlot], wave: PendingBatch) -> None:
-        road = self._road
-        fresh = road if road is not None and road.usable else None
+    def carry(self, slots: Sequence[EnvSlot], batch: PendingBatch) -> None:
+        fresh = self._current if self._current is not None and self._current.usable else None
         shares: dict[ResumableConnection | None, list[EnvSlot]] = {}
-        for seat in seats:
-            way = seat.road
-            if way is None or _should_move(seat):
-                way = fresh
-            if way in shares:
-                shares[way].append(seat)
+        for slot in slots:
+            target = slot.connection
+            if target is None or _should_move(slot):
+                target = fresh
+            if target in shares:
+                shares[target].append(slot)
             else:
-                shares[way] = [seat]
-        for way, share in shares.items():
-            if way is not None:
-                _send(share, wave, way)
+                shares[target] = [slot]
+        for target, share in shares.items():
+            if target is not None:
+                _send(share, batch, target)
             else:
-                refill = asyncio.get_running_loop().create_task(self._refill(share, wave))
+                refill = asyncio.get_running_loop().create_task(self._refill(share, batch))
                 self._reconnecting.add(refill)
                 refill.add_done_callback(self._reconnecting.discard)
 
     async def aclose(self) -> None:
         for refill in list(self._reconnecting):
             refill.cancel()
-        roads = [road for road in (*self._former, self._road) if road is not None]
-        await asyncio.gather(*self._reconnecting, *(road.aclose() for road in roads), return_exceptions=True)
+        closing = [each.aclose() for each in (*self._former, self._current) if each is not None]
+        await asyncio.gather(*self._reconnecting, *closing, return_exceptions=True)
 
-    async def _refill(self, seats: list[EnvSlot], wave: PendingBatch) -> None:
-        """Finds seats a new road who have none, or one that ends soon."""
-        homeless = [seat for seat in seats if seat.road is None]
+    async def _refill(self, slots: list[EnvSlot], batch: PendingBatch) -> None:
+        """Makes a new connection for slots that have none, or one that ends soon."""
+        unconnected = [slot for slot in slots if slot.connection is None]
         try:
             async with self._connecting:
-                if self._road is None or not self._road.usable:
-                    fresh = await retry_connect(self._new_road, self._patience_s if homeless else 0.0)
-                    self._former = [road for road in (*self._former, self._road) if road and road.error is None]
-                    self._road = fresh
+                if self._current is None or not self._current.usable:
+                    fresh = await retry_connect(self._new_connection, self._patience_s if unconnected else 0.0)
+                    self._former = [each for each in (*self._former, self._current) if each and each.error is None]
+                    self._current = fresh
         except OpenEnvError as error:
-            for seat in homeless:
-                self._owner.settle(seat, wave, error)
+            for slot in unconnected:
+                self._owner.settle(slot, batch, error)
             # There is no other server: theirs serves for as long as it does.
-            for road in {seat.road for seat in seats if seat.road is not None}:
-                road.carry([seat for seat in seats if seat.road is road and seat.pending is wave], wave)
+            for old in {slot.connection for slot in slots if slot.connection is not None}:
+                old.carry([slot for slot in slots if slot.connection is old and slot.pending is batch], batch)
             self._owner.flush()
         else:
             # Some may have given up meanwhile, and have other calls by now.
-            _send([seat for seat in seats if seat.pending is wave], wave, self._road)
+            _send([slot for slot in slots if slot.pending is batch], batch, self._current)
 
-    async def _new_road(self, link: ClientConnectionV2 | None = None) -> ResumableConnection:
+    async def _new_connection(self, link: ClientConnectionV2 | None = None) -> ResumableConnection:
         end = link or await self._dial()
         if not isinstance(end, ClientConnectionV2):
             await end.aclose()
@@ -147,20 +146,20 @@ class _PooledConnection:
         return ResumableConnection(end, self._owner, self._resumption, self._wait_s)
 
 
-def _should_move(seat: EnvSlot) -> bool:
-    """Whether an episode begins that is better begun on another road."""
-    return seat.kind == "reset" and seat.road is not None and seat.road.leaving and seat.call is None
+def _should_move(slot: EnvSlot) -> bool:
+    """Whether an episode begins that is better begun on another connection."""
+    return slot.kind == "reset" and slot.connection is not None and slot.connection.leaving and slot.call is None
 
 
-def _send(seats: Sequence[EnvSlot], wave: PendingBatch, road: ResumableConnection) -> None:
-    for seat in seats:
-        if seat.road is not None and seat.road is not road:
-            seat.road.dismiss(seat)
-    road.carry(seats, wave)
+def _send(slots: Sequence[EnvSlot], batch: PendingBatch, connection: ResumableConnection) -> None:
+    for slot in slots:
+        if slot.connection is not None and slot.connection is not connection:
+            slot.connection.dismiss(slot)
+    connection.carry(slots, batch)
 
 
 class V1Pool:
-    """Carries calls one by one (`wave.Carrier`), for servers that do not speak v2.
+    """The v1 connections of a vector (a `BatchCarrier`): one for each environment, for servers without v2.
 
     Args:
         dial: Opens a connection.
@@ -178,16 +177,16 @@ class V1Pool:
         owner: BatchOwner,
         patience_s: float,
     ):
-        self._solos = [_V1PoolConnection(dial, patience_s) for _ in range(num_envs)]
-        self._solos[0].conversation = first
+        self._connections = [_V1PoolConnection(dial, patience_s) for _ in range(num_envs)]
+        self._connections[0].connection = first
         self._owner = owner
         self._calls: set[asyncio.Task[None]] = set()
 
-    def carry(self, seats: Sequence[EnvSlot], wave: PendingBatch) -> None:
+    def carry(self, slots: Sequence[EnvSlot], batch: PendingBatch) -> None:
         loop = asyncio.get_running_loop()
-        for seat in seats:
+        for slot in slots:
             # A copy, since the caller may go on before it is sent.
-            call = loop.create_task(self._call(seat, seat.kind, dict(seat.contents), wave))
+            call = loop.create_task(self._call(slot, slot.kind, dict(slot.contents), batch))
             self._calls.add(call)
             call.add_done_callback(self._calls.discard)
 
@@ -195,20 +194,20 @@ class V1Pool:
         for call in self._calls:  # first: one that waits for a connection would have it and nobody to close it
             call.cancel()
         await asyncio.gather(*self._calls, return_exceptions=True)
-        await asyncio.gather(*(solo.aclose() for solo in self._solos))
+        await asyncio.gather(*(connection.aclose() for connection in self._connections))
 
-    async def _call(self, seat: EnvSlot, kind: CallKind, data: dict[str, Any], wave: PendingBatch) -> None:
+    async def _call(self, slot: EnvSlot, kind: CallKind, data: dict[str, Any], batch: PendingBatch) -> None:
         reply: dict[str, Any] | OpenEnvError
         try:
-            reply = await self._solos[seat.index].call(kind, data)
+            reply = await self._connections[slot.index].call(kind, data)
         except SessionLost as error:
-            seat.drop_session()
+            slot.drop_session()
             reply = error
         except InvalidArgument as error:
             reply = InvalidAction(error.message)
         except OpenEnvError as error:
             reply = error
-        self._owner.settle(seat, wave, reply)
+        self._owner.settle(slot, batch, reply)
         self._owner.flush()
 
 
@@ -220,27 +219,27 @@ class _V1PoolConnection:
         self._patience_s = patience_s
         self._connecting = asyncio.Lock()
         self._served = False
-        self.conversation: ClientConnectionV1 | None = None
+        self.connection: ClientConnectionV1 | None = None
 
     async def call(self, kind: CallKind, data: Any) -> dict[str, Any]:
         """Waits for the reply. After the connection was lost, only a reset connects anew."""
         async with self._connecting:
-            conversation = self.conversation
-            if conversation is None or (conversation.error is not None and kind == "reset"):
-                conversation = self.conversation = await retry_connect(self._connect, self._patience_s)
+            connection = self.connection
+            if connection is None or (connection.error is not None and kind == "reset"):
+                connection = self.connection = await retry_connect(self._connect, self._patience_s)
                 self._served = False
         try:
-            reply = await conversation.call(kind, data, None)
+            reply = await connection.call(kind, data, None)
         except OpenEnvError as error:
-            if conversation.error is None or isinstance(error, SessionLost):
+            if connection.error is None or isinstance(error, SessionLost):
                 raise
             raise error_after_end(error, self._served) from error
         self._served = True
         return reply
 
     async def aclose(self) -> None:
-        if self.conversation is not None:
-            await self.conversation.aclose()
+        if self.connection is not None:
+            await self.connection.aclose()
 
     async def _connect(self) -> ClientConnectionV1:
         end = await self._dial()

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from functools import partial, wraps
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast, get_origin
+from typing import Any, Generic, Self, TypeVar, cast, get_origin
 
 from pydantic import TypeAdapter
 
@@ -76,10 +76,6 @@ class LaunchMixin:
 def launch() -> Any:
     """The package `openenv.providers`, by its name, since it stands above client, server and providers."""
     return importlib.import_module("openenv.providers")
-
-
-if TYPE_CHECKING:
-    pass
 
 
 ActT = TypeVar("ActT")
@@ -262,7 +258,7 @@ class EnvClient(BaseClient, LaunchMixin, Generic[ActT, ObsT, StateT]):
         settings = ClientSettings.read(mode=mode)
         self._client_mode = settings.mode
         self._set_servers(base_url)
-        self._hosting = None if provider is None else managed_server_of(provider, base_url)
+        self._managed_server = None if provider is None else managed_server_of(provider, base_url)
         self._app = app
         self._message_timeout_s = message_timeout_s
         self._headers_with = partial(headers_of, headers or {}, api_key)
@@ -307,7 +303,7 @@ class EnvClient(BaseClient, LaunchMixin, Generic[ActT, ObsT, StateT]):
             SeedIgnored: With `strict`, and a seed: the environment takes none. The episode has begun all the same.
             EnvironmentFailed: The environment could not be made (`FactoryFailed`), or raised (`StepFailed`), or
                 did not answer in time (`StepTimeout`).
-            ConnectionFailed: The road to the server failed.
+            ConnectionFailed: The server cannot be reached.
         """
         return self._offered(self._reset_async(kwargs))
 
@@ -438,7 +434,7 @@ class EnvClient(BaseClient, LaunchMixin, Generic[ActT, ObsT, StateT]):
         name = type(self).__name__
         if self._held is not None and self._held.error is None:
             raise UsageError(f"this {name} is connected, and its session stays here: close() it before it is pickled")
-        if self._hosting is not None or self._app is not None:
+        if self._managed_server is not None or self._app is not None:
             raise UsageError(
                 f"the server of this {name} belongs to this process: "
                 f"pickle functools.partial({name}, base_url=...) in its place"

@@ -51,7 +51,7 @@ _GATEWAY_ERRORS = frozenset(
 
 
 def handshake_error(url: str, error: WSHandshakeError) -> OpenEnvError | None:
-    """The error for an answer that is about keys, or tells what is wrong with the road; None for another one."""
+    """The error for an answer about keys, or from a gateway that reaches no server; None for another one."""
     if error.response is None:
         return None
     if error.response.status in _GATEWAY_STATUSES:
@@ -76,12 +76,12 @@ def _reported_error(url: str, error: WSHandshakeError) -> OpenEnvError | None:
         return None
     if not isinstance(facts, dict) or facts.get("blame") != "infrastructure":
         return None
-    told = from_wire(facts)
-    if type(told) not in _GATEWAY_ERRORS:
+    reported = from_wire(facts)
+    if type(reported) not in _GATEWAY_ERRORS:
         return None
-    told.message = f"{url}: {told.message}"
-    told.args = (told.message,)
-    return told
+    reported.message = f"{url}: {reported.message}"
+    reported.args = (reported.message,)
+    return reported
 
 
 def redirect_target(url: str, headers: Headers, error: WSHandshakeError) -> tuple[str, Headers]:

@@ -50,7 +50,7 @@ class MemoryTransport:
 
     def __init__(self, server: _InProcessServer, receiver: Receiver, subprotocol: str | None):
         self.subprotocol = subprotocol
-        self.way = ANY_SERVER
+        self.affinity = ANY_SERVER
         self._receiver: Receiver | None = receiver
         self._conversation = server.connect(_ServerEnd(self), subprotocol)
         binary = subprotocol is not None and codec_of(subprotocol).binary

@@ -53,7 +53,7 @@ class RecordedClientSession:
         self._end = end
         self._recorder = recorder_at(folder)
         linked = session.linked
-        name = secrets.token_urlsafe(12) if linked is None else linked.born.session
+        name = secrets.token_urlsafe(12) if linked is None else linked.ref.session
         self._tap = Tap(self._recorder, b"", name)
         _taps[name] = self._tap
 
@@ -135,28 +135,28 @@ class RecordedVectorState(VectorState):
         self._taps = [Tap(self._recorder, b"", name) for name in names]
         self._tail = b""
 
-    def settle(self, seat: EnvSlot, wave: PendingBatch, reply: dict[str, Any] | OpenEnvError) -> None:
-        tap = self._taps[seat.index]
+    def settle(self, slot: EnvSlot, batch: PendingBatch, reply: dict[str, Any] | OpenEnvError) -> None:
+        tap = self._taps[slot.index]
         asked = tap.asked
-        if asked is not None and seat.pending is wave:  # else it is too late, and was told as such
+        if asked is not None and slot.pending is batch:  # else it is too late, and was told as such
             if not tap.tail:
-                tap.tail = self._tail or self._told(seat)
+                tap.tail = self._tail or self._told(slot)
             if isinstance(reply, OpenEnvError):
                 tap.failed(asked, reply)
             else:
                 tap.answered(asked, reply)
-        super().settle(seat, wave, reply)
+        super().settle(slot, batch, reply)
 
     async def rest(self) -> None:
         await on_thread(self._recorder.flush)
 
-    def _carry(self, seats: Sequence[EnvSlot], wave: PendingBatch) -> None:
-        for seat in seats:
-            _ask(self._taps[seat.index], seat.kind, seat.contents)
-        super()._carry(seats, wave)
+    def _carry(self, slots: Sequence[EnvSlot], batch: PendingBatch) -> None:
+        for slot in slots:
+            _ask(self._taps[slot.index], slot.kind, slot.contents)
+        super()._carry(slots, batch)
 
-    def _told(self, seat: EnvSlot) -> bytes:
-        link = None if seat.road is None else seat.road.link
+    def _told(self, slot: EnvSlot) -> bytes:
+        link = None if slot.connection is None else slot.connection.link
         tail = subject_of(link).tail
         if link is not None:
             self._tail = tail

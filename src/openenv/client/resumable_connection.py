@@ -30,9 +30,9 @@ Payload = dict[str, Any]
 
 
 class PendingOpen(NamedTuple):
-    """Stands in a batch where the session of a seat is opened."""
+    """Stands in a batch where the session of a slot is opened."""
 
-    seat: EnvSlot
+    slot: EnvSlot
     session: str
 
 
@@ -43,22 +43,22 @@ BatchEntry = EnvSlot | PendingOpen | None
 class BatchReceiver(Protocol):
     """Who hears what became of each call."""
 
-    def answered(self, seat: EnvSlot, wave: PendingBatch, item: Payload) -> None:
-        """The reply to a call of a seat, or its error."""
+    def answered(self, slot: EnvSlot, batch: PendingBatch, item: Payload) -> None:
+        """The reply to a call of a slot, or its error."""
 
     def opened(self, opening: PendingOpen) -> None:
         """There is a session."""
 
-    def not_opened(self, opening: PendingOpen, wave: PendingBatch, item: Payload) -> None:
+    def not_opened(self, opening: PendingOpen, batch: PendingBatch, item: Payload) -> None:
         """There is none, and why."""
 
-    def refused(self, entries: Sequence[BatchEntry], wave: PendingBatch, error: OpenEnvError) -> None:
+    def refused(self, entries: Sequence[BatchEntry], batch: PendingBatch, error: OpenEnvError) -> None:
         """Calls that were not made."""
 
     def cancelled(self, opening: PendingOpen) -> None:
         """Nobody wants the session any more."""
 
-    def left_out(self, seat: EnvSlot, wave: PendingBatch, error: OpenEnvError) -> None:
+    def left_out(self, slot: EnvSlot, batch: PendingBatch, error: OpenEnvError) -> None:
         """A call that will never have a reply."""
 
     def flush(self) -> None:
@@ -73,9 +73,9 @@ class BatchSender:
         recipient: Hears of the replies.
     """
 
-    def __init__(self, link: ClientConnectionV2, recipient: BatchReceiver):
+    def __init__(self, link: ClientConnectionV2, connection: BatchReceiver):
         self._link = link
-        self._recipient = recipient
+        self._connection = connection
         self._max_batch = link.limit("max_batch") or 1
         self._opening = 0
 
@@ -85,53 +85,53 @@ class BatchSender:
         return self._max_batch - self._opening
 
     def add_opening(
-        self, seat: EnvSlot, wait_s: float | None, calls: list[Payload], entries: list[BatchEntry]
+        self, slot: EnvSlot, wait_s: float | None, calls: list[Payload], entries: list[BatchEntry]
     ) -> None:
-        """Adds the call that opens the session of a seat."""
-        assert seat.session is not None
-        opening: Payload = {"op": "open", "session": seat.session, "token": seat.token}
+        """Adds the call that opens the session of a slot."""
+        assert slot.session is not None
+        opening: Payload = {"op": "open", "session": slot.session, "token": slot.token}
         if wait_s is not None:
             opening["wait_s"] = wait_s
         self._opening += 1
         calls.append(opening)
-        entries.append(PendingOpen(seat, seat.session))
+        entries.append(PendingOpen(slot, slot.session))
 
-    def send(self, calls: list[Payload], entries: list[BatchEntry], wave: PendingBatch) -> None:
+    def send(self, calls: list[Payload], entries: list[BatchEntry], batch: PendingBatch) -> None:
         """Sends calls, in as few frames as they fit in. When the link has ended, or ends, nothing is told of them."""
         for begin in range(0, len(calls), self._max_batch):
             end = begin + self._max_batch
-            self._send(calls[begin:end], entries[begin:end], wave)
+            self._send(calls[begin:end], entries[begin:end], batch)
 
-    def _send(self, calls: list[Payload], entries: list[BatchEntry], wave: PendingBatch) -> None:
+    def _send(self, calls: list[Payload], entries: list[BatchEntry], batch: PendingBatch) -> None:
         if self._link.error is not None:
             return
-        hear = partial(self._received, entries, wave), partial(self._refused, entries, wave)
+        hear = partial(self._received, entries, batch), partial(self._refused, entries, batch)
         try:
-            request = self._link.stream("batch", {"calls": calls, **self._terms(wave)}, *hear)
+            request = self._link.stream("batch", {"calls": calls, **self._terms(batch)}, *hear)
         except (MessageTooLarge, ValueError) as error:
             if len(calls) == 1:
                 failure = error if isinstance(error, OpenEnvError) else InvalidAction(str(error))
-                self._refused(entries, wave, failure)
+                self._refused(entries, batch, failure)
                 return
             # What can be sent is sent; in the end each one that cannot stands alone.
             half = len(calls) // 2
-            self._send(calls[:half], entries[:half], wave)
-            self._send(calls[half:], entries[half:], wave)
+            self._send(calls[:half], entries[:half], batch)
+            self._send(calls[half:], entries[half:], batch)
         else:
-            wave.withdrawals.append(partial(self._withdraw, request, entries))
-            if wave.withdrawn:
+            batch.withdrawals.append(partial(self._withdraw, request, entries))
+            if batch.withdrawn:
                 self._withdraw(request, entries)
 
-    def _terms(self, wave: PendingBatch) -> Payload:
+    def _terms(self, batch: PendingBatch) -> Payload:
         """What a batch says of all of its calls."""
         terms: Payload = {}
         now = self._link.loop.time()
-        if wave.first_finished:
+        if batch.first_finished:
             terms["min_ready"] = 1
-        elif wave.send_by is not None:
-            terms["wait_s"] = min(MOST_WAIT_S, max(0.0, wave.send_by - now))
-        if wave.due is not None:
-            terms["deadline_s"] = deadline_of(wave.due, now)
+        elif batch.send_by is not None:
+            terms["wait_s"] = min(MOST_WAIT_S, max(0.0, batch.send_by - now))
+        if batch.due is not None:
+            terms["deadline_s"] = deadline_of(batch.due, now)
         return terms
 
     def _withdraw(self, request: RequestV2, entries: list[BatchEntry]) -> None:
@@ -139,11 +139,11 @@ class BatchSender:
         self._link.post("cancel", {"target": request.id})
         for entry in entries:
             if isinstance(entry, PendingOpen):
-                self._recipient.cancelled(entry)
+                self._connection.cancelled(entry)
 
-    def _received(self, entries: list[BatchEntry], wave: PendingBatch, payload: Payload, more: bool) -> None:
+    def _received(self, entries: list[BatchEntry], batch: PendingBatch, payload: Payload, more: bool) -> None:
         """Takes one frame of replies."""
-        answered = self._recipient.answered
+        answered = self._connection.answered
         try:
             for item in payload["results"]:
                 place = item["call"]
@@ -152,23 +152,23 @@ class BatchSender:
                     raise IndexError(place)
                 entries[place] = None
                 if type(entry) is EnvSlot:
-                    answered(entry, wave, item)
+                    answered(entry, batch, item)
                 else:
-                    self._open_answered(entry, wave, item)
+                    self._open_answered(entry, batch, item)
         except _MALFORMED:
             self._link.end(ProtocolViolation(f"the server sent a batch that is none: {payload!r:.200}"))
         if not more:
-            self._close(entries, wave)
-        self._recipient.flush()
+            self._close(entries, batch)
+        self._connection.flush()
 
-    def _open_answered(self, opening: PendingOpen, wave: PendingBatch, item: Payload) -> None:
+    def _open_answered(self, opening: PendingOpen, batch: PendingBatch, item: Payload) -> None:
         self._opening -= 1
         if "error" in item:
-            self._recipient.not_opened(opening, wave, item)
+            self._connection.not_opened(opening, batch, item)
         else:
-            self._recipient.opened(opening)
+            self._connection.opened(opening)
 
-    def _close(self, entries: list[BatchEntry], wave: PendingBatch) -> None:
+    def _close(self, entries: list[BatchEntry], batch: PendingBatch) -> None:
         """The last reply to a batch was taken: there must be no call without one."""
         count = len(entries) - entries.count(None)
         if not count or self._link.error is not None:
@@ -179,21 +179,21 @@ class BatchSender:
         )
         for entry in entries:
             if isinstance(entry, EnvSlot):
-                self._recipient.left_out(entry, wave, violation)
+                self._connection.left_out(entry, batch, violation)
         self._link.end(violation)
 
-    def _refused(self, entries: list[BatchEntry], wave: PendingBatch, error: OpenEnvError) -> None:
+    def _refused(self, entries: list[BatchEntry], batch: PendingBatch, error: OpenEnvError) -> None:
         if self._link.error is not None:
             return  # it ended, and what becomes of its calls is decided then
         self._opening -= sum(isinstance(entry, PendingOpen) for entry in entries)
-        self._recipient.refused(entries, wave, error)
-        self._recipient.flush()
+        self._connection.refused(entries, batch, error)
+        self._connection.flush()
 
 
 class ResumableConnection:
-    """Carries the calls of seats (`batches.Recipient`).
+    """Carries the calls of slots over a connection that is made again when it is lost.
 
-    Each seat has one call at a time without a reply. When the connection is lost, its sessions come back on another
+    Each slot has one call at a time without a reply. When the connection is lost, its sessions come back on another
     one, and what had no reply is sent again under its number.
 
     Args:
@@ -214,11 +214,11 @@ class ResumableConnection:
         self._owner = owner
         self._resumption = resumption
         self._wait_s = wait_s
-        self._seats: dict[str, EnvSlot] = {}
+        self._slots: dict[str, EnvSlot] = {}
         # Sessions that nobody wants any more and that could not be told to end, with their tokens.
         self._unwanted: dict[str, str] = {}
-        self._held: list[EnvSlot] = []  # seats that may go on with what they were asked for meanwhile
-        self._waiting: deque[tuple[EnvSlot, PendingBatch]] = deque()  # seats that wait for room to be opened
+        self._held: list[EnvSlot] = []  # slots that may go on with what they were asked for meanwhile
+        self._waiting: deque[tuple[EnvSlot, PendingBatch]] = deque()  # slots that wait for room to be opened
         self._closing = False
         self._returning: asyncio.Task[None] | None = None
         self._take_link(link)
@@ -233,41 +233,41 @@ class ResumableConnection:
         """Whether its server ends the sessions here soon."""
         return self.link.error is None and self.link.draining
 
-    def carry(self, seats: Sequence[EnvSlot], wave: PendingBatch) -> None:
-        """Sends what seats were asked to do, who are here or have no session; one without gets one first."""
+    def carry(self, slots: Sequence[EnvSlot], batch: PendingBatch) -> None:
+        """Sends what slots were asked to do, who are here or have no session; one without gets one first."""
         calls: list[Payload] = []
         entries: list[BatchEntry] = []
-        batches, away = self._batches, self.link.error is not None
-        for seat in seats:
-            if seat.session is None:
-                if batches.room <= 0:
-                    self._waiting.append((seat, wave))
+        sender, away = self._sender, self.link.error is not None
+        for slot in slots:
+            if slot.session is None:
+                if sender.room <= 0:
+                    self._waiting.append((slot, batch))
                     continue
-                seat.assign_session(self, new_secret(), new_secret())
-                self._seats[str(seat.session)] = seat
-                batches.add_opening(seat, self._wait_s, calls, entries)
-            elif away or seat.call is not None:
-                seat.held = wave
+                slot.assign_session(self, new_secret(), new_secret())
+                self._slots[str(slot.session)] = slot
+                sender.add_opening(slot, self._wait_s, calls, entries)
+            elif away or slot.call is not None:
+                slot.held = batch
                 continue
-            seq = seat.seq = seat.seq + 1
-            if seat.kind == "step":
-                call = seat.step
+            seq = slot.seq = slot.seq + 1
+            if slot.kind == "step":
+                call = slot.step
                 call["seq"] = seq
-                call["action"] = seat.contents
+                call["action"] = slot.contents
             else:
-                call = {"op": "reset", "session": seat.session, "seq": seq, "kwargs": seat.contents}
-            seat.call = call
-            seat.wave = wave
+                call = {"op": "reset", "session": slot.session, "seq": seq, "kwargs": slot.contents}
+            slot.call = call
+            slot.batch = batch
             calls.append(call)
-            entries.append(seat)
-        batches.send(calls, entries, wave)
+            entries.append(slot)
+        sender.send(calls, entries, batch)
         if self.error is not None:  # the link has ended meanwhile, for good, when some of them were not here yet
-            self._tell_end([seat for seat in seats if seat.road is self], self.error)
+            self._tell_end([slot for slot in slots if slot.connection is self], self.error)
 
-    def dismiss(self, seat: EnvSlot) -> None:
-        """Ends the session of a seat, which is to have one elsewhere."""
-        self.link.post("close", {"session": seat.session})
-        self._leave(seat)
+    def dismiss(self, slot: EnvSlot) -> None:
+        """Ends the session of a slot, which is to have one elsewhere."""
+        self.link.post("close", {"session": slot.session})
+        self._leave(slot)
 
     async def aclose(self) -> None:
         """Ends the sessions here, and the connection."""
@@ -275,51 +275,51 @@ class ResumableConnection:
         if self._returning is not None:
             self._returning.cancel()
             await asyncio.wait([self._returning])
-        await self.link.aclose([*self._seats, *self._unwanted])
+        await self.link.aclose([*self._slots, *self._unwanted])
         self._finish(ConnectionLost("this client was closed"))
 
     # What batches tell.
 
-    def answered(self, seat: EnvSlot, wave: PendingBatch, item: Payload) -> None:
-        if item["session"] == seat.session:  # else the seat has another one by now
-            seat.call = seat.wave = None
-            if seat.held is not None:
-                self._held.append(seat)
+    def answered(self, slot: EnvSlot, batch: PendingBatch, item: Payload) -> None:
+        if item["session"] == slot.session:  # else the slot has another one by now
+            slot.call = slot.batch = None
+            if slot.held is not None:
+                self._held.append(slot)
         if "error" in item:
-            self._failed(seat, wave, item)
+            self._failed(slot, batch, item)
         else:
-            self._owner.settle(seat, wave, item)
+            self._owner.settle(slot, batch, item)
 
     def opened(self, opening: PendingOpen) -> None:
-        if self._seats.get(opening.session) is opening.seat:
-            opening.seat.opened = True
+        if self._slots.get(opening.session) is opening.slot:
+            opening.slot.opened = True
         else:  # nobody wants it any more
             self.link.post("close", {"session": opening.session})
 
-    def not_opened(self, opening: PendingOpen, wave: PendingBatch, item: Payload) -> None:
+    def not_opened(self, opening: PendingOpen, batch: PendingBatch, item: Payload) -> None:
         # It answers the call that follows it, whose own answer comes too late.
-        self._failed(opening.seat, wave, item, gone=True)
+        self._failed(opening.slot, batch, item, gone=True)
 
-    def refused(self, entries: Sequence[BatchEntry], wave: PendingBatch, error: OpenEnvError) -> None:
+    def refused(self, entries: Sequence[BatchEntry], batch: PendingBatch, error: OpenEnvError) -> None:
         for entry in entries:
             if isinstance(entry, PendingOpen):
-                self._leave(entry.seat)
+                self._leave(entry.slot)
             elif entry is not None:
                 entry.seq -= 1
-                entry.call = entry.wave = None
-                self._owner.settle(entry, wave, error)
+                entry.call = entry.batch = None
+                self._owner.settle(entry, batch, error)
 
     def cancelled(self, opening: PendingOpen) -> None:
-        if opening.seat.session != opening.session:
+        if opening.slot.session != opening.session:
             return
         if self.link.error is not None:
-            self._unwanted[opening.session] = opening.seat.token
-        elif opening.seat.opened:
+            self._unwanted[opening.session] = opening.slot.token
+        elif opening.slot.opened:
             self.link.post("close", {"session": opening.session})
-        self._leave(opening.seat)
+        self._leave(opening.slot)
 
-    def left_out(self, seat: EnvSlot, wave: PendingBatch, error: OpenEnvError) -> None:
-        self._owner.settle(seat, wave, error)
+    def left_out(self, slot: EnvSlot, batch: PendingBatch, error: OpenEnvError) -> None:
+        self._owner.settle(slot, batch, error)
 
     def flush(self) -> None:
         """Sends what had to wait for replies, and lets the owner go on."""
@@ -332,64 +332,64 @@ class ResumableConnection:
 
     def _carry_held(self, held: list[EnvSlot]) -> None:
         shares: dict[PendingBatch, list[EnvSlot]] = {}
-        for seat in held:
-            wave = seat.held
-            if seat.road is self and wave is not None and seat.call is None and self.link.error is None:
-                seat.held = None
-                if seat.pending is wave:  # else it has given up
-                    shares.setdefault(wave, []).append(seat)
-        for wave, seats in shares.items():
-            self.carry(seats, wave)
+        for slot in held:
+            batch = slot.held
+            if slot.connection is self and batch is not None and slot.call is None and self.link.error is None:
+                slot.held = None
+                if slot.pending is batch:  # else it has given up
+                    shares.setdefault(batch, []).append(slot)
+        for batch, slots in shares.items():
+            self.carry(slots, batch)
 
     def _admit(self) -> None:
-        """Goes on with seats that had to wait until others were opened."""
-        while self._waiting and self._batches.room > 0 and self.link.error is None:
-            wave = self._waiting[0][1]
-            seats: list[EnvSlot] = []
-            while self._waiting and self._waiting[0][1] is wave and len(seats) < self._batches.room:
-                seat, _ = self._waiting.popleft()
-                if seat.pending is wave:  # else it has given up
-                    seats.append(seat)
-            self.carry(seats, wave)
+        """Goes on with slots that had to wait until others were opened."""
+        while self._waiting and self._sender.room > 0 and self.link.error is None:
+            batch = self._waiting[0][1]
+            slots: list[EnvSlot] = []
+            while self._waiting and self._waiting[0][1] is batch and len(slots) < self._sender.room:
+                slot, _ = self._waiting.popleft()
+                if slot.pending is batch:  # else it has given up
+                    slots.append(slot)
+            self.carry(slots, batch)
 
-    def _failed(self, seat: EnvSlot, wave: PendingBatch, item: Payload, gone: bool = False) -> None:
+    def _failed(self, slot: EnvSlot, batch: PendingBatch, item: Payload, gone: bool = False) -> None:
         """A call has failed; `gone`: and so has the session."""
         error = error_of(item["error"])
         if isinstance(error, GONE):
             error, gone = session_lost(error), True
         elif isinstance(error, TooManyCalls) and not gone:
-            seat.seq -= 1  # not counted
-        held = seat.held
-        if gone and item["session"] == seat.session:
-            self._leave(seat)
+            slot.seq -= 1  # not counted
+        held = slot.held
+        if gone and item["session"] == slot.session:
+            self._leave(slot)
             if held is not None:
-                self._owner.settle(seat, held, error)
-        self._owner.settle(seat, wave, error)
+                self._owner.settle(slot, held, error)
+        self._owner.settle(slot, batch, error)
 
-    def _leave(self, seat: EnvSlot) -> None:
-        if seat.session is not None and self._seats.pop(seat.session, None) is seat:
-            seat.drop_session()
+    def _leave(self, slot: EnvSlot) -> None:
+        if slot.session is not None and self._slots.pop(slot.session, None) is slot:
+            slot.drop_session()
 
     def _heard(self, name: str, fields: Payload) -> None:
         session = str(fields.get("session"))
-        seat = self._seats.pop(session, None) if name == "session_lost" else None
-        if seat is not None and seat.session == session:
-            seat.drop_session()
-            self._owner.lose(seat, session_lost(loss_reason(fields)))
+        slot = self._slots.pop(session, None) if name == "session_lost" else None
+        if slot is not None and slot.session == session:
+            slot.drop_session()
+            self._owner.lose(slot, session_lost(loss_reason(fields)))
             self._owner.flush()
 
     # From one connection to the next.
 
     def _take_link(self, link: ClientConnectionV2) -> None:
         self.link = link
-        self._batches = BatchSender(link, self)
+        self._sender = BatchSender(link, self)
         link.on_event = self._heard
         link.on_end = self._lost
 
     def _lost(self, error: OpenEnvError) -> None:
         """The link has ended."""
-        here = any(seat.road is self for seat in self._seats.values())  # else its vector has left this connection
-        if here and not self._closing and self._resumption.window_s(self.link):
+        in_use = any(slot.connection is self for slot in self._slots.values())
+        if in_use and not self._closing and self._resumption.window_s(self.link):
             self._returning = self.link.loop.create_task(self._return())
         else:
             self._finish(error)
@@ -405,62 +405,62 @@ class ResumableConnection:
             self._resume(verdicts)
 
     def _tokens(self) -> dict[str, str]:
-        return {session: seat.token for session, seat in self._seats.items()} | self._unwanted
+        return {session: slot.token for session, slot in self._slots.items()} | self._unwanted
 
     def _resume(self, verdicts: dict[str, AttachResult]) -> None:
         again: dict[PendingBatch, list[EnvSlot]] = {}
         for session, verdict in verdicts.items():
-            seat = self._seats.get(session)
-            if seat is None:
+            slot = self._slots.get(session)
+            if slot is None:
                 if self._unwanted.pop(session, None) is not None and isinstance(verdict, dict):
                     self.link.post("close", {"session": session})
-            elif self._is_back(seat, verdict):
-                self._held.append(seat)
-                if seat.call is not None and seat.wave is not None:
-                    again.setdefault(seat.wave, []).append(seat)
-        for wave, seats in again.items():
-            self._repeat(seats, wave)
+            elif self._is_back(slot, verdict):
+                self._held.append(slot)
+                if slot.call is not None and slot.batch is not None:
+                    again.setdefault(slot.batch, []).append(slot)
+        for batch, slots in again.items():
+            self._repeat(slots, batch)
         self.flush()
 
-    def _is_back(self, seat: EnvSlot, verdict: AttachResult) -> bool:
+    def _is_back(self, slot: EnvSlot, verdict: AttachResult) -> bool:
         """Takes what the server says of a session. False: there is none any more."""
         if not isinstance(verdict, dict):
-            if seat.opened or not isinstance(verdict, UnknownSession):
-                self._leave(seat)
-                self._owner.lose(seat, session_not_resumed(verdict))
+            if slot.opened or not isinstance(verdict, UnknownSession):
+                self._leave(slot)
+                self._owner.lose(slot, session_not_resumed(verdict))
                 return False
             return True  # its `open` did not arrive
-        seat.opened = True
-        wave, last = seat.wave, verdict.get("last")
-        if wave is not None and verdict.get("seq") == seat.seq and isinstance(last, dict):
-            self.answered(seat, wave, {**last, "session": seat.session})
-        return seat.session is not None
+        slot.opened = True
+        batch, last = slot.batch, verdict.get("last")
+        if batch is not None and verdict.get("seq") == slot.seq and isinstance(last, dict):
+            self.answered(slot, batch, {**last, "session": slot.session})
+        return slot.session is not None
 
-    def _repeat(self, seats: list[EnvSlot], wave: PendingBatch) -> None:
+    def _repeat(self, slots: list[EnvSlot], batch: PendingBatch) -> None:
         """Sends calls that have no reply once more, under the numbers they had."""
         calls: list[Payload] = []
         entries: list[BatchEntry] = []
-        for seat in seats:
-            assert seat.call is not None
-            if not seat.opened:
-                self._batches.add_opening(seat, self._wait_s, calls, entries)
-            calls.append(seat.call)
-            entries.append(seat)
-        self._batches.send(calls, entries, wave)
+        for slot in slots:
+            assert slot.call is not None
+            if not slot.opened:
+                self._sender.add_opening(slot, self._wait_s, calls, entries)
+            calls.append(slot.call)
+            entries.append(slot)
+        self._sender.send(calls, entries, batch)
 
     def _finish(self, error: OpenEnvError) -> None:
         """It has ended for good."""
         if self.error is not None:
             return
         self.error = error
-        seats, self._seats = self._seats, {}
-        self._tell_end([seat for seat in seats.values() if seat.road is self], error)
+        slots, self._slots = self._slots, {}
+        self._tell_end([slot for slot in slots.values() if slot.connection is self], error)
         waiting, self._waiting = self._waiting, deque()
-        for seat, wave in waiting:
-            self._owner.settle(seat, wave, session_lost(error))
+        for slot, batch in waiting:
+            self._owner.settle(slot, batch, session_lost(error))
         self._owner.flush()
 
-    def _tell_end(self, seats: list[EnvSlot], error: OpenEnvError) -> None:
-        for seat in seats:
-            seat.drop_session()
-            self._owner.lose(seat, error if isinstance(error, SessionLost) else session_lost(error))
+    def _tell_end(self, slots: list[EnvSlot], error: OpenEnvError) -> None:
+        for slot in slots:
+            slot.drop_session()
+            self._owner.lose(slot, error if isinstance(error, SessionLost) else session_lost(error))

@@ -92,7 +92,7 @@ class Resumption:
         async def attempt() -> tuple[ClientConnectionV2, dict[str, AttachResult]]:
             nonlocal reason
             try:
-                return await self._once(lost.way, tokens, on_event)
+                return await self._once(lost.affinity, tokens, on_event)
             except OpenEnvError as error:
                 reason = error
                 raise
@@ -111,9 +111,9 @@ class Resumption:
         ) from (reason or cause)
 
     async def _once(
-        self, way: Affinity, tokens: Callable[[], Mapping[str, str]], on_event: Callable[[str, Payload], None]
+        self, affinity: Affinity, tokens: Callable[[], Mapping[str, str]], on_event: Callable[[str, Payload], None]
     ) -> tuple[ClientConnectionV2, dict[str, AttachResult]]:
-        end = await self._dial(way)
+        end = await self._dial(affinity)
         if not isinstance(end, ClientConnectionV2):
             await end.aclose()
             raise ProtocolViolation("the server that is there now does not speak protocol v2")
@@ -134,7 +134,7 @@ class Resumption:
     async def _greeting(self, link: ClientConnectionV2) -> None:
         try:
             await link.greeting(self._patience_s)
-        except ProtocolViolation as silence:  # a road that is bad now may be good in a moment
+        except ProtocolViolation as silence:  # a bad network may be good in a moment
             raise ConnectTimeout(silence.message) from silence
 
     async def _attach(self, link: ClientConnectionV2, tokens: Mapping[str, str]) -> dict[str, AttachResult]:
@@ -205,7 +205,7 @@ class SessionRef(NamedTuple):
 
 
 class _PendingCall(asyncio.Future[Payload]):
-    """A call on its way. Whoever made it may have left when its reply comes: then it is done before.
+    """A call without a reply. It is done before the reply comes if its caller has left.
 
     Attributes:
         due: When its time is over, by the loop's clock; None for never.
@@ -230,7 +230,7 @@ class _PendingCall(asyncio.Future[Payload]):
 
 
 class ResumableSession:
-    """The session of a lone client (`session.Session`). When it ends, so does its link.
+    """The session of a lone client (a `ClientSession`). When it ends, so does its link.
 
     Its `open` is sent at once and not waited for, so the first call follows on its heels. After that there is one
     call at a time without a reply: so it can be repeated, under its number, when the connection is lost. A reply
@@ -240,7 +240,7 @@ class ResumableSession:
         link: The connection.
         resumption: How it is made again.
         wait_s: Seconds that the server may let it wait for a free slot; None leaves that to the server.
-        born: The session, which is attached to the link; None: one is opened.
+        ref: The session, which is attached to the link; None: one is opened.
     """
 
     def __init__(
@@ -248,23 +248,23 @@ class ResumableSession:
         link: ClientConnectionV2,
         resumption: Resumption,
         wait_s: float | None = None,
-        born: SessionRef | None = None,
+        ref: SessionRef | None = None,
     ):
         self.error: OpenEnvError | None = None
         self.loop = link.loop
         self._resumption = resumption
         self._wait_s = wait_s
-        self._id, self._token = born or (new_secret(), new_secret())
+        self._id, self._token = ref or (new_secret(), new_secret())
         self._seq = 0
         self._calls_waiting: deque[_PendingCall] = deque()
         self._underway = False  # the first of them was sent, and has no reply
         self._advancing = False
-        self._served = born is not None  # something of this session was answered
+        self._served = ref is not None  # something of this session was answered
         self._refused = False
         self._closing = False
         self._returning: asyncio.Task[None] | None = None
         self._take_link(link)
-        if born is None:
+        if ref is None:
             self._open()
         elif link.error is not None:
             self._lost(link.error)
@@ -278,7 +278,7 @@ class ResumableSession:
         return self
 
     @property
-    def born(self) -> SessionRef:
+    def ref(self) -> SessionRef:
         """What another connection needs to take the session over, or to have one go on from it."""
         return SessionRef(self._id, self._token)
 
@@ -297,21 +297,21 @@ class ResumableSession:
         Returns:
             The new session, which is one of this connection until another one attaches to it.
         """
-        born = SessionRef(new_secret(), new_secret())
-        fields: Payload = {"new": born.session, "token": born.token}
+        ref = SessionRef(new_secret(), new_secret())
+        fields: Payload = {"new": ref.session, "token": ref.token}
         if wait_s is not None:
             fields["wait_s"] = wait_s
             timeout_s = None if timeout_s is None else timeout_s + wait_s
         try:
             await self.call("fork", fields, timeout_s)
         except BaseException:
-            self.dismiss(born)
+            self.dismiss(ref)
             raise
-        return born
+        return ref
 
-    def dismiss(self, born: SessionRef) -> None:
+    def dismiss(self, ref: SessionRef) -> None:
         """Ends a session of this connection that nobody wants."""
-        self._link.post("close", {"session": born.session})
+        self._link.post("close", {"session": ref.session})
 
     async def call(self, kind: CallKind, data: Any, timeout_s: float | None) -> Payload:
         if self.error is not None:
@@ -320,20 +320,20 @@ class ResumableSession:
         due = None
         if timeout_s is not None:
             due = self.loop.time() + timeout_s + (0.0 if self._served else self._wait_s or 0.0)
-        errand = _PendingCall(self, kind, data, due)
-        self._calls_waiting.append(errand)
+        call = _PendingCall(self, kind, data, due)
+        self._calls_waiting.append(call)
         if not self._underway:
             self._advance()
         timer = None
-        if due is not None and not errand.done():
-            timer = self.loop.call_at(due + LATE_S, self._expire, errand, timeout_s)
+        if due is not None and not call.done():
+            timer = self.loop.call_at(due + LATE_S, self._expire, call, timeout_s)
         try:
-            payload = await errand
+            payload = await call
         finally:
             if timer is not None:
                 timer.cancel()
-            if errand.cancelled():
-                self._withdraw(errand)
+            if call.cancelled():
+                self._withdraw(call)
         part = _PARTS.get(kind)
         return payload if part is None else _part_of(payload, part)
 
@@ -350,14 +350,14 @@ class ResumableSession:
 
     # What becomes of a call.
 
-    def answered(self, errand: _PendingCall, payload: Payload) -> None:
+    def answered(self, call: _PendingCall, payload: Payload) -> None:
         self._served = True
         self._over()
-        if not errand.done():
-            errand.set_result(payload)
+        if not call.done():
+            call.set_result(payload)
         self._advance()
 
-    def refused(self, errand: _PendingCall, error: OpenEnvError) -> None:
+    def refused(self, call: _PendingCall, error: OpenEnvError) -> None:
         if self._link.error is not None:
             return  # not an answer: what becomes of the call is decided when the link has told all of its requests
         if isinstance(error, GONE):
@@ -365,11 +365,11 @@ class ResumableSession:
                 self._link.post("close", {"session": self._id})
             self._end(session_lost(error) if isinstance(error, UnknownSession) else error)
             return
-        if isinstance(error, TooManyCalls) and errand.seq:
+        if isinstance(error, TooManyCalls) and call.seq:
             self._seq -= 1  # not counted
         self._over()
-        if not errand.done():
-            errand.set_exception(error)
+        if not call.done():
+            call.set_exception(error)
         self._advance()
 
     def _over(self) -> None:
@@ -383,55 +383,53 @@ class ResumableSession:
         self._advancing = True
         try:
             while self._calls_waiting and not self._underway and self._link.error is None:
-                errand = self._calls_waiting[0]
-                if errand.done():  # its caller did not wait for its turn
+                call = self._calls_waiting[0]
+                if call.done():  # its caller did not wait for its turn
                     self._calls_waiting.popleft()
                     continue
-                if not errand.seq and errand.kind not in _UNCOUNTED:
+                if not call.seq and call.kind not in _UNCOUNTED:
                     self._seq += 1
-                    errand.seq = self._seq
-                self._send(errand)
+                    call.seq = self._seq
+                self._send(call)
         finally:
             self._advancing = False
 
-    def _send(self, errand: _PendingCall) -> None:
+    def _send(self, call: _PendingCall) -> None:
         self._underway = True
         try:
-            errand.request = self._link.ask(errand.kind, self._fields(errand), errand)
+            call.request = self._link.ask(call.kind, self._fields(call), call)
         except (OpenEnvError, ValueError) as error:
             if self._link.error is not None:
                 self._underway = False
                 return  # it goes when there is a link again, or hears why there is none
             self._over()
-            if errand.seq:
+            if call.seq:
                 self._seq -= 1
-            if not errand.done():
-                errand.set_exception(
-                    error if isinstance(error, OpenEnvError) else unwritable_error(errand.kind, error)
-                )
+            if not call.done():
+                call.set_exception(error if isinstance(error, OpenEnvError) else unwritable_error(call.kind, error))
 
-    def _fields(self, errand: _PendingCall) -> Payload:
-        contents = _CONTENTS.get(errand.kind)
+    def _fields(self, call: _PendingCall) -> Payload:
+        contents = _CONTENTS.get(call.kind)
         if contents is not None:
-            fields = {"session": self._id, "seq": errand.seq, contents: errand.data}
+            fields = {"session": self._id, "seq": call.seq, contents: call.data}
         else:
-            counted = {"seq": errand.seq} if errand.seq else {}
-            fields = {"session": self._id, **counted, **(errand.data or {})}
-        if errand.due is not None and errand.kind in _TIMED:
-            fields["deadline_s"] = deadline_of(errand.due, self.loop.time())
+            counted = {"seq": call.seq} if call.seq else {}
+            fields = {"session": self._id, **counted, **(call.data or {})}
+        if call.due is not None and call.kind in _TIMED:
+            fields["deadline_s"] = deadline_of(call.due, self.loop.time())
         return fields
 
-    def _withdraw(self, errand: _PendingCall) -> None:
+    def _withdraw(self, call: _PendingCall) -> None:
         """Has the server stop the work of a call whose caller has left."""
-        if self._underway and self._calls_waiting and self._calls_waiting[0] is errand and errand.request is not None:
-            self._link.post("cancel", {"target": errand.request.id})
+        if self._underway and self._calls_waiting and self._calls_waiting[0] is call and call.request is not None:
+            self._link.post("cancel", {"target": call.request.id})
 
-    def _expire(self, errand: _PendingCall, timeout_s: float | None) -> None:
-        if not errand.done():
-            late = f"no reply to {errand.kind} within {timeout_s:g} s (message_timeout_s)"
-            errand.set_exception(call_timeout(late, self._link))
-            if not errand.seq:  # no deadline of the server's stops it
-                self._withdraw(errand)
+    def _expire(self, call: _PendingCall, timeout_s: float | None) -> None:
+        if not call.done():
+            late = f"no reply to {call.kind} within {timeout_s:g} s (message_timeout_s)"
+            call.set_exception(call_timeout(late, self._link))
+            if not call.seq:  # no deadline of the server's stops it
+                self._withdraw(call)
 
     # What becomes of the session.
 
@@ -482,7 +480,7 @@ class ResumableSession:
             self._resume(verdicts[self._id])
 
     def _resume(self, verdict: AttachResult) -> None:
-        errand = self._calls_waiting[0] if self._underway else None
+        call = self._calls_waiting[0] if self._underway else None
         if not isinstance(verdict, dict):
             if self._served or not isinstance(verdict, UnknownSession):
                 self._end(session_not_resumed(verdict))
@@ -491,24 +489,24 @@ class ResumableSession:
         else:
             self._served = True
             last = verdict.get("last")
-            if errand is not None and errand.seq and errand.seq == verdict.get("seq") and isinstance(last, dict):
-                self._recover(errand, last)
+            if call is not None and call.seq and call.seq == verdict.get("seq") and isinstance(last, dict):
+                self._recover(call, last)
                 return
-        if errand is not None and self._link.error is None:
-            self._send(errand)
-            if errand.cancelled() or (errand.done() and not errand.seq):
-                self._withdraw(errand)
-                if errand.kind == "fork":  # it may have been made before the connection was lost, or just now
-                    self.dismiss(SessionRef(errand.data["new"], errand.data["token"]))
+        if call is not None and self._link.error is None:
+            self._send(call)
+            if call.cancelled() or (call.done() and not call.seq):
+                self._withdraw(call)
+                if call.kind == "fork":  # it may have been made before the connection was lost, or just now
+                    self.dismiss(SessionRef(call.data["new"], call.data["token"]))
         self._advance()
 
-    def _recover(self, errand: _PendingCall, last: Payload) -> None:
+    def _recover(self, call: _PendingCall, last: Payload) -> None:
         """The reply that was lost has come with the session."""
         facts = last.get("error")
         if isinstance(facts, dict):
-            self.refused(errand, error_of(facts))
+            self.refused(call, error_of(facts))
         else:
-            self.answered(errand, last)
+            self.answered(call, last)
 
     def _end(self, error: OpenEnvError) -> None:
         if self.error is not None:
@@ -516,10 +514,10 @@ class ResumableSession:
         self.error = error
         if self._returning is not None:
             self._returning.cancel()
-        errands, self._calls_waiting = self._calls_waiting, deque()
-        for errand in errands:
-            if not errand.done():
-                errand.set_exception(error)
+        calls, self._calls_waiting = self._calls_waiting, deque()
+        for call in calls:
+            if not call.done():
+                call.set_exception(error)
         self._link.end(error)
 
 

@@ -220,11 +220,11 @@ class VectorEnvClient(Generic[ActT, ObsT]):
         self._hooks = ClientHooks(self._client)
         self._connections = connections
         facts = (num_envs, autoreset_mode, self._client._message_timeout_s, self._client._wait_s)
-        self._ensemble = VectorState(*facts)
+        self._state = VectorState(*facts)
         if self._client._record is not None:
             from .recorded import RecordedVectorState
 
-            self._ensemble = RecordedVectorState(self._client._record, *facts)
+            self._state = RecordedVectorState(self._client._record, *facts)
         self._connecting = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = os.getpid()
@@ -238,16 +238,16 @@ class VectorEnvClient(Generic[ActT, ObsT]):
             UsageError: It lives on another event loop.
         """
         self._claim()
-        if self._ensemble.carrier is None:
+        if self._state.carrier is None:
             connecting = self._connecting
             async with connecting:
                 self._check_open(connecting)
-                if self._ensemble.carrier is None:
+                if self._state.carrier is None:
                     carrier = await self._new_carrier()
                     if connecting is not self._connecting:
                         await carrier.aclose()
                     self._check_open(connecting)
-                    self._ensemble.carrier = carrier
+                    self._state.carrier = carrier
         return self
 
     async def reset(
@@ -272,18 +272,18 @@ class VectorEnvClient(Generic[ActT, ObsT]):
             Unauthorized: The server wants another key (`api_key`), or one at all.
             SeedIgnored: With `strict`, and seeds: the environment takes none. The episodes have begun all the same.
         """
-        seats = self._pick(env_ids)
-        if seeds is not None and len(seeds) != len(seats):
-            raise UsageError(f"{len(seeds)} seeds for {len(seats)} environments: one for each")
+        slots = self._pick(env_ids)
+        if seeds is not None and len(seeds) != len(slots):
+            raise UsageError(f"{len(seeds)} seeds for {len(slots)} environments: one for each")
         if seeds is None:
-            arguments = [kwargs] * len(seats)
+            arguments = [kwargs] * len(slots)
         else:  # numpy's integers are not those of JSON
             arguments = [{**kwargs, "seed": seed if seed is None else index(seed)} for seed in seeds]
         await self.connect()
-        wave = self._ensemble.reset(seats, arguments)
-        results = await self._results(wave, seats)
-        for seat, given in zip(seats, arguments, strict=True):
-            check_seed(self._client, given, wave.outcomes[seat.index])
+        batch = self._state.reset(slots, arguments)
+        results = await self._results(batch, slots)
+        for slot, given in zip(slots, arguments, strict=True):
+            check_seed(self._client, given, batch.outcomes[slot.index])
         return results
 
     async def step(self, actions: Sequence[ActT]) -> list[StepResult[ObsT]]:
@@ -292,10 +292,10 @@ class VectorEnvClient(Generic[ActT, ObsT]):
         Args:
             actions: One for each environment, in order.
         """
-        seats = self._ensemble.seats
-        given = self._payloads(actions, seats)
+        slots = self._state.slots
+        given = self._payloads(actions, slots)
         await self.connect()
-        return await self._results(self._ensemble.step(seats, given, first_finished=False), seats)
+        return await self._results(self._state.step(slots, given, first_finished=False), slots)
 
     async def send(self, actions: Sequence[ActT], env_ids: Sequence[int] | None = None) -> None:
         """Begins a step in some environments, whose results `recv` gives. Raises as `reset` does.
@@ -304,10 +304,10 @@ class VectorEnvClient(Generic[ActT, ObsT]):
             actions: One for each of them, in order.
             env_ids: Which environments; None for all.
         """
-        seats = self._pick(env_ids)
-        given = self._payloads(actions, seats)
+        slots = self._pick(env_ids)
+        given = self._payloads(actions, slots)
         await self.connect()
-        self._ensemble.step(seats, given, first_finished=True)
+        self._state.step(slots, given, first_finished=True)
 
     async def recv(self, min_ready: int = 1, timeout_s: float | None = None) -> list[Finished[ObsT]]:
         """Takes the results of steps that were begun with `send`, first finished first.
@@ -320,7 +320,7 @@ class VectorEnvClient(Generic[ActT, ObsT]):
             UsageError: Fewer are on their way, or another `recv` is being awaited.
         """
         self._claim()
-        taken = await self._ensemble.received(min_ready, timeout_s)
+        taken = await self._state.received(min_ready, timeout_s)
         return [Finished(index, self._hooks.result(outcome)) for index, outcome in taken]
 
     async def close(self) -> None:
@@ -352,13 +352,13 @@ class VectorEnvClient(Generic[ActT, ObsT]):
     async def _close(self) -> None:
         self._claim()
         # First of all it is closed: a call made meanwhile begins anew.
-        carrier = self._ensemble.carrier
-        self._ensemble.lose_all(ConnectionLost("this client was closed"))
-        self._ensemble.forget()
+        carrier = self._state.carrier
+        self._state.lose_all(ConnectionLost("this client was closed"))
+        self._state.forget()
         self._loop, self._connecting = None, asyncio.Lock()
         if carrier is not None:
             await carrier.aclose()
-        await self._ensemble.rest()
+        await self._state.rest()
 
     def _check_open(self, connecting: asyncio.Lock) -> None:
         """Raises `ConnectionLost` where the client was closed since somebody began to connect."""
@@ -369,11 +369,13 @@ class VectorEnvClient(Generic[ActT, ObsT]):
         dial, patience_s = self._client._dial, self._client._options.connect_timeout_s
         first = await dial()
         if isinstance(first, ClientConnectionV2):
-            lanes = ConnectionPool(dial, first, self._connections, self._ensemble, patience_s, self._client._wait_s)
-            await lanes.open()
-            return lanes
+            connections = ConnectionPool(
+                dial, first, self._connections, self._state, patience_s, self._client._wait_s
+            )
+            await connections.open()
+            return connections
         self._mention(self._client._url or "app")
-        return V1Pool(dial, first, self.num_envs, self._ensemble, patience_s)
+        return V1Pool(dial, first, self.num_envs, self._state, patience_s)
 
     def _mention(self, url: str) -> None:
         if url not in _mentioned:
@@ -394,26 +396,26 @@ class VectorEnvClient(Generic[ActT, ObsT]):
         """Settles on the running event loop. Raises `UsageError` if it lives on another one."""
         running = asyncio.get_running_loop()
         if self._homeless():
-            if self._ensemble.carrier is not None:
-                self._ensemble.lose_all(ConnectionLost("the event loop, or the process, of its connections is gone"))
+            if self._state.carrier is not None:
+                self._state.lose_all(ConnectionLost("the event loop, or the process, of its connections is gone"))
             self._loop, self._pid, self._connecting = running, os.getpid(), asyncio.Lock()
         elif self._loop is not running:
             raise UsageError("this VectorEnvClient lives on another event loop: use it there, or use its sync()")
 
     def _pick(self, env_ids: Sequence[int] | None) -> Sequence[EnvSlot]:
-        seats = self._ensemble.seats
+        slots = self._state.slots
         if env_ids is None:
-            return seats
+            return slots
         if len(set(env_ids)) != len(env_ids) or not all(0 <= index < self.num_envs for index in env_ids):
             raise UsageError(f"env_ids={list(env_ids)}: each environment once, from 0 to {self.num_envs - 1}")
-        return [seats[index] for index in env_ids]
+        return [slots[index] for index in env_ids]
 
-    def _payloads(self, actions: Sequence[ActT], seats: Sequence[EnvSlot]) -> list[dict[str, Any]]:
-        if len(actions) != len(seats):
-            raise UsageError(f"{len(actions)} actions for {len(seats)} environments: one for each")
+    def _payloads(self, actions: Sequence[ActT], slots: Sequence[EnvSlot]) -> list[dict[str, Any]]:
+        if len(actions) != len(slots):
+            raise UsageError(f"{len(actions)} actions for {len(slots)} environments: one for each")
         return self._hooks.payloads(actions)
 
-    async def _results(self, wave: PendingBatch, seats: Sequence[EnvSlot]) -> list[StepResult[ObsT]]:
-        await self._ensemble.finished(wave)
-        result, outcomes = self._hooks.result, wave.outcomes
-        return [result(outcomes[seat.index]) for seat in seats]
+    async def _results(self, batch: PendingBatch, slots: Sequence[EnvSlot]) -> list[StepResult[ObsT]]:
+        await self._state.finished(batch)
+        result, outcomes = self._hooks.result, batch.outcomes
+        return [result(outcomes[slot.index]) for slot in slots]

@@ -41,12 +41,12 @@ class EnvSlot:
         index: Its number in the vector.
         session: Id of its session; None if it has none, or has a v1 connection.
         token: What the session is attached with.
-        road: What carries its session; None if it has none.
+        connection: What carries its session; None if it has none.
         opened: The server has said that the session is there.
         seq: Number of the last call of the session.
         step: Its step as the wire has it, filled in anew for each one.
         call: The call of the session that has no reply yet, as the wire has it; None if there is none.
-        wave: What that call was made for; perhaps nobody waits for it any more.
+        batch: What that call was made for; perhaps nobody waits for it any more.
         held: What it was asked for while it had no reply, or no connection; None if nothing.
         kind: What it was last asked to do: `reset` or `step`.
         contents: The arguments of that reset, or the action of that step.
@@ -57,7 +57,9 @@ class EnvSlot:
 
     __slots__ = (
         "_last",
+        "batch",
         "call",
+        "connection",
         "contents",
         "held",
         "index",
@@ -66,24 +68,22 @@ class EnvSlot:
         "opened",
         "pending",
         "playing",
-        "road",
         "seq",
         "session",
         "step",
         "token",
-        "wave",
     )
 
     def __init__(self, index: int):
         self.index = index
         self.session: str | None = None
         self.token = ""
-        self.road: ResumableConnection | None = None
+        self.connection: ResumableConnection | None = None
         self.opened = False
         self.seq = 0
         self.step: Payload = {}
         self.call: Payload | None = None
-        self.wave: PendingBatch | None = None
+        self.batch: PendingBatch | None = None
         self.held: PendingBatch | None = None
         self.kind: CallKind = "reset"
         self.contents: Any = None
@@ -92,15 +92,15 @@ class EnvSlot:
         self.news: OpenEnvError | None = None
         self._last: Payload | None = None
 
-    def assign_session(self, road: ResumableConnection, session: str, token: str) -> None:
+    def assign_session(self, connection: ResumableConnection, session: str, token: str) -> None:
         """Takes a new session."""
-        self.road, self.session, self.token = road, session, token
+        self.connection, self.session, self.token = connection, session, token
         self.opened, self.seq = False, 0
         self.step = {"op": "step", "session": session, "seq": 0, "action": None}
 
     def drop_session(self) -> None:
         """Its session is gone, and the episode with it."""
-        self.road = self.session = self.call = self.wave = self.held = None
+        self.connection = self.session = self.call = self.batch = self.held = None
         self.playing = False
 
     def start_over(self) -> None:
@@ -151,10 +151,6 @@ class EnvSlot:
         return reply
 
 
-if TYPE_CHECKING:
-    pass
-
-
 class PendingBatch:
     """Calls with one deadline.
 
@@ -185,10 +181,10 @@ class PendingBatch:
         self.withdrawals: list[Callable[[], None]] = []
         self.withdrawn = False
 
-    def add(self, seat: EnvSlot, outcome: EnvOutcome) -> None:
+    def add(self, slot: EnvSlot, outcome: EnvOutcome) -> None:
         """One of them is done."""
-        seat.pending = None
-        self.outcomes[seat.index] = outcome
+        slot.pending = None
+        self.outcomes[slot.index] = outcome
         self.left -= 1
         if not self.left:
             self.finish()
@@ -204,11 +200,11 @@ class PendingBatch:
 class BatchOwner(Protocol):
     """Who makes rounds, and hears of their calls."""
 
-    def settle(self, seat: EnvSlot, wave: PendingBatch, reply: dict[str, Any] | OpenEnvError) -> None:
-        """The call of a seat has its reply; one that is no longer awaited is dropped."""
+    def settle(self, slot: EnvSlot, batch: PendingBatch, reply: dict[str, Any] | OpenEnvError) -> None:
+        """The call of a slot has its reply; one that is no longer awaited is dropped."""
 
-    def lose(self, seat: EnvSlot, error: OpenEnvError) -> None:
-        """The session of a seat is gone."""
+    def lose(self, slot: EnvSlot, error: OpenEnvError) -> None:
+        """The session of a slot is gone."""
 
     def flush(self) -> None:
         """That was all for now."""
@@ -217,15 +213,15 @@ class BatchOwner(Protocol):
 class BatchCarrier(Protocol):
     """The way that calls take to the server."""
 
-    def carry(self, seats: Sequence[EnvSlot], wave: PendingBatch) -> None:
-        """Sends what seats were asked to do; the replies go to the owner, perhaps before this returns."""
+    def carry(self, slots: Sequence[EnvSlot], batch: PendingBatch) -> None:
+        """Sends what slots were asked to do; the replies go to the owner, perhaps before this returns."""
 
     async def aclose(self) -> None:
         """Ends all sessions and connections, within a bounded time."""
 
 
 class VectorState:
-    """Makes waves of calls and takes their replies (`wave.Owner`).
+    """Makes batches of calls and takes their replies.
 
     Args:
         num_envs: How many environments.
@@ -234,13 +230,13 @@ class VectorState:
         wait_s: Seconds more for those that have to wait for a free slot.
 
     Attributes:
-        seats: The environments, in order.
+        slots: The environments, in order.
         carrier: The way to the server; None while there is none.
         ready: Outcomes that nobody has taken yet, by number of the environment, first finished first.
     """
 
     def __init__(self, num_envs: int, mode: AutoresetMode, timeout_s: float | None, wait_s: float | None = None):
-        self.seats = [EnvSlot(index) for index in range(num_envs)]
+        self.slots = [EnvSlot(index) for index in range(num_envs)]
         self.carrier: BatchCarrier | None = None
         self.ready: dict[int, EnvOutcome] = {}
         self._mode: AutoresetMode = mode
@@ -251,45 +247,45 @@ class VectorState:
         self._underway = 0
         self._receiver: tuple[int, asyncio.Future[None]] | None = None
 
-    def reset(self, seats: Sequence[EnvSlot], arguments: Sequence[dict[str, Any]]) -> PendingBatch:
+    def reset(self, slots: Sequence[EnvSlot], arguments: Sequence[dict[str, Any]]) -> PendingBatch:
         """Starts episodes. Raises `UsageError` for an environment with a call on its way."""
-        self._refuse_busy(seats)
-        for seat, given in zip(seats, arguments, strict=True):
-            seat.start_over()
-            seat.ask("reset", given)
-        return self._launch(seats, PendingBatch("reset", {}, False))
+        self._refuse_busy(slots)
+        for slot, given in zip(slots, arguments, strict=True):
+            slot.start_over()
+            slot.ask("reset", given)
+        return self._launch(slots, PendingBatch("reset", {}, False))
 
-    def step(self, seats: Sequence[EnvSlot], actions: Sequence[Any], *, first_finished: bool) -> PendingBatch:
+    def step(self, slots: Sequence[EnvSlot], actions: Sequence[Any], *, first_finished: bool) -> PendingBatch:
         """Takes a step, or what stands for it where no episode runs. Raises as `reset` does.
 
         Args:
-            seats: Whose.
+            slots: Whose.
             actions: As the wire has them.
             first_finished: The outcomes go to `ready`, each as soon as it is there.
         """
-        self._refuse_busy(seats)
+        self._refuse_busy(slots)
         busy: list[EnvSlot] = []
-        wave = PendingBatch("step", self.ready if first_finished else {}, first_finished)
-        for seat, action in zip(seats, actions, strict=True):
-            if seat.playing:
-                seat.kind, seat.contents = "step", action
-                busy.append(seat)
+        batch = PendingBatch("step", self.ready if first_finished else {}, first_finished)
+        for slot, action in zip(slots, actions, strict=True):
+            if slot.playing:
+                slot.kind, slot.contents = "step", action
+                busy.append(slot)
                 continue
-            answer = seat.reply_when_idle(self._mode)
-            seat.start_over()
+            answer = slot.reply_when_idle(self._mode)
+            slot.start_over()
             if answer is None:
-                seat.ask("reset", {})
-                busy.append(seat)
+                slot.ask("reset", {})
+                busy.append(slot)
             else:
-                wave.outcomes[seat.index] = answer
-        return self._launch(busy, wave)
+                batch.outcomes[slot.index] = answer
+        return self._launch(busy, batch)
 
-    async def finished(self, wave: PendingBatch) -> None:
-        """Waits for the last outcome of a wave; a caller who is cancelled withdraws all that is left of it."""
+    async def finished(self, batch: PendingBatch) -> None:
+        """Waits for the last outcome of a batch; a caller who is cancelled withdraws all that is left of it."""
         try:
-            await wave.over
+            await batch.over
         except asyncio.CancelledError:
-            self._withdraw(wave)
+            self._withdraw(batch)
             raise
 
     async def received(self, least: int, timeout_s: float | None) -> list[tuple[int, EnvOutcome]]:
@@ -321,11 +317,11 @@ class VectorState:
     def lose_all(self, error: OpenEnvError) -> None:
         """The way to the server is gone, with every session. Those whose episode it ends are told."""
         self.carrier = None
-        for seat in self.seats:
-            concerned = seat.playing or seat.pending is not None
-            seat.drop_session()
+        for slot in self.slots:
+            concerned = slot.playing or slot.pending is not None
+            slot.drop_session()
             if concerned:
-                self.lose(seat, session_lost(error))
+                self.lose(slot, session_lost(error))
         self.flush()
 
     def forget(self) -> None:
@@ -337,80 +333,80 @@ class VectorState:
 
     # What the carrier calls.
 
-    def settle(self, seat: EnvSlot, wave: PendingBatch, reply: dict[str, Any] | OpenEnvError) -> None:
-        if seat.pending is not wave:  # too late: nobody is told, but an episode that is over is over
-            if isinstance(reply, dict) and reply.get("done") and reply.get("session") == seat.session:
-                seat.playing = False
+    def settle(self, slot: EnvSlot, batch: PendingBatch, reply: dict[str, Any] | OpenEnvError) -> None:
+        if slot.pending is not batch:  # too late: nobody is told, but an episode that is over is over
+            if isinstance(reply, dict) and reply.get("done") and reply.get("session") == slot.session:
+                slot.playing = False
             return
-        outcome = seat.take(reply, self._repeating)
+        outcome = slot.take(reply, self._repeating)
         if outcome is None:
-            self._finals.append(seat)
+            self._finals.append(slot)
         else:
-            wave.add(seat, outcome)
-            self._underway -= wave.first_finished
+            batch.add(slot, outcome)
+            self._underway -= batch.first_finished
 
-    def lose(self, seat: EnvSlot, error: OpenEnvError) -> None:
-        if seat.pending is not None:
-            self.settle(seat, seat.pending, error)
+    def lose(self, slot: EnvSlot, error: OpenEnvError) -> None:
+        if slot.pending is not None:
+            self.settle(slot, slot.pending, error)
         else:
-            seat.news = error
+            slot.news = error
 
     def flush(self) -> None:
         if self._finals:
             finals, self._finals = self._finals, []
-            for seat in finals:
-                seat.ask("reset", {})
-            for wave in {seat.pending for seat in finals if seat.pending is not None}:
-                self._carry([seat for seat in finals if seat.pending is wave], wave)
+            for slot in finals:
+                slot.ask("reset", {})
+            for batch in {slot.pending for slot in finals if slot.pending is not None}:
+                self._carry([slot for slot in finals if slot.pending is batch], batch)
         if self._receiver is not None:
             least, enough = self._receiver
             if len(self.ready) >= least and not enough.done() and not enough.get_loop().is_closed():
                 enough.set_result(None)
 
-    def _launch(self, seats: Sequence[EnvSlot], wave: PendingBatch) -> PendingBatch:
-        if not seats:
-            wave.finish()
+    def _launch(self, slots: Sequence[EnvSlot], batch: PendingBatch) -> PendingBatch:
+        if not slots:
+            batch.finish()
             self.flush()
-            return wave
-        for seat in seats:
-            seat.pending = wave
-        wave.left = len(seats)
-        if wave.first_finished:
-            self._underway += wave.left
+            return batch
+        for slot in slots:
+            slot.pending = batch
+        batch.left = len(slots)
+        if batch.first_finished:
+            self._underway += batch.left
         if self._timeout_s is not None:
             loop = asyncio.get_running_loop()
-            wave.due = loop.time() + self._timeout_s
-            if self._wait_s and any(seat.session is None for seat in seats):
-                wave.due += self._wait_s
-            wave.send_by = wave.due - min(0.5, 0.1 * self._timeout_s)  # what is in time is heard in time
-            wave.timer = loop.call_at(wave.due + LATE_S, self._expire, wave, seats)
-        self._carry(seats, wave)
-        return wave
+            batch.due = loop.time() + self._timeout_s
+            if self._wait_s and any(slot.session is None for slot in slots):
+                batch.due += self._wait_s
+            batch.send_by = batch.due - min(0.5, 0.1 * self._timeout_s)  # what is in time is heard in time
+            batch.timer = loop.call_at(batch.due + LATE_S, self._expire, batch, slots)
+        self._carry(slots, batch)
+        return batch
 
-    def _carry(self, seats: Sequence[EnvSlot], wave: PendingBatch) -> None:
+    def _carry(self, slots: Sequence[EnvSlot], batch: PendingBatch) -> None:
         assert self.carrier is not None, "connect first"
-        self.carrier.carry(seats, wave)
+        self.carrier.carry(slots, batch)
 
-    def _expire(self, wave: PendingBatch, seats: Sequence[EnvSlot]) -> None:
-        late = f"no reply to {wave.kind} within {self._timeout_s:g} s (message_timeout_s)"
-        for seat in seats:
-            if seat.pending is wave:
-                link = None if seat.road is None else seat.road.link
-                self.settle(seat, wave, call_timeout(f"environment {seat.index}: {late}", link))
+    def _expire(self, batch: PendingBatch, slots: Sequence[EnvSlot]) -> None:
+        late = f"no reply to {batch.kind} within {self._timeout_s:g} s (message_timeout_s)"
+        for slot in slots:
+            if slot.pending is batch:
+                link = None if slot.connection is None else slot.connection.link
+                self.settle(slot, batch, call_timeout(f"environment {slot.index}: {late}", link))
         self.flush()
 
-    def _withdraw(self, wave: PendingBatch) -> None:
-        wave.withdrawn = True
-        for withdraw in wave.withdrawals:
+    def _withdraw(self, batch: PendingBatch) -> None:
+        batch.withdrawn = True
+        for withdraw in batch.withdrawals:
             withdraw()
-        for seat in self.seats:
-            if seat.pending is wave:
-                seat.pending = None
-        wave.finish()
+        for slot in self.slots:
+            if slot.pending is batch:
+                slot.pending = None
+        batch.finish()
 
-    def _refuse_busy(self, seats: Sequence[EnvSlot]) -> None:
-        busy = [seat.index for seat in seats if seat.pending is not None]
+    def _refuse_busy(self, slots: Sequence[EnvSlot]) -> None:
+        busy = [slot.index for slot in slots if slot.pending is not None]
         if self.ready:
-            busy += [seat.index for seat in seats if seat.index in self.ready]
+            busy += [slot.index for slot in slots if slot.index in self.ready]
         if busy:
             raise UsageError(f"environments {busy[:8]} have calls on their way or results waiting: recv() them first")

@@ -142,9 +142,8 @@ class _Attempt:
                 await self._shake_hands()
             if self.made:
                 return
-            await asyncio.sleep(
-                jittered_pause(longest)
-            )  # cut in the middle: by a bad road, or a server that just starts
+            # Cut in the middle: by a bad network, or a server that just starts.
+            await asyncio.sleep(jittered_pause(longest))
         await self._shake_hands()
 
     async def _shake_hands(self) -> None:
@@ -203,7 +202,7 @@ class _Attempt:
         transport = WebSocketTransport(
             self._url, self._receiver(subprotocol), self._options, self._unwanted, subprotocol
         )
-        transport.way = Affinity(route=response.headers.get(_ROUTE))
+        transport.affinity = Affinity(route=response.headers.get(_ROUTE))
         self.made.append(transport)
         return transport
 
@@ -228,7 +227,7 @@ class WebSocketTransport(WSListener):
         subprotocol: str | None,
     ):
         self.subprotocol = subprotocol
-        self.way = ANY_SERVER
+        self.affinity = ANY_SERVER
         self._gone = False
         self._when_gone: Callable[[], None] = _nothing
         self._url = url

@@ -128,7 +128,7 @@ def make_client(cls: type[ClientT], url: Urls, hosting: ManagedServer, arguments
     anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     whole = anything or "provider" in parameters
     client = cls(base_url=url, **({"provider": hosting.provider} if whole else {}), **arguments)
-    client._hosting = hosting
+    client._managed_server = hosting
     return client
 
 
