@@ -43,7 +43,7 @@ async def test_an_episode_is_on_disk_when_the_client_is_closed(app: Any, folder:
     start, step = lines_in(folder)
     assert (start["seed"], start["episode_id"], start["observation"]) == (7, "mine", first.observation)
     assert (step["action"], step["observation"], step["reward"]) == ({"number": 5}, result.observation, 1.5)
-    assert (step["environment"], step["schema"]) == ("walk", app.state.openenv.protocol.contract.hash)
+    assert (step["environment"], step["schema"]) == ("walk", app.state.openenv.contract.hash)
     assert step["versions"]["environment"] is None
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from openenv.client import EnvClient, GenericEnvClient, VectorEnvClient, memory, schema_check
+from openenv.client import EnvClient, GenericEnvClient, VectorEnvClient, memory, payloads, schema_check
 from openenv.envs.benchmark import BenchmarkEnv
 from openenv.envs.echo import EchoEnv
 from openenv.errors import OpenEnvError, ProtocolViolation, SchemaMismatch, UsageError
@@ -31,7 +31,7 @@ class TextEnv(EnvClient[CounterAction, TextObservation, CounterState]):
 
 @pytest.fixture(autouse=True)
 def nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schema_check, "_told", set())
+    monkeypatch.setattr(payloads, "_warned", set())
     monkeypatch.setattr(schema_check, "_found", {})
 
 

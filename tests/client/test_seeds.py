@@ -25,7 +25,7 @@ def version(request, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def nobody_was_told(monkeypatch):
-    monkeypatch.setattr(payloads, "_told", set())
+    monkeypatch.setattr(payloads, "_warned", set())
 
 
 class Seedless(Plain):

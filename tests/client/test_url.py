@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from openenv.client.endpoints import convert_to_ws_url, url_with_affinity, websocket_url
+from openenv.client.endpoints import Affinity, convert_to_ws_url, websocket_url
 from openenv.errors import UsageError
 from openenv.settings import is_loopback
 
@@ -83,7 +83,7 @@ def test_other_machines(host):
     ],
 )
 def test_the_way_back_to_a_server_stands_in_the_query_and_breaks_nothing(url, worker, route, expected):
-    assert url_with_affinity(url, worker, route) == expected
+    assert Affinity(None, route, worker).to(url) == expected
 
 
 @pytest.mark.parametrize(

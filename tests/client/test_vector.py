@@ -674,9 +674,9 @@ async def test_the_reset_of_same_step_has_what_is_left_of_the_time():
     envs, peer = await begun(ScriptedApp(), 1, autoreset_mode="same_step", message_timeout_s=60.0)
     step = asyncio.create_task(envs.step([{}]))
     batch = await peer.asked(2)
-    (batch,) = {slot.pending for slot in envs._state.slots}
-    batch.send_by -= 40
-    batch.due -= 40
+    (pending,) = {slot.pending for slot in envs._state.slots}
+    pending.send_by -= 40
+    pending.due -= 40
     peer.results(batch, {0: outcome(1.0, done=True)})
     reset = await peer.asked(3)
     assert batch["wait_s"] - reset["wait_s"] >= 40

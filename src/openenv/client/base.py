@@ -1,4 +1,4 @@
-"""What every client does about its session: start the server, connect, open, replace, fork and close."""
+"""The base of the clients: starts the server, connects, and opens, replaces, forks and closes the session."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ if TYPE_CHECKING:
     from .recorded import RecordedClientSession
 
 Urls = str | Sequence[str]
-"""The address of a server, or those of several that do the same."""
+"""The address of a server, or of several with the same environment."""
 
 
 class ManagedServer:
-    """What a client needs of a provider. Its calls block; `stop` may come while another thread starts.
+    """A server that a provider runs for a client. Its calls block; `stop` may come while another thread starts.
 
     Args:
         start: Starts the server, or several, and returns the address or addresses; None where it runs already.
         ready: Waits until the server at an address is ready.
-        stop: Stops the server, whatever has become of it.
+        stop: Stops the server, in every state.
         url: Its address, where it runs already.
-        provider: Whose it is.
+        provider: The provider.
     """
 
     def __init__(
@@ -73,10 +73,29 @@ class ManagedServer:
 
         Raises:
             SessionLost: It was stopped meanwhile, or its owner has stopped it before.
-            Exception: Whatever the provider raised; its server is stopped.
+            Exception: The provider's own; its server is stopped.
         """
         with self._starting:
-            return self._started() if self.url is None else self.url
+            if self.url is not None:
+                return self.url
+            if self._start is None:
+                gone = "this client was closed, and its provider has stopped the server: make a new client"
+                raise SessionLost(gone)
+            attempt = self._attempt = object()
+            self._running, self._owner = True, os.getpid()
+            try:
+                url = self._start()
+                self._check(attempt)
+                if self._ready is not None:
+                    self._ready(url)
+                self.url = url
+                self._check(attempt)  # a `stop` after that finds it running
+            except BaseException as error:
+                self._running, self.url = False, None
+                with add_cleanup_note(error):
+                    self._stop()
+                raise
+            return url
 
     def stop(self) -> None:
         """Stops the server, if it runs or is being started."""
@@ -86,28 +105,9 @@ class ManagedServer:
             self._stop()
 
     def hand_over(self) -> ManagedServer:
-        """The same server for another owner, who only stops it."""
+        """The same server for another client, which only stops it."""
         url, self.url, self._running = self.url, None, False
         return ManagedServer(None, None, self._stop, url, self.provider)
-
-    def _started(self) -> Urls:
-        if self._start is None:
-            raise SessionLost("this client was closed, and its provider has stopped the server: make a new client")
-        attempt = self._attempt = object()
-        self._running, self._owner = True, os.getpid()
-        try:
-            url = self._start()
-            self._check(attempt)
-            if self._ready is not None:
-                self._ready(url)
-            self.url = url
-            self._check(attempt)  # after that, whoever stops it finds it running
-        except BaseException as error:
-            self._running, self.url = False, None
-            with add_cleanup_note(error):
-                self._stop()
-            raise
-        return url
 
     def _check(self, attempt: object) -> None:
         if self._attempt is not attempt:
@@ -115,7 +115,7 @@ class ManagedServer:
 
 
 def managed_server_of(provider: Any, url: Urls | None) -> ManagedServer:
-    """How a client has its server from a provider that was handed to it.
+    """The server of a client that was given a provider.
 
     Args:
         provider: With `start`, `wait_for_ready` and `stop` (a `RuntimeProvider`), or `stop_container` (a
@@ -123,7 +123,7 @@ def managed_server_of(provider: Any, url: Urls | None) -> ManagedServer:
         url: The address, where the provider has started the server already.
 
     Raises:
-        UsageError: It is no provider, or one that needs to be told an image first.
+        UsageError: It is no provider, or one that starts containers and needs an image.
     """
     stop = getattr(provider, "stop_container", None) or getattr(provider, "stop", None)
     if not callable(stop):
@@ -136,7 +136,7 @@ def managed_server_of(provider: Any, url: Urls | None) -> ManagedServer:
             f"{type(provider).__name__} starts containers, and none was named: "
             "use from_docker_image(image, provider=...), or give the base_url of one that runs"
         )
-    if "keyed" in inspect.signature(start).parameters:  # nobody but this client is to use the server
+    if "keyed" in inspect.signature(start).parameters:  # only this client may use the server
         start = partial(start, keyed=True)
     return ManagedServer(start, lambda _: provider.wait_for_ready(), stop, provider=provider)
 
@@ -149,12 +149,12 @@ def key_of(provider: Any) -> str | None:
 
 T = TypeVar("T")
 
-# What belongs to one connection or process, and is made anew in a copy.
-_NOT_COPIED = ("_resumption", "_held", "_closed", "_others", "_home", "_pid", "_connecting", "_claiming", "_blocking")
+# Attributes of one connection or process, which a copy makes anew.
+_NOT_COPIED = ("_resumption", "_held", "_closed", "_others", "_loop", "_pid", "_connecting", "_blocking")
 
 
 class BaseClient(LoopBound):
-    """What a client does about its session, but for what is said in it. A subclass sets what is declared here."""
+    """Opens and closes the session of a client; the subclass makes the calls, and sets what is declared here."""
 
     _app: Any
     _base_url: str | None
@@ -167,7 +167,7 @@ class BaseClient(LoopBound):
     _record: Path | None
 
     def _set_servers(self, base_url: str | Sequence[str] | None) -> None:
-        """Says where the servers are; None: there are none, but an app."""
+        """Sets the addresses of the servers; None: an app takes their place."""
         urls = [base_url] if isinstance(base_url, str) else base_url
         self._endpoints = None if urls is None else Endpoints(urls)
         self._base_url = None if urls is None else urls[0].rstrip("/")
@@ -179,7 +179,7 @@ class BaseClient(LoopBound):
 
     def _begin(self) -> None:
         """Begins without a session."""
-        self._settle()
+        self._unbind()
         self._resumption = Resumption(self._dial, self._options.connect_timeout_s)
         self._held: ClientSession | None = None
         self._closed = False
@@ -187,6 +187,13 @@ class BaseClient(LoopBound):
 
     def _copied(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in _NOT_COPIED}
+
+    def _copy(self) -> Self:
+        """Another client of the same server, without a session."""
+        other = type(self).__new__(type(self))
+        other.__dict__.update(self._copied() | {"_managed_server": None})
+        other._begin()
+        return other
 
     async def _connect_async(self) -> Self:
         await self._open(anew=True)
@@ -197,9 +204,7 @@ class BaseClient(LoopBound):
         async with connecting:
             self._check_open(connecting)
             await self._host()
-        other = type(self).__new__(type(self))
-        other.__dict__.update(self._copied() | {"_managed_server": None})
-        other._begin()
+        other = self._copy()
         self._others.add(other)
         return await other._routed(other._connect_async())
 
@@ -208,9 +213,7 @@ class BaseClient(LoopBound):
         place = getattr(self._held, "place", None)  # of one that is recorded
         ref = await session.fork(wait_s, timeout_s)
         try:
-            other = type(self).__new__(type(self))
-            other.__dict__.update(self._copied() | {"_managed_server": None})
-            other._begin()
+            other = self._copy()
             await other._routed(other._attach_async(ref, session.link.affinity))
             if place is not None:
                 cast("RecordedClientSession", other._held).went_on_from(place)
@@ -268,9 +271,9 @@ class BaseClient(LoopBound):
         return session
 
     async def _disconnect_async(self) -> None:
-        # Another one tells whoever is connecting now that it is of no use any more.
+        # By another lock, a call that is connecting now finds that the client was closed.
         self._connecting, self._closed = asyncio.Lock(), True
-        session, self._held, self._home = self._held, None, None
+        session, self._held, self._loop = self._held, None, None
         if session is not None:
             await session.aclose()
 
@@ -315,11 +318,9 @@ class BaseClient(LoopBound):
                 except (ConnectionFailed, ProviderFailed):
                     if session is None or session.error is not None:
                         raise
-                    return session  # there is no other server: this one serves for as long as it does
+                    return session  # there is no other server: this one serves for as long as it runs
                 if isinstance(end, ClientConnectionV2) and end.check is not None:
-                    from .schema_check import await_schema_check
-
-                    await await_schema_check(end, self._options.connect_timeout_s)
+                    await self._check_schema(end)
                 if connecting is not self._connecting:
                     await end.aclose()
                 self._check_open(connecting)
@@ -329,8 +330,18 @@ class BaseClient(LoopBound):
             assert self._held is not None
             return self._held
 
+    async def _check_schema(self, link: ClientConnectionV2) -> None:
+        """Waits for the check of a new link; raises what it raises, and closes the link then."""
+        try:
+            await link.greeting(self._options.connect_timeout_s)
+        except BaseException as error:
+            if error is link.error and link.error.retryable:
+                return  # the session connects again
+            await link.aclose()
+            raise
+
     def _check_open(self, connecting: asyncio.Lock) -> None:
-        """Raises `SessionLost` where the client was closed since somebody began to connect."""
+        """Raises `SessionLost` where the client was closed since the caller began to connect."""
         if connecting is not self._connecting:
             raise SessionLost("this client was closed while it was connecting: call reset() for a new session")
 
@@ -350,23 +361,20 @@ class BaseClient(LoopBound):
 
     async def _dial(self, affinity: Affinity = ANY_SERVER) -> ClientConnectionV2 | ClientConnectionV1:
         """Connects to the server that the affinity names, else to the one with the fewest connections of ours."""
-        end = await self._reach(affinity)
+        size = self._options.max_message_bytes
+        if self._endpoints is None:
+            end = await dial(partial(memory.connect, self._app), size)
+        else:
+
+            def dial_at(endpoint: Endpoint) -> Awaitable[ClientConnectionV2 | ClientConnectionV1]:
+                return dial(partial(self._transport, endpoint, affinity.to(endpoint.url)), size)
+
+            end = await self._at_one_of(self._endpoints, affinity, dial_at)
         if isinstance(end, ClientConnectionV2):
             from .schema_check import schema_check_of  # late: it compares schemas, and needs a server first
 
             end.check = schema_check_of(cast("EnvClient[Any, Any, Any]", self), self._options.connect_timeout_s)
         return end
-
-    async def _reach(self, affinity: Affinity) -> ClientConnectionV2 | ClientConnectionV1:
-        if self._endpoints is None:
-            return await dial(partial(memory.connect, self._app), self._options.max_message_bytes)
-        return await self._at_one_of(
-            self._endpoints,
-            affinity,
-            lambda endpoint: dial(
-                partial(self._transport, endpoint, affinity.to(endpoint.url)), self._options.max_message_bytes
-            ),
-        )
 
     async def _at_one_of(
         self, endpoints: Endpoints, affinity: Affinity, connect: Callable[[Endpoint], Awaitable[T]]

@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from .session import ResumableSession
 
 LATE_S = 0.25
-"""Seconds after a deadline in which the server's own word about it is awaited."""
-# What the protocol allows.
+"""Seconds after a deadline in which the client still waits for the server's own `StepTimeout`."""
+# The protocol's limits of a deadline.
 SHORTEST_S, LONGEST_S = 0.001, 86_400.0
 
 
 def deadline_of(due: float, now: float) -> float:
-    """What is left until a deadline, as the protocol has it."""
+    """Seconds that are left until a deadline, within the protocol's limits."""
     return min(LONGEST_S, max(SHORTEST_S, due - now))
 
 
 class Receiver(Protocol):
-    """Who gets what comes from a server. Called on the event loop that made the connection."""
+    """Takes the frames of a connection. Called on the event loop that made it."""
 
     def received(self, frame: bytes) -> None:
         """One frame has come."""
@@ -67,7 +67,7 @@ class Transport(Protocol):
         """
 
     def drop(self) -> None:
-        """Closes without waiting for anything: this connection is of no further use."""
+        """Closes at once, without waiting."""
 
     async def aclose(self) -> None:
         """Closes in good order, within a bounded time. May be called repeatedly."""
@@ -112,7 +112,7 @@ class ClientSession(Protocol):
         Raises:
             MessageTooLarge: The request is over the limit, and was not sent.
             StepTimeout: No reply in time. The reply is dropped when it comes, and later calls get their own.
-            OpenEnvError: Whatever the server reported, or `SessionLost` when the session has ended.
+            OpenEnvError: The error that the server reported, or `SessionLost` when the session has ended.
         """
 
     async def aclose(self) -> None:
@@ -126,7 +126,7 @@ SHORTEST_PERIOD_S = 0.01
 
 
 class Waiter(Protocol):
-    """Who hears of a request."""
+    """Takes the reply to a request."""
 
     def answer(self, payload: Payload, more: bool, /) -> None:
         """One frame of its reply, and whether more follow."""
@@ -160,7 +160,7 @@ class ReplyFuture(asyncio.Future[Payload]):
 
 
 class _Stream:
-    """Who hears each frame of a reply."""
+    """Takes each frame of a reply."""
 
     __slots__ = ("answer", "fail")
 
@@ -170,7 +170,7 @@ class _Stream:
 
 
 def _ignore(*_: object) -> None:
-    """What nobody waits for."""
+    """Drops a reply."""
 
 
 _IGNORE_REPLY = _Stream(_ignore, _ignore)
@@ -180,17 +180,16 @@ class ClientConnectionV2:
     """The client's end of a v2 connection. Belongs to the event loop that made it.
 
     Args:
-        codec: How its frames are written.
+        codec: Writes and reads its frames.
         max_message_bytes: Largest message that is sent.
 
     Attributes:
         error: Why it has ended; None while it lasts.
-        hello: What the server said of itself and its limits; None before it came.
+        hello: The server's first message, with its limits; None before it came.
         draining: The server has announced that it stops: it opens no further session.
-        on_event: Hears of events of sessions, as `(name, fields)`.
-        on_end: Hears why the link has ended, once, after all requests have.
-        check: What is still to be found out before the link is used, once the hello is there; `greeting` awaits it
-            and raises what it raises. None: nothing.
+        on_event: Called with each event of a session, as `(name, fields)`.
+        on_end: Called once with the error when the link has ended, after all requests have failed.
+        check: Looks at the hello before the link is used; `greeting` awaits it and raises what it raises.
     """
 
     def __init__(self, codec: Codec, max_message_bytes: int):
@@ -218,7 +217,7 @@ class ClientConnectionV2:
 
     @property
     def affinity(self) -> Affinity:
-        """What leads back to its server and worker process."""
+        """The server and worker process that it leads to."""
         worker = (self.hello or {}).get("worker")
         return self._affinity._replace(worker=worker if isinstance(worker, str) else None)
 
@@ -229,7 +228,7 @@ class ClientConnectionV2:
             transport.drop()
 
     async def greeting(self, timeout_s: float) -> Mapping[str, Any]:
-        """What the server says of itself. Raises why the link ended instead, or `ProtocolViolation` for silence."""
+        """Waits for the hello. Raises why the link ended before it, or `ProtocolViolation` if it does not come."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._greeted.wait()
@@ -296,7 +295,7 @@ class ClientConnectionV2:
         return request
 
     def post(self, op: str, fields: Mapping[str, Any]) -> None:
-        """Sends a request whose reply nobody waits for; nothing happens on a link that has ended."""
+        """Sends a request and ignores its reply; does nothing on a link that has ended."""
         if self.error is None:
             self.ask(op, fields, _IGNORE_REPLY)
 
@@ -306,7 +305,7 @@ class ClientConnectionV2:
         self.post("cancel", {"target": request.id})
 
     def end(self, error: OpenEnvError) -> None:
-        """Closes at once: the connection is of no further use, for the reason that every request is told."""
+        """Closes at once; every request fails with the error."""
         if self.error is None:
             self.lost(error)
             if self._transport is not None:  # else it is still being made
@@ -316,13 +315,15 @@ class ClientConnectionV2:
         """Closes the connection. What is still asked then fails.
 
         Args:
-            sessions: Those that it has. They are told to end first: without that, they would wait for their client
-                to come back.
+            sessions: Its sessions, which are ended first: else they would wait for their client to come back.
         """
         if self._transport is None:
             return
+        closes = [{"op": "close", "session": session} for session in sessions]
+        most = self.limit("max_batch") or 1
         with contextlib.suppress(OpenEnvError):  # the link may end meanwhile
-            self._dismiss([{"op": "close", "session": session} for session in sessions])
+            for begin in range(0, len(closes), most):
+                self._dismiss(closes[begin : begin + most])
         await self._transport.aclose()
 
     # What the transport calls.
@@ -340,12 +341,12 @@ class ClientConnectionV2:
             return
         request = message.request
         if request is None:
-            # One of our frames could not be read, and nobody can say which: somebody would wait forever.
+            # The server could not read one of our frames, and cannot say which: its caller would wait forever.
             self.end(message.error or ProtocolViolation("the server answered what was never asked"))
             return
         waiter = request.waiter
         if not message.more:
-            request.waiter = None  # it knows the request: a circle would keep each reply until the next collection
+            request.waiter = None  # break the reference cycle: the waiter knows the request
         if request.abandoned:
             return
         if message.error is None:
@@ -366,11 +367,7 @@ class ClientConnectionV2:
             self.on_end(error)
 
     def _dismiss(self, closes: list[Payload]) -> None:
-        most = self.limit("max_batch") or 1
-        for begin in range(0, len(closes), most):
-            self._dismiss_together(closes[begin : begin + most])
-
-    def _dismiss_together(self, closes: list[Payload]) -> None:
+        """Ends sessions by one message, or by several where that is too large."""
         if len(closes) == 1:
             self.post("close", {"session": closes[0]["session"]})
             return
@@ -378,8 +375,8 @@ class ClientConnectionV2:
             self.post("batch", {"calls": closes})
         except MessageTooLarge:
             half = len(closes) // 2
-            self._dismiss_together(closes[:half])
-            self._dismiss_together(closes[half:])
+            self._dismiss(closes[:half])
+            self._dismiss(closes[half:])
 
     def _heard(self, name: str, fields: Payload) -> None:
         if name == "hello":
@@ -397,7 +394,7 @@ class ClientConnectionV2:
             self.on_event(name, fields)
 
     def _keep_alive(self) -> None:
-        """Says something in every period: some tunnels drop pings, and silence costs a session its lease."""
+        """Sends something in every period: some tunnels drop pings, and silence costs a session its lease."""
         if self.error is not None:
             return
         period = (self.hello or {}).get("heartbeat_s")
@@ -407,20 +404,20 @@ class ClientConnectionV2:
         if self._beat is not None and not self._spoken:
             self.post("heartbeat", {})
         self._spoken = False
-        # Twice a period: what was said just after one look is nearly two of these intervals old at the one that finds
-        # silence.
+        # Twice a period: a message sent just after one look is nearly two of these intervals old when a look finds
+        # that none was sent.
         self._beat = self.loop.call_later(period / 2, self._keep_alive)
 
 
 def session_lost(error: OpenEnvError) -> SessionLost:
-    """The end of a session that was there, for whichever reason."""
+    """The error for a session that has ended, with the cause."""
     gone = SessionLost(f"the session is gone, call reset() for a new one: {error.message}")
     gone.__cause__ = error
     return gone
 
 
 def session_not_resumed(error: OpenEnvError) -> SessionLost:
-    """The end of a session that its server does not have any more when its client comes back."""
+    """The error for a session that its server does not have any more when its client comes back."""
     gone = SessionLost(
         "the session is gone, call reset() for a new one: its connection was lost, and the server that is there now "
         f"does not let it come back (another worker process, or away for too long?): {error.message}"
@@ -430,7 +427,7 @@ def session_not_resumed(error: OpenEnvError) -> SessionLost:
 
 
 def error_after_end(error: OpenEnvError, served: bool) -> OpenEnvError:
-    """What a call gets that is made after its session ended.
+    """The error for a call that is made after its session ended.
 
     Args:
         error: Why it ended.
@@ -441,7 +438,7 @@ def error_after_end(error: OpenEnvError, served: bool) -> OpenEnvError:
 
 
 def loss_reason(fields: Mapping[str, Any]) -> OpenEnvError:
-    """Why a session ended, from the server's event `session_lost`."""
+    """The error in the server's event `session_lost`."""
     facts = fields.get("error")
     return error_of(facts) if isinstance(facts, Mapping) else SessionLost(str(fields.get("reason", "")))
 
@@ -450,7 +447,7 @@ def call_timeout(late: str, link: ClientConnectionV2 | None) -> StepTimeout:
     """The error of a call that was not answered in time; blames the connection if it is lost at the moment.
 
     Args:
-        late: What was not answered, and within what.
+        late: The call, and its time limit.
         link: The connection of its session.
     """
     if link is None or link.error is None:
@@ -469,7 +466,7 @@ class ClientConnectionV1:
         max_message_bytes: Largest message that is sent.
 
     Attributes:
-        owner: The client, which stays for as long as its connection does: who else would say goodbye.
+        owner: The client, kept alive for as long as its connection, since it closes the connection.
     """
 
     def __init__(self, max_message_bytes: int) -> None:
@@ -484,7 +481,7 @@ class ClientConnectionV1:
 
     @property
     def leaving(self) -> bool:
-        return False  # v1 has no words for it
+        return False  # v1 has no message for it
 
     @property
     def linked(self) -> None:
@@ -529,7 +526,7 @@ class ClientConnectionV1:
     async def aclose(self) -> None:
         """Ends the session and the connection."""
         transport = self._transport
-        # On another loop, its own is gone, and what can be said about that connection is in `error`.
+        # On another loop, its own was closed, and the connection with it.
         if transport is None or self._loop is not asyncio.get_running_loop():
             return
         # Behind a call that is still running, a close message would have to wait for it.
@@ -550,7 +547,9 @@ class ClientConnectionV1:
             if reply.error is None:
                 reply.request.waiter.set_result(reply.payload)
             else:
-                reply.request.waiter.set_exception(self._lost_or(reply.error))
+                # The refusal of a session that was there and had its episode is its loss.
+                gone = self._served and isinstance(reply.error, CapacityError)
+                reply.request.waiter.set_exception(session_lost(reply.error) if gone else reply.error)
         if reply.error is None:
             self._served = True
         if reply.error is not None and reply.error.code in _FINAL:
@@ -569,10 +568,6 @@ class ClientConnectionV1:
         for request in self._protocol.abandon_all():
             if not request.waiter.done():
                 request.waiter.set_exception(error)
-
-    def _lost_or(self, error: OpenEnvError) -> OpenEnvError:
-        """The error of a reply; `SessionLost` if it refuses a session that was there and had its episode."""
-        return session_lost(error) if self._served and isinstance(error, CapacityError) else error
 
 
 # After these the server closes, as protocol v1 says.

@@ -11,7 +11,7 @@ from ..errors import ConnectionLost, InvalidAction, InvalidArgument, OpenEnvErro
 from .connection import CallKind, ClientConnectionV1, ClientConnectionV2, Dial, error_after_end
 from .resumable_connection import ResumableConnection
 from .session import Resumption
-from .vector_state import BatchOwner, EnvSlot, PendingBatch
+from .vector_state import EnvSlot, PendingBatch, VectorState
 
 
 class ConnectionPool:
@@ -21,7 +21,7 @@ class ConnectionPool:
         dial: Opens a connection.
         first: The first connection, which is there already.
         connections: How many there are.
-        owner: Hears of the replies.
+        owner: Takes the replies.
         patience_s: Seconds for connecting.
         wait_s: Seconds that the server may let a session wait for a free slot; None leaves that to the server.
     """
@@ -31,7 +31,7 @@ class ConnectionPool:
         dial: Dial,
         first: ClientConnectionV2,
         connections: int,
-        owner: BatchOwner,
+        owner: VectorState,
         patience_s: float,
         wait_s: float | None = None,
     ):
@@ -70,7 +70,7 @@ class ConnectionPool:
 class _PooledConnection:
     """One connection, and after its end the next one."""
 
-    def __init__(self, dial: Dial, owner: BatchOwner, patience_s: float, wait_s: float | None):
+    def __init__(self, dial: Dial, owner: VectorState, patience_s: float, wait_s: float | None):
         self._dial = dial
         self._owner = owner
         self._patience_s = patience_s
@@ -93,7 +93,8 @@ class _PooledConnection:
         shares: dict[ResumableConnection | None, list[EnvSlot]] = {}
         for slot in slots:
             target = slot.connection
-            if target is None or _should_move(slot):
+            # An episode that begins leaves a connection whose server stops soon.
+            if target is None or (slot.kind == "reset" and target.leaving and slot.call is None):
                 target = fresh
             if target in shares:
                 shares[target].append(slot)
@@ -125,12 +126,12 @@ class _PooledConnection:
         except OpenEnvError as error:
             for slot in unconnected:
                 self._owner.settle(slot, batch, error)
-            # There is no other server: theirs serves for as long as it does.
+            # There is no other server: theirs serves for as long as it runs.
             for old in {slot.connection for slot in slots if slot.connection is not None}:
                 old.carry([slot for slot in slots if slot.connection is old and slot.pending is batch], batch)
             self._owner.flush()
         else:
-            # Some may have given up meanwhile, and have other calls by now.
+            # Some calls may have ended meanwhile, and their slots may have other calls.
             _send([slot for slot in slots if slot.pending is batch], batch, self._current)
 
     async def _new_connection(self, link: ClientConnectionV2 | None = None) -> ResumableConnection:
@@ -144,11 +145,6 @@ class _PooledConnection:
             await end.aclose()
             raise
         return ResumableConnection(end, self._owner, self._resumption, self._wait_s)
-
-
-def _should_move(slot: EnvSlot) -> bool:
-    """Whether an episode begins that is better begun on another connection."""
-    return slot.kind == "reset" and slot.connection is not None and slot.connection.leaving and slot.call is None
 
 
 def _send(slots: Sequence[EnvSlot], batch: PendingBatch, connection: ResumableConnection) -> None:
@@ -165,7 +161,7 @@ class V1Pool:
         dial: Opens a connection.
         first: The first connection, which is there already.
         num_envs: How many there will be.
-        owner: Hears of the replies.
+        owner: Takes the replies.
         patience_s: Seconds for connecting.
     """
 
@@ -174,7 +170,7 @@ class V1Pool:
         dial: Dial,
         first: ClientConnectionV1,
         num_envs: int,
-        owner: BatchOwner,
+        owner: VectorState,
         patience_s: float,
     ):
         self._connections = [_V1PoolConnection(dial, patience_s) for _ in range(num_envs)]
@@ -191,7 +187,7 @@ class V1Pool:
             call.add_done_callback(self._calls.discard)
 
     async def aclose(self) -> None:
-        for call in self._calls:  # first: one that waits for a connection would have it and nobody to close it
+        for call in self._calls:  # first: one that waits for a connection would get it, and not close it
             call.cancel()
         await asyncio.gather(*self._calls, return_exceptions=True)
         await asyncio.gather(*(connection.aclose() for connection in self._connections))

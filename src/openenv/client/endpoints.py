@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote, urlsplit, urlunsplit
 from weakref import WeakValueDictionary
 
@@ -50,48 +50,38 @@ def convert_to_ws_url(url: str) -> str:
 
 
 def http_url(endpoint: str) -> str:
-    """The address of the routes of a server whose environment endpoint is given, without a slash at its end."""
+    """The address of a server's routes, from its environment endpoint, without a slash at its end."""
     parts = urlsplit(endpoint)
     scheme = "https" if parts.scheme == "wss" else "http"
     return urlunsplit((scheme, parts.netloc, parts.path.removesuffix("/ws"), "", ""))
 
 
 def mcp_url(endpoint: str) -> str:
-    """The tools of a server whose environment endpoint is given."""
+    """The address of a server's tools, from its environment endpoint."""
     parts = urlsplit(endpoint)
     return urlunsplit(parts._replace(path=parts.path.removesuffix("/ws") + "/mcp"))
 
 
-def url_with_affinity(url: str, worker: str | None, route: str | None = None) -> str:
-    """The endpoint again, for a connection that must reach a certain server.
-
-    Args:
-        url: The endpoint.
-        worker: The worker process, as its hello calls it; None: any.
-        route: What a gateway calls the server, in the handshake; None: any.
-    """
-    wanted = {"worker": worker, "route": route}
-    query = "&".join(f"{name}={quote(value, safe='')}" for name, value in wanted.items() if value is not None)
-    return f"{url}{'&' if urlsplit(url).query else '?'}{query}" if query else url
-
-
 Headers = tuple[tuple[str, str], ...]
 SECRET = ("authorization", "cookie")
-"""Those that are for one server alone, in lower case."""
+"""Headers that only one server may get, in lower case."""
 
 
 def headers_of(given: Mapping[str, str], api_key: str | None, else_key: str | None = None) -> Headers:
     """The headers of the handshake.
 
     Args:
-        given: Those that the user names.
-        api_key: The key to show.
-        else_key: The key to show where the user names none, neither so nor by a header.
+        given: The user's headers.
+        api_key: The user's key.
+        else_key: The key for users who give none, neither so nor by a header.
 
     Raises:
         UsageError: One of them cannot be sent. A key is not repeated in the message.
     """
-    headers = tuple(_header(name, value) for name, value in given.items())
+    for name, value in given.items():
+        if not (isinstance(name, str) and isinstance(value, str)) or any(end in name + value for end in "\r\n"):
+            raise UsageError(f"header {name!r} cannot be sent: name and value must be text of one line")
+    headers = tuple(given.items())
     own = any(name.lower() == "authorization" for name, _ in headers)
     if own and api_key is not None:
         raise UsageError("api_key and a header Authorization: give one of them")
@@ -103,18 +93,12 @@ def headers_of(given: Mapping[str, str], api_key: str | None, else_key: str | No
     return (*headers, ("Authorization", f"Bearer {key}"))
 
 
-def _header(name: Any, value: Any) -> tuple[str, str]:
-    if not (isinstance(name, str) and isinstance(value, str)) or any(end in name + value for end in "\r\n"):
-        raise UsageError(f"header {name!r} cannot be sent: name and value must be text of one line")
-    return name, value
-
-
 class Affinity(NamedTuple):
-    """What leads to a session: its server, among several; what a gateway calls that; its worker process. None: any.
+    """Leads to the server and worker process of a session. None: any.
 
     Attributes:
         server: The endpoint of the server.
-        route: What a gateway called the server that it chose, in the handshake.
+        route: The gateway's name for the server, from the handshake.
         worker: The worker process, as its hello calls it.
     """
 
@@ -124,7 +108,9 @@ class Affinity(NamedTuple):
 
     def to(self, endpoint: str) -> str:
         """The address of an endpoint, for a connection that must come to this worker by this route."""
-        return url_with_affinity(endpoint, self.worker, self.route)
+        wanted = {"worker": self.worker, "route": self.route}
+        query = "&".join(f"{name}={quote(value, safe='')}" for name, value in wanted.items() if value is not None)
+        return f"{endpoint}{'&' if urlsplit(endpoint).query else '?'}{query}" if query else endpoint
 
 
 ANY_SERVER = Affinity()
@@ -161,13 +147,13 @@ class Endpoint:
         self.resting = time.monotonic() + REST_S
 
 
-# By address, so that clients that know nothing of one another spread their connections together.
+# By address, so that independent clients spread their connections together.
 _known: WeakValueDictionary[str, Endpoint] = WeakValueDictionary()
 _knowing = threading.Lock()
 
 
 class Endpoints:
-    """Servers that do the same.
+    """The servers of a client, which serve the same environment.
 
     Args:
         base_urls: Their addresses, in every form that a single one may have.

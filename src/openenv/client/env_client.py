@@ -7,7 +7,6 @@ import inspect
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from functools import partial, wraps
 from os import PathLike
-from pathlib import Path
 from typing import Any, Generic, Self, TypeVar, cast, get_origin
 
 from pydantic import TypeAdapter
@@ -26,7 +25,7 @@ from .tasks import SyncTasks, Tasks, tasks_of
 
 
 class LaunchMixin:
-    """What client classes offer beside their constructor."""
+    """The class methods that start a server for a client."""
 
     @classmethod
     def from_docker_image(cls, image: str, provider: Any = None, **kwargs: Any) -> Self:
@@ -145,7 +144,7 @@ class SyncEnvClient(Generic[ActT, ObsT, StateT]):
         return self._client.base_url
 
     def __getattr__(self, name: str) -> Any:
-        """What the client has and this class has not: its subclass's own attributes, and methods, which block."""
+        """The attributes of the client's subclass; its methods block."""
         if name == "_client" or name.startswith("__"):  # asked for in a copy that is still empty
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         found = getattr(self._client, name)
@@ -271,7 +270,11 @@ class EnvClient(BaseClient, LaunchMixin, Generic[ActT, ObsT, StateT]):
         )
         self._strict = strict
         self._wait_s = wait_s
-        self._record = None if record is None else _folder_of(record)
+        self._record = None
+        if record is not None:
+            from ..recording import check_folder
+
+            self._record = check_folder(record)
         self._begin()
 
     @property
@@ -400,7 +403,7 @@ class EnvClient(BaseClient, LaunchMixin, Generic[ActT, ObsT, StateT]):
     async def __aenter__(self) -> Self:
         try:
             await self.connect()
-        except BaseException as error:  # who cannot enter does not leave, and its server would run on
+        except BaseException as error:  # `__aexit__` will not be called, and the server would run on
             with add_cleanup_note(error):
                 await self.close()
             raise
@@ -426,7 +429,7 @@ class EnvClient(BaseClient, LaunchMixin, Generic[ActT, ObsT, StateT]):
             self.waited(self.close)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy in another process begins with: everything but a connection.
+        """Everything but the connection, for a copy in another process.
 
         Raises:
             UsageError: It is connected, or its server belongs to this process.
@@ -462,7 +465,7 @@ class EnvClient(BaseClient, LaunchMixin, Generic[ActT, ObsT, StateT]):
         state: StateT = parse_state(self._types[1], payload)
         return state
 
-    # What is said in the session.
+    # The calls of the session.
 
     async def _reset_async(self, arguments: dict[str, Any]) -> StepResult[ObsT]:
         session = await self._open(anew=True)
@@ -484,21 +487,15 @@ class EnvClient(BaseClient, LaunchMixin, Generic[ActT, ObsT, StateT]):
 
 
 def _read(parse: Callable[[dict[str, Any]], T], payload: dict[str, Any]) -> T:
-    """What a client makes of a reply. Raises `ProtocolViolation` where its class has a way of its own that fails."""
+    """Parses a reply. Raises `ProtocolViolation` where the parsing of a subclass fails."""
     try:
         return parse(payload)
     except MISREADINGS as fault:
         raise misread_error(parse, fault) from fault
 
 
-def _folder_of(record: str | PathLike[str]) -> Path:
-    from ..recording import check_folder
-
-    return check_folder(record)
-
-
 def _adapter(cls: Any) -> TypeAdapter[Any] | None:
-    """None for types that say nothing about their contents, as `dict[str, Any]` and Any."""
+    """None for types that leave their contents open, as `dict[str, Any]` and Any."""
     return None if cls is Any or (get_origin(cls) or cls) is dict else TypeAdapter(cls)
 
 

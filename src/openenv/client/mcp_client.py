@@ -40,7 +40,7 @@ class McpConnection:
 
     Attributes:
         error: Why there is no connection any more; None while there is one.
-        owner: The client, which stays for as long as its connection does: who else would say goodbye.
+        owner: The client, kept alive for as long as its connection, since it closes the connection.
     """
 
     def __init__(self, max_message_bytes: int):
@@ -64,7 +64,7 @@ class McpConnection:
             StepTimeout: No reply in time; it is dropped when it comes.
             ServerFull: There is no session.
             MessageTooLarge: It is over the limit, and was not sent.
-            OpenEnvError: Whatever else the server said, or why the connection has ended.
+            OpenEnvError: Another error of the server's, or why the connection has ended.
         """
         if self.error is not None:
             raise self.error.with_traceback(None)
@@ -121,7 +121,7 @@ class McpConnection:
 
 
 def rpc_error(tool: str, error: Any) -> OpenEnvError:
-    """What a JSON-RPC error stands for."""
+    """The error that a JSON-RPC error stands for."""
     if not isinstance(error, Mapping):
         return ProtocolViolation(f"the server sent an error that is none: {error!r:.200}")
     message, data = str(error.get("message", "")), error.get("data")
@@ -137,13 +137,13 @@ def rpc_error(tool: str, error: Any) -> OpenEnvError:
 
 
 class GenericMCPObservation(Observation):
-    """What `reset`, and a step that is no tool call, give: whatever fields the environment has."""
+    """The observation of `reset`, and of a step that calls no tool, with the environment's own fields."""
 
     model_config = ConfigDict(extra="allow")
 
 
 class _ExtendedCallToolObservation(CallToolObservation):
-    """What a tool gave, with fields of the environment's own."""
+    """The result of a tool, with the environment's own fields."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -231,7 +231,18 @@ class MCPClientBase(EnvClient[Any, Any, State]):
 
     async def _list_tools(self, use_cache: bool) -> list[Tool]:
         if self._tools_cache is None or not use_cache:
-            self._tools_cache = _tools_of(await self._ask("tools/list", {}))
+            answer = await self._ask("tools/list", {})
+            try:
+                self._tools_cache = [
+                    Tool(
+                        name=each["name"],
+                        description=each.get("description") or "",
+                        input_schema=each.get("inputSchema") or each.get("input_schema") or {},
+                    )
+                    for each in answer["tools"]
+                ]
+            except (KeyError, TypeError, AttributeError, ValidationError) as error:
+                raise ProtocolViolation(f"the server's reply lists no tools: {answer!r:.200}") from error
         return list(self._tools_cache)
 
     async def _ask(self, method: str, params: dict[str, Any]) -> Any:
@@ -286,8 +297,10 @@ class MCPClientBase(EnvClient[Any, Any, State]):
     async def _link(self, anew: bool = False) -> McpConnection:
         """The connection to `/mcp`; with `anew`, a new one in place of one that has ended."""
         link = self._mcp
-        if link is not None and (link.error is None or not anew):
-            return _usable(link)
+        if link is not None and link.error is None:
+            return link
+        if link is not None and link.error is not None and not anew:
+            raise session_lost(link.error)
         if self._closed and not anew:
             raise SessionLost("this client was closed, and its session with it: call connect() for a new one")
         self._closed = False
@@ -296,16 +309,14 @@ class MCPClientBase(EnvClient[Any, Any, State]):
             self._check_open(connecting)
             if self._mcp is link:
                 await self._host()
-                self._mcp, self._tools_cache = await self._dial_mcp(), None
+                if self._endpoints is None:
+                    raise UsageError("mode='production' uses the /mcp of a server: pass base_url, and not app")
+                self._mcp = await self._at_one_of(self._endpoints, ANY_SERVER, self._dial_mcp)
+                self._tools_cache = None
             assert self._mcp is not None
             return self._mcp
 
-    async def _dial_mcp(self) -> McpConnection:
-        if self._endpoints is None:
-            raise UsageError("mode='production' uses the /mcp of a server: pass base_url, and not app")
-        return await self._at_one_of(self._endpoints, ANY_SERVER, self._dial_mcp_at)
-
-    async def _dial_mcp_at(self, endpoint: Endpoint) -> McpConnection:
+    async def _dial_mcp(self, endpoint: Endpoint) -> McpConnection:
         link = McpConnection(self._options.max_message_bytes)
         link.owner = self
         link.begin(await self._transport(endpoint, mcp_url(endpoint.url), lambda _: link))
@@ -337,7 +348,12 @@ class MCPToolClient(MCPClientBase):
             ToolFailed: It gave nothing; `error_type` says why.
             OpenEnvError: As for `EnvClient.step`.
         """
-        return self._offered(self._call_tool(*_named(name, arguments)))
+        tool: Any = name[0] if len(name) == 1 else None
+        if not name and isinstance(arguments.get("name"), str):  # else an argument of the tool may be called so
+            tool = arguments.pop("name")
+        if tool is None:
+            raise TypeError("call_tool takes the name of the tool, and its arguments by keyword")
+        return self._offered(self._call_tool(tool, arguments))
 
     def get_tool(self, name: str) -> Awaitable[Tool | None]:
         """One of the tools; None if there is none of that name."""
@@ -400,15 +416,6 @@ class SyncMCPToolClient(SyncEnvClient[Any, Any, State]):
         return cast("MCPToolClient", self._client)
 
 
-def _named(name: tuple[str, ...], arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The tool and its arguments. One of them may be called `name`, unless the tool itself is named by keyword."""
-    if not name and isinstance(arguments.get("name"), str):
-        return arguments["name"], {key: value for key, value in arguments.items() if key != "name"}
-    if len(name) != 1:
-        raise TypeError("call_tool takes the name of the tool, and its arguments by keyword")
-    return name[0], arguments
-
-
 def _kind_of(fields: Mapping[str, Any]) -> type[Observation]:
     if "tools" in fields:
         return ListToolsObservation
@@ -418,22 +425,8 @@ def _kind_of(fields: Mapping[str, Any]) -> type[Observation]:
     return CallToolObservation if known else _ExtendedCallToolObservation
 
 
-def _tools_of(answer: Any) -> list[Tool]:
-    try:
-        return [
-            Tool(
-                name=each["name"],
-                description=each.get("description") or "",
-                input_schema=each.get("inputSchema") or each.get("input_schema") or {},
-            )
-            for each in answer["tools"]
-        ]
-    except (KeyError, TypeError, AttributeError, ValidationError) as error:
-        raise ProtocolViolation(f"the server's reply lists no tools: {answer!r:.200}") from error
-
-
 def _value_of(name: str, result: Any) -> Any:
-    """What a tool returned, out of all that is said about it."""
+    """The value that a tool returned, from its result."""
     if not isinstance(result, Mapping):
         return result
     if result.get("isError") or result.get("is_error"):
@@ -442,10 +435,3 @@ def _value_of(name: str, result: Any) -> Any:
         raise ToolFailed(name, "execution_error", f"Tool {name!r} failed: {said}")
     value = result["data"] if "data" in result else result.get("structuredContent")
     return result.get("content") or None if value is None else value
-
-
-def _usable(link: McpConnection) -> McpConnection:
-    """Raises `SessionLost` where its connection has ended."""
-    if link.error is not None:
-        raise session_lost(link.error)
-    return link

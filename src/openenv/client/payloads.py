@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from ..errors import InvalidArgument, ProtocolViolation, SeedIgnored
+from ..errors import InvalidArgument, ProtocolViolation, SchemaMismatch, SeedIgnored
 from ..protocol.values import fields_of, has_own_forms, holds_binary, is_tight
 from ..types import StepResult
 
@@ -67,7 +67,7 @@ def _is_binary(action: BaseModel) -> bool:
 
 
 def unwritable_error(kind: str, error: ValueError) -> InvalidArgument:
-    """What a caller is told whose action, or whose arguments of a reset, cannot be written."""
+    """The error for an action, or an argument of a reset, that cannot be written."""
     return InvalidArgument(f"{'the action' if kind == 'step' else 'an argument'} {error}")
 
 
@@ -129,16 +129,26 @@ def misread_error(parse: Callable[..., Any], fault: Exception) -> ProtocolViolat
     return ProtocolViolation(f"{hook} cannot read the server's reply ({advice}): {type(fault).__name__}: {fault}")
 
 
-# Client classes and servers that were warned about.
-_told: set[tuple[type, str | int]] = set()
+# Warnings that were given: class of the error, class of the client, server.
+_warned: set[tuple[type, type, str | int]] = set()
+
+
+def raise_or_warn(client: EnvClient[Any, Any, Any], error: SchemaMismatch | SeedIgnored) -> None:
+    """Raises an error if the client is strict; else warns of it, once for each client class and server."""
+    if client._strict:
+        raise error
+    warning = type(error), type(client), client._url if client._url is not None else id(client._app)
+    if warning not in _warned:
+        _warned.add(warning)
+        warnings.warn(error, stacklevel=3)
 
 
 def check_seed(client: EnvClient[Any, Any, Any], arguments: Mapping[str, Any], reply: object) -> None:
-    """Speaks up if a reset was given a seed that made no difference.
+    """Raises or warns if the environment ignores the seed of a reset.
 
     Args:
-        client: Whose reset.
-        arguments: What the reset was given.
+        client: The client.
+        arguments: The arguments of the reset.
         reply: Its reply as the wire has it, or anything else in place of one.
 
     Raises:
@@ -149,13 +159,8 @@ def check_seed(client: EnvClient[Any, Any, Any], arguments: Mapping[str, Any], r
     metadata = reply.get("metadata")
     if not isinstance(metadata, Mapping) or metadata.get("seedable") is not False:
         return
-    server = client._url if client._url is not None else id(client._app)
     ignored = SeedIgnored(
         f"the seed {arguments['seed']!r:.50} was ignored: the environment of {client._url or 'the app'} takes none, "
         "so episodes cannot be repeated by it; give its reset a parameter `seed`, or leave the seed out"
     )
-    if client._strict:
-        raise ignored
-    if (type(client), server) not in _told:
-        _told.add((type(client), server))
-        warnings.warn(ignored, stacklevel=2)
+    raise_or_warn(client, ignored)

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from inspect import iscoroutine
-from typing import Any, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 from weakref import WeakSet
 
 from .._exceptions import keep_running
@@ -19,12 +19,6 @@ from ..errors import UsageError
 T = TypeVar("T")
 # Seconds for clients that were left open when the process ends.
 EXIT_TIMEOUT_S = 3.0
-
-
-class PortalClient(Protocol):
-    """What a portal closes when it is closed."""
-
-    async def _close(self) -> None: ...
 
 
 class Portal:
@@ -36,8 +30,13 @@ class Portal:
     """
 
     def __init__(self) -> None:
-        self.loop = _new_loop()
-        self.clients: WeakSet[PortalClient] = WeakSet()
+        try:
+            import uvloop
+        except ImportError:
+            self.loop = asyncio.new_event_loop()
+        else:
+            self.loop = uvloop.new_event_loop()
+        self.clients: WeakSet[LoopBound] = WeakSet()
         self._thread = threading.Thread(target=self._run, name="openenv-portal", daemon=True)
         started = threading.Event()
         self.loop.call_soon(started.set)
@@ -46,36 +45,38 @@ class Portal:
 
     def close(self) -> None:
         """Closes the clients, stops the loop and waits for its thread."""
-        self._run_for(EXIT_TIMEOUT_S, self._farewell())
-        # Connections whose clients nobody has any more: what still runs for them would complain to the terminal.
-        self._run_for(EXIT_TIMEOUT_S, _cancel_all())
+
+        async def close_clients() -> None:
+            await asyncio.gather(*(client._close() for client in list(self.clients)), return_exceptions=True)
+
+        async def cancel_tasks() -> None:  # of connections without a client: asyncio would warn of them
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+        for last in (close_clients, cancel_tasks):
+            with contextlib.suppress(TimeoutError):
+                asyncio.run_coroutine_threadsafe(last(), self.loop).result(EXIT_TIMEOUT_S)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self.loop.close()
-
-    def _run_for(self, patience_s: float, call: Coroutine[Any, Any, None]) -> None:
-        with contextlib.suppress(TimeoutError):
-            asyncio.run_coroutine_threadsafe(call, self.loop).result(patience_s)
-
-    async def _farewell(self) -> None:
-        await asyncio.gather(*(client._close() for client in list(self.clients)), return_exceptions=True)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         keep_running(self.loop.run_forever)
 
 
-async def _cancel_all() -> None:
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
 class _PortalState:
-    """What this process has of portals: one, or none yet."""
+    """The portal of this process, if it has one yet.
+
+    Attributes:
+        lock: Held while the portal is made.
+        claiming: Held while a client takes an event loop.
+    """
 
     lock = threading.Lock()
+    claiming = threading.Lock()
     portal: Portal | None = None
 
 
@@ -87,7 +88,7 @@ def portal() -> Portal:
         return _PortalState.portal
 
 
-def close_with_portal(client: PortalClient, loop: asyncio.AbstractEventLoop) -> None:
+def close_with_portal(client: LoopBound, loop: asyncio.AbstractEventLoop) -> None:
     """Has a client closed together with the portal, if its connection lives there."""
     own = _PortalState.portal
     if own is not None and own.loop is loop:
@@ -129,7 +130,7 @@ def submit_to(loop: asyncio.AbstractEventLoop, call: Coroutine[Any, Any, T]) -> 
     """Has a coroutine run on a loop of another thread.
 
     Raises:
-        UsageError: The loop does not run, so nobody would ever execute the call.
+        UsageError: The loop does not run, so the call would wait forever.
     """
     if not loop.is_running():
         call.close()
@@ -137,18 +138,9 @@ def submit_to(loop: asyncio.AbstractEventLoop, call: Coroutine[Any, Any, T]) -> 
     return asyncio.run_coroutine_threadsafe(call, loop)
 
 
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-    return loop
-
-
 def _forget() -> None:
-    """After a fork: the thread stayed in the parent, and the lock may have been held."""
-    _PortalState.lock = threading.Lock()
+    """After a fork: the thread stayed in the parent, and the locks may have been held."""
+    _PortalState.lock, _PortalState.claiming = threading.Lock(), threading.Lock()
     _PortalState.portal = None
 
 
@@ -168,12 +160,11 @@ P = ParamSpec("P")
 class LoopBound:
     """A client whose calls await in a running event loop, and block without one or inside `with`."""
 
-    def _settle(self) -> None:
-        """Begins without a home."""
-        self._home: asyncio.AbstractEventLoop | None = None
+    def _unbind(self) -> None:
+        """Begins without an event loop."""
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = os.getpid()
         self._connecting = asyncio.Lock()
-        self._claiming = threading.Lock()
         self._blocking = False
 
     def blocking(self, call: Coroutine[Any, Any, T]) -> T:
@@ -181,24 +172,24 @@ class LoopBound:
         return run_on(self._claim(portal().loop), call)
 
     def waited(self, method: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """What a method of this client gives in the end, whichever way its class has it, for a thread that may wait.
+        """The result of a method of this client, which may return it or a coroutine, for a thread that may wait.
 
         Raises:
             UsageError: On the event loop of the connection, which would wait for itself.
         """
-        if self._home is not None:
-            check_other_loop(self._home)
+        if self._loop is not None:
+            check_other_loop(self._loop)
         return cast("T", self.settled(method(*args, **kwargs)))
 
     def settled(self, given: Any) -> Any:
-        """What a method has given: the result of a coroutine, anything else as it is."""
+        """The result of a coroutine; anything else as it is."""
         return self.blocking(given) if iscoroutine(given) else given
 
     async def _close(self) -> None:
         raise NotImplementedError
 
     def _cut(self, reason: str) -> None:
-        """The home is gone, and the connection with it."""
+        """Takes the loss of the event loop, and of the connection with it."""
         raise NotImplementedError
 
     def _offered(self, call: Coroutine[Any, Any, T]) -> Awaitable[T]:
@@ -206,7 +197,7 @@ class LoopBound:
         try:
             running = asyncio.get_running_loop()
             # In a coroutine that a block has begun, as one of a subclass, there is no waiting for its own loop.
-            blocking = self._blocking and self._home is not running
+            blocking = self._blocking and self._loop is not running
         except RuntimeError:
             blocking = True
         if blocking:
@@ -216,25 +207,19 @@ class LoopBound:
     async def _routed(self, call: Coroutine[Any, Any, T]) -> T:
         """Runs a call on the event loop that the connection lives on, when it is awaited."""
         running = asyncio.get_running_loop()
-        home = self._claim(running)
-        return await (call if home is running else asyncio.wrap_future(submit_to(home, call)))
+        loop = self._claim(running)
+        return await (call if loop is running else asyncio.wrap_future(submit_to(loop, call)))
 
     def _claim(self, loop: asyncio.AbstractEventLoop) -> asyncio.AbstractEventLoop:
-        """The event loop that the connection lives on, or shall live on: the first that asks."""
-        with self._claiming:
-            home = self._home_loop()
-            if home is None:
-                home = self._home = loop
-                self._pid, self._connecting = os.getpid(), asyncio.Lock()
+        """The event loop of the connection, which is the first that asks."""
+        with _PortalState.claiming:
+            if self._loop is not None and self._loop.is_closed():
+                self._loop = None
+                self._cut("the event loop of its connection was closed")
+            elif self._loop is not None and self._pid != os.getpid():
+                self._loop = None
+                self._cut("the connection is that of the process this one was forked from")
+            if self._loop is None:
+                self._loop, self._pid, self._connecting = loop, os.getpid(), asyncio.Lock()
                 close_with_portal(self, loop)
-            return home
-
-    def _home_loop(self) -> asyncio.AbstractEventLoop | None:
-        """The event loop that the connection lives on; where that is gone, so is the session."""
-        if self._home is not None and self._home.is_closed():
-            self._home = None
-            self._cut("the event loop of its connection was closed")
-        elif self._home is not None and self._pid != os.getpid():
-            self._home = None
-            self._cut("the connection is that of the process this one was forked from")
-        return self._home
+            return self._loop

@@ -24,7 +24,7 @@ _taps: WeakValueDictionary[str, Tap] = WeakValueDictionary()
 
 
 def recorder_at(folder: Path) -> Recorder:
-    """The one that all clients of this process share who record into a folder."""
+    """The recorder of a folder, which all clients of this process share."""
     recorder = _recorders.get(folder)
     if recorder is None or recorder.stopped is not None:
         recorder = _recorders[folder] = Recorder(folder)
@@ -32,7 +32,7 @@ def recorder_at(folder: Path) -> Recorder:
 
 
 def subject_of(end: object) -> Subject:
-    """What the server of a connection says of itself; one of v1 says nothing."""
+    """The environment that the server of a connection names in its hello; v1 servers name none."""
     hello: Mapping[str, Any] = (end.hello if isinstance(end, ClientConnectionV2) else None) or {}
     hashes, name = hello.get("schema"), hello.get("environment")
     schema = hash_of(hashes) if isinstance(hashes, dict) else None
@@ -43,7 +43,7 @@ class RecordedClientSession:
     """The session of a lone client, with a record of it.
 
     Args:
-        session: Does the work.
+        session: The session that makes the calls.
         end: Its first connection.
         folder: Where the record goes.
     """
@@ -114,7 +114,7 @@ class RecordedClientSession:
         await on_thread(self._recorder.flush)
 
     def _describe(self) -> None:
-        """The server has said who it is by the first reply."""
+        """Describes the environment in the record, from the hello that came before the first reply."""
         if not self._tap.tail:
             self._tap.tail = subject_of(self._end).tail
 
@@ -138,9 +138,11 @@ class RecordedVectorState(VectorState):
     def settle(self, slot: EnvSlot, batch: PendingBatch, reply: dict[str, Any] | OpenEnvError) -> None:
         tap = self._taps[slot.index]
         asked = tap.asked
-        if asked is not None and slot.pending is batch:  # else it is too late, and was told as such
+        if asked is not None and slot.pending is batch:  # else it is too late, and was recorded as such
             if not tap.tail:
-                tap.tail = self._tail or self._told(slot)
+                if not self._tail and slot.connection is not None:
+                    self._tail = subject_of(slot.connection.link).tail
+                tap.tail = self._tail or subject_of(None).tail
             if isinstance(reply, OpenEnvError):
                 tap.failed(asked, reply)
             else:
@@ -154,13 +156,6 @@ class RecordedVectorState(VectorState):
         for slot in slots:
             _ask(self._taps[slot.index], slot.kind, slot.contents)
         super()._carry(slots, batch)
-
-    def _told(self, slot: EnvSlot) -> bytes:
-        link = None if slot.connection is None else slot.connection.link
-        tail = subject_of(link).tail
-        if link is not None:
-            self._tail = tail
-        return tail
 
 
 def _ask(tap: Tap, kind: CallKind, data: Any) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 from ..errors import (
     ConnectionLost,
@@ -19,50 +19,24 @@ from ..errors import (
     UnknownSession,
 )
 from ..protocol.client import RequestV2, error_of
-from .connection import ClientConnectionV2, deadline_of, loss_reason, session_lost, session_not_resumed
+from .connection import ClientConnectionV2, Payload, deadline_of, loss_reason, session_lost, session_not_resumed
 from .session import GONE, AttachResult, Resumption, new_secret
-from .vector_state import BatchOwner, EnvSlot, PendingBatch
+from .vector_state import EnvSlot, PendingBatch, VectorState
 
-# What the protocol allows.
+# The protocol's limit.
 MOST_WAIT_S = 86_400.0
 _MALFORMED = (AttributeError, IndexError, KeyError, TypeError, ValueError)
-Payload = dict[str, Any]
 
 
 class PendingOpen(NamedTuple):
-    """Stands in a batch where the session of a slot is opened."""
+    """The call of a batch that opens the session of a slot."""
 
     slot: EnvSlot
     session: str
 
 
 BatchEntry = EnvSlot | PendingOpen | None
-"""Whose a call of a batch is; None once it has its reply."""
-
-
-class BatchReceiver(Protocol):
-    """Who hears what became of each call."""
-
-    def answered(self, slot: EnvSlot, batch: PendingBatch, item: Payload) -> None:
-        """The reply to a call of a slot, or its error."""
-
-    def opened(self, opening: PendingOpen) -> None:
-        """There is a session."""
-
-    def not_opened(self, opening: PendingOpen, batch: PendingBatch, item: Payload) -> None:
-        """There is none, and why."""
-
-    def refused(self, entries: Sequence[BatchEntry], batch: PendingBatch, error: OpenEnvError) -> None:
-        """Calls that were not made."""
-
-    def cancelled(self, opening: PendingOpen) -> None:
-        """Nobody wants the session any more."""
-
-    def left_out(self, slot: EnvSlot, batch: PendingBatch, error: OpenEnvError) -> None:
-        """A call that will never have a reply."""
-
-    def flush(self) -> None:
-        """That was all for now."""
+"""The slot of a call of a batch; None once it has its reply."""
 
 
 class BatchSender:
@@ -73,7 +47,7 @@ class BatchSender:
         recipient: Hears of the replies.
     """
 
-    def __init__(self, link: ClientConnectionV2, connection: BatchReceiver):
+    def __init__(self, link: ClientConnectionV2, connection: ResumableConnection):
         self._link = link
         self._connection = connection
         self._max_batch = link.limit("max_batch") or 1
@@ -81,7 +55,7 @@ class BatchSender:
 
     @property
     def room(self) -> int:
-        """How many sessions more may be opened now: a connection may have as many at a time as calls in a batch."""
+        """How many sessions more may be opened now: the server opens as many at a time as a batch has calls."""
         return self._max_batch - self._opening
 
     def add_opening(
@@ -97,7 +71,7 @@ class BatchSender:
         entries.append(PendingOpen(slot, slot.session))
 
     def send(self, calls: list[Payload], entries: list[BatchEntry], batch: PendingBatch) -> None:
-        """Sends calls, in as few frames as they fit in. When the link has ended, or ends, nothing is told of them."""
+        """Sends calls, in as few frames as possible. When the link has ended, or ends, no call gets a reply."""
         for begin in range(0, len(calls), self._max_batch):
             end = begin + self._max_batch
             self._send(calls[begin:end], entries[begin:end], batch)
@@ -105,15 +79,23 @@ class BatchSender:
     def _send(self, calls: list[Payload], entries: list[BatchEntry], batch: PendingBatch) -> None:
         if self._link.error is not None:
             return
+        fields: Payload = {"calls": calls}
+        now = self._link.loop.time()
+        if batch.first_finished:
+            fields["min_ready"] = 1
+        elif batch.send_by is not None:
+            fields["wait_s"] = min(MOST_WAIT_S, max(0.0, batch.send_by - now))
+        if batch.due is not None:
+            fields["deadline_s"] = deadline_of(batch.due, now)
         hear = partial(self._received, entries, batch), partial(self._refused, entries, batch)
         try:
-            request = self._link.stream("batch", {"calls": calls, **self._terms(batch)}, *hear)
+            request = self._link.stream("batch", fields, *hear)
         except (MessageTooLarge, ValueError) as error:
             if len(calls) == 1:
                 failure = error if isinstance(error, OpenEnvError) else InvalidAction(str(error))
                 self._refused(entries, batch, failure)
                 return
-            # What can be sent is sent; in the end each one that cannot stands alone.
+            # The halves are sent apart, until each call that cannot be sent is alone.
             half = len(calls) // 2
             self._send(calls[:half], entries[:half], batch)
             self._send(calls[half:], entries[half:], batch)
@@ -122,20 +104,8 @@ class BatchSender:
             if batch.withdrawn:
                 self._withdraw(request, entries)
 
-    def _terms(self, batch: PendingBatch) -> Payload:
-        """What a batch says of all of its calls."""
-        terms: Payload = {}
-        now = self._link.loop.time()
-        if batch.first_finished:
-            terms["min_ready"] = 1
-        elif batch.send_by is not None:
-            terms["wait_s"] = min(MOST_WAIT_S, max(0.0, batch.send_by - now))
-        if batch.due is not None:
-            terms["deadline_s"] = deadline_of(batch.due, now)
-        return terms
-
     def _withdraw(self, request: RequestV2, entries: list[BatchEntry]) -> None:
-        """Has the server stop the work of a batch. Its replies come all the same, and say what there is to close."""
+        """Has the server stop the work of a batch. Its replies still come, and name the sessions to close."""
         self._link.post("cancel", {"target": request.id})
         for entry in entries:
             if isinstance(entry, PendingOpen):
@@ -153,26 +123,21 @@ class BatchSender:
                 entries[place] = None
                 if type(entry) is EnvSlot:
                     answered(entry, batch, item)
+                    continue
+                self._opening -= 1
+                if "error" in item:  # it answers the call that follows it, whose own answer comes too late
+                    self._connection.failed(entry.slot, batch, item, gone=True)
                 else:
-                    self._open_answered(entry, batch, item)
+                    self._connection.opened(entry)
         except _MALFORMED:
             self._link.end(ProtocolViolation(f"the server sent a batch that is none: {payload!r:.200}"))
-        if not more:
-            self._close(entries, batch)
+        if not more and entries.count(None) < len(entries) and self._link.error is None:
+            self._miss(entries, batch)
         self._connection.flush()
 
-    def _open_answered(self, opening: PendingOpen, batch: PendingBatch, item: Payload) -> None:
-        self._opening -= 1
-        if "error" in item:
-            self._connection.not_opened(opening, batch, item)
-        else:
-            self._connection.opened(opening)
-
-    def _close(self, entries: list[BatchEntry], batch: PendingBatch) -> None:
-        """The last reply to a batch was taken: there must be no call without one."""
+    def _miss(self, entries: list[BatchEntry], batch: PendingBatch) -> None:
+        """Ends the link, since the last reply to a batch left calls out."""
         count = len(entries) - entries.count(None)
-        if not count or self._link.error is not None:
-            return
         violation = ProtocolViolation(
             f"the server left out the replies to {count} of the {len(entries)} calls of a batch; nobody knows "
             "whether they were executed: reset() begins anew"
@@ -184,7 +149,7 @@ class BatchSender:
 
     def _refused(self, entries: list[BatchEntry], batch: PendingBatch, error: OpenEnvError) -> None:
         if self._link.error is not None:
-            return  # it ended, and what becomes of its calls is decided then
+            return  # it ended: `ResumableConnection` decides about its calls
         self._opening -= sum(isinstance(entry, PendingOpen) for entry in entries)
         self._connection.refused(entries, batch, error)
         self._connection.flush()
@@ -193,32 +158,32 @@ class BatchSender:
 class ResumableConnection:
     """Carries the calls of slots over a connection that is made again when it is lost.
 
-    Each slot has one call at a time without a reply. When the connection is lost, its sessions come back on another
-    one, and what had no reply is sent again under its number.
+    Each slot has one call at a time without a reply. When the connection is lost, its sessions attach to another
+    one, and calls without a reply are sent again under their numbers.
 
     Args:
         link: The connection, greeted by the server.
-        owner: Hears of the replies.
-        resumption: How the connection is made again.
+        owner: Takes the replies.
+        resumption: Makes the connection again.
         wait_s: Seconds that the server may let a session wait for a free slot; None leaves that to the server.
 
     Attributes:
         error: Why it has ended for good; None while it lasts.
-        link: The connection there is, or was last.
+        link: The present connection, or the last one.
     """
 
     def __init__(
-        self, link: ClientConnectionV2, owner: BatchOwner, resumption: Resumption, wait_s: float | None = None
+        self, link: ClientConnectionV2, owner: VectorState, resumption: Resumption, wait_s: float | None = None
     ):
         self.error: OpenEnvError | None = None
         self._owner = owner
         self._resumption = resumption
         self._wait_s = wait_s
         self._slots: dict[str, EnvSlot] = {}
-        # Sessions that nobody wants any more and that could not be told to end, with their tokens.
+        # Sessions to close that could not be closed yet, with their tokens.
         self._unwanted: dict[str, str] = {}
-        self._held: list[EnvSlot] = []  # slots that may go on with what they were asked for meanwhile
-        self._waiting: deque[tuple[EnvSlot, PendingBatch]] = deque()  # slots that wait for room to be opened
+        self._held: list[EnvSlot] = []  # slots that may go on with their next call
+        self._waiting: deque[tuple[EnvSlot, PendingBatch]] = deque()  # slots whose session cannot be opened yet
         self._closing = False
         self._returning: asyncio.Task[None] | None = None
         self._take_link(link)
@@ -234,7 +199,7 @@ class ResumableConnection:
         return self.link.error is None and self.link.draining
 
     def carry(self, slots: Sequence[EnvSlot], batch: PendingBatch) -> None:
-        """Sends what slots were asked to do, who are here or have no session; one without gets one first."""
+        """Sends the calls of slots, which have their session here or none; those without one get one first."""
         calls: list[Payload] = []
         entries: list[BatchEntry] = []
         sender, away = self._sender, self.link.error is not None
@@ -261,11 +226,11 @@ class ResumableConnection:
             calls.append(call)
             entries.append(slot)
         sender.send(calls, entries, batch)
-        if self.error is not None:  # the link has ended meanwhile, for good, when some of them were not here yet
-            self._tell_end([slot for slot in slots if slot.connection is self], self.error)
+        if self.error is not None:  # the link has ended meanwhile, for good, before some of them were here
+            self._lose([slot for slot in slots if slot.connection is self], self.error)
 
     def dismiss(self, slot: EnvSlot) -> None:
-        """Ends the session of a slot, which is to have one elsewhere."""
+        """Ends the session of a slot, which gets one on another connection."""
         self.link.post("close", {"session": slot.session})
         self._leave(slot)
 
@@ -278,7 +243,7 @@ class ResumableConnection:
         await self.link.aclose([*self._slots, *self._unwanted])
         self._finish(ConnectionLost("this client was closed"))
 
-    # What batches tell.
+    # What the sender calls.
 
     def answered(self, slot: EnvSlot, batch: PendingBatch, item: Payload) -> None:
         if item["session"] == slot.session:  # else the slot has another one by now
@@ -286,19 +251,29 @@ class ResumableConnection:
             if slot.held is not None:
                 self._held.append(slot)
         if "error" in item:
-            self._failed(slot, batch, item)
+            self.failed(slot, batch, item)
         else:
             self._owner.settle(slot, batch, item)
 
     def opened(self, opening: PendingOpen) -> None:
         if self._slots.get(opening.session) is opening.slot:
             opening.slot.opened = True
-        else:  # nobody wants it any more
+        else:  # it is not wanted any more
             self.link.post("close", {"session": opening.session})
 
-    def not_opened(self, opening: PendingOpen, batch: PendingBatch, item: Payload) -> None:
-        # It answers the call that follows it, whose own answer comes too late.
-        self._failed(opening.slot, batch, item, gone=True)
+    def failed(self, slot: EnvSlot, batch: PendingBatch, item: Payload, gone: bool = False) -> None:
+        """Takes the error of a call. `gone`: the session has ended with it."""
+        error = error_of(item["error"])
+        if isinstance(error, GONE):
+            error, gone = session_lost(error), True
+        elif isinstance(error, TooManyCalls) and not gone:
+            slot.seq -= 1  # not counted
+        held = slot.held
+        if gone and item["session"] == slot.session:
+            self._leave(slot)
+            if held is not None:
+                self._owner.settle(slot, held, error)
+        self._owner.settle(slot, batch, error)
 
     def refused(self, entries: Sequence[BatchEntry], batch: PendingBatch, error: OpenEnvError) -> None:
         for entry in entries:
@@ -322,7 +297,7 @@ class ResumableConnection:
         self._owner.settle(slot, batch, error)
 
     def flush(self) -> None:
-        """Sends what had to wait for replies, and lets the owner go on."""
+        """Sends calls that had to wait for replies, and lets the owner go on."""
         if self._held:
             held, self._held = self._held, []
             self._carry_held(held)
@@ -342,7 +317,7 @@ class ResumableConnection:
             self.carry(slots, batch)
 
     def _admit(self) -> None:
-        """Goes on with slots that had to wait until others were opened."""
+        """Goes on with slots that had to wait until the sessions of others were opened."""
         while self._waiting and self._sender.room > 0 and self.link.error is None:
             batch = self._waiting[0][1]
             slots: list[EnvSlot] = []
@@ -351,20 +326,6 @@ class ResumableConnection:
                 if slot.pending is batch:  # else it has given up
                     slots.append(slot)
             self.carry(slots, batch)
-
-    def _failed(self, slot: EnvSlot, batch: PendingBatch, item: Payload, gone: bool = False) -> None:
-        """A call has failed; `gone`: and so has the session."""
-        error = error_of(item["error"])
-        if isinstance(error, GONE):
-            error, gone = session_lost(error), True
-        elif isinstance(error, TooManyCalls) and not gone:
-            slot.seq -= 1  # not counted
-        held = slot.held
-        if gone and item["session"] == slot.session:
-            self._leave(slot)
-            if held is not None:
-                self._owner.settle(slot, held, error)
-        self._owner.settle(slot, batch, error)
 
     def _leave(self, slot: EnvSlot) -> None:
         if slot.session is not None and self._slots.pop(slot.session, None) is slot:
@@ -396,16 +357,17 @@ class ResumableConnection:
 
     async def _return(self) -> None:
         """Goes on with the sessions on another connection."""
+
+        def tokens() -> dict[str, str]:
+            return {session: slot.token for session, slot in self._slots.items()} | self._unwanted
+
         try:
-            link, verdicts = await self._resumption.run(self.link, self._tokens, self._heard)
+            link, verdicts = await self._resumption.run(self.link, tokens, self._heard)
         except SessionLost as error:
             self._finish(error)
         else:
             self._take_link(link)
             self._resume(verdicts)
-
-    def _tokens(self) -> dict[str, str]:
-        return {session: slot.token for session, slot in self._slots.items()} | self._unwanted
 
     def _resume(self, verdicts: dict[str, AttachResult]) -> None:
         again: dict[PendingBatch, list[EnvSlot]] = {}
@@ -423,7 +385,7 @@ class ResumableConnection:
         self.flush()
 
     def _is_back(self, slot: EnvSlot, verdict: AttachResult) -> bool:
-        """Takes what the server says of a session. False: there is none any more."""
+        """Takes the server's answer to `attach`. False: the session is gone."""
         if not isinstance(verdict, dict):
             if slot.opened or not isinstance(verdict, UnknownSession):
                 self._leave(slot)
@@ -437,7 +399,7 @@ class ResumableConnection:
         return slot.session is not None
 
     def _repeat(self, slots: list[EnvSlot], batch: PendingBatch) -> None:
-        """Sends calls that have no reply once more, under the numbers they had."""
+        """Sends calls without a reply once more, under their numbers."""
         calls: list[Payload] = []
         entries: list[BatchEntry] = []
         for slot in slots:
@@ -449,18 +411,18 @@ class ResumableConnection:
         self._sender.send(calls, entries, batch)
 
     def _finish(self, error: OpenEnvError) -> None:
-        """It has ended for good."""
+        """Ends for good."""
         if self.error is not None:
             return
         self.error = error
         slots, self._slots = self._slots, {}
-        self._tell_end([slot for slot in slots.values() if slot.connection is self], error)
+        self._lose([slot for slot in slots.values() if slot.connection is self], error)
         waiting, self._waiting = self._waiting, deque()
         for slot, batch in waiting:
             self._owner.settle(slot, batch, session_lost(error))
         self._owner.flush()
 
-    def _tell_end(self, slots: list[EnvSlot], error: OpenEnvError) -> None:
+    def _lose(self, slots: list[EnvSlot], error: OpenEnvError) -> None:
         for slot in slots:
             slot.drop_session()
             self._owner.lose(slot, error if isinstance(error, SessionLost) else session_lost(error))

@@ -4,41 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import warnings
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 from weakref import WeakKeyDictionary
 
 from .._introspection import type_arguments
 from ..errors import OpenEnvError, SchemaMismatch
 from ..protocol.contract import Contract, Difference, contract_of, first_misfit
 from .connection import ClientConnectionV2
-
-if TYPE_CHECKING:
-    from .env_client import EnvClient
-
+from .env_client import EnvClient
+from .payloads import raise_or_warn
 
 logger = logging.getLogger("openenv.client")
 
-# What classes declare; what was found when they were compared with the contract of some hashes; which classes and
-# servers were warned about.
+# The contracts of classes, and where they differ from the server's with some hashes.
 _declared: WeakKeyDictionary[type, Contract] = WeakKeyDictionary()
 _found: dict[tuple[Any, ...], Difference | None] = {}
-_told: set[tuple[type, str | int]] = set()
 MOST_FOUND = 1000
 
 
 def schema_check_of(
     client: EnvClient[Any, Any, Any], patience_s: float
 ) -> Callable[[ClientConnectionV2], Awaitable[None]] | None:
-    """What compares the types of a client's class with those its server tells of in its hello.
+    """Compares the types of a client's class with the hashes in its server's hello.
 
-    Only what the class leaves to its types is compared: not the action where it overrides `_step_payload`, for one.
-    With a server that says nothing of its types (older ones do not) nothing is.
+    Parts that the class reads or writes itself are left out: the action, where it overrides `_step_payload`.
+    Older servers send no hashes; then nothing is compared.
 
     Args:
-        client: Whose types.
+        client: The client.
         patience_s: Seconds for an answer of the server.
 
     Returns:
@@ -48,64 +43,40 @@ def schema_check_of(
     return partial(_check, client, patience_s) if declared_contract(type(client)).parts else None
 
 
-async def await_schema_check(link: ClientConnectionV2 | object, patience_s: float) -> None:
-    """Waits for the check of a new link that nobody else greets; of one without a check, nothing is awaited.
-
-    A connection that is lost meanwhile is no concern of this: whoever uses it makes it again.
-
-    Raises:
-        SchemaMismatch: As its check does; the link is closed then.
-        ProtocolViolation: There was no hello.
-    """
-    if not isinstance(link, ClientConnectionV2) or link.check is None:
-        return
-    try:
-        await link.greeting(patience_s)
-    except BaseException as error:
-        if error is link.error and link.error.retryable:
-            return
-        await link.aclose()
-        raise
-
-
 def declared_contract(cls: type[EnvClient[Any, Any, Any]]) -> Contract:
-    """What a client class sends and takes by its types alone; the rest of the contract is opaque."""
+    """The contract of the types that a client class declares; parts that it reads or writes itself are opaque."""
     contract = _declared.get(cls)
     if contract is None:
-        contract = _declared[cls] = _contract(cls)
+        arguments = type_arguments(cls, EnvClient)
+        action = arguments[0] if len(arguments) == 3 and cls._step_payload is EnvClient._step_payload else None
+        # The client may send actions of a subclass of the declared one.
+        if any(isinstance(kind, type) and kind.__subclasses__() for kind in get_args(action) or (action,)):
+            action = None
+        observation, state = cls._types
+        contract = _declared[cls] = contract_of(
+            action,
+            observation if cls._parse_result is EnvClient._parse_result else None,
+            state if cls._parse_state is EnvClient._parse_state else None,
+        )
     return contract
-
-
-def _contract(cls: type[EnvClient[Any, Any, Any]]) -> Contract:
-    from .env_client import EnvClient
-
-    arguments = type_arguments(cls, EnvClient)
-    action = arguments[0] if len(arguments) == 3 and cls._step_payload is EnvClient._step_payload else None
-    observation, state = cls._types
-    return contract_of(
-        None if action is None or _has_subclasses(action) else action,
-        observation if cls._parse_result is EnvClient._parse_result else None,
-        state if cls._parse_state is EnvClient._parse_state else None,
-    )
-
-
-def _has_subclasses(action: Any) -> bool:
-    """Whether what is sent may be of a subclass of what is declared."""
-    kinds = get_args(action) or (action,)
-    return any(isinstance(kind, type) and kind.__subclasses__() for kind in kinds)
 
 
 async def _check(client: EnvClient[Any, Any, Any], patience_s: float, link: ClientConnectionV2) -> None:
     misfit = await _misfit(type(client), link, patience_s)
     if misfit is not None:
-        _tell(client, misfit)
+        mismatch = SchemaMismatch(
+            f"{type(client).__name__} does not fit the environment of {client._url or 'the app'}: "
+            f"{misfit.sentence()}; install one version of the environment's package on both sides",
+            data=misfit._asdict(),
+        )
+        raise_or_warn(client, mismatch)
 
 
 async def _misfit(cls: type, link: ClientConnectionV2, patience_s: float) -> Difference | None:
-    mine, told = declared_contract(cls), (link.hello or {}).get("schema")
-    if not isinstance(told, Mapping):
+    mine, hashes = declared_contract(cls), (link.hello or {}).get("schema")
+    if not isinstance(hashes, Mapping):
         return None
-    differ = {name: told[name] for name in mine.parts if isinstance(told.get(name), str)}
+    differ = {name: hashes[name] for name in mine.parts if isinstance(hashes.get(name), str)}
     differ = {name: found for name, found in differ.items() if found != mine.hashes[name]}
     if not differ:
         return None
@@ -123,18 +94,3 @@ async def _misfit(cls: type, link: ClientConnectionV2, patience_s: float) -> Dif
             _found.clear()
         _found[key] = misfit
     return _found[key]
-
-
-def _tell(client: EnvClient[Any, Any, Any], misfit: Difference) -> None:
-    cls = type(client)
-    server = client._url if client._url is not None else id(client._app)
-    mismatch = SchemaMismatch(
-        f"{cls.__name__} does not fit the environment of {client._url or 'the app'}: {misfit.sentence()}; "
-        "install one version of the environment's package on both sides",
-        data=misfit._asdict(),
-    )
-    if client._strict:
-        raise mismatch
-    if (cls, server) not in _told:
-        _told.add((cls, server))
-        warnings.warn(mismatch, stacklevel=2)

@@ -29,6 +29,7 @@ from .connection import (
     CallKind,
     ClientConnectionV2,
     Dial,
+    Payload,
     call_timeout,
     deadline_of,
     loss_reason,
@@ -38,9 +39,8 @@ from .connection import (
 from .endpoints import Affinity
 from .payloads import unwritable_error
 
-Payload = dict[str, Any]
 AttachResult = Payload | OpenEnvError
-"""What the server says of a session that comes back: where it stands, or that it is not there."""
+"""The server's answer to `attach`: the numbers of the session's last call, or an error if there is no session."""
 # No server keeps a session longer.
 LONGEST_WINDOW_S = 86_400.0
 
@@ -61,7 +61,7 @@ class Resumption:
         """Seconds for which the sessions of a link that has ended may come back; 0 if they cannot."""
         if not isinstance(link.error, ConnectionFailed) or not link.error.retryable:
             return 0.0
-        if link.hello is None:  # it ended so early that nobody knows; nothing was answered yet
+        if link.hello is None:  # it ended before the server named its window; nothing was answered yet
             return self._patience_s
         window = link.hello.get("resume_window_s")
         return min(window, LONGEST_WINDOW_S) if isinstance(window, (int, float)) and window > 0 else 0.0
@@ -119,7 +119,10 @@ class Resumption:
             raise ProtocolViolation("the server that is there now does not speak protocol v2")
         asked: Mapping[str, str] = {}
         try:
-            await self._greeting(end)
+            try:
+                await end.greeting(self._patience_s)
+            except ProtocolViolation as silence:  # a bad network may be good in a moment
+                raise ConnectTimeout(silence.message) from silence
             asked = tokens()
             end.on_event = on_event
             verdicts = await self._attach(end, asked)
@@ -130,12 +133,6 @@ class Resumption:
             await end.aclose(list(asked))
             raise
         return end, verdicts
-
-    async def _greeting(self, link: ClientConnectionV2) -> None:
-        try:
-            await link.greeting(self._patience_s)
-        except ProtocolViolation as silence:  # a bad network may be good in a moment
-            raise ConnectTimeout(silence.message) from silence
 
     async def _attach(self, link: ClientConnectionV2, tokens: Mapping[str, str]) -> dict[str, AttachResult]:
         roll = _AttachRound(len(tokens))
@@ -156,11 +153,11 @@ class Resumption:
 
 
 class _AttachRound:
-    """Which sessions are there.
+    """Collects the answers to `attach`.
 
     Attributes:
-        verdicts: What was said of each.
-        over: Done when all have been called.
+        verdicts: The answer for each session.
+        over: Done when every session has one.
     """
 
     def __init__(self, count: int):
@@ -184,7 +181,7 @@ class _AttachRound:
 
 
 GONE = (SessionLost, UnknownSession, SequenceError)
-"""Replies after which a session is of no further use. (After the last, nobody knows what was executed.)"""
+"""Replies that end a session. (After a `SequenceError` it is unknown which calls were executed.)"""
 _CONTENTS = {"reset": "kwargs", "step": "action"}
 _TIMED = frozenset({"reset", "step", "mcp"})
 # What callers want of a reply.
@@ -193,12 +190,12 @@ _UNCOUNTED = frozenset({"state", "fork", "tasks"})
 
 
 def new_secret() -> str:
-    """A name for a session, or a token: nobody else has it and nobody can guess it."""
+    """A name for a session, or a token: unique, and hard to guess."""
     return secrets.token_urlsafe(12)
 
 
 class SessionRef(NamedTuple):
-    """A session that is there already: its name, and its token."""
+    """The name and the token of a session that exists already."""
 
     session: str
     token: str
@@ -208,9 +205,9 @@ class _PendingCall(asyncio.Future[Payload]):
     """A call without a reply. It is done before the reply comes if its caller has left.
 
     Attributes:
-        due: When its time is over, by the loop's clock; None for never.
-        seq: Its number, once it has one; 0 for what is not counted.
-        request: How it was sent last.
+        due: Its deadline by the loop's clock; None for none.
+        seq: Its number, once it has one; 0 for calls that are not counted.
+        request: The request that sent it last.
     """
 
     def __init__(self, session: ResumableSession, kind: CallKind, data: Any, due: float | None):
@@ -230,15 +227,15 @@ class _PendingCall(asyncio.Future[Payload]):
 
 
 class ResumableSession:
-    """The session of a lone client (a `ClientSession`). When it ends, so does its link.
+    """The session of an `EnvClient` (a `ClientSession`). When it ends, so does its link.
 
-    Its `open` is sent at once and not waited for, so the first call follows on its heels. After that there is one
-    call at a time without a reply: so it can be repeated, under its number, when the connection is lost. A reply
-    that nobody waits for any more is waited for all the same, before the next call is sent.
+    Its `open` is sent at once and not waited for, so the first call follows at once. After that, one call at a time
+    is without a reply: so it can be repeated, under its number, when the connection is lost. The next call is sent
+    after that reply, also when the caller of the one before has left.
 
     Args:
         link: The connection.
-        resumption: How it is made again.
+        resumption: Makes it again.
         wait_s: Seconds that the server may let it wait for a free slot; None leaves that to the server.
         ref: The session, which is attached to the link; None: one is opened.
     """
@@ -279,12 +276,12 @@ class ResumableSession:
 
     @property
     def ref(self) -> SessionRef:
-        """What another connection needs to take the session over, or to have one go on from it."""
+        """Another connection needs this to attach to the session, or to restore its state."""
         return SessionRef(self._id, self._token)
 
     @property
     def link(self) -> ClientConnectionV2:
-        """The connection there is, or was last."""
+        """The present connection, or the last one."""
         return self._link
 
     async def fork(self, wait_s: float | None, timeout_s: float | None) -> SessionRef:
@@ -310,7 +307,7 @@ class ResumableSession:
         return ref
 
     def dismiss(self, ref: SessionRef) -> None:
-        """Ends a session of this connection that nobody wants."""
+        """Ends a session of this connection that has no client."""
         self._link.post("close", {"session": ref.session})
 
     async def call(self, kind: CallKind, data: Any, timeout_s: float | None) -> Payload:
@@ -334,8 +331,11 @@ class ResumableSession:
                 timer.cancel()
             if call.cancelled():
                 self._withdraw(call)
-        part = _PARTS.get(kind)
-        return payload if part is None else _part_of(payload, part)
+        name = _PARTS.get(kind)
+        part = payload if name is None else payload.get(name)
+        if not isinstance(part, dict):
+            raise ProtocolViolation(f"a reply without {name!r}: {payload!r:.200}")
+        return part
 
     async def aclose(self) -> None:
         # On another loop, its own is gone, and what can be said about that connection is in `error`.
@@ -348,7 +348,7 @@ class ResumableSession:
         await self._link.aclose([self._id])
         self._end(ConnectionLost("this client was closed"))
 
-    # What becomes of a call.
+    # The replies to calls.
 
     def answered(self, call: _PendingCall, payload: Payload) -> None:
         self._served = True
@@ -359,7 +359,7 @@ class ResumableSession:
 
     def refused(self, call: _PendingCall, error: OpenEnvError) -> None:
         if self._link.error is not None:
-            return  # not an answer: what becomes of the call is decided when the link has told all of its requests
+            return  # not an answer: `_lost` decides about the call when all requests of the link have failed
         if isinstance(error, GONE):
             if isinstance(error, SequenceError):
                 self._link.post("close", {"session": self._id})
@@ -377,8 +377,8 @@ class ResumableSession:
         self._underway = False
 
     def _advance(self) -> None:
-        """Sends the next call, if there is a way and none is underway."""
-        if self._advancing:  # a reply that comes before its call is sent leads back here and not deeper
+        """Sends the next call, if there is a connection and no call is underway."""
+        if self._advancing:  # re-entrancy guard: a call may complete synchronously
             return
         self._advancing = True
         try:
@@ -431,7 +431,7 @@ class ResumableSession:
             if not call.seq:  # no deadline of the server's stops it
                 self._withdraw(call)
 
-    # What becomes of the session.
+    # The life of the session.
 
     def _take_link(self, link: ClientConnectionV2) -> None:
         self._link = link
@@ -490,7 +490,12 @@ class ResumableSession:
             self._served = True
             last = verdict.get("last")
             if call is not None and call.seq and call.seq == verdict.get("seq") and isinstance(last, dict):
-                self._recover(call, last)
+                # The reply that was lost has come with the session.
+                facts = last.get("error")
+                if isinstance(facts, dict):
+                    self.refused(call, error_of(facts))
+                else:
+                    self.answered(call, last)
                 return
         if call is not None and self._link.error is None:
             self._send(call)
@@ -499,14 +504,6 @@ class ResumableSession:
                 if call.kind == "fork":  # it may have been made before the connection was lost, or just now
                     self.dismiss(SessionRef(call.data["new"], call.data["token"]))
         self._advance()
-
-    def _recover(self, call: _PendingCall, last: Payload) -> None:
-        """The reply that was lost has come with the session."""
-        facts = last.get("error")
-        if isinstance(facts, dict):
-            self.refused(call, error_of(facts))
-        else:
-            self.answered(call, last)
 
     def _end(self, error: OpenEnvError) -> None:
         if self.error is not None:
@@ -519,10 +516,3 @@ class ResumableSession:
             if not call.done():
                 call.set_exception(error)
         self._link.end(error)
-
-
-def _part_of(payload: Payload, name: str) -> Payload:
-    part = payload.get(name)
-    if not isinstance(part, dict):
-        raise ProtocolViolation(f"a reply without {name!r}: {payload!r:.200}")
-    return part

@@ -18,7 +18,7 @@ from .endpoints import http_url
 if TYPE_CHECKING:
     from .env_client import EnvClient
 
-# Of each method: its route, and what holds the answer.
+# For each method: its route, and the field of the answer.
 _ROUTES = {
     "list_tasks": ("tasks", "tasks"),
     "num_tasks": ("num_tasks", "num_tasks"),
@@ -46,11 +46,11 @@ async def ask_by_http(
         names = _fetch(f"{base}/list_environments", None, headers, timeout_s)
         if not isinstance(names, list) or not names:
             raise ProtocolViolation(f"the server names no environment: {names!r:.200}")
-        place = f"{base}/{quote(str(names[0]), safe='')}"
+        environment = f"{base}/{quote(str(names[0]), safe='')}"
         if method == "list_splits":
-            return _fetch(f"{place}/splits", None, headers, timeout_s)
+            return _fetch(f"{environment}/splits", None, headers, timeout_s)
         route, key = _ROUTES[method]
-        answer = _fetch(f"{place}/{route}", dict(arguments), headers, timeout_s)
+        answer = _fetch(f"{environment}/{route}", dict(arguments), headers, timeout_s)
         return answer.get(key) if isinstance(answer, dict) else answer
 
     return await on_thread(ask)
@@ -85,15 +85,15 @@ def _http_error(status: int, body: bytes) -> OpenEnvError:
     return UsageError(f"{what}: {detail}")
 
 
-# What is asked for at a time where all of them are wanted.
+# Tasks in one request of an iteration over all of them.
 _AT_A_TIME = 100
 
 
 class Tasks:
-    """The tasks of a split, from 0 on: fetched when they are asked for, and not kept.
+    """The tasks of a split, from 0 on: fetched when they are used, and not kept.
 
-    Each is what the environment tells of it, as JSON has it. What gives tasks awaits in a running event loop, and
-    blocks without one, as methods of the client do.
+    Each is the environment's own description of the task, as JSON has it. As the methods of the client do, these
+    await in a running event loop and block without one.
 
     Attributes:
         split: Their split.
@@ -121,7 +121,8 @@ class Tasks:
         number = as_index(which)
         if not -self._count <= number < self._count:
             raise IndexError(f"split {self.split!r} has no task {number}: there are {self._count}, from 0")
-        return self._client._offered(self._one(number % self._count))
+        given = {"split": self.split, "index": number % self._count}
+        return self._client._offered(_ask(self._client, "get_task", self._timeout_s, **given))
 
     def __iter__(self) -> Iterator[Any]:
         """Without an event loop: one after the other."""
@@ -137,9 +138,6 @@ class Tasks:
     def splits(self) -> Awaitable[list[dict[str, Any]]]:
         """All splits there are, each with its `name` and `type` (train, validation or test)."""
         return self._client._offered(_splits(self._client, self._timeout_s))
-
-    async def _one(self, number: int) -> Any:
-        return await _ask(self._client, "get_task", self._timeout_s, split=self.split, index=number)
 
     async def _range(self, wanted: range) -> list[Any]:
         if not wanted:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import index
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar, cast, get_args
+from typing import Any, Generic, NamedTuple, Self, TypeVar, cast, get_args
 
 from ..errors import ConnectionLost, OpenEnvError, UsageError
 from ..protocol.values import check_outcome
@@ -18,7 +17,7 @@ from .connection import ClientConnectionV2
 from .connection_pool import ConnectionPool, V1Pool
 from .env_client import EnvClient
 from .payloads import check_seed, dump_action, misread_error, parse_observation
-from .portal import portal, run_on
+from .portal import LoopBound
 from .vector_state import AutoresetMode, BatchCarrier, EnvOutcome, EnvSlot, EpisodeTurnover, PendingBatch, VectorState
 
 ActT = TypeVar("ActT")
@@ -41,7 +40,7 @@ class ClientHooks(Generic[ActT, ObsT]):
         )
 
     def payloads(self, actions: Sequence[ActT]) -> list[dict[str, Any]]:
-        """Actions as the wire has them. Raises what a hook raises: that is a mistake of the caller."""
+        """Actions as the wire has them. Raises what a hook raises, since that is the caller's mistake."""
         if self._own_payload:
             return list(map(self._client._step_payload, actions))
         given: Sequence[Any] = actions
@@ -49,12 +48,14 @@ class ClientHooks(Generic[ActT, ObsT]):
         return [action if type(action) is dict else dump_action(action) for action in given]
 
     def result(self, outcome: EnvOutcome) -> StepResult[ObsT]:
-        """What came of a call; whatever went wrong with it is in `error`."""
+        """The result of a call; `error` has every failure."""
         try:
             if type(outcome) is dict:
                 return self._read(outcome)
             if isinstance(outcome, EpisodeTurnover):
-                return self._autoreset_result(outcome)
+                last, first = self._read(outcome.last), self._read(outcome.first)
+                final = {"final_observation": last.observation, "final_metadata": last.metadata}
+                return replace(last, observation=first.observation, metadata={**(first.metadata or {}), **final})
             error = cast("OpenEnvError", outcome)
         except OpenEnvError as violation:
             error = violation
@@ -66,15 +67,6 @@ class ClientHooks(Generic[ActT, ObsT]):
     def _read(self, payload: dict[str, Any]) -> StepResult[ObsT]:
         check_outcome(payload)
         return self._parse(payload)
-
-    def _autoreset_result(self, finale: EpisodeTurnover) -> StepResult[ObsT]:
-        last, first = self._read(finale.last), self._read(finale.first)
-        final = {"final_observation": last.observation, "final_metadata": last.metadata}
-        return replace(last, observation=first.observation, metadata={**(first.metadata or {}), **final})
-
-
-if TYPE_CHECKING:
-    pass
 
 
 class SyncVectorEnvClient(Generic[ActT, ObsT]):
@@ -138,7 +130,7 @@ logger = logging.getLogger("openenv.client")
 
 
 T = TypeVar("T")
-# Servers without v2 that were mentioned already.
+# Servers without v2 that a warning has named.
 _mentioned: set[str] = set()
 
 
@@ -154,14 +146,14 @@ class Finished(NamedTuple, Generic[ObsT]):
     result: StepResult[ObsT]
 
 
-class VectorEnvClient(Generic[ActT, ObsT]):
+class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
     """Drives many environments of one server over few connections: a step is one message there and one back::
 
         async with VectorEnvClient(GenericEnvClient, base_url="http://localhost:8000", num_envs=256) as envs:
             results = await envs.reset()
             results = await envs.step([{"move": "left"}] * 256)
 
-    What happens to one environment is told in its own result: `StepResult.error` is then set, and observation
+    The failure of one environment is in its own result: `StepResult.error` is then set, and observation
     and reward are None (`openenv.reward_mask` tells a trainer which rewards count). An environment whose session is
     gone gets `SessionLost` once, and a new session with its next reset. One that did not answer in time gets
     `StepTimeout`; its reply is dropped when it comes, and its next call is executed after the one that is late.
@@ -177,7 +169,7 @@ class VectorEnvClient(Generic[ActT, ObsT]):
     - `same_step`: the last step of an episode resets too. Its observation is the first one of the new episode, its
       reward that of the step; `metadata` has the last observation as `final_observation`, and the last metadata
       as `final_metadata`. This takes a second trip to the server. If that reset fails, the result is that of the
-      step alone, and the failure is told by the next step.
+      step alone, and the next step has the failure.
 
     In the last two modes an environment that has no episode for another reason (its session was lost, its reset
     failed) is reset by its next step too. Resets that were not asked for take no arguments.
@@ -225,9 +217,7 @@ class VectorEnvClient(Generic[ActT, ObsT]):
             from .recorded import RecordedVectorState
 
             self._state = RecordedVectorState(self._client._record, *facts)
-        self._connecting = asyncio.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._pid = os.getpid()
+        self._unbind()
 
     async def connect(self) -> Self:
         """Connects now instead of with the first call. The sessions are opened by `reset`.
@@ -237,7 +227,7 @@ class VectorEnvClient(Generic[ActT, ObsT]):
             SchemaMismatch: With `strict`: the types of `env_cls` do not fit the server's.
             UsageError: It lives on another event loop.
         """
-        self._claim()
+        self._check_loop()
         if self._state.carrier is None:
             connecting = self._connecting
             async with connecting:
@@ -267,7 +257,7 @@ class VectorEnvClient(Generic[ActT, ObsT]):
             Their results, in the order of `env_ids`.
 
         Raises:
-            UsageError: Some of them have calls on their way, or results that nobody has taken.
+            UsageError: Some of them have calls on their way, or results that `recv` has not taken.
             ConnectionFailed: The first connection could not be made.
             Unauthorized: The server wants another key (`api_key`), or one at all.
             SeedIgnored: With `strict`, and seeds: the environment takes none. The episodes have begun all the same.
@@ -319,29 +309,20 @@ class VectorEnvClient(Generic[ActT, ObsT]):
         Raises:
             UsageError: Fewer are on their way, or another `recv` is being awaited.
         """
-        self._claim()
+        self._check_loop()
         taken = await self._state.received(min_ready, timeout_s)
         return [Finished(index, self._hooks.result(outcome)) for index, outcome in taken]
 
     async def close(self) -> None:
         """Ends all sessions and connections. May be called repeatedly; a later `reset` connects anew.
 
-        An episode that it ends is told as `SessionLost` by a step that comes later nevertheless.
+        A later step of an environment whose episode it ended gets `SessionLost`.
         """
         await self._close()
 
     def sync(self) -> SyncVectorEnvClient[ActT, ObsT]:
         """This client for code that cannot await."""
         return SyncVectorEnvClient(self)
-
-    def blocking(self, call: Coroutine[Any, Any, T]) -> T:
-        """Runs one of this client's coroutines to its end, from a thread that may wait."""
-        own = portal()
-        home = own.loop if self._homeless() else self._loop
-        assert home is not None
-        if home is own.loop:
-            own.clients.add(self)
-        return run_on(home, call)
 
     async def __aenter__(self) -> Self:
         return await self.connect()
@@ -350,7 +331,7 @@ class VectorEnvClient(Generic[ActT, ObsT]):
         await self._close()
 
     async def _close(self) -> None:
-        self._claim()
+        self._check_loop()
         # First of all it is closed: a call made meanwhile begins anew.
         carrier = self._state.carrier
         self._state.lose_all(ConnectionLost("this client was closed"))
@@ -361,7 +342,7 @@ class VectorEnvClient(Generic[ActT, ObsT]):
         await self._state.rest()
 
     def _check_open(self, connecting: asyncio.Lock) -> None:
-        """Raises `ConnectionLost` where the client was closed since somebody began to connect."""
+        """Raises `ConnectionLost` where the client was closed since the caller began to connect."""
         if connecting is not self._connecting:
             raise ConnectionLost("this client was closed while it was connecting: call reset() to begin anew")
 
@@ -374,10 +355,7 @@ class VectorEnvClient(Generic[ActT, ObsT]):
             )
             await connections.open()
             return connections
-        self._mention(self._client._url or "app")
-        return V1Pool(dial, first, self.num_envs, self._state, patience_s)
-
-    def _mention(self, url: str) -> None:
+        url = self._client._url or "app"
         if url not in _mentioned:
             _mentioned.add(url)
             logger.warning(
@@ -387,19 +365,15 @@ class VectorEnvClient(Generic[ActT, ObsT]):
                 self.num_envs,
                 self._connections,
             )
+        return V1Pool(dial, first, self.num_envs, self._state, patience_s)
 
-    def _homeless(self) -> bool:
-        """Whether it lives nowhere, or where it lived is gone."""
-        return self._loop is None or self._loop.is_closed() or self._pid != os.getpid()
+    def _cut(self, reason: str) -> None:
+        self._state.lose_all(ConnectionLost(reason))
 
-    def _claim(self) -> None:
-        """Settles on the running event loop. Raises `UsageError` if it lives on another one."""
+    def _check_loop(self) -> None:
+        """Takes the running event loop. Raises `UsageError` if the client lives on another one."""
         running = asyncio.get_running_loop()
-        if self._homeless():
-            if self._state.carrier is not None:
-                self._state.lose_all(ConnectionLost("the event loop, or the process, of its connections is gone"))
-            self._loop, self._pid, self._connecting = running, os.getpid(), asyncio.Lock()
-        elif self._loop is not running:
+        if self._claim(running) is not running:
             raise UsageError("this VectorEnvClient lives on another event loop: use it there, or use its sync()")
 
     def _pick(self, env_ids: Sequence[int] | None) -> Sequence[EnvSlot]:

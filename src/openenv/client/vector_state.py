@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from ..errors import EnvironmentCrashed, OpenEnvError, ResetRequired, UsageError
-from .connection import LATE_S, CallKind, call_timeout, session_lost
+from .connection import LATE_S, CallKind, Payload, call_timeout, session_lost
 
 if TYPE_CHECKING:
     from .resumable_connection import ResumableConnection
 
 
 AutoresetMode = Literal["disabled", "next_step", "same_step"]
-Payload = dict[str, Any]
+
 # Errors with which a session goes on, but not its episode.
 _EPISODE_OVER = (ResetRequired, EnvironmentCrashed)
 
@@ -40,19 +40,19 @@ class EnvSlot:
     Attributes:
         index: Its number in the vector.
         session: Id of its session; None if it has none, or has a v1 connection.
-        token: What the session is attached with.
-        connection: What carries its session; None if it has none.
-        opened: The server has said that the session is there.
+        token: The session's token, for `attach`.
+        connection: The connection of its session; None if it has none.
+        opened: The server has opened the session.
         seq: Number of the last call of the session.
         step: Its step as the wire has it, filled in anew for each one.
         call: The call of the session that has no reply yet, as the wire has it; None if there is none.
-        batch: What that call was made for; perhaps nobody waits for it any more.
-        held: What it was asked for while it had no reply, or no connection; None if nothing.
-        kind: What it was last asked to do: `reset` or `step`.
+        batch: The batch of that call, which may have been cancelled.
+        held: The batch of the next call, which waits for that reply or for a connection; None if there is none.
+        kind: Its last call: `reset` or `step`.
         contents: The arguments of that reset, or the action of that step.
-        playing: An episode runs, and nothing has to be told before its next step.
-        pending: Calls that it takes part in; None if nothing is awaited.
-        news: What happened to it while nobody asked; told with the next step.
+        playing: An episode runs, and no error is to be reported before its next step.
+        pending: The batch whose outcome is awaited; None if there is none.
+        news: An error between two calls; the result of the next step.
     """
 
     __slots__ = (
@@ -99,17 +99,17 @@ class EnvSlot:
         self.step = {"op": "step", "session": session, "seq": 0, "action": None}
 
     def drop_session(self) -> None:
-        """Its session is gone, and the episode with it."""
+        """Takes the end of its session, and of the episode with it."""
         self.connection = self.session = self.call = self.batch = self.held = None
         self.playing = False
 
     def start_over(self) -> None:
-        """A reset is asked for: what was not told by now is of no interest."""
+        """Begins a reset: forgets the last episode and its errors."""
         self.playing = False
         self.news = self._last = None
 
     def reply_when_idle(self, mode: AutoresetMode) -> OpenEnvError | None:
-        """What a step gets while no episode runs; None if it is a reset."""
+        """The error of a step while no episode runs; None if the step becomes a reset."""
         if self.news is not None:
             return self.news
         if mode == "disabled":
@@ -119,7 +119,7 @@ class EnvSlot:
         return None
 
     def ask(self, kind: CallKind, contents: Any) -> None:
-        """Gives it something to do."""
+        """Sets its next call."""
         self.kind = kind
         self.contents = contents
 
@@ -127,11 +127,11 @@ class EnvSlot:
         """Takes the reply to its call.
 
         Args:
-            reply: To the step or reset it was asked for.
-            repeat: After the last step of an episode the next one begins at once.
+            reply: The reply, or the error.
+            repeat: The next episode begins with the last step of one.
 
         Returns:
-            What to tell; None when a reset has to follow first.
+            The outcome; None when a reset has to follow first.
         """
         last, self._last = self._last, None
         if isinstance(reply, OpenEnvError):
@@ -139,7 +139,7 @@ class EnvSlot:
                 self.playing = False
             if last is None:
                 return reply
-            # The last reward must not be lost with the reset after it: that failure is told by the next step.
+            # The last reward must not be lost with the reset after it: the next step reports that failure.
             self.news = reply
             return last
         self.playing = not reply.get("done")
@@ -155,18 +155,18 @@ class PendingBatch:
     """Calls with one deadline.
 
     Args:
-        kind: What the caller asked for, for messages.
-        outcomes: Where the results go, by number of the environment, in the order in which they come.
-        first_finished: Somebody waits for the first of them, not for all.
+        kind: The caller's method, for messages.
+        outcomes: Takes the results, by number of the environment, in the order in which they come.
+        first_finished: Each result is taken as soon as it comes, not all together.
 
     Attributes:
         left: Calls without an outcome.
         over: Done when there are none.
         timer: Goes off at the deadline.
-        due: When its time is over, by the loop's clock; None for never.
-        send_by: When the server shall send what is ready; None for as long as it takes.
+        due: Its deadline by the loop's clock; None for none.
+        send_by: When the server must send the replies that are ready; None for when all are.
         withdrawals: Ask the server to stop the work.
-        withdrawn: Its caller has left.
+        withdrawn: Its caller was cancelled.
     """
 
     def __init__(self, kind: str, outcomes: dict[int, EnvOutcome], first_finished: bool):
@@ -181,40 +181,19 @@ class PendingBatch:
         self.withdrawals: list[Callable[[], None]] = []
         self.withdrawn = False
 
-    def add(self, slot: EnvSlot, outcome: EnvOutcome) -> None:
-        """One of them is done."""
-        slot.pending = None
-        self.outcomes[slot.index] = outcome
-        self.left -= 1
-        if not self.left:
-            self.finish()
-
     def finish(self) -> None:
         if self.timer is not None:
             self.timer.cancel()
-        # Who waited on an event loop that is closed cannot be told.
+        # A caller whose event loop is closed does not wait any more.
         if not self.over.done() and not self.over.get_loop().is_closed():
             self.over.set_result(None)
 
 
-class BatchOwner(Protocol):
-    """Who makes rounds, and hears of their calls."""
-
-    def settle(self, slot: EnvSlot, batch: PendingBatch, reply: dict[str, Any] | OpenEnvError) -> None:
-        """The call of a slot has its reply; one that is no longer awaited is dropped."""
-
-    def lose(self, slot: EnvSlot, error: OpenEnvError) -> None:
-        """The session of a slot is gone."""
-
-    def flush(self) -> None:
-        """That was all for now."""
-
-
 class BatchCarrier(Protocol):
-    """The way that calls take to the server."""
+    """The connections to the server."""
 
     def carry(self, slots: Sequence[EnvSlot], batch: PendingBatch) -> None:
-        """Sends what slots were asked to do; the replies go to the owner, perhaps before this returns."""
+        """Sends the calls of slots; the replies go to `VectorState.settle`, perhaps before this returns."""
 
     async def aclose(self) -> None:
         """Ends all sessions and connections, within a bounded time."""
@@ -231,8 +210,8 @@ class VectorState:
 
     Attributes:
         slots: The environments, in order.
-        carrier: The way to the server; None while there is none.
-        ready: Outcomes that nobody has taken yet, by number of the environment, first finished first.
+        carrier: The connections to the server; None while there are none.
+        ready: Outcomes that were not taken yet, by number of the environment, first finished first.
     """
 
     def __init__(self, num_envs: int, mode: AutoresetMode, timeout_s: float | None, wait_s: float | None = None):
@@ -256,11 +235,11 @@ class VectorState:
         return self._launch(slots, PendingBatch("reset", {}, False))
 
     def step(self, slots: Sequence[EnvSlot], actions: Sequence[Any], *, first_finished: bool) -> PendingBatch:
-        """Takes a step, or what stands for it where no episode runs. Raises as `reset` does.
+        """Takes a step, or begins an episode where none runs. Raises as `reset` does.
 
         Args:
-            slots: Whose.
-            actions: As the wire has them.
+            slots: The environments.
+            actions: The action of each, as the wire has it.
             first_finished: The outcomes go to `ready`, each as soon as it is there.
         """
         self._refuse_busy(slots)
@@ -281,18 +260,24 @@ class VectorState:
         return self._launch(busy, batch)
 
     async def finished(self, batch: PendingBatch) -> None:
-        """Waits for the last outcome of a batch; a caller who is cancelled withdraws all that is left of it."""
+        """Waits for the last outcome of a batch; if the caller is cancelled, so is the rest of the batch."""
         try:
             await batch.over
         except asyncio.CancelledError:
-            self._withdraw(batch)
+            batch.withdrawn = True
+            for withdraw in batch.withdrawals:
+                withdraw()
+            for slot in self.slots:
+                if slot.pending is batch:
+                    slot.pending = None
+            batch.finish()
             raise
 
     async def received(self, least: int, timeout_s: float | None) -> list[tuple[int, EnvOutcome]]:
-        """Takes what is ready, when that are so many outcomes or the time is over.
+        """Takes the outcomes that are ready, as soon as there are `least` of them or the time is over.
 
         Raises:
-            UsageError: There are not so many on their way, or somebody else waits already.
+            UsageError: Fewer are on their way, or another caller waits already.
         """
         if self._receiver is not None and self._receiver[1].get_loop() is asyncio.get_running_loop():
             raise UsageError("recv() is being awaited already: one receiver at a time")
@@ -308,14 +293,14 @@ class VectorState:
             try:
                 await asyncio.wait([enough], timeout=timeout_s)
             finally:
-                if self._receiver is mine:  # else this one is of an event loop that is gone, and just found
+                if self._receiver is mine:  # else the event loop of this call was closed, and another call waits
                     self._receiver = None
         taken = list(ready.items())
         ready.clear()
         return taken
 
     def lose_all(self, error: OpenEnvError) -> None:
-        """The way to the server is gone, with every session. Those whose episode it ends are told."""
+        """Takes the loss of every session. Environments whose episode it ends get `SessionLost`."""
         self.carrier = None
         for slot in self.slots:
             concerned = slot.playing or slot.pending is not None
@@ -325,16 +310,17 @@ class VectorState:
         self.flush()
 
     def forget(self) -> None:
-        """Drops outcomes that nobody has taken, but those that somebody waits for."""
+        """Drops outcomes that were not taken yet."""
         self.ready = {}
 
     async def rest(self) -> None:
-        """Its client was closed."""
+        """Called when its client was closed."""
 
     # What the carrier calls.
 
     def settle(self, slot: EnvSlot, batch: PendingBatch, reply: dict[str, Any] | OpenEnvError) -> None:
-        if slot.pending is not batch:  # too late: nobody is told, but an episode that is over is over
+        """Takes the reply to the call of a slot; drops it if it is not awaited any more."""
+        if slot.pending is not batch:  # too late: it has no result, but it may have ended the episode
             if isinstance(reply, dict) and reply.get("done") and reply.get("session") == slot.session:
                 slot.playing = False
             return
@@ -342,16 +328,22 @@ class VectorState:
         if outcome is None:
             self._finals.append(slot)
         else:
-            batch.add(slot, outcome)
+            slot.pending = None
+            batch.outcomes[slot.index] = outcome
+            batch.left -= 1
+            if not batch.left:
+                batch.finish()
             self._underway -= batch.first_finished
 
     def lose(self, slot: EnvSlot, error: OpenEnvError) -> None:
+        """Takes the loss of the session of a slot."""
         if slot.pending is not None:
             self.settle(slot, slot.pending, error)
         else:
             slot.news = error
 
     def flush(self) -> None:
+        """Goes on after some replies: sends the resets that follow, and wakes the caller of `received`."""
         if self._finals:
             finals, self._finals = self._finals, []
             for slot in finals:
@@ -394,15 +386,6 @@ class VectorState:
                 link = None if slot.connection is None else slot.connection.link
                 self.settle(slot, batch, call_timeout(f"environment {slot.index}: {late}", link))
         self.flush()
-
-    def _withdraw(self, batch: PendingBatch) -> None:
-        batch.withdrawn = True
-        for withdraw in batch.withdrawals:
-            withdraw()
-        for slot in self.slots:
-            if slot.pending is batch:
-                slot.pending = None
-        batch.finish()
 
     def _refuse_busy(self, slots: Sequence[EnvSlot]) -> None:
         busy = [slot.index for slot in slots if slot.pending is not None]

@@ -41,8 +41,8 @@ from .connection import Receiver
 from .endpoints import ANY_SERVER, Affinity, Headers
 from .handshake_errors import handshake_error, redirect_target
 
-# An adapter, since picows makes a child of a plain logger for every connection and keeps it. Of a logger that nobody
-# else can find, since whoever configures those of this package would have it say what is none of their business.
+# An adapter, since picows makes a child of a plain logger for every connection and keeps it. Its logger is not
+# registered, so that a configuration of this package's loggers does not turn it on.
 _picows_log = logging.LoggerAdapter(logging.Logger("openenv.client.picows", logging.CRITICAL))
 # Seconds for the closing handshake; a server that does not answer is left.
 CLOSE_TIMEOUT_S = 2.0
@@ -86,7 +86,7 @@ async def connect(
         ConnectTimeout: No connection within `connect_timeout_s`.
         ProtocolViolation: The server chose a subprotocol that was not offered.
         Unauthorized: The server wants another key, or one at all.
-        ProviderFailed: What leads there says that the place it ran in is gone.
+        ProviderFailed: The gateway reports that the server's provider has lost it.
         ConnectionFailed: Refused, not reachable, or the server does not speak WebSocket there.
     """
     attempt = _Attempt(url, receiver, options)
@@ -156,7 +156,7 @@ class _Attempt:
             await self._connect(self._options.headers)
 
     def leave(self) -> None:
-        """Nobody waits for it any more."""
+        """Closes the connection, also one that is still being made."""
         self._unwanted.set()
         for transport in self.made:
             transport.drop()
@@ -181,21 +181,21 @@ class _Attempt:
             self._transport,
             url,
             ssl_context=ssl.create_default_context() if parts.scheme == "wss" else None,
-            # Also ends what was left in the middle, by a caller who was cancelled.
+            # Also ends a handshake whose caller was cancelled.
             websocket_handshake_timeout=options.connect_timeout_s,
             enable_auto_ping=interval > 0,
             auto_ping_idle_timeout=interval,
             auto_ping_reply_timeout=min(options.ping_timeout_s or interval, interval),
             max_frame_size=options.max_message_bytes,
             extra_headers=headers or None,
-            max_redirects=0,  # it would show the key to whoever it is sent to
+            max_redirects=0,  # picows would show the key to every server that it is redirected to
             proxy=None if is_loopback(host) else proxy_for("https" if parts.scheme == "wss" else "http", host),
             logger_name=_picows_log,
             read_buffer_init_size=4096,
         )
 
     def _transport(self, _: WSUpgradeRequest, response: WSUpgradeResponse) -> WebSocketTransport:
-        """What picows calls when the server has agreed to speak WebSocket."""
+        """Called by picows when the server has agreed to speak WebSocket."""
         subprotocol = response.headers.get(_SUBPROTOCOL)
         if subprotocol is not None and subprotocol not in SUBPROTOCOLS:
             raise ProtocolViolation(f"{self._url} chose the subprotocol {subprotocol!r}, which was not offered")
@@ -229,7 +229,7 @@ class WebSocketTransport(WSListener):
         self.subprotocol = subprotocol
         self.affinity = ANY_SERVER
         self._gone = False
-        self._when_gone: Callable[[], None] = _nothing
+        self._on_closed: Callable[[], None] | None = None
         self._url = url
         self._receiver = receiver
         self._max_bytes = options.max_message_bytes
@@ -239,12 +239,12 @@ class WebSocketTransport(WSListener):
         self._ended = asyncio.Event()
         self._end: asyncio.Task[None] | None = None
 
-    def on_closed(self, hears: Callable[[], None]) -> None:
-        """Has somebody hear of the end of the connection, once; at once if it has ended."""
+    def on_closed(self, call: Callable[[], None]) -> None:
+        """Sets the function to call once when the connection ends; calls it now if it has ended."""
         if self._gone:
-            hears()
+            call()
         else:
-            self._when_gone = hears
+            self._on_closed = call
 
     def send(self, frame: bytes) -> None:
         """Sends one frame."""
@@ -283,7 +283,8 @@ class WebSocketTransport(WSListener):
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         self._gone = True
-        self._when_gone()
+        if self._on_closed is not None:
+            self._on_closed()
         self._end = asyncio.get_running_loop().create_task(self._explain_end(transport))
 
     def _assemble(self, frame: WSFrame) -> None:
@@ -308,25 +309,18 @@ class WebSocketTransport(WSListener):
                 )
             else:
                 error = ProtocolViolation(f"{self._url}: {cause}")
-        except Exception as fault:  # noqa: BLE001 - an edge: whatever reading raised, nobody may wait forever
+        except Exception as fault:  # noqa: BLE001 - an edge: after any exception, no caller may wait forever
             error = ProtocolViolation(
                 f"what {self._url} sent could not be handled ({type(fault).__name__}: {fault}): "
                 "are client and server of one version?"
             )
             error.__cause__ = fault
         else:
-            error = ConnectionLost(f"the connection to {self._url} has ended{_close_text(transport)}")
+            close = None if transport.close_handshake is None else transport.close_handshake.recv
+            how = " without a word"
+            if close is not None:
+                reason = f": {close.reason}" if close.reason else ""
+                how = f" (the server closed it with code {close.code.value}{reason})"
+            error = ConnectionLost(f"the connection to {self._url} has ended{how}")
         self._receiver.lost(error)
         self._ended.set()
-
-
-def _nothing() -> None:
-    """What nobody wants to hear."""
-
-
-def _close_text(transport: WSTransport) -> str:
-    handshake = transport.close_handshake
-    if handshake is None or handshake.recv is None:
-        return " without a word"
-    reason = f": {handshake.recv.reason}" if handshake.recv.reason else ""
-    return f" (the server closed it with code {handshake.recv.code.value}{reason})"

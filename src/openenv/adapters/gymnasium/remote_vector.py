@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
@@ -303,8 +304,9 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
     def __del__(self) -> None:
         # Not as Gymnasium has it: who collects garbage must not wait, least of all on the loop that is waited for.
         client = None if self.closed or "_client" not in self.__dict__ else self._client.async_client
-        if client is not None and client._loop is not None and not client._homeless():
-            asyncio.run_coroutine_threadsafe(client.close(), client._loop)
+        loop = None if client is None or client._pid != os.getpid() else client._loop
+        if client is not None and loop is not None and not loop.is_closed():
+            asyncio.run_coroutine_threadsafe(client.close(), loop)
 
     def __getstate__(self) -> dict[str, Any]:
         of_now = {"_client", "_acted", "_observed", "_rows", "_idle", "_ended"}
