@@ -58,7 +58,7 @@ def test_only_calls_of_a_batch_have_no_id():
     found = json.loads(SCHEMA.read_text())["$defs"]
     for cls in OPS.values():
         assert "id" in found[cls.__name__]["required"]
-    for call in found["Batch"]["properties"]["calls"]["items"]["oneOf"]:
+    for call in found["BatchOp"]["properties"]["calls"]["items"]["oneOf"]:
         assert "id" not in found[call["$ref"].rpartition("/")[2]]["properties"]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import openenv.protocol
 
-SERVER_SIDE = {"server", "payload", "server_v2", "action", "inspection", "outcome", "messages", "replies"}
+SERVER_SIDE = {"server", "encoding", "messages", "errors", "coercion"}
 
 
 def loaded_by(program):
@@ -29,7 +29,7 @@ def test_a_client_does_not_load_the_server():
     loaded = loaded_by(
         f"{program}; [ClientProtocolV2(codec_of(name)).request('open', {{}}) for name in SUBPROTOCOLS]"
     )
-    assert {"client_v2", "json_codec", "msgpack_codec"} <= loaded
+    assert {"client", "codecs"} <= loaded
     assert not loaded & SERVER_SIDE
 
 

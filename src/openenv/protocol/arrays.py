@@ -29,7 +29,7 @@ MAX_DIMENSIONS = 32
 
 
 def is_array(value: Any) -> bool:
-    """Whether a value is a numpy array or a torch tensor. Never imports either: who has one has imported it."""
+    """Whether a value is a numpy array or a torch tensor. Imports neither: a value of theirs shows that they are."""
     numpy = sys.modules.get("numpy")
     return (numpy is not None and isinstance(value, numpy.ndarray)) or is_tensor(value)
 
@@ -100,7 +100,8 @@ def read_array(dtype: Any, shape: Any, data: bytes) -> Any:
     size = ELEMENT_SIZES.get(dtype) if isinstance(dtype, str) else None
     if size is None:
         raise ValueError(f"an array of unknown element type {dtype!r:.50}: known are {' '.join(ELEMENT_SIZES)}")
-    if not isinstance(shape, (list, tuple)) or len(shape) > MAX_DIMENSIONS or not all(map(_is_length, shape)):
+    known = isinstance(shape, (list, tuple)) and len(shape) <= MAX_DIMENSIONS
+    if not known or not all(type(length) is int and 0 <= length < 2**63 for length in shape):
         raise ValueError(f"the shape of an array is a list of at most {MAX_DIMENSIONS} lengths")
     if prod(shape) * size != len(data):
         raise ValueError(f"an array whose shape needs {prod(shape) * size} bytes comes with {len(data)}")
@@ -110,7 +111,7 @@ def read_array(dtype: Any, shape: Any, data: bytes) -> Any:
         import numpy
     except ImportError:
         return {"dtype": dtype, "shape": list(shape), "data": data}
-    # A copy, since the frame's bytes cannot be written to and whoever gets an array may well do that.
+    # A copy, since the frame's bytes cannot be written to, and the caller may write to the array.
     return numpy.ndarray(tuple(shape), numpy.dtype(dtype), buffer=data).copy()
 
 
@@ -139,7 +140,3 @@ def unpack_array(packed: bytes | memoryview) -> Any:
     except (IndexError, UnicodeDecodeError, struct.error) as error:
         raise ValueError("an array whose header cannot be read") from error
     return read_array(dtype, shape, packed[start + 1 + 8 * len(shape) :])
-
-
-def _is_length(value: Any) -> bool:
-    return type(value) is int and 0 <= value < 2**63

@@ -20,7 +20,7 @@ class Request:
 
     Attributes:
         kind: `reset`, `step`, `state` or `mcp`.
-        waiter: Whatever the transport wants back with the reply; this module never looks at it.
+        waiter: An object of the caller's, returned with the reply; this module never looks at it.
         abandoned: The caller has given up, so the reply is dropped.
     """
 
@@ -33,7 +33,7 @@ class Request:
 
 
 class Reply(NamedTuple):
-    """What a frame from the server means.
+    """A frame from the server.
 
     Attributes:
         request: The request it answers; None for an error that the server sent unasked (a refused session).
@@ -72,7 +72,10 @@ class ClientProtocol:
         try:
             frame = to_json(message, inf_nan_mode="constants")
         except ValueError:  # arrays, or bytes that are no text
-            frame = _encode(message)
+            try:
+                frame = to_json(portable_v1(message), inf_nan_mode="constants")
+            except UNWRITABLE as error:
+                raise ValueError(f"cannot be written as JSON: {error}") from error
         request = Request(kind, waiter)
         self._requests.append(request)
         return frame, request
@@ -117,20 +120,13 @@ class ClientProtocol:
         return wanted
 
 
-def _encode(message: dict[str, Any]) -> bytes:
-    try:
-        return to_json(portable_v1(message), inf_nan_mode="constants")
-    except UNWRITABLE as error:
-        raise ValueError(f"cannot be written as JSON: {error}") from error
-
-
 class RequestV2:
     """One request whose reply is awaited.
 
     Attributes:
         id: Its number on the connection.
         op: What was asked.
-        waiter: Whatever the transport wants back with the reply; this module never looks at it.
+        waiter: An object of the caller's, returned with the reply; this module never looks at it.
         abandoned: The caller has given up; its reply still comes.
     """
 
@@ -160,11 +156,11 @@ class Answer(NamedTuple):
 
 
 class Event(NamedTuple):
-    """What the server says unasked.
+    """A message that the server sends unasked.
 
     Attributes:
         name: `hello`, `draining`, `session_lost`; later servers may have others.
-        fields: What it says.
+        fields: Its contents.
     """
 
     name: str
@@ -218,7 +214,10 @@ class ClientProtocolV2:
         if not isinstance(message, dict):
             raise ProtocolViolation(f"the server sent {type(message).__name__}, not a message")
         if "event" in message:
-            return _event(message)
+            name = message.pop("event")
+            if not isinstance(name, str):
+                raise ProtocolViolation(f"the server sent an event whose name is {name!r:.50}")
+            return Event(name, message)
         return self._answer(message)
 
     def abandon_all(self) -> list[RequestV2]:
@@ -250,10 +249,3 @@ def error_of(facts: Mapping[str, Any]) -> OpenEnvError:
     data = facts.get("data")
     said = {key: value for key, value in facts.items() if key != "data"}
     return from_wire({**data, **said} if isinstance(data, dict) else said)
-
-
-def _event(message: dict[str, Any]) -> Event:
-    name = message.pop("event")
-    if not isinstance(name, str):
-        raise ProtocolViolation(f"the server sent an event whose name is {name!r:.50}")
-    return Event(name, message)

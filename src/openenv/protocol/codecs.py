@@ -110,7 +110,7 @@ def codec_of(subprotocol: str) -> Codec:
     """The codec of a negotiated subprotocol.
 
     Raises:
-        ValueError: Nobody knows it.
+        ValueError: It is unknown.
     """
     if subprotocol == "openenv.v2.msgpack":
         return MsgpackCodec()
@@ -137,7 +137,12 @@ class JsonCodec(Codec):
 
     def decode(self, frame: bytes | str) -> Any:
         try:
-            return _read_json(frame)
+            try:
+                value = _decode_json(frame)
+            except ValueError:
+                # NaN, infinity, numbers of any length; or a better message
+                value = from_json(frame, allow_inf_nan=True)
+            return unmarked(value) if has_marks(frame) else value
         except (ValueError, TypeError, RecursionError) as error:
             raise InvalidMessage(f"Invalid JSON: {error}") from None
 
@@ -197,28 +202,16 @@ def _write_json(value: Any, plain: bool = False) -> bytes:
     return to_json(_portable_json(value), inf_nan_mode="constants")
 
 
-def _read_json(frame: bytes | str) -> Any:
-    try:
-        value = _decode_json(frame)
-    except ValueError:
-        value = from_json(frame, allow_inf_nan=True)  # NaN, infinity, numbers of any length; or a better message
-    return unmarked(value) if has_marks(frame) else value
-
-
-def _marked_bytes(data: bytes) -> dict[str, Any]:
-    return {"$bytes": b64encode(data).decode()}
-
-
-def _marked_array(array: Any) -> dict[str, Any]:
+def _mark_array(array: Any) -> dict[str, Any]:
     dtype, shape, data = write_array(array)
     return {"$array": {"dtype": dtype, "shape": shape, "data": b64encode(data).decode()}}
 
 
-def _escaped(fields: dict[str, Any]) -> dict[str, Any]:
-    return {"$object": fields} if len(fields) == 1 and not _MARKS.isdisjoint(fields) else fields
-
-
-_portable_json = Portable(_marked_bytes, _marked_array, _escaped)
+_portable_json = Portable(
+    of_bytes=lambda data: {"$bytes": b64encode(data).decode()},
+    of_array=_mark_array,
+    of_map=lambda fields: {"$object": fields} if len(fields) == 1 and not _MARKS.isdisjoint(fields) else fields,
+)
 
 
 def unmarked(value: Any) -> Any:
@@ -232,7 +225,9 @@ def unmarked(value: Any) -> Any:
         if key == "$bytes":
             return _read_marked_bytes(content)
         if key == "$array":
-            return _read_marked_array(content)
+            if not isinstance(content, dict) or content.keys() != {"dtype", "shape", "data"}:
+                raise ValueError("$array needs dtype, shape and data")
+            return read_array(content["dtype"], content["shape"], _read_marked_bytes(content["data"]))
         if key == "$object" and isinstance(content, dict):
             value = content
     return {key: unmarked(content) for key, content in value.items()}
@@ -245,12 +240,6 @@ def _read_marked_bytes(text: Any) -> bytes:
         return b64decode(text, validate=True)
     except binascii.Error as error:
         raise ValueError(f"$bytes needs a text in base64: {error}") from error
-
-
-def _read_marked_array(facts: Any) -> Any:
-    if not isinstance(facts, dict) or facts.keys() != {"dtype", "shape", "data"}:
-        raise ValueError("$array needs dtype, shape and data")
-    return read_array(facts["dtype"], facts["shape"], _read_marked_bytes(facts["data"]))
 
 
 ARRAY = 1
@@ -325,11 +314,7 @@ def _extension(code: int, data: memoryview) -> Any:
     return unpack_array(data)
 
 
-def _packed(array: Any) -> Ext:
-    return Ext(ARRAY, pack_array(array))
-
-
 _SMALL = [bytes([0x80 | count]) for count in range(16)]
 _encode_msgpack = msgspec.msgpack.Encoder().encode
 _decode_msgpack = msgspec.msgpack.Decoder(ext_hook=_extension).decode
-_portable_msgpack = Portable(bytes, _packed, dict)
+_portable_msgpack = Portable(bytes, lambda array: Ext(ARRAY, pack_array(array)), dict)

@@ -16,7 +16,7 @@ from typing_extensions import TypeAliasType, is_typeddict
 from .arrays import is_array, is_tensor
 from .codecs import unmarked
 
-# Returns the very value, not a copy, where there is nothing to lift in it.
+# Returns the same object, not a copy, where there is nothing to coerce in it.
 Coercer = Callable[[Any], Any]
 
 _LISTS = (list, tuple, set, frozenset, deque, Sequence, MutableSequence, Set, MutableSet, Iterable)
@@ -25,9 +25,9 @@ _NUMBERS = frozenset("biufc")
 
 
 def coercer_of(declared: Any) -> Coercer | None:
-    """What lifts values of a declared type; None if there is nothing in it that would need it.
+    """A function that coerces values of a declared type; None if the type needs none.
 
-    Found out once for each type, when a reader of such values is made.
+    Made once for each type, with the reader of such values.
     """
     return _coercer(declared, {})
 
@@ -49,20 +49,16 @@ def _leaf(origin: Any, arguments: tuple[Any, ...]) -> Coercer | None:
     if not isinstance(origin, type):
         return None
     if origin is bytes:
-        return _bytes
+        return partial(_unmarked, mark="$bytes")
     if numpy is not None and issubclass(origin, numpy.ndarray):
         element = next(iter(get_args(arguments[1])), None) if len(arguments) == 2 else None
         concrete = isinstance(element, type) and element.__module__ == "numpy" and not element.__subclasses__()
         return partial(_array, numpy, element if concrete else None)
     if numpy is not None and issubclass(origin, numpy.number):
-        return partial(_number, origin)
+        return lambda value: origin(value) if type(value) in {int, float} else value
     if torch is not None and issubclass(origin, torch.Tensor):
         return partial(_tensor, torch)
     return None
-
-
-def _bytes(value: Any) -> Any:
-    return _unmarked(value, "$bytes")
 
 
 def _array(numpy: Any, dtype: Any, value: Any) -> Any:
@@ -76,10 +72,6 @@ def _array(numpy: Any, dtype: Any, value: Any) -> Any:
     except (ValueError, TypeError, OverflowError):  # ragged, or no numbers: validation says so
         return value
     return array if array.dtype.kind in _NUMBERS else value
-
-
-def _number(kind: Any, value: Any) -> Any:
-    return kind(value) if type(value) in {int, float} else value
 
 
 def _tensor(torch: Any, value: Any) -> Any:
@@ -101,40 +93,40 @@ def _unmarked(value: Any, mark: str) -> Any:
         return value
 
 
-def _union(lifters: list[Coercer | None], _: tuple[Any, ...]) -> Coercer | None:
+def _union(coercers: list[Coercer | None], _: tuple[Any, ...]) -> Coercer | None:
     """The first alternative that makes something else of a value."""
-    able = [lifter for lifter in lifters if lifter is not None]
+    able = [coercer for coercer in coercers if coercer is not None]
 
-    def lift(value: Any) -> Any:
-        return next((lifted for lifter in able if (lifted := lifter(value)) is not value), value)
+    def coerce(value: Any) -> Any:
+        return next((coerced for coercer in able if (coerced := coercer(value)) is not value), value)
 
-    return lift if able else None
+    return coerce if able else None
 
 
-def _mapping(lifters: list[Coercer | None], _: tuple[Any, ...]) -> Coercer | None:
-    lifter = lifters[1] if len(lifters) == 2 else None
+def _mapping(coercers: list[Coercer | None], _: tuple[Any, ...]) -> Coercer | None:
+    coercer = coercers[1] if len(coercers) == 2 else None
 
-    def lift(mapping: Any) -> Any:
-        if lifter is None or not isinstance(mapping, Mapping):
+    def coerce(mapping: Any) -> Any:
+        if coercer is None or not isinstance(mapping, Mapping):
             return mapping
-        lifted = {key: lifter(value) for key, value in mapping.items()}
-        return mapping if all(lifted[key] is mapping[key] for key in lifted) else lifted
+        coerced = {key: coercer(value) for key, value in mapping.items()}
+        return mapping if all(coerced[key] is mapping[key] for key in coerced) else coerced
 
-    return lift if lifter is not None else None
+    return coerce if coercer is not None else None
 
 
-def _list(lifters: list[Coercer | None], arguments: tuple[Any, ...]) -> Coercer | None:
-    """Of lists and the like, whose members are all declared alike, and of tuples, where each has its place."""
+def _list(coercers: list[Coercer | None], arguments: tuple[Any, ...]) -> Coercer | None:
+    """Coerces lists and the like, with one type for all members, and tuples, with a type for each."""
     alike = Ellipsis in arguments or len(arguments) == 1
 
-    def lift(values: Any) -> Any:
-        if not isinstance(values, (list, tuple)) or not (alike or len(values) == len(lifters)):
+    def coerce(values: Any) -> Any:
+        if not isinstance(values, (list, tuple)) or not (alike or len(values) == len(coercers)):
             return values
-        each = lifters[:1] * len(values) if alike else lifters
-        lifted = [value if lifter is None else lifter(value) for value, lifter in zip(values, each, strict=True)]
-        return values if all(new is old for new, old in zip(lifted, values, strict=True)) else lifted
+        each = coercers[:1] * len(values) if alike else coercers
+        coerced = [value if coercer is None else coercer(value) for value, coercer in zip(values, each, strict=True)]
+        return values if all(new is old for new, old in zip(coerced, values, strict=True)) else coerced
 
-    return lift if any(lifters) else None
+    return coerce if any(coercers) else None
 
 
 _COMBINED: list[tuple[tuple[Any, ...], Callable[[list[Coercer | None], tuple[Any, ...]], Coercer | None]]] = [
@@ -145,20 +137,20 @@ _COMBINED: list[tuple[tuple[Any, ...], Callable[[list[Coercer | None], tuple[Any
 
 
 class _Fields:
-    """Lifts the fields of a model, a dataclass or a typed dict.
+    """Coerces the fields of a model, a dataclass or a typed dict.
 
     Attributes:
-        lifters: By the names under which the fields come.
+        coercers: By the names under which the fields come.
     """
 
     def __init__(self) -> None:
-        self.lifters: dict[str, Coercer] = {}
+        self.coercers: dict[str, Coercer] = {}
 
     def __call__(self, values: Any) -> Any:
         if not isinstance(values, Mapping):
             return values
-        lifted = {name: lifter(values[name]) for name, lifter in self.lifters.items() if name in values}
-        changed = {name: value for name, value in lifted.items() if value is not values[name]}
+        coerced = {name: coercer(values[name]) for name, coercer in self.coercers.items() if name in values}
+        changed = {name: value for name, value in coerced.items() if value is not values[name]}
         return {**values, **changed} if changed else values
 
 
@@ -172,10 +164,10 @@ def _of_fields(cls: Any, within: dict[Any, _Fields]) -> Coercer | None:
         return None
     fields = within[cls] = _Fields()
     for names, annotation in declared:
-        lifter = _coercer(annotation, within)
-        if lifter is not None:
-            fields.lifters.update(dict.fromkeys(names, lifter))
-    return fields if fields.lifters else None
+        coercer = _coercer(annotation, within)
+        if coercer is not None:
+            fields.coercers.update(dict.fromkeys(names, coercer))
+    return fields if fields.coercers else None
 
 
 def _declared(cls: type[Any]) -> list[tuple[list[str], Any]]:

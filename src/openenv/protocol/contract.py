@@ -101,7 +101,7 @@ def contract_of(action: Any, observation: Any, state: Any) -> Contract:
     Args:
         action: What `step` takes.
         observation: What `reset` and `step` return.
-        state: What `state` is. Each is a model, or whatever pydantic validates, or a `TypeAdapter`; None: unknown.
+        state: The type of `state`. Each is a model, or another type for pydantic, or a `TypeAdapter`; None: unknown.
     """
     schemas: dict[str, Schema | None] = {}
     for name, kind in zip(PARTS, (action, observation, state), strict=True):
@@ -176,7 +176,7 @@ class _Comparison:
         if "anyOf" in mine or "anyOf" in theirs:
             yield from self._alternatives(place, mine, theirs)
         elif mine.get("type") != theirs.get("type") or mine.get("enum") != theirs.get("enum"):
-            yield self._told(place, mine, theirs)
+            yield self._difference(place, mine, theirs)
         else:
             yield from self._contents(place, mine, theirs)
 
@@ -189,7 +189,7 @@ class _Comparison:
         if len(only_mine) == len(only_theirs) == 1:
             yield from self._differ(place, only_mine[0], only_theirs[0])
         elif only_mine or only_theirs:
-            yield self._told(place, mine, theirs)
+            yield self._difference(place, mine, theirs)
 
     def _contents(self, place: str, mine: Schema, theirs: Schema) -> Iterator[Difference]:
         yield from self._fields(place, mine, theirs)
@@ -204,7 +204,7 @@ class _Comparison:
         for index, (inner, other) in enumerate(zip(first, second, strict=False)):
             yield from self._differ(f"{place}[{index}]", inner, other)
         if len(first) != len(second) or _bounds(mine) != _bounds(theirs):
-            yield self._told(place, mine, theirs)
+            yield self._difference(place, mine, theirs)
 
     def _fields(self, place: str, mine: Schema, theirs: Schema) -> Iterator[Difference]:
         ours, others = mine.get("properties", {}), theirs.get("properties", {})
@@ -220,7 +220,7 @@ class _Comparison:
             else:
                 yield from self._differ(field, ours[name], others[name])
 
-    def _told(self, place: str, mine: Schema, theirs: Schema) -> Difference:
+    def _difference(self, place: str, mine: Schema, theirs: Schema) -> Difference:
         return Difference(place, describe_schema(self._mine, mine), describe_schema(self._theirs, theirs))
 
 
@@ -262,7 +262,7 @@ class _Misfit(NamedTuple):
     sent: str
     taken: str
     rank: int
-    """How much of the values fits: of several alternatives, the nearest one is told."""
+    """How much of the values fits: of several alternatives, the nearest one is reported."""
 
     def difference(self, client_sends: bool) -> Difference:
         mine, theirs = (self.sent, self.taken) if client_sends else (self.taken, self.sent)
@@ -300,9 +300,9 @@ class _Fit:
             if None in found:
                 return None
             nearest = max((misfit for misfit in found if misfit is not None), key=lambda misfit: misfit.rank)
-            return nearest if nearest.rank > depth else self._told(place, sent, taken, depth)
-        if not _same_kind(sent, taken):
-            return self._told(place, sent, taken, depth)
+            return nearest if nearest.rank > depth else self._mismatch(place, sent, taken, depth)
+        if not _is_same_kind(sent, taken):
+            return self._mismatch(place, sent, taken, depth)
         for check in _CHECKS:
             misfit = check(self, place, sent, taken, depth)
             if misfit is not None:
@@ -355,10 +355,10 @@ class _Fit:
         return self._misfit(f"{place}[]", sent.get("items", ANYTHING), taken.get("items", ANYTHING), depth + 1)
 
     def _bounds(self, place: str, sent: Schema, taken: Schema, depth: int) -> _Misfit | None:
-        fits = all(_within(sent, taken, least, most) for least, most in _RANGES)
-        return None if fits else self._told(place, sent, taken, depth)
+        fits = all(_reaches(sent, taken, least, 1) and _reaches(sent, taken, most, -1) for least, most in _RANGES)
+        return None if fits else self._mismatch(place, sent, taken, depth)
 
-    def _told(self, place: str, sent: Schema, taken: Schema, depth: int) -> _Misfit:
+    def _mismatch(self, place: str, sent: Schema, taken: Schema, depth: int) -> _Misfit:
         return _Misfit(place, describe_schema(self._sender, sent), describe_schema(self._receiver, taken), depth)
 
 
@@ -375,7 +375,7 @@ _RANGES = (
 )
 
 
-def _same_kind(sent: Schema, taken: Schema) -> bool:
+def _is_same_kind(sent: Schema, taken: Schema) -> bool:
     if "enum" in taken:
         return "enum" in sent and all(value in taken["enum"] for value in sent["enum"])
     if "enum" in sent:
@@ -388,12 +388,8 @@ def _same_kind(sent: Schema, taken: Schema) -> bool:
 _KINDS = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
 
 
-def _within(sent: Schema, taken: Schema, lower: tuple[str, str], upper: tuple[str, str]) -> bool:
-    """Whether each value that is sent lies between the bounds of those that are taken."""
-    return _reaches(sent, taken, lower, 1) and _reaches(sent, taken, upper, -1)
-
-
 def _reaches(sent: Schema, taken: Schema, names: tuple[str, str], sign: int) -> bool:
+    """Whether the values that are sent lie within one bound of those that are taken."""
     wanted, strictly = _bound(taken, names, sign)
     given, open_end = _bound(sent, names, sign)
     if wanted is None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from math import isfinite
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel
-from pydantic_core import PydanticSerializationError, from_json, to_json
+from pydantic_core import from_json, to_json
 
 from .._exceptions import from_signal
 from ..errors import StepFailed
@@ -17,28 +18,24 @@ from .values import UNWRITABLE, fields_of, finite_reward, mapping_of, plan_of, p
 
 _BESIDE = {"reward", "done"}
 _METADATA = {"metadata"}
-_UNWRITABLE = (PydanticSerializationError, *UNWRITABLE)
+_AS_JSON = "cannot be written as JSON: "
 
 
 class _PlanV1(NamedTuple):
-    """How to encode one observation class; found out once, since asking a model for a field it has not is slow."""
+    """How to encode one observation class; made once, since `getattr` of a missing field is slow on a model."""
 
     to_json: Callable[..., bytes]
     has_metadata: bool
     has_truncated: bool
 
 
-_plans: dict[type[object], _PlanV1 | None] = {}
-
-
-def _make_plan(cls: type[object]) -> _PlanV1 | None:
+@cache
+def _plan_v1_of(cls: type[Any]) -> _PlanV1 | None:
     """None for a class that is no model with `reward` and `done`."""
-    plan = None
-    if issubclass(cls, BaseModel) and {"reward", "done"} <= set(cls.model_fields):
-        fields = cls.model_fields
-        plan = _PlanV1(cls.__pydantic_serializer__.to_json, "metadata" in fields, "truncated" in fields)
-    _plans[cls] = plan
-    return plan
+    if not issubclass(cls, BaseModel) or not {"reward", "done"} <= set(cls.model_fields):
+        return None
+    fields = cls.model_fields
+    return _PlanV1(cls.__pydantic_serializer__.to_json, "metadata" in fields, "truncated" in fields)
 
 
 def encode_observation(
@@ -61,14 +58,14 @@ def encode_observation(
         StepFailed: The reward is NaN or infinite, or a field cannot be written as JSON (the message names it).
     """
     try:
-        cls = type(observation)
-        plan = _plans[cls] if cls in _plans else _make_plan(cls)
+        cls: Any = type(observation)
+        plan = _plan_v1_of(cls)
         if plan is None:
             return before + _encode_mapping(observation, _mapping, notes or {}, complete) + after
         to_json, has_metadata, has_truncated = plan
         try:
             fields = to_json(observation, exclude=_BESIDE, warnings=False)
-        except _UNWRITABLE:  # arrays, or bytes that are no text; or what cannot be written at all
+        except UNWRITABLE:  # arrays, or bytes that are no text; or what cannot be written at all
             return before + _encode_mapping(observation, _portable_fields, notes or {}, complete) + after
         reward = observation.reward
         number = b"null" if reward is None else _number(reward, complete)
@@ -77,7 +74,7 @@ def encode_observation(
             own = from_json(to_json(observation, include=_METADATA, warnings=False)).get("metadata")
             closing += b',"metadata":' + _json({**(own or {}), **notes})
         elif has_metadata and observation.metadata:
-            # Out of the model's own hands, since it may write it its own way: `{"metadata":...}` without the braces.
+            # By the model, which may have its own form for it: `{"metadata":...}` without the braces.
             closing += b"," + to_json(observation, include=_METADATA, warnings=False)[1:-1]
         elif complete:
             closing += b',"metadata":null'
@@ -98,8 +95,8 @@ def _encode_mapping(
     try:
         values = mapping(observation)
         fields = _json({key: value for key, value in values.items() if key not in _BESIDE})
-    except _UNWRITABLE as error:
-        raise StepFailed(_explain_v1(observation, error)) from error
+    except UNWRITABLE as error:
+        raise StepFailed(_explain(observation, _mapping, _json, error, _AS_JSON)) from error
     reward = values.get("reward")
     metadata = {**(values.get("metadata") or {}), **notes} if notes else values.get("metadata")
     return b'{"observation":%b,"reward":%b,"done":%b%b%b}' % (
@@ -132,17 +129,17 @@ def _encode_state(state: Any) -> bytes:
         if isinstance(state, BaseModel):
             try:
                 return state.__pydantic_serializer__.to_json(state, warnings=False)
-            except _UNWRITABLE:
+            except UNWRITABLE:
                 return _json(_portable_fields(state))
         return _json(_mapping(state))
-    except _UNWRITABLE as error:
-        raise StepFailed(_explain_v1(state, error)) from error
+    except UNWRITABLE as error:
+        raise StepFailed(_explain(state, _mapping, _json, error, _AS_JSON)) from error
 
 
 def _json(value: Any) -> bytes:
     try:
         return to_json(value, inf_nan_mode="constants")
-    except _UNWRITABLE:
+    except UNWRITABLE:
         return to_json(portable_v1(value), inf_nan_mode="constants")
 
 
@@ -163,24 +160,32 @@ def _number(reward: Any, as_float: bool) -> bytes:
 
 
 def _mapping(value: Any) -> dict[str, Any]:
-    """The fields of what is no `Observation`."""
+    """The fields of a value that is no `Observation`."""
     if isinstance(value, BaseModel):  # by its own serializers, as they are declared
         fields: dict[str, Any] = from_json(value.__pydantic_serializer__.to_json(value, warnings=False))
         return fields
     return dict(mapping_of(value))
 
 
-def _explain_v1(value: Any, error: Exception) -> str:
+def _explain(
+    value: Any,
+    fields_of: Callable[[Any], Mapping[str, Any]],
+    write: Callable[[Any], object],
+    error: Exception,
+    words: str = "",
+) -> str:
+    """Names the field that cannot be written, after an error of the whole. `words` precede the error of `write`."""
+    kind = type(value).__name__
     try:
-        fields = dict(value) if isinstance(value, BaseModel) else _mapping(value)
+        fields = dict(value) if isinstance(value, BaseModel) else fields_of(value)
     except TypeError:
         return str(error)
     for name, content in fields.items():
         try:
-            _json(content)
-        except _UNWRITABLE as cause:
-            return f"field {name!r} of {type(value).__name__} cannot be written as JSON: {cause}"
-    return f"{type(value).__name__} cannot be written as JSON: {error}"
+            write(content)
+        except UNWRITABLE as cause:
+            return f"field {name!r} of {kind} {words}{cause}"
+    return f"{kind} {words or 'cannot be written: '}{error}"
 
 
 def encode_outcome(observation: Any, codec: Codec, notes: Mapping[str, Any] | None = None) -> Body:
@@ -202,9 +207,9 @@ def encode_outcome(observation: Any, codec: Codec, notes: Mapping[str, Any] | No
     else:
         plain = False
         try:
-            fields, has_terminated = _declared(observation)
+            fields, has_terminated = _read_fields(observation)
         except UNWRITABLE as error:
-            raise StepFailed(_explain_v2(observation, codec, error)) from error
+            raise StepFailed(_explain(observation, mapping_of, codec.encode, error)) from error
     reward = fields.pop("reward", None)
     if reward is not None and not (type(reward) is float and isfinite(reward)):
         reward = finite_reward(reward)
@@ -227,7 +232,7 @@ def encode_outcome(observation: Any, codec: Codec, notes: Mapping[str, Any] | No
     try:
         return codec.body(reply, plain)
     except ValueError as error:
-        raise StepFailed(_explain_v2(observation, codec, error)) from error
+        raise StepFailed(_explain(observation, mapping_of, codec.encode, error)) from error
 
 
 def encode_state_fields(state: Any, codec: Codec) -> Body:
@@ -240,17 +245,17 @@ def encode_state_fields(state: Any, codec: Codec) -> Body:
         fields = _fields_of(state) if isinstance(state, BaseModel) else mapping_of(state)
         return codec.body({"ok": True, "state": fields})
     except UNWRITABLE as error:
-        raise StepFailed(_explain_v2(state, codec, error)) from error
+        raise StepFailed(_explain(state, mapping_of, codec.encode, error)) from error
 
 
-def _declared(observation: Any) -> tuple[dict[str, Any], bool]:
-    """A new dict of the fields of what is no plain model, and whether it tells `terminated` itself."""
+def _read_fields(observation: Any) -> tuple[dict[str, Any], bool]:
+    """The fields of an observation that is no plain model, as a new dict, and whether it has `terminated` itself."""
     if not isinstance(observation, BaseModel):
         values = dict(mapping_of(observation))
         return values, isinstance(values.get("terminated"), bool)
     declared = type(observation).model_fields
     written = _fields_of(observation)
-    # These are facts about the call, whatever the class makes of them inside its observation.
+    # These are facts about the call, also where the class writes them in another form.
     own: dict[str, Any] = {name: getattr(observation, name) for name in ("reward", "done") if name in declared}
     return {**written, **own}, "terminated" in declared and declared["terminated"].annotation is bool
 
@@ -260,17 +265,3 @@ def _fields_of(model: BaseModel) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise TypeError(f"{type(model).__name__} writes itself as {type(fields).__name__}, not as fields")
     return fields
-
-
-def _explain_v2(value: Any, codec: Codec, error: Exception) -> str:
-    """Names the field that could not be written."""
-    try:
-        fields = dict(value) if isinstance(value, BaseModel) else mapping_of(value)
-    except TypeError:
-        return str(error)
-    for name, content in fields.items():
-        try:
-            codec.encode(content)
-        except ValueError as cause:
-            return f"field {name!r} of {type(value).__name__} {cause}"
-    return f"{type(value).__name__} cannot be written: {error}"

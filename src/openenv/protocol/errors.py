@@ -1,4 +1,4 @@
-"""What an error says on the wire, whatever its message and data hold."""
+"""Errors on the wire: facts and data that every codec can write."""
 
 from __future__ import annotations
 
@@ -18,42 +18,41 @@ KINDS = ("(list_tools)", "(call_tool)", "(action)")
 """How a server that takes tool actions beside others calls the kinds; no field has such a name."""
 # Joins the metadata of the reply to a reset whose seed its environment does not take.
 UNSEEDED = {"seedable": False}
-# Faults of one message that are listed. A list of more helps nobody, and may be ten times as large as the message.
+# Faults of one message that are listed: a longer list may be ten times as large as the message.
 MOST_FAULTS = 100
-# Deeper data is told in words.
+# Deeper data is described in words.
 _MAX_DEPTH = 10
 _INT64 = range(-(2**63), 2**63)
 
 
 def error_facts(error: OpenEnvError) -> dict[str, Any]:
     """The `error` of a reply: facts and, where there is any, `data`, in what every codec can write."""
-    facts = error.facts()
-    told: dict[str, Any] = _json_safe(facts, _MAX_DEPTH)
+    facts: dict[str, Any] = _json_safe(error.facts(), _MAX_DEPTH)
     if error.data:
         try:
-            told["data"] = _json_safe(error.data, _MAX_DEPTH)
+            facts["data"] = _json_safe(error.data, _MAX_DEPTH)
         except Exception as fault:  # noqa: BLE001 - the edge to foreign code: an object that cannot describe itself
             name = type(error).__qualname__
             warn_once(
                 logger, "the data of a %s cannot be written and are left out: %s", name, type(fault).__qualname__
             )
-            told["data"] = {}
-    return told
+            facts["data"] = {}
+    return facts
 
 
 def unsendable_error(value: Any, error: BaseException) -> StepFailed:
-    """What an environment returned made code of its own raise while it was written."""
+    """The error for a value of an environment that raised while it was written."""
     said = format_exception_only(error)[-1].strip()
     return StepFailed(f"{type(value).__name__} cannot be sent, since reading it raised {said}")
 
 
 def place_of(place: list[Any]) -> list[Any]:
-    """Where a fault is in an action, without the names of the kinds of actions that the server told apart."""
+    """The place of a fault in an action, without the names of the kinds of actions."""
     return [part for part in place if part not in KINDS]
 
 
 def too_many_faults(count: int) -> list[dict[str, Any]]:
-    """What stands for the list of faults where there are more than `MOST_FAULTS`."""
+    """The list of faults where there are more than `MOST_FAULTS`."""
     return [{"type": "too_many_faults", "loc": [], "msg": f"{count} faults: more than {MOST_FAULTS} are not listed"}]
 
 

@@ -22,7 +22,7 @@ OPAQUE: Schema = {"$comment": "opaque"}
 """What has no schema: nothing is known of it, and it compares equal to anything."""
 BESIDE = "x-"
 """How the keys begin that others write beside a schema: they are handed on, and decide about no value."""
-# Types that are nested deeper, one in the other, are not told apart by the hash.
+# The hash does not distinguish types that are nested deeper.
 MOST_DEPTH = 12
 HASH_DIGITS = 16
 _VALUES = (
@@ -44,7 +44,7 @@ _VALUES = (
 # How the pattern begins that pydantic writes for a Decimal, or does not, after its version.
 _DECIMAL = "^(?!^[-+.]*$)"
 _SCHEMAS = ("additionalProperties", "items", "propertyNames")
-# Whose contents a hash takes in another way than all else.
+# Keys with contents that a hash takes in another way.
 _APART = ("anyOf", "properties")
 
 
@@ -120,11 +120,13 @@ class NormalSchema:
         if "properties" in node:
             unfolded["properties"] = {name: self._unfolded(each, depth) for name, each in node["properties"].items()}
         if "anyOf" in node:
-            unfolded["anyOf"] = sorted({self._alternative(each, depth) for each in node["anyOf"]})
+            unfolded["anyOf"] = sorted(
+                {
+                    self._named(each["$ref"], depth) if "$ref" in each else self._digest(each, depth)
+                    for each in node["anyOf"]
+                }
+            )
         return unfolded
-
-    def _alternative(self, node: Schema, depth: int) -> str:
-        return self._named(node["$ref"], depth) if "$ref" in node else self._digest(node, depth)
 
     def _named(self, name: str, depth: int) -> str:
         if depth == 0:
@@ -187,7 +189,10 @@ def _plain(schema: Mapping[str, Any]) -> Schema:
     if "const" in schema or "enum" in schema:
         return {"enum": _values(schema["enum"] if "enum" in schema else [schema["const"]])}
     plain: Schema = {"type": str(schema["type"])} if "type" in schema else {}
-    plain |= {key: _number(schema[key]) for key in _VALUES if key in schema and _counts(schema[key])}
+    for key in _VALUES:
+        value = schema.get(key)
+        if _counts(value):
+            plain[key] = int(value) if isinstance(value, float) and value.is_integer() else value
     return plain | _contents(schema)
 
 
@@ -232,14 +237,10 @@ def _values(values: Any) -> list[Any]:
 
 
 def _counts(value: Any) -> bool:
-    """Whether a bound says anything: an infinite one does not, nor that which some versions of pydantic add."""
+    """Whether a bound restricts values: infinite ones do not, nor those that some versions of pydantic add."""
     if isinstance(value, str):
         return not value.startswith(_DECIMAL)
     return isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value))
-
-
-def _number(value: Any) -> Any:
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 _BOUNDS = {
@@ -307,7 +308,7 @@ def schema_of(kind: Any) -> Schema | None:
     """The JSON Schema of a type.
 
     Args:
-        kind: A model, or whatever pydantic validates; or a `TypeAdapter` of it.
+        kind: A model, or another type for pydantic, or a `TypeAdapter`.
 
     Returns:
         The schema. Parts of the type that have none are `{"$comment": "opaque"}`, which accepts anything; None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Generic, Literal, NotRequired, TypeVar, cast, get_args
 
 import msgspec
@@ -25,10 +25,11 @@ from .values import encode_plain, is_plain
 
 _PLACE = re.compile(r" - at `\$(.*)`$", re.DOTALL)
 _PART = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
+_INVALID = "Invalid message"
 
 
 class Inspector:
-    """Reads a frame as plain values first, then each of its requests by itself."""
+    """Reads a frame that the fast decoder refuses: as plain values first, then each of its requests by itself."""
 
     def __init__(self, codec: Codec, max_batch: int):
         self._codec = codec
@@ -97,18 +98,13 @@ class Inspector:
             return msgspec.convert(fields, declared)
         except (ValueError, TypeError, RecursionError) as error:
             place = _PLACE.search(str(error))
-            return RefusedOp(number, _invalid(_parts(place[1]) if place else [], _PLACE.sub("", str(error))))
+            parts = _PART.findall(place[1]) if place else ()
+            found = [name or (int(index) if index.isdigit() else index) for name, index in parts]
+            return RefusedOp(number, _invalid(found, _PLACE.sub("", str(error))))
 
 
 def _invalid(place: list[str | int], message: str) -> InvalidAction:
-    return InvalidAction("Invalid message", data={"errors": [{"type": "message", "loc": place, "msg": message}]})
-
-
-def _parts(path: str) -> list[str | int]:
-    return [name or (int(index) if index.isdigit() else index) for name, index in _PART.findall(path)]
-
-
-_INVALID = "Invalid message"
+    return InvalidAction(_INVALID, data={"errors": [{"type": "message", "loc": place, "msg": message}]})
 
 
 class ActionReader:
@@ -122,10 +118,12 @@ class ActionReader:
     def __init__(self, action_type: Any, codec: Codec):
         adapter: TypeAdapter[Any] = TypeAdapter(action_type)
         self._validator = adapter.validator
-        self._lift = coercer_of(action_type)
+        self._coerce = coercer_of(action_type)
         self._binary = codec.binary
         self._decode = codec.decode
-        self._read = self._as_in_json if _has_own_bytes(action_type) else self._from_values
+        declared = [action_type, *get_args(action_type)]
+        base64 = any(getattr(each, "model_config", {}).get("val_json_bytes", "utf8") != "utf8" for each in declared)
+        self._read = self._from_json_values if base64 else self._from_values
 
     def __call__(self, raw: msgspec.Raw | bytes) -> Any:
         """The validated action.
@@ -141,11 +139,15 @@ class ActionReader:
             try:
                 return self._validator.validate_json(encoded)
             except ValidationError:
-                if self._lift is None:
+                if self._coerce is None:
                     raise
                 return self._read(self._decode(encoded))
         except ValidationError as error:
-            raise InvalidAction(_INVALID, data={"errors": _action_faults(error)}) from None
+            # Places are relative to the action, as in v1.
+            faults = _faults_of(
+                error, lambda place: place_of(place) or ["action"], include_url=False, include_input=False
+            )
+            raise InvalidAction(_INVALID, data={"errors": faults}) from None
         except InvalidMessage as error:
             raise InvalidAction(error.message) from None
         except BaseException as error:
@@ -157,39 +159,38 @@ class ActionReader:
         try:
             return self._validator.validate_python(values)
         except ValidationError as error:
-            lifted = values if self._lift is None else self._lift(values)
-            if lifted is not values:
-                return self._validator.validate_python(lifted)
+            coerced = values if self._coerce is None else self._coerce(values)
+            if coerced is not values:
+                return self._validator.validate_python(coerced)
             # Strict classes take a text for an enumeration, a list for a tuple and so on from JSON alone.
             try:
-                text = to_json(values, fallback=_as_list, inf_nan_mode="constants")
+                text = to_json(values, fallback=list_of, inf_nan_mode="constants")
             except (PydanticSerializationError, TypeError, RecursionError):
                 raise error from None
             return self._validator.validate_json(text)
 
-    def _as_in_json(self, values: Any) -> Any:
-        """For a class whose bytes are base64 in JSON: clients send them as it writes them, whatever the codec is."""
+    def _from_json_values(self, values: Any) -> Any:
+        """Validates for a class that has bytes as base64 in JSON: clients send them so with every codec."""
         if is_plain(values):
             return self._validator.validate_json(encode_plain(values))
         return self._from_values(values)
 
 
-def _has_own_bytes(action_type: Any) -> bool:
-    declared = [action_type, *get_args(action_type)]
-    return any(getattr(each, "model_config", {}).get("val_json_bytes", "utf8") != "utf8" for each in declared)
+def _faults_of(
+    error: ValidationError, place_in: Callable[[list[Any]], list[Any]], **included: bool
+) -> list[dict[str, Any]]:
+    """Type, place and message of each fault.
 
-
-def _as_list(array: Any) -> Any:
-    return list_of(array)  # all else that a codec reads JSON can say
-
-
-def _action_faults(error: ValidationError) -> list[dict[str, Any]]:
-    """Type, place and message of each fault, places relative to the action as in v1; without the input."""
+    Args:
+        error: The error of a message or an action.
+        place_in: Makes its place for the client of a fault's place.
+        included: What else pydantic includes.
+    """
     if error.error_count() > MOST_FAULTS:
         return too_many_faults(error.error_count())
-    faults: list[dict[str, Any]] = msgspec.json.decode(error.json(include_url=False, include_input=False))
+    faults: list[dict[str, Any]] = json.loads(error.json(**included))
     for fault in faults:
-        fault["loc"] = place_of(fault["loc"]) or ["action"]
+        fault["loc"] = place_in(fault["loc"])
     return faults
 
 
@@ -246,7 +247,7 @@ class ServerProtocol:
         self._validate = adapter.validator.validate_json
         action = TypeAdapter(action_type).validator
         self._validate_action, self._validate_values = action.validate_json, action.validate_python
-        self._lift = coercer_of(action_type)
+        self._coerce = coercer_of(action_type)
 
     def receive(self, frame: bytes | str) -> ClientMessage:
         """Reads one text frame.
@@ -268,17 +269,17 @@ class ServerProtocol:
         try:
             message: ClientMessage = self._validate(frame)
         except ValidationError as error:
-            return self._lifted(frame, error)
+            return self._coerced(frame, error)
         return message
 
-    def _lifted(self, frame: bytes | str, error: ValidationError) -> ClientMessage:
-        """A step whose action holds arrays or bytes as v1 can say them. Raises what `error` means for any other."""
-        values = _action_in(frame) if self._lift is not None else None
-        lifted = values if self._lift is None else self._lift(values)
-        if lifted is values:
+    def _coerced(self, frame: bytes | str, error: ValidationError) -> ClientMessage:
+        """A step with arrays or bytes in its action, in the forms of v1. Raises what `error` means for any other."""
+        values = _action_in(frame) if self._coerce is not None else None
+        coerced = values if self._coerce is None else self._coerce(values)
+        if coerced is values:
             raise _classify(frame, error) from None
         try:
-            return {"type": "step", "data": self._validate_values(lifted)}
+            return {"type": "step", "data": self._validate_values(coerced)}
         except ValidationError:
             raise _classify(frame, error) from None
 
@@ -341,18 +342,12 @@ def _classify(frame: bytes | str, error: ValidationError) -> OpenEnvError:
     kind = value.get("type")
     if not isinstance(kind, str) or kind not in _TYPES:
         return UnknownMessage(f"Unknown message type: {kind or ''}")
-    return InvalidAction("Invalid message", data={"errors": _frame_faults(error)})
 
+    def place_in(place: list[Any]) -> list[Any]:
+        """Relative to the action, or to the frame outside of it; the first part is the tag of the union."""
+        return place_of(place[2:] if len(place) > 2 and place[1] == "data" else place[1:])
 
-def _frame_faults(error: ValidationError) -> list[dict[str, Any]]:
-    """The faults as v1 clients know them: places are relative to the action, or to the frame outside of it."""
-    if error.error_count() > MOST_FAULTS:
-        return too_many_faults(error.error_count())
-    faults: list[dict[str, Any]] = json.loads(error.json())
-    for fault in faults:
-        place = fault["loc"][1:]  # the first part is the tag of the union
-        fault["loc"] = place_of(place[1:] if len(place) > 1 and place[0] == "data" else place)
-    return faults
+    return InvalidAction(_INVALID, data={"errors": _faults_of(error, place_in)})
 
 
 _UNREAD = (ValueError, TypeError, RecursionError, OverflowError)
@@ -445,7 +440,7 @@ class ServerProtocolV2:
             raise unsendable_error(reply, error) from error
 
     def error(self, error: OpenEnvError) -> Body:
-        """The reply that reports an error, whatever its message and data hold."""
+        """The reply that reports an error."""
         return self.codec.body({"error": error_facts(error)})
 
     def reply(self, id: int | None, body: Body) -> bytes:  # noqa: A002 - what the wire calls it
@@ -463,5 +458,5 @@ class ServerProtocolV2:
         return self.codec.results(id, items, more)
 
     def event(self, name: str, fields: Mapping[str, Any]) -> bytes:
-        """A frame that nobody asked for."""
+        """A frame that answers no request."""
         return self.codec.encode({"event": name, **fields})

@@ -208,11 +208,8 @@ def _is_plain_type(annotation: Any) -> bool:
         return all(map(_is_constraint, arguments[1:])) and _is_plain_type(arguments[0])
     if origin in _CONTAINERS or origin is Union or origin is types.UnionType:
         return all(argument is Ellipsis or _is_plain_type(argument) for argument in arguments)
-    return _is_array_type(origin or annotation)
-
-
-def _is_array_type(annotation: Any) -> bool:
-    return isinstance(annotation, type) and (annotation.__module__, annotation.__name__) in _ARRAYS
+    kind = origin or annotation
+    return isinstance(kind, type) and (kind.__module__, kind.__name__) in _ARRAYS
 
 
 def has_own_forms(declared: Any, seen: frozenset[Any] = frozenset()) -> bool:
