@@ -25,7 +25,7 @@ async def retry_connect(dial: Callable[[], Awaitable[T]], patience_s: float) -> 
         patience_s: Seconds after which no further attempt is made.
 
     Raises:
-        OpenEnvError: That of the last attempt, or one that no further attempt would mend.
+        OpenEnvError: That of the last attempt, or one that another attempt would not change.
     """
     loop = asyncio.get_running_loop()
     deadline, longest = loop.time() + patience_s, FIRST_PAUSE_S

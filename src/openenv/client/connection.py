@@ -222,7 +222,7 @@ class ClientConnectionV2:
         return self._affinity._replace(worker=worker if isinstance(worker, str) else None)
 
     def begin(self, transport: Transport) -> None:
-        """Takes the connection, whose frames it may have received already."""
+        """Takes the connection. Its first frames may have been received already."""
         self._transport, self._affinity = transport, transport.affinity
         if self.error is not None:  # it came together with the answer to the handshake
             transport.drop()
@@ -488,7 +488,7 @@ class ClientConnectionV1:
         return None
 
     def begin(self, transport: Transport) -> None:
-        """Takes the connection, whose frames it may have received already."""
+        """Takes the connection. Its first frames may have been received already."""
         self._transport = transport
         if self.error is not None:  # it came together with the answer to the handshake
             self._drop()

@@ -93,7 +93,7 @@ class _PooledConnection:
         shares: dict[ResumableConnection | None, list[EnvSlot]] = {}
         for slot in slots:
             target = slot.connection
-            # An episode that begins leaves a connection whose server stops soon.
+            # A reset moves to another connection if the server of this one stops soon.
             if target is None or (slot.kind == "reset" and target.leaving and slot.call is None):
                 target = fresh
             if target in shares:

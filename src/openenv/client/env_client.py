@@ -298,7 +298,7 @@ class EnvClient(BaseClient, LaunchMixin, Generic[ActT, ObsT, StateT]):
         """Starts an episode.
 
         Args:
-            kwargs: `seed`, `episode_id` and whatever else the environment's `reset` takes.
+            kwargs: `seed`, `episode_id` and other arguments of the environment's `reset`.
 
         Raises:
             ServerFull: No slot is free, or none came free in time (`QueueTimeout`).
@@ -332,7 +332,7 @@ class EnvClient(BaseClient, LaunchMixin, Generic[ActT, ObsT, StateT]):
         return self._offered(self._state_async())
 
     def fork(self, wait_s: float | None = None) -> Awaitable[Self]:
-        """Another client, whose session goes on from where this one is: the same episode, with a life of its own.
+        """Another client with a copy of this session: the same episode, which goes on independently.
 
         It has a slot of the server, and a connection, and is to be closed by itself. This session goes on untouched;
         its calls wait until the fork is there. Needs protocol v2.
@@ -353,7 +353,7 @@ class EnvClient(BaseClient, LaunchMixin, Generic[ActT, ObsT, StateT]):
 
         Args:
             source: A fork of this client's session, or the one that it was forked from, or another fork of that: on
-                the same worker process. Its calls should have ended; one whose request has arrived is waited for.
+                the same worker process. Its calls should have ended; the server waits for one that has arrived.
 
         Raises:
             NotForkable: The state of that environment cannot be copied.

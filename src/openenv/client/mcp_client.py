@@ -1,4 +1,4 @@
-"""The client of environments whose actions are tool calls."""
+"""The client of environments that have tools."""
 
 from __future__ import annotations
 

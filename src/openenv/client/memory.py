@@ -57,7 +57,7 @@ class MemoryTransport:
         self._take = self._conversation.receive_binary if binary else self._conversation.receive
 
     def send(self, frame: bytes) -> None:
-        """Hands a frame to the server, whose answer may arrive before this returns."""
+        """Hands a frame to the server. Its answer may arrive before this returns."""
         self._take(frame)
 
     def drop(self) -> None:

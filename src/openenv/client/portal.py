@@ -26,7 +26,7 @@ class Portal:
 
     Attributes:
         loop: The event loop.
-        clients: Clients whose connections may live here; they are closed with the portal.
+        clients: Clients that may have connections here; they are closed with the portal.
     """
 
     def __init__(self) -> None:
@@ -158,7 +158,7 @@ P = ParamSpec("P")
 
 
 class LoopBound:
-    """A client whose calls await in a running event loop, and block without one or inside `with`."""
+    """The base of clients: calls await in a running event loop, and block without one or inside `with`."""
 
     def _unbind(self) -> None:
         """Begins without an event loop."""

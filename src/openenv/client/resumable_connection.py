@@ -125,7 +125,7 @@ class BatchSender:
                     answered(entry, batch, item)
                     continue
                 self._opening -= 1
-                if "error" in item:  # it answers the call that follows it, whose own answer comes too late
+                if "error" in item:  # the answer to the next call too, which comes too late
                     self._connection.failed(entry.slot, batch, item, gone=True)
                 else:
                     self._connection.opened(entry)
@@ -183,7 +183,7 @@ class ResumableConnection:
         # Sessions to close that could not be closed yet, with their tokens.
         self._unwanted: dict[str, str] = {}
         self._held: list[EnvSlot] = []  # slots that may go on with their next call
-        self._waiting: deque[tuple[EnvSlot, PendingBatch]] = deque()  # slots whose session cannot be opened yet
+        self._waiting: deque[tuple[EnvSlot, PendingBatch]] = deque()  # slots that wait for a session
         self._closing = False
         self._returning: asyncio.Task[None] | None = None
         self._take_link(link)

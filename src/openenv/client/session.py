@@ -420,7 +420,7 @@ class ResumableSession:
         return fields
 
     def _withdraw(self, call: _PendingCall) -> None:
-        """Has the server stop the work of a call whose caller has left."""
+        """Has the server stop the work of a call that was cancelled."""
         if self._underway and self._calls_waiting and self._calls_waiting[0] is call and call.request is not None:
             self._link.post("cancel", {"target": call.request.id})
 

@@ -154,8 +154,8 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
             results = await envs.step([{"move": "left"}] * 256)
 
     The failure of one environment is in its own result: `StepResult.error` is then set, and observation
-    and reward are None (`openenv.reward_mask` tells a trainer which rewards count). An environment whose session is
-    gone gets `SessionLost` once, and a new session with its next reset. One that did not answer in time gets
+    and reward are None (`openenv.reward_mask` tells a trainer which rewards count). An environment that lost its
+    session gets `SessionLost` once, and a new session with its next reset. One that did not answer in time gets
     `StepTimeout`; its reply is dropped when it comes, and its next call is executed after the one that is late.
 
     A connection that is lost is made again, and its sessions come back with it, as for `EnvClient`: what had no reply
@@ -163,7 +163,7 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
 
     Autoreset modes, with Gymnasium's meanings:
 
-    - `disabled`: a step of an environment whose episode is over gets `ResetRequired`; call `reset(env_ids=...)`.
+    - `disabled`: a step after the end of an episode gets `ResetRequired`; call `reset(env_ids=...)`.
     - `next_step`: the step after the last one of an episode ignores its action and resets. Its reward is what the
       reset gives, which is None as a rule (Gymnasium: 0).
     - `same_step`: the last step of an episode resets too. Its observation is the first one of the new episode, its
@@ -288,7 +288,7 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
         return await self._results(self._state.step(slots, given, first_finished=False), slots)
 
     async def send(self, actions: Sequence[ActT], env_ids: Sequence[int] | None = None) -> None:
-        """Begins a step in some environments, whose results `recv` gives. Raises as `reset` does.
+        """Begins a step in some environments; `recv` returns the results. Raises as `reset` does.
 
         Args:
             actions: One for each of them, in order.
@@ -316,7 +316,7 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
     async def close(self) -> None:
         """Ends all sessions and connections. May be called repeatedly; a later `reset` connects anew.
 
-        A later step of an environment whose episode it ended gets `SessionLost`.
+        If it ended an episode, a later step of that environment gets `SessionLost`.
         """
         await self._close()
 

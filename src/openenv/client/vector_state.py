@@ -51,7 +51,7 @@ class EnvSlot:
         kind: Its last call: `reset` or `step`.
         contents: The arguments of that reset, or the action of that step.
         playing: An episode runs, and no error is to be reported before its next step.
-        pending: The batch whose outcome is awaited; None if there is none.
+        pending: The batch that awaits its outcome; None if there is none.
         news: An error between two calls; the result of the next step.
     """
 
@@ -184,7 +184,7 @@ class PendingBatch:
     def finish(self) -> None:
         if self.timer is not None:
             self.timer.cancel()
-        # A caller whose event loop is closed does not wait any more.
+        # After the end of its event loop, the caller does not wait any more.
         if not self.over.done() and not self.over.get_loop().is_closed():
             self.over.set_result(None)
 
@@ -300,7 +300,7 @@ class VectorState:
         return taken
 
     def lose_all(self, error: OpenEnvError) -> None:
-        """Takes the loss of every session. Environments whose episode it ends get `SessionLost`."""
+        """Takes the loss of every session. If that ends an episode, the environment gets `SessionLost`."""
         self.carrier = None
         for slot in self.slots:
             concerned = slot.playing or slot.pending is not None

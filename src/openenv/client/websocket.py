@@ -48,7 +48,7 @@ _picows_log = logging.LoggerAdapter(logging.Logger("openenv.client.picows", logg
 CLOSE_TIMEOUT_S = 2.0
 _TEXT, _BINARY, _PONG, _CLOSE = WSMsgType.TEXT, WSMsgType.BINARY, WSMsgType.PONG, WSMsgType.CLOSE
 _SUBPROTOCOL, _ROUTE = "Sec-WebSocket-Protocol", "X-OpenEnv-Route"
-# Between attempts whose handshake was cut in the middle.
+# Between attempts, after a handshake that was cut.
 _PAUSES_S = (0.05, 0.1, 0.2, 0.4)
 MOST_REDIRECTS = 5
 
@@ -181,7 +181,7 @@ class _Attempt:
             self._transport,
             url,
             ssl_context=ssl.create_default_context() if parts.scheme == "wss" else None,
-            # Also ends a handshake whose caller was cancelled.
+            # Also ends a handshake after its caller was cancelled.
             websocket_handshake_timeout=options.connect_timeout_s,
             enable_auto_ping=interval > 0,
             auto_ping_idle_timeout=interval,

@@ -16,7 +16,7 @@ _REPLY_TYPES = {"reset": "observation", "step": "observation", "state": "state",
 
 
 class Request:
-    """One request whose reply is awaited.
+    """One request that awaits its reply.
 
     Attributes:
         kind: `reset`, `step`, `state` or `mcp`.
@@ -95,7 +95,7 @@ class ClientProtocol:
 
         Raises:
             ProtocolViolation: The frame is no v1 reply, or not one to the oldest request. The connection is of
-                no further use: replies could no longer be told apart.
+                no further use: it is unknown which reply belongs to which request.
         """
         try:
             message = from_json(frame)
@@ -121,7 +121,7 @@ class ClientProtocol:
 
 
 class RequestV2:
-    """One request whose reply is awaited.
+    """One request that awaits its reply.
 
     Attributes:
         id: Its number on the connection.
@@ -177,7 +177,7 @@ class ClientProtocolV2:
 
     @property
     def outstanding(self) -> int:
-        """Requests whose last reply is still to come, abandoned ones included."""
+        """The number of requests without their last reply, abandoned ones included."""
         return len(self._requests)
 
     def request(self, op: str, fields: Mapping[str, Any], waiter: Any = None) -> tuple[bytes, RequestV2]:

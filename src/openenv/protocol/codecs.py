@@ -73,7 +73,7 @@ class Codec(ABC):
         """Reads a value. Bytes and arrays are bytes and (where numpy is installed) writable arrays again.
 
         Raises:
-            InvalidMessage: Not this language, too deep, an array whose size is not what it says.
+            InvalidMessage: Not this language, too deep, or an array of another size than its header says.
         """
 
     @abstractmethod

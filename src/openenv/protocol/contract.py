@@ -148,7 +148,8 @@ def differences(mine: Contract, theirs: Contract) -> list[Difference]:
     found: list[Difference] = []
     for name in PARTS:
         if name in mine.parts and name in theirs.parts:
-            found.extend(_Comparison(mine.parts[name], theirs.parts[name]).run(name))
+            ours, others = mine.parts[name], theirs.parts[name]
+            found.extend(_Comparison(ours, others).differ(name, ours.root, others.root))
     return found
 
 
@@ -158,17 +159,14 @@ def first_difference(mine: Contract, theirs: Contract) -> Difference | None:
 
 
 class _Comparison:
-    """Of two schemas, node by node."""
+    """Compares two schemas node by node."""
 
     def __init__(self, mine: NormalSchema, theirs: NormalSchema):
         self._mine = mine
         self._theirs = theirs
         self._seen: set[tuple[int, int]] = set()
 
-    def run(self, place: str) -> Iterator[Difference]:
-        return self._differ(place, self._mine.root, self._theirs.root)
-
-    def _differ(self, place: str, mine: Schema, theirs: Schema) -> Iterator[Difference]:
+    def differ(self, place: str, mine: Schema, theirs: Schema) -> Iterator[Difference]:
         mine, theirs = self._mine.resolve(mine), self._theirs.resolve(theirs)
         if OPAQUE in (mine, theirs) or (id(mine), id(theirs)) in self._seen:
             return
@@ -187,7 +185,7 @@ class _Comparison:
         only_mine = [each for each in ours if self._mine.digest(each) not in wanted]
         only_theirs = [each for each in others if self._theirs.digest(each) not in known]
         if len(only_mine) == len(only_theirs) == 1:
-            yield from self._differ(place, only_mine[0], only_theirs[0])
+            yield from self.differ(place, only_mine[0], only_theirs[0])
         elif only_mine or only_theirs:
             yield self._difference(place, mine, theirs)
 
@@ -196,13 +194,13 @@ class _Comparison:
         for key, sign in (("items", "[]"), ("additionalProperties", "[*]"), ("propertyNames", " (keys)")):
             inner, other = mine.get(key, ANYTHING), theirs.get(key, ANYTHING)
             if inner is not False and other is not False:
-                yield from self._differ(place + sign, inner, other)
+                yield from self.differ(place + sign, inner, other)
             elif inner != other:
                 words = {True: "unknown fields are forbidden", False: "unknown fields are accepted"}
                 yield Difference(place, words[inner is False], words[other is False])
         first, second = mine.get("prefixItems", []), theirs.get("prefixItems", [])
         for index, (inner, other) in enumerate(zip(first, second, strict=False)):
-            yield from self._differ(f"{place}[{index}]", inner, other)
+            yield from self.differ(f"{place}[{index}]", inner, other)
         if len(first) != len(second) or _bounds(mine) != _bounds(theirs):
             yield self._difference(place, mine, theirs)
 
@@ -218,7 +216,7 @@ class _Comparison:
             elif required[0] != required[1]:
                 yield Difference(field, *("required" if each else "optional" for each in required))
             else:
-                yield from self._differ(field, ours[name], others[name])
+                yield from self.differ(field, ours[name], others[name])
 
     def _difference(self, place: str, mine: Schema, theirs: Schema) -> Difference:
         return Difference(place, describe_schema(self._mine, mine), describe_schema(self._theirs, theirs))
@@ -250,10 +248,11 @@ def first_misfit(client: Contract, server: Contract) -> Difference | None:
         if name not in client.parts or name not in server.parts:
             continue
         mine, theirs = client.parts[name], server.parts[name]
-        fit = _Fit(mine, theirs, "action") if name == "action" else _Fit(theirs, mine, name)
-        misfit = fit.run(name)
+        sender, receiver = (mine, theirs) if name == "action" else (theirs, mine)
+        misfit = _Fit(sender, receiver, name).misfit(name, sender.root, receiver.root, 0)
         if misfit is not None:
-            return misfit.difference(client_sends=name == "action")
+            place, sent, taken, _ = misfit
+            return Difference(place, sent, taken) if name == "action" else Difference(place, taken, sent)
     return None
 
 
@@ -264,13 +263,9 @@ class _Misfit(NamedTuple):
     rank: int
     """How much of the values fits: of several alternatives, the nearest one is reported."""
 
-    def difference(self, client_sends: bool) -> Difference:
-        mine, theirs = (self.sent, self.taken) if client_sends else (self.taken, self.sent)
-        return Difference(self.place, mine, theirs)
-
 
 class _Fit:
-    """Of what one side sends into what the other takes."""
+    """Compares the schema of what one side sends with that of what the other takes."""
 
     def __init__(self, sender: NormalSchema, receiver: NormalSchema, part: str):
         self._sender = sender
@@ -278,10 +273,7 @@ class _Fit:
         self._part = part
         self._known: dict[tuple[int, int], _Misfit | None] = {}
 
-    def run(self, part: str) -> _Misfit | None:
-        return self._misfit(part, self._sender.root, self._receiver.root, 0)
-
-    def _misfit(self, place: str, sent: Schema, taken: Schema, depth: int) -> _Misfit | None:
+    def misfit(self, place: str, sent: Schema, taken: Schema, depth: int) -> _Misfit | None:
         sent, taken = self._sender.resolve(sent), self._receiver.resolve(taken)
         if accepts_all(sent) or accepts_all(taken):
             return None
@@ -293,10 +285,10 @@ class _Fit:
 
     def _compared(self, place: str, sent: Schema, taken: Schema, depth: int) -> _Misfit | None:
         if "anyOf" in sent:
-            misfits = (self._misfit(place, each, taken, depth) for each in sent["anyOf"])
+            misfits = (self.misfit(place, each, taken, depth) for each in sent["anyOf"])
             return next((misfit for misfit in misfits if misfit is not None), None)
         if "anyOf" in taken:
-            found = [self._misfit(place, sent, each, depth) for each in taken["anyOf"]]
+            found = [self.misfit(place, sent, each, depth) for each in taken["anyOf"]]
             if None in found:
                 return None
             nearest = max((misfit for misfit in found if misfit is not None), key=lambda misfit: misfit.rank)
@@ -327,13 +319,13 @@ class _Fit:
     ) -> _Misfit | None:
         (mine, theirs), (sent, taken) = fields, nodes
         if name in mine and name in theirs:
-            return self._misfit(place, mine[name], theirs[name], depth + 1)
+            return self.misfit(place, mine[name], theirs[name], depth + 1)
         if name in mine:
             unknown = taken.get("additionalProperties", ANYTHING)
             if name == "metadata":  # not sent if it is empty
                 return None
             if unknown is not False:
-                return self._misfit(place, mine[name], unknown, depth + 1)
+                return self.misfit(place, mine[name], unknown, depth + 1)
             return _Misfit(place, describe_schema(self._sender, mine[name]), "not known", depth + 1)
         if name not in taken.get("required", ()) or sent.get("additionalProperties") == ANYTHING:
             return None
@@ -343,16 +335,16 @@ class _Fit:
         mine, theirs = sent.get("additionalProperties", ANYTHING), taken.get("additionalProperties", ANYTHING)
         if mine is False or theirs is False:
             return None
-        return self._misfit(f"{place}[*]", mine, theirs, depth + 1)
+        return self.misfit(f"{place}[*]", mine, theirs, depth + 1)
 
     def _elements(self, place: str, sent: Schema, taken: Schema, depth: int) -> _Misfit | None:
         mine, theirs = sent.get("prefixItems", []), taken.get("prefixItems", [])
         for index, inner in enumerate(mine):
             other = theirs[index] if index < len(theirs) else taken.get("items", ANYTHING)
-            misfit = self._misfit(f"{place}[{index}]", inner, other, depth + 1)
+            misfit = self.misfit(f"{place}[{index}]", inner, other, depth + 1)
             if misfit is not None:
                 return misfit
-        return self._misfit(f"{place}[]", sent.get("items", ANYTHING), taken.get("items", ANYTHING), depth + 1)
+        return self.misfit(f"{place}[]", sent.get("items", ANYTHING), taken.get("items", ANYTHING), depth + 1)
 
     def _bounds(self, place: str, sent: Schema, taken: Schema, depth: int) -> _Misfit | None:
         fits = all(_reaches(sent, taken, least, 1) and _reaches(sent, taken, most, -1) for least, most in _RANGES)

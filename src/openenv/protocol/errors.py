@@ -16,7 +16,7 @@ from ..telemetry.logs import warn_once
 logger = logging.getLogger("openenv.protocol")
 KINDS = ("(list_tools)", "(call_tool)", "(action)")
 """How a server that takes tool actions beside others calls the kinds; no field has such a name."""
-# Joins the metadata of the reply to a reset whose seed its environment does not take.
+# Joins the metadata of the reply to a reset with a seed that the environment does not take.
 UNSEEDED = {"seedable": False}
 # Faults of one message that are listed: a longer list may be ten times as large as the message.
 MOST_FAULTS = 100

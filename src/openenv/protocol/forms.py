@@ -38,7 +38,7 @@ def read_action(values: Mapping[str, Any], cls: type[ActT]) -> ActT:
 
 
 def read_form(values: Mapping[str, Any], cls: type[ActT]) -> ActT:
-    """The action whose fields were typed into a form, as text.
+    """The action of a form: its fields were typed as text.
 
     A text that the field takes stays as it is. Where it does not, it is read as JSON; for a list or tuple also
     without the brackets: `1, 2, 3`. An empty text for a field that takes no text is a field that was left out.

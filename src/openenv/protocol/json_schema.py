@@ -201,7 +201,7 @@ def _contents(schema: Mapping[str, Any]) -> Schema:
     plain: Schema = {key: _normal(schema[key]) for key in _SCHEMAS if key in schema}
     if schema.get("additionalProperties") is False:
         plain["additionalProperties"] = False
-    if "patternProperties" in schema:  # a dict whose keys have a pattern: its values count
+    if "patternProperties" in schema:  # a dict with a pattern for its keys: its values count
         plain["additionalProperties"] = _normal({"anyOf": list(_map(schema, "patternProperties").values())})
     plain = {key: value for key, value in plain.items() if value != ANYTHING}
     if "prefixItems" in schema:

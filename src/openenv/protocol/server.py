@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -274,8 +275,13 @@ class ServerProtocol:
 
     def _coerced(self, frame: bytes | str, error: ValidationError) -> ClientMessage:
         """A step with arrays or bytes in its action, in the forms of v1. Raises what `error` means for any other."""
-        values = _action_in(frame) if self._coerce is not None else None
-        coerced = values if self._coerce is None else self._coerce(values)
+        values = coerced = None
+        if self._coerce is not None:
+            with contextlib.suppress(ValueError):
+                message = from_json(frame)
+                if isinstance(message, dict) and message.keys() == {"type", "data"} and message["type"] == "step":
+                    values = message["data"]
+            coerced = self._coerce(values)
         if coerced is values:
             raise _classify(frame, error) from None
         try:
@@ -320,16 +326,6 @@ class ServerProtocol:
         except PydanticSerializationError:  # text that is no UTF-8: what cannot be said is left out
             encoded = json.dumps(data, default=repr, ensure_ascii=False).encode("utf-8", "replace")
         return b'{"type":"error","data":%b}' % encoded
-
-
-def _action_in(frame: bytes | str) -> Any:
-    """What a step carries; None for a frame that is none."""
-    try:
-        message = from_json(frame)
-    except ValueError:
-        return None
-    is_step = isinstance(message, dict) and message.keys() == {"type", "data"} and message["type"] == "step"
-    return message["data"] if is_step else None
 
 
 def _classify(frame: bytes | str, error: ValidationError) -> OpenEnvError:

@@ -7,7 +7,7 @@ import functools
 import types
 from base64 import b64encode
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from itertools import chain
 from math import isfinite
 from types import GeneratorType, NoneType
@@ -45,7 +45,7 @@ def finite_reward(reward: Any) -> bool | int | float:
 
 
 def check_outcome(payload: Mapping[str, Any]) -> None:
-    """Looks at a reply to reset or step before anybody's parsing does.
+    """Checks a reply to reset or step before a client parses it.
 
     Raises:
         ProtocolViolation: It has no observation, or its reward is no finite number: nothing else is a reward.
@@ -129,7 +129,7 @@ class ObservationPlan(NamedTuple):
 
     Attributes:
         width: Fields of the class, `reward` and `done` included.
-        loose: Names of the fields whose declared type lets in what encoders write in different ways (`Any`, bytes,
+        loose: Names of the fields that may hold values which encoders write in different ways (`Any`, bytes,
             arrays). All others hold plain values, or what msgspec refuses to write.
         has_terminated: Whether it has a field `terminated: bool`.
     """
@@ -259,7 +259,7 @@ class Portable:
     """Makes values portable for one codec, which says how it marks bytes and arrays.
 
     Args:
-        of_bytes, of_array, of_map: What stands for bytes, for an array, and for a dict whose values are portable.
+        of_bytes, of_array, of_map: Make the form of bytes, of an array, and of a dict of portable values.
     """
 
     def __init__(
@@ -336,16 +336,15 @@ def mapping_of(value: Any) -> Mapping[str, Any]:
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    slots = [name for base in type(value).__mro__ for name in _names(vars(base).get("__slots__", ()))]
+    slots: list[str] = []
+    for base in type(value).__mro__:
+        named = vars(base).get("__slots__", ())
+        slots += (named,) if isinstance(named, str) else named
     if not slots and not hasattr(value, "__dict__"):
         raise TypeError(f"{type(value).__name__} is no Observation, mapping or object with fields")
     attributes = {name: getattr(value, name) for name in slots if hasattr(value, name)}
     attributes.update(getattr(value, "__dict__", {}))
     return {name: content for name, content in attributes.items() if not name.startswith("_")}
-
-
-def _names(slots: str | Iterable[str]) -> Iterable[str]:
-    return (slots,) if isinstance(slots, str) else slots
 
 
 def _text_or_mark(data: bytes) -> str | dict[str, str]:
