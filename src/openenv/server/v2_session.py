@@ -23,7 +23,7 @@ from ..errors import (
 )
 from ..protocol.codecs import Body
 from ..protocol.errors import UNSEEDED
-from ..protocol.messages import ForkOp, McpOp, ResetOp, RestoreOp, StateOp, StepOp, TasksOp
+from ..protocol.messages import ForkOp, McpOp, Op, ResetOp, RestoreOp, StateOp, StepOp, TasksOp
 from ..protocol.server import ServerProtocolV2
 from ..runtime.executor import Done, Snapshot
 from ..runtime.session import Session
@@ -480,7 +480,8 @@ class V2Session:
             return self._finished
         if type(message) is ResetOp:
             episode = message.kwargs.get("episode_id")
-        name = str(type(message).__struct_config__.tag)
+        assert isinstance(message, Op)  # calls without a number are not traced
+        name = str(message.__struct_config__.tag)
         return trail.call(name, self.session.id, episode, request_name(call.sink, call.key), self._finished)
 
     def _finished(self, result: Any, error: BaseException | None) -> None:
