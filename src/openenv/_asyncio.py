@@ -123,13 +123,30 @@ async def on_shared(call: Coroutine[Any, Any, T]) -> T:
 
 async def run_to_completion(call: Coroutine[Any, Any, T]) -> T:
     """Runs a coroutine to its end: a caller who is cancelled waits for that, and hears of no failure."""
-    task = asyncio.ensure_future(call)
-    task.add_done_callback(retrieve_exception)
+    task = start_task(call)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         await asyncio.wait([task])
         raise
+
+
+def start_task(call: Awaitable[T]) -> asyncio.Future[T]:
+    """Starts work that goes on when its caller is cancelled; its failure is no news when nothing awaits it then."""
+    task = asyncio.ensure_future(call)
+    task.add_done_callback(retrieve_exception)
+    return task
+
+
+async def first_of(*tasks: asyncio.Future[Any]) -> set[asyncio.Future[Any]]:
+    """Waits until one of some tasks ends, and cancels the others. Returns those that were not cancelled."""
+    try:
+        ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return ended
 
 
 def retrieve_exception(work: asyncio.Future[Any]) -> None:

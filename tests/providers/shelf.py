@@ -72,10 +72,10 @@ class Shelf(SingleServerProvider):
             raise self.clinging.pop(0)
         self.standing.discard(server.name)
 
-    async def _gone(self, server: Server) -> str | None:
+    async def why_gone(self, server: Server) -> str | None:
         return self.ends.get(server.name)
 
-    async def _log(self, server: Server, lines: int) -> str:
+    async def read_log(self, server: Server, lines: int) -> str:
         return "\n".join(self.log.splitlines()[-lines:])
 
     async def find_leftovers(self) -> list[Leftover]:

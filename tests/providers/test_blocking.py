@@ -20,14 +20,14 @@ from .test_deployment import answers
 
 
 class Runtime(BlockingRuntime, Shelf):
-    def _spec(self, port: int | None, env_vars: dict[str, str], options: dict[str, Any]) -> LaunchSpec:
+    def spec_of(self, port: int | None, env_vars: dict[str, str], options: dict[str, Any]) -> LaunchSpec:
         return LaunchSpec(command=["serve"], port=port, env_vars=env_vars, options=options)
 
 
 class Containers(BlockingContainers, Shelf):
     capabilities: ClassVar = Capabilities(forms=frozenset({"image"}))
 
-    def _spec(self, image: str, port: int | None, env_vars: dict[str, str], options: dict[str, Any]) -> LaunchSpec:
+    def spec_of(self, image: str, port: int | None, env_vars: dict[str, str], options: dict[str, Any]) -> LaunchSpec:
         return LaunchSpec(image=image, port=port, env_vars=env_vars, options=options)
 
 

@@ -454,7 +454,7 @@ async def test_a_stop_ends_the_wait() -> None:
 
 async def test_a_log_that_cannot_be_read_does_not_hide_the_reason() -> None:
     class Mute(Shelf):
-        async def _log(self, server: Any, lines: int) -> str:
+        async def read_log(self, server: Any, lines: int) -> str:
             raise ProviderFailed("no connection to the place")
 
     async with await Mute().launch(SPEC) as made:
@@ -545,8 +545,8 @@ from openenv.errors import ProviderFailed
 from tests.providers.shelf import SPEC, Shelf
 
 class Telling(Shelf):
-    async def _stop_one(self, server):
-        await super()._stop_one(server)
+    async def stop_server(self, server):
+        await super().stop_server(server)
         print("stopped", flush=True)
 
 shelf = Telling()

@@ -343,14 +343,14 @@ async def test_a_client_that_leaves_while_the_hub_is_asked_leaves_no_connection(
         ended.set()
         writer.close()
 
-    async def look() -> None:
+    async def verify() -> None:
         looking.set()
         await asyncio.Event().wait()
 
     refusing = await asyncio.start_server(refuse, "127.0.0.1", 0)
     async with behind_the_proxy() as (url, _, place, _), httpx.AsyncClient(headers=HEADERS) as client:
         place.url = f"http://127.0.0.1:{refusing.sockets[0].getsockname()[1]}"
-        place.look = look
+        place.verify = verify
         asking = asyncio.ensure_future(client.get(f"{url}/echo"))
         await looking.wait()
         asking.cancel()

@@ -48,10 +48,10 @@ class Place(SingleServerProvider):
     async def stop_server(self, server: Server) -> None:
         self.there.discard(server.name)
 
-    async def _gone(self, server: Server) -> str | None:
+    async def why_gone(self, server: Server) -> str | None:
         return "broke" if server.name in self.broken else None
 
-    async def _log(self, server: Server, lines: int) -> str:
+    async def read_log(self, server: Server, lines: int) -> str:
         return ""
 
     async def find_leftovers(self) -> list[Any]:
@@ -166,7 +166,7 @@ def test_closing_it_while_it_looks_starts_no_more(place: Place, monkeypatch: pyt
             await seen.wait()
             return None
 
-        monkeypatch.setattr(place, "_gone", gone)
+        monkeypatch.setattr(place, "why_gone", gone)
         taken = pool.take()
         assert taken is not None
         pool._wake()

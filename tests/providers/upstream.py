@@ -39,8 +39,9 @@ class Place:
         self.check()
         return self.url
 
-    async def look(self) -> None:
+    async def verify(self) -> None:
         self.looks += 1
+        self.check()
 
     def check(self) -> None:
         if self.end is not None:

@@ -228,7 +228,7 @@ SAYS = [sys.executable, "-uc", SAYS + "; print('up'); time.sleep(60)"]
 async def variables_of(made: Deployment, server: Server) -> dict[str, str]:
     """What the program SAYS has."""
     while "up" not in (log := await made.logs(server, 500)).splitlines():
-        assert await made.provider._gone(server) is None
+        assert await made.provider.why_gone(server) is None
     return dict(line.split("=", 1) for line in log.splitlines() if "=" in line)
 
 
@@ -384,7 +384,7 @@ def test_uv_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_command_lines_of_uv(tmp_path: Path, offline: dict[str, str]) -> None:
     def command(provider: UVProvider, **options: Any) -> list[str]:
-        return provider._command(provider._spec(None, {}, options), 0)[1:]
+        return provider.command(provider.spec_of(None, {}, options), 0)[1:]
 
     url = "git+https://envs.example/team/mine@1.0"
     served = ["uvicorn", "server.app:app", "--host", "127.0.0.1", "--port", "0"]

@@ -90,14 +90,14 @@ class Idle(LocalProvider):
 class Chatty(LocalProvider):
     """Puts the key on a command line."""
 
-    def _command(self, spec: LaunchSpec, port: int) -> list[str]:
-        return [*super()._command(spec, port), "--api-key", str(spec.api_key)]
+    def command(self, spec: LaunchSpec, port: int) -> list[str]:
+        return [*super().command(spec, port), "--api-key", str(spec.api_key)]
 
 
 class Blind(LocalProvider):
     """Never sees that a server has ended."""
 
-    async def _gone(self, server: Server) -> str | None:
+    async def why_gone(self, server: Server) -> str | None:
         return None
 
 

@@ -1,4 +1,4 @@
-"""The base classes of providers: asynchronous contract, start rate, one server at a time, blocking calls."""
+"""Base classes of providers: the asynchronous contract, the rate of starts, and the blocking calls."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self, TypeVar
 
 from .._asyncio import on_shared, shared_loop
-from .._backoff import system_random
+from .._backoff import jittered_pause, system_random
 from .._exceptions import add_cleanup_note
 from ..errors import LaunchFailed, ProviderBusy, ProviderFailed, UsageError
 from .deployment import Deployment, Server
-from .owner import OwnerProcess
+from .owner import DEPLOYMENT, OWNER, OwnerProcess
 from .redaction import KEYS
 from .spec import Capabilities, LaunchSpec
 
@@ -67,23 +67,19 @@ class StartRate:
         for number in range(1, self.attempts + 1):
             try:
                 async with self._room:
-                    await self._turn()
+                    now, gap = loop.time(), 1.0 / self.rate
+                    turn = max(now, self._next)
+                    self._next = turn + gap
+                    if turn > now:
+                        await asyncio.sleep(turn - now + gap * self.jitter * system_random.random())
                     return await attempt()
             except ProviderFailed as error:
                 if not error.retryable or number == self.attempts:
                     raise
                 asked_for = min(error.retry_after_s or 0.0, self.longest_pause_s)
-            pause = min(self.pause_s * 2 ** (number - 1), self.longest_pause_s)
-            pause *= system_random.uniform(0.5, 1.0)
+            pause = jittered_pause(min(self.pause_s * 2 ** (number - 1), self.longest_pause_s))
             await asyncio.sleep(max(pause, asked_for))
         raise AssertionError("an attempt returns or raises")
-
-    async def _turn(self) -> None:
-        now, gap = asyncio.get_running_loop().time(), 1.0 / self.rate
-        turn = max(now, self._next)
-        self._next = turn + gap
-        if turn > now:
-            await asyncio.sleep(turn - now + gap * self.jitter * system_random.random())
 
 
 PRIVATE_SERVER_VARIABLES: Mapping[str, str] = {"OPENENV_GRACE_S": "0"}
@@ -92,7 +88,7 @@ PRIVATE_SERVER_VARIABLES: Mapping[str, str] = {"OPENENV_GRACE_S": "0"}
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """Something labelled that a provider finds at its place, of whatever owner.
+    """Something labelled that a provider finds at its place, of any owner.
 
     Attributes:
         kind: What it is, in the words of the place: container, service, process, job, actor.
@@ -107,6 +103,11 @@ class Leftover:
     deployment: str
     owner: OwnerProcess | None
     handle: Any = None
+
+    @classmethod
+    def from_labels(cls, kind: str, name: str, labels: Mapping[str, str], handle: Any) -> Self:
+        """Makes one of what carries `Deployment.labels`."""
+        return cls(kind, name, labels.get(DEPLOYMENT, ""), OwnerProcess.read(labels.get(OWNER, "")), handle)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,16 +124,16 @@ class ConnectionRefusal:
 
 
 class Provider(ABC):
-    """A place for servers. What is abstract here is called on one event loop of this process, and must not block it.
+    """A place for servers. Its abstract methods are called on one event loop of this process, and must not block it.
 
-    A subclass implements five methods (`OneByOne` makes one of them from two simpler ones), and holds
+    A subclass implements five methods (`SingleServerProvider` makes one of them from two simpler ones), and passes
     `testing.ProviderConformance`.
 
     Attributes:
         capabilities: What it can do; asked before anything is started.
         public: Whether its servers can be reached from other machines.
         variables: Environment variables of every server there.
-        ready_timeout_s: Seconds that servers have to become ready, where nobody says otherwise.
+        ready_timeout_s: Seconds that servers have to become ready, unless a call says otherwise.
         pace: How fast servers are started.
     """
 
@@ -157,34 +158,34 @@ class Provider(ABC):
         return Deployment(self, spec)
 
     async def leftovers(self) -> list[Leftover]:
-        """Everything at this place that carries our labels, of whatever owner."""
+        """Everything at this place that carries our labels, of any owner."""
         return await on_shared(self.find_leftovers())
 
     async def discard(self, leftover: Leftover) -> None:
-        """Removes what `leftovers` found, whoever's it is. What is gone already is no error."""
+        """Removes what `leftovers` found, of any owner. What is gone already is no error."""
         await on_shared(self.remove_leftover(leftover))
 
     @abstractmethod
-    async def _resize(self, deployment: Deployment, replicas: int) -> None:
+    async def resize(self, deployment: Deployment, replicas: int) -> None:
         """Starts or stops servers until there are so many; with 0, removes all that there is of the deployment.
 
-        `deployment.servers` has every server from before its start until after its end, whatever happens: also when
-        this is cancelled. The `url` of each is set at the end.
+        `deployment.servers` has every server from before its start until after its end, also when this is cancelled.
+        The `url` of each is set at the end.
 
         Raises:
             LaunchFailed: It cannot be done (`ProviderBusy`: at the moment).
         """
 
     @abstractmethod
-    async def _gone(self, server: Server) -> str | None:
+    async def why_gone(self, server: Server) -> str | None:
         """Why a server is gone, to go on with after "the server"; None while it is there or on its way."""
 
-    def _refusal(self, server: Server) -> ConnectionRefusal | None:
+    def last_refusal(self, server: Server) -> ConnectionRefusal | None:
         """Why the last connection to a server failed, where the place knows more than the connection shows."""
         return None
 
     @abstractmethod
-    async def _log(self, server: Server, lines: int) -> str:
+    async def read_log(self, server: Server, lines: int) -> str:
         """The last lines of a server's log, or "" where there is none to be had. Not yet without secrets."""
 
     @abstractmethod
@@ -198,11 +199,11 @@ class Provider(ABC):
     async def refresh_servers(self, deployment: Deployment) -> None:
         """Sets `gone` and `url` of each server, and adds those that the place has started by itself.
 
-        May be called while `_resize` is at work: what is on its way is not gone.
+        May be called while `resize` is at work: what is on its way is not gone.
         """
         for server in list(deployment.servers):
             if server.url is not None:  # else the place may not know it yet
-                server.gone = await self._gone(server)
+                server.gone = await self.why_gone(server)
 
 
 class ContainerProvider(ABC):
@@ -315,7 +316,7 @@ class SingleServerProvider(Provider):
 
     @abstractmethod
     async def start_server(self, deployment: Deployment, server: Server) -> None:
-        """Starts a server and sets its `url`. When this is cancelled or fails, `_stop_one` is called for it.
+        """Starts a server and sets its `url`. When this is cancelled or fails, `stop_server` is called for it.
 
         Raises:
             LaunchFailed: It cannot be done (`ProviderBusy`: at the moment, it is tried again).
@@ -325,27 +326,25 @@ class SingleServerProvider(Provider):
     async def stop_server(self, server: Server) -> None:
         """Stops a server and removes all of it, however far its start came. May be called repeatedly."""
 
-    async def _resize(self, deployment: Deployment, replicas: int) -> None:
+    async def resize(self, deployment: Deployment, replicas: int) -> None:
         there = [server for server in deployment.servers if server.gone is None]
-        add_cleanup_note = there[:replicas]
-        await _gather_all(
-            *(self._end(deployment, server) for server in deployment.servers if server not in add_cleanup_note)
-        )
-        missing = range(replicas - len(add_cleanup_note))
-        await _gather_all(*(self.pace.start(lambda: self._begin(deployment)) for _ in missing))
+        kept = there[:replicas]
+        await _gather_all(*(self._end(deployment, server) for server in deployment.servers if server not in kept))
 
-    async def _begin(self, deployment: Deployment) -> None:
-        server = deployment.new_server()
-        try:
-            await self.start_server(deployment, server)
-        except BaseException as error:
-            with add_cleanup_note(error):
-                await self._end(deployment, server)
-            if server in deployment.servers:
-                server.gone = "did not start, and could not be removed"
-                if isinstance(error, ProviderBusy):  # no second one beside it
-                    raise LaunchFailed(f"{error.message} (and what was begun could not be removed)") from error
-            raise
+        async def begin() -> None:
+            server = deployment.new_server()
+            try:
+                await self.start_server(deployment, server)
+            except BaseException as error:
+                with add_cleanup_note(error):
+                    await self._end(deployment, server)
+                if server in deployment.servers:
+                    server.gone = "did not start, and could not be removed"
+                    if isinstance(error, ProviderBusy):  # no second one beside it
+                        raise LaunchFailed(f"{error.message} (and what was begun could not be removed)") from error
+                raise
+
+        await _gather_all(*(self.pace.start(begin) for _ in range(replicas - len(kept))))
 
     async def _end(self, deployment: Deployment, server: Server) -> None:
         await self.stop_server(server)
@@ -420,13 +419,13 @@ class BlockingContainers(_SingleDeploymentProvider, ContainerProvider):
         """See `ContainerProvider.start_container`; `kwargs` as the class says.
 
         Args:
-            keyed: Whether a server of this machine asks for a key that nobody has chosen; it is `api_key` then.
+            keyed: Whether a server of this machine asks for a key that was made for it; it is `api_key` then.
 
         Raises:
-            LaunchFailed: Whatever the place says.
+            LaunchFailed: The place refuses it.
             UsageError: It runs one already, or an argument that there is not.
         """
-        return self._begin_current(self._spec(image, port, dict(env_vars or {}), kwargs), keyed)
+        return self._begin_current(self.spec_of(image, port, dict(env_vars or {}), kwargs), keyed)
 
     def stop_container(self) -> None:
         """See `ContainerProvider.stop_container`."""
@@ -442,12 +441,14 @@ class BlockingContainers(_SingleDeploymentProvider, ContainerProvider):
         self._await_current(timeout_s)
 
     @abstractmethod
-    def _spec(self, image: str, port: int | None, env_vars: dict[str, str], options: dict[str, Any]) -> LaunchSpec:
+    def spec_of(self, image: str, port: int | None, env_vars: dict[str, str], options: dict[str, Any]) -> LaunchSpec:
         """What the arguments of `start_container` ask for."""
 
 
 class BlockingRuntime(_SingleDeploymentProvider, RuntimeProvider):
     """`RuntimeProvider` on top of deployments."""
+
+    _target: str | None = None
 
     @property
     def base_url(self) -> str:
@@ -471,13 +472,13 @@ class BlockingRuntime(_SingleDeploymentProvider, RuntimeProvider):
         """See `RuntimeProvider.start`.
 
         Args:
-            keyed: Whether a server of this machine asks for a key that nobody has chosen; it is `api_key` then.
+            keyed: Whether a server of this machine asks for a key that was made for it; it is `api_key` then.
 
         Raises:
             LaunchFailed: It ended, or did not listen in its time; with the end of its log.
             UsageError: It runs already, or an argument that there is not.
         """
-        return self._begin_current(self._spec(port, dict(env_vars or {}), kwargs), keyed)
+        return self._begin_current(self.spec_of(port, dict(env_vars or {}), kwargs), keyed)
 
     def stop(self) -> None:
         """See `RuntimeProvider.stop`."""
@@ -487,6 +488,9 @@ class BlockingRuntime(_SingleDeploymentProvider, RuntimeProvider):
         """See `RuntimeProvider.wait_for_ready`; None takes the time that it had for its start."""
         self._await_current(timeout_s)
 
-    @abstractmethod
-    def _spec(self, port: int | None, env_vars: dict[str, str], options: dict[str, Any]) -> LaunchSpec:
-        """What the arguments of `start` ask for."""
+    def spec_of(self, port: int | None, env_vars: dict[str, str], options: dict[str, Any]) -> LaunchSpec:
+        """What the arguments of `start` ask for: the target that the provider was made with."""
+        if self._target is None:
+            name = type(self).__name__
+            raise UsageError(f'{name}() has no target: {name}("echo"), or launch() a LaunchSpec')
+        return LaunchSpec(target=self._target, port=port, env_vars=env_vars, options=options)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from .._asyncio import on_shared, retrieve_exception, run_to_completion, shared_loop
+from .._asyncio import on_shared, run_to_completion, shared_loop, start_task
 from .._exceptions import add_cleanup_note
 from ..errors import NotReady, OpenEnvError, ProviderFailed, UsageError
 from .owner import DEPLOYMENT, OWNER, PROVIDER, OwnerProcess
@@ -22,14 +22,17 @@ from .spec import LaunchSpec
 if TYPE_CHECKING:
     from .base import ConnectionRefusal, Provider
 
+T = TypeVar("T")
 TaskFactory = Callable[[], Coroutine[Any, Any, None]]
+# Seconds for the end of a log to be read, for an error that does not wait for it longer.
+LOG_S = 5.0
 
 
 class SerialTasks:
-    """For the loop of this process.
+    """Runs tasks one after the other on the loop of this process, until the removal, which is the last.
 
     Args:
-        name: Whose it is, for errors.
+        name: The deployment's name, for errors.
 
     Attributes:
         over: Whether the removal was begun: from now on nothing is started any more.
@@ -38,8 +41,8 @@ class SerialTasks:
     def __init__(self, name: str):
         self.over = False
         self._name = name
-        self._task: asyncio.Task[None] | None = None
-        self._removal: asyncio.Task[None] | None = None
+        self._task: asyncio.Future[None] | None = None
+        self._removal: asyncio.Future[None] | None = None
 
     async def settled(self, timeout_s: float) -> bool:
         """Waits until nothing is being done; False: something still is, after that time."""
@@ -48,7 +51,7 @@ class SerialTasks:
         return self._task is None
 
     async def do(self, call: TaskFactory) -> None:
-        """Does something when it is its turn. Whoever is cancelled has it cancelled, and waits for its end.
+        """Does something when it is its turn. A caller who is cancelled cancels it, and waits for its end.
 
         Raises:
             UsageError: The removal was begun before.
@@ -61,7 +64,7 @@ class SerialTasks:
         if self.over:
             raise self._stopped()
         # A task of its own, for the removal to cancel.
-        self._task = task = asyncio.ensure_future(call())
+        self._task = task = start_task(call())
         task.add_done_callback(self._done)
         caller = asyncio.current_task()
         assert caller is not None
@@ -77,11 +80,11 @@ class SerialTasks:
 
     async def remove(self, call: TaskFactory) -> None:
         """Ends what is being done, and does this. All who ask at one time have the same outcome; after a failure, it
-        may be asked for again. Whoever is cancelled does not end it: what is half removed helps nobody.
+        may be asked for again. A caller who is cancelled does not end it: half a removal is of no use.
         """
         self.over = True
         if self._removal is None:
-            self._removal = asyncio.ensure_future(self._remove(call))
+            self._removal = start_task(self._remove(call))
             self._removal.add_done_callback(self._removed)
         removal = self._removal
         try:
@@ -96,20 +99,14 @@ class SerialTasks:
             await asyncio.wait([self._task])
         await call()
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _done(self, _: asyncio.Future[None]) -> None:
         self._task = None
-        retrieve_exception(task)
 
-    def _removed(self, removal: asyncio.Task[None]) -> None:
+    def _removed(self, _: asyncio.Future[None]) -> None:
         self._removal = None
-        retrieve_exception(removal)
 
     def _stopped(self) -> ProviderFailed:
         return ProviderFailed(f"{self._name} was stopped while its servers were being started")
-
-
-if TYPE_CHECKING:
-    pass
 
 
 # Seconds for the last deployments of a process to be removed, when it ends.
@@ -118,11 +115,6 @@ _logger = logging.getLogger("openenv.providers")
 
 live_deployments: set[Deployment] = set()
 """Deployments that may have something at their places."""
-
-
-def register_for_exit(deployment: Deployment) -> None:
-    """Counts a deployment, until it is taken from `living`."""
-    live_deployments.add(deployment)
 
 
 async def _stop_all(deployments: list[Deployment]) -> None:
@@ -148,11 +140,6 @@ def run_exit_hook_first() -> None:
     """Has this go before all that was to happen at the process's end until now: before a library leaves its place."""
     atexit.unregister(stop_at_exit)
     atexit.register(stop_at_exit)
-
-
-T = TypeVar("T")
-# Seconds for the end of a log to be read, for an error that does not wait for it longer.
-LOG_S = 5.0
 
 
 @dataclass(eq=False, slots=True)
@@ -224,7 +211,7 @@ class Deployment:
         return self.urls[0]
 
     async def start(self) -> Self:
-        """Starts its servers, once; `Provider.launch` does it for whoever asks for a deployment there.
+        """Starts its servers, once. `Provider.launch` calls it.
 
         Raises:
             LaunchFailed: The place did not do it; nothing is left of the attempt.
@@ -266,7 +253,8 @@ class Deployment:
 
     async def refresh(self) -> list[Server]:
         """Asks the place what has become of the servers, and where they are now."""
-        await on_shared(self._refresh())
+        self._check()
+        await on_shared(self.provider.refresh_servers(self))
         return self.servers
 
     async def logs(self, server: Server | None = None, lines: int = TAIL_LINES) -> str:
@@ -304,7 +292,7 @@ class Deployment:
 
     @property
     def labels(self) -> dict[str, str]:
-        """What everything that belongs to it is labelled with."""
+        """The labels of everything that belongs to it."""
         return {PROVIDER: type(self.provider).__name__, DEPLOYMENT: self.name, OWNER: str(OwnerProcess.this())}
 
     @property
@@ -319,7 +307,7 @@ class Deployment:
         return server
 
     def allow_restart(self) -> None:
-        """It was started before anybody asked for it: whoever does may start it again, which finds it running."""
+        """Allows a second `start`, which finds it running: it was started before it was asked for."""
         self._begun = False
 
     # On the loop of this process.
@@ -330,7 +318,7 @@ class Deployment:
             raise UsageError(f"{self.name} was started already: scale() changes how many servers it has")
         self._begun = True
         if not self._work.over:
-            register_for_exit(self)
+            live_deployments.add(self)
         try:
             await self._resize(self.spec.count)
         except BaseException as error:
@@ -342,7 +330,7 @@ class Deployment:
         self._check()
         if not self._begun:
             raise UsageError(f"{self.name} was not started: start() it first")
-        await self._work.do(lambda: self.provider._resize(self, replicas))
+        await self._work.do(lambda: self.provider.resize(self, replicas))
 
     async def _stop(self) -> None:
         if os.getpid() != self._owner:
@@ -352,7 +340,7 @@ class Deployment:
             await self._work.remove(self._remove)
 
     async def _remove(self) -> None:
-        await self.provider._resize(self, 0)
+        await self.provider.resize(self, 0)
         live_deployments.discard(self)
 
     async def _ready(self, timeout_s: float | None) -> None:
@@ -378,23 +366,19 @@ class Deployment:
 
     async def _wait_for(self, server: Server, timeout_s: float) -> None:
         assert server.url is not None
-        earlier = self.provider._refusal(server)
+        earlier = self.provider.last_refusal(server)
 
         def refusal() -> ConnectionRefusal | None:
-            found = self.provider._refusal(server)
+            found = self.provider.last_refusal(server)
             return None if found is earlier else found
 
         async def gone() -> str | None:
             if self._work.over:
                 return "was stopped"
-            end, refused = await self.provider._gone(server), refusal()
+            end, refused = await self.provider.why_gone(server), refusal()
             if end is None and refused is not None and refused.lasting:
                 return f"cannot be reached: {refused.reason}"
             return end
-
-        def trouble() -> str | None:
-            refused = refusal()
-            return None if refused is None else refused.reason
 
         async def log() -> str:
             try:
@@ -403,11 +387,14 @@ class Deployment:
             except (OpenEnvError, TimeoutError) as error:
                 return f"(it could not be read: {error if isinstance(error, OpenEnvError) else 'no answer'})"
 
-        await until_ready(server.url, timeout_s, gone=gone, log=log, api_key=self.api_key, trouble=trouble)
-
-    async def _refresh(self) -> None:
-        self._check()
-        await self.provider.refresh_servers(self)
+        await until_ready(
+            server.url,
+            timeout_s,
+            gone=gone,
+            log=log,
+            api_key=self.api_key,
+            trouble=lambda: refused.reason if (refused := refusal()) else None,
+        )
 
     async def _logs(self, server: Server | None, lines: int) -> str:
         self._check()
@@ -416,7 +403,7 @@ class Deployment:
         if server is not None and not isinstance(server, Server):
             raise UsageError(f"server must be one of deployment.servers, got {server!r}")
         wanted = [server] if server is not None else list(self.servers)
-        texts = [redact(await self.provider._log(each, lines), self.secrets) for each in wanted]
+        texts = [redact(await self.provider.read_log(each, lines), self.secrets) for each in wanted]
         if len(texts) == 1:
             return texts[0]
         return "\n".join(f"{each.name}:\n{text}" for each, text in zip(wanted, texts, strict=True))

@@ -415,7 +415,7 @@ class LocalDockerProvider(BlockingContainers, SingleServerProvider):
         self._owner = os.getpid()
         if warm:
             assert image is not None
-            self.pool = WarmPool(self, self._whole(self._spec(image, None, {}, {})), warm)
+            self.pool = WarmPool(self, self._whole(self.spec_of(image, None, {}, {})), warm)
 
     def deployment(self, spec: LaunchSpec) -> Deployment:
         """See `Provider.deployment`; a warm one, where one is ready that is as `spec` says."""
@@ -438,7 +438,7 @@ class LocalDockerProvider(BlockingContainers, SingleServerProvider):
                 self.pool.close()
             self._engine.close()
 
-    def _spec(self, image: str, port: int | None, env_vars: dict[str, str], options: dict[str, Any]) -> LaunchSpec:
+    def spec_of(self, image: str, port: int | None, env_vars: dict[str, str], options: dict[str, Any]) -> LaunchSpec:
         if port is not None:
             options["host_port"] = port
         return LaunchSpec(image=image, env_vars=env_vars, options=options)
@@ -452,11 +452,11 @@ class LocalDockerProvider(BlockingContainers, SingleServerProvider):
 
     # On the loop of this process.
 
-    async def _resize(self, deployment: Deployment, replicas: int) -> None:
+    async def resize(self, deployment: Deployment, replicas: int) -> None:
         _check_several(deployment.spec, replicas)
         if replicas:
             await self._prepare(deployment)
-        await super()._resize(deployment, replicas)
+        await super().resize(deployment, replicas)
         network: Network | None = deployment.handle
         if not replicas and network is not None:
             await self._do(network, lambda: self._containers.remove_network(network.name))
@@ -495,7 +495,7 @@ class LocalDockerProvider(BlockingContainers, SingleServerProvider):
         if container is not None:
             await self._do(container, lambda: self._containers.remove(container))
 
-    async def _gone(self, server: Server) -> str | None:
+    async def why_gone(self, server: Server) -> str | None:
         container: Container | None = server.handle
         if container is None:
             return "was stopped"
@@ -517,7 +517,7 @@ class LocalDockerProvider(BlockingContainers, SingleServerProvider):
             self._seen_at = now
         return await asyncio.shield(self._seen)
 
-    async def _log(self, server: Server, lines: int) -> str:
+    async def read_log(self, server: Server, lines: int) -> str:
         container: Container | None = server.handle
         return "" if container is None else await on_thread(lambda: self._containers.log(container, lines))
 

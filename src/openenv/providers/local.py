@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from .._asyncio import on_thread, retrieve_exception
+from .._asyncio import on_thread, start_task
 from ..errors import LaunchFailed, UsageError
 from ..settings import ServerSettings, environ_of_environments
 from .base import PRIVATE_SERVER_VARIABLES, BlockingRuntime, Leftover, SingleServerProvider, StartRate
@@ -28,7 +28,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 class GpuAllocator:
-    """Who has which. Other processes are not known: those get GPUs of their own by `CUDA_VISIBLE_DEVICES`."""
+    """Gives servers GPUs of their own. It knows this process alone: others have `CUDA_VISIBLE_DEVICES` for that."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
@@ -43,7 +43,10 @@ class GpuAllocator:
         Raises:
             LaunchFailed: So many are not free.
         """
-        there = _visible_gpus(visible) if visible is not None else _found()
+        there = _found() if visible is None else [name.strip() for name in visible.split(",")]
+        if visible is not None and there is not None:
+            # What comes after an unknown one is not there: so CUDA reads it.
+            there = there[: there.index("-1")] if "-1" in there else [name for name in there if name]
         # Where the machine does not tell how many it has, it is believed to have enough.
         names = there if there is not None else [str(number) for number in range(count + len(self._taken))]
         free = [name for name in names if name not in self._taken][:count]
@@ -64,18 +67,12 @@ machine_gpus = GpuAllocator()
 """Those that servers of this process are given. For the loop of this process alone."""
 
 
-def _visible_gpus(visible: str) -> list[str]:
-    names = [name.strip() for name in visible.split(",")]
-    # What comes after an unknown one is not there: so CUDA reads it.
-    return names[: names.index("-1")] if "-1" in names else [name for name in names if name]
-
-
 def _found() -> list[str] | None:
     devices = [device.name.removeprefix("nvidia") for device in Path("/dev").glob("nvidia[0-9]*")]
     return sorted(devices, key=int) or None
 
 
-# What `openenv serve` and uvicorn say when they listen. The port is the kernel's choice: nobody can take it before.
+# What `openenv serve` and uvicorn say when they listen. The kernel chooses the port: no other process can take it.
 LISTENING = r"\bon https?://\[?[\w.:]+?\]?:(\d+)"
 # Labels of processes are environment variables, which their children inherit.
 _AS_VARIABLES = {PROVIDER: "OPENENV_PROVIDER", DEPLOYMENT: "OPENENV_DEPLOYMENT", OWNER: "OPENENV_OWNER"}
@@ -100,9 +97,8 @@ class _RunningServer:
         return starting.result() if starting is not None and starting.done() and not starting.exception() else None
 
     async def start(self, make: Callable[[], Process]) -> Process:
-        # Whoever is cancelled here leaves a process that begins all the same: `stop` waits for it.
-        self.starting = asyncio.ensure_future(on_thread(make))
-        self.starting.add_done_callback(retrieve_exception)
+        # A caller who is cancelled here leaves a process that begins all the same: `stop` waits for it.
+        self.starting = start_task(on_thread(make))
         return await asyncio.shield(self.starting)
 
     async def stop(self) -> None:
@@ -118,7 +114,7 @@ class ProcessProvider(BlockingRuntime, SingleServerProvider):
     """Processes that say where they listen.
 
     Args:
-        env_vars: Environment variables, besides those of this process.
+        env_vars: Environment variables beyond those of this process.
         start_timeout_s: Seconds until one listens, and again until it is ready.
         pace: How fast they are started.
     """
@@ -131,15 +127,15 @@ class ProcessProvider(BlockingRuntime, SingleServerProvider):
         self.pace = pace or StartRate(at_once=os.cpu_count() or 1)
 
     @abstractmethod
-    def _command(self, spec: LaunchSpec, port: int) -> list[str]:
+    def command(self, spec: LaunchSpec, port: int) -> list[str]:
         """The command line of a server on a port; 0 takes a free one, which it says in its log."""
 
     @abstractmethod
-    def _where(self, spec: LaunchSpec) -> Path | None:
+    def folder(self, spec: LaunchSpec) -> Path | None:
         """The folder that a server runs in; None: here."""
 
     @abstractmethod
-    def _inherited(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
         """What its environment variables are made from."""
 
     def deployment(self, spec: LaunchSpec) -> Deployment:
@@ -153,67 +149,67 @@ class ProcessProvider(BlockingRuntime, SingleServerProvider):
         if spec.port is not None and len(deployment.servers) > 1:
             raise UsageError(f"a second server cannot listen on the port {spec.port}: leave out port")
         server.handle = running = _RunningServer()
-        inherited = self._inherited()
+        inherited = self.environment()
         running.gpus = machine_gpus.take(spec.gpus_each, inherited.get(VISIBLE)) if spec.gpus_each else ()
         variables = {**inherited, **deployment.variables, **environment_labels(deployment.labels)}
         if running.gpus:
             variables[VISIBLE] = ",".join(running.gpus)
         # A command that we do not know may not say where it listens.
         port = spec.port or (0 if spec.command is None else free_port())
-        command = self._command(spec, port) if spec.command is None else list(spec.command)
+        command = self.command(spec, port) if spec.command is None else list(spec.command)
         if spec.command is not None:
             variables |= {"PORT": str(port), "HOST": "127.0.0.1"}
-        process = await running.start(lambda: Process(command, variables, self._where(spec)))
-        found = str(port) if port else await on_thread(lambda: self._port(process))
-        server.url = f"http://{self._reached_at}:{found}"
+        process = await running.start(lambda: Process(command, variables, self.folder(spec)))
+        if not port:
+            found = await on_thread(lambda: process.wait_for(LISTENING, self.ready_timeout_s))
+            if found is None:
+                how = await on_thread(lambda: process.end) or f"did not listen within {self.ready_timeout_s:g} s"
+                raise LaunchFailed(with_tail(f"the server {how}", process.tail))
+            port = int(found[1])
+        server.url = f"http://{self._reached_at}:{port}"
 
     async def stop_server(self, server: Server) -> None:
         if server.handle is not None:
             await server.handle.stop()
 
-    async def _gone(self, server: Server) -> str | None:
+    async def why_gone(self, server: Server) -> str | None:
         process = _process_of(server)
         # On a thread: it may wait for the end of the log.
         return None if process is None else await on_thread(lambda: process.end)
 
-    async def _log(self, server: Server, lines: int) -> str:
+    async def read_log(self, server: Server, lines: int) -> str:
         process = _process_of(server)
         return "" if process is None else process.log(lines)
 
     async def find_leftovers(self) -> list[Leftover]:
-        return await on_thread(lambda: _labelled_processes(type(self).__name__))
+        """Processes with the variables of our labels, as far as this user may read them."""
+        mark = f"{_AS_VARIABLES[PROVIDER]}={type(self).__name__}"
+
+        def search() -> list[Leftover]:
+            found = []
+            for folder in Path("/proc").glob("[0-9]*"):
+                try:
+                    raw = (folder / "environ").read_bytes()
+                except OSError:
+                    continue
+                if mark.encode() not in raw.split(b"\0"):
+                    continue
+                entries = raw.decode(errors="replace").split("\0")
+                variables = dict(entry.split("=", 1) for entry in entries if "=" in entry)
+                labels = {name: variables.get(variable, "") for name, variable in _AS_VARIABLES.items()}
+                handle = OwnerProcess.of(int(folder.name))
+                found.append(Leftover.from_labels("process", folder.name, labels, handle))
+            return found
+
+        return await on_thread(search)
 
     async def remove_leftover(self, leftover: Leftover) -> None:
         await on_thread(lambda: _end_process(leftover.handle))
-
-    def _port(self, process: Process) -> str:
-        found = process.wait_for(LISTENING, self.ready_timeout_s)
-        if found is None:
-            how = process.end or f"did not listen within {self.ready_timeout_s:g} s"
-            raise LaunchFailed(with_tail(f"the server {how}", process.tail))
-        return found[1]
 
 
 def _process_of(server: Server) -> Process | None:
     running: _RunningServer | None = server.handle
     return None if running is None else running.process
-
-
-def _labelled_processes(provider: str) -> list[Leftover]:
-    """Processes with the variables of a provider's labels, as far as this user may read them."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            raw = (folder / "environ").read_bytes()
-        except OSError:
-            continue
-        if f"{_AS_VARIABLES[PROVIDER]}={provider}".encode() not in raw.split(b"\0"):
-            continue
-        variables = dict(entry.split("=", 1) for entry in raw.decode(errors="replace").split("\0") if "=" in entry)
-        owner = OwnerProcess.read(variables.get(_AS_VARIABLES[OWNER], ""))
-        deployment = variables.get(_AS_VARIABLES[DEPLOYMENT], "")
-        found.append(Leftover("process", folder.name, deployment, owner, OwnerProcess.of(int(folder.name))))
-    return found
 
 
 def _end_process(process: OwnerProcess | None) -> None:
@@ -225,22 +221,19 @@ def _end_process(process: OwnerProcess | None) -> None:
     except ProcessLookupError:
         return
     try:
-        if process.alive:  # and from now on nothing else is signalled, whatever gets its number
-            _signal_until_gone(handle)
+        if not process.alive:
+            return
+        # From now on nothing else is signalled, even if its number is given to another process.
+        ended = select.poll()
+        ended.register(handle, select.POLLIN)
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            signal.pidfd_send_signal(handle, number)
+            if ended.poll(GRACE_S * 1000):
+                return
+    except ProcessLookupError:
+        return
     finally:
         os.close(handle)
-
-
-def _signal_until_gone(handle: int) -> None:
-    ended = select.poll()
-    ended.register(handle, select.POLLIN)
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            signal.pidfd_send_signal(handle, number)
-        except ProcessLookupError:
-            return
-        if ended.poll(GRACE_S * 1000):
-            return
 
 
 class LocalProvider(ProcessProvider):
@@ -255,7 +248,7 @@ class LocalProvider(ProcessProvider):
         target: What to serve, as for `openenv serve`: `module:attribute`, a folder with openenv.yaml,
             `gymnasium:ENV_ID`, `pettingzoo:MODULE`, or a bundled environment. None leaves it to each `LaunchSpec`.
         folder: Where it runs, and modules are looked for; None: here.
-        env_vars: Environment variables, besides those of this process.
+        env_vars: Environment variables beyond those of this process.
         start_timeout_s: Seconds for the start of the process, environments not included.
         pace: How fast servers are started.
         settings: Settings of the server by name (`workers`, `max_sessions`, ...); `LaunchSpec.options` are such too.
@@ -285,24 +278,19 @@ class LocalProvider(ProcessProvider):
         given = {**variables_of(spec.options), **spec.env_vars}
         return super().deployment(spec.changed(env_vars=given))
 
-    def _spec(self, port: int | None, env_vars: dict[str, str], options: dict[str, Any]) -> LaunchSpec:
-        if self._target is None:
-            raise UsageError('LocalProvider() has no target: LocalProvider("echo"), or launch() a LaunchSpec')
-        return LaunchSpec(target=self._target, port=port, env_vars=env_vars, options=options)
-
-    def _command(self, spec: LaunchSpec, port: int) -> list[str]:
+    def command(self, spec: LaunchSpec, port: int) -> list[str]:
         served = [str(spec.target), "--port", str(port), "--host", "127.0.0.1"]
         return [sys.executable, "-m", "openenv", "serve", *served]
 
-    def _where(self, spec: LaunchSpec) -> Path | None:
+    def folder(self, spec: LaunchSpec) -> Path | None:
         return self._folder
 
-    def _inherited(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
         return environ_of_environments()
 
 
 def variables_of(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Settings as the environment variables that say the same: a command line can be read by everybody."""
+    """Settings as environment variables: every user of the machine can read a command line."""
     # Servers on loopback need no certificates, and clients are given an address without.
     kept = {"host", "port", "target", "ssl_certfile", "ssl_keyfile", "ssl_keyfile_password", "ssl_ca_certs"}
     rows = {row.name: row for row in ServerSettings.table() if row.name not in kept}

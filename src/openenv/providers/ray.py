@@ -321,7 +321,7 @@ class RayProvider(BlockingRuntime, SingleServerProvider):
         deployment.handle = []
         return deployment
 
-    def _spec(self, port: int | None, env_vars: dict[str, str], options: dict[str, Any]) -> LaunchSpec:
+    def spec_of(self, port: int | None, env_vars: dict[str, str], options: dict[str, Any]) -> LaunchSpec:
         if self._target is None:
             raise UsageError('RayProvider() has no target: RayProvider("echo"), or launch() a LaunchSpec')
         key = None if KEYS in {**self.variables, **env_vars} else self.api_key
@@ -332,13 +332,13 @@ class RayProvider(BlockingRuntime, SingleServerProvider):
         strategy = given.get("strategy", self._strategy)
         return _checked(strategy, given.get("max_restarts", self._max_restarts), given.get("resources", {}))
 
-    async def _resize(self, deployment: Deployment, replicas: int) -> None:
+    async def resize(self, deployment: Deployment, replicas: int) -> None:
         groups: list[_Group] = deployment.handle
         missing = replicas - sum(len(group.servers) for group in groups)
         try:
             if missing > 0:
                 await self._reserve(deployment, missing)
-            await super()._resize(deployment, replicas)
+            await super().resize(deployment, replicas)
         except BaseException as error:
             with add_cleanup_note(error):
                 await self._release(groups)
@@ -434,7 +434,7 @@ class RayProvider(BlockingRuntime, SingleServerProvider):
         for group in deployment.handle:
             group.servers = [None if each is server else each for each in group.servers]
 
-    async def _gone(self, server: Server) -> str | None:
+    async def why_gone(self, server: Server) -> str | None:
         if server.handle is None:
             return "was not started"
         try:
@@ -460,7 +460,7 @@ class RayProvider(BlockingRuntime, SingleServerProvider):
             server.gone = report.end or (None if report.url else "is being started again")
             server.url = report.url or server.url
 
-    async def _log(self, server: Server, lines: int) -> str:
+    async def read_log(self, server: Server, lines: int) -> str:
         if server.handle is None:
             return ""
         try:

@@ -150,7 +150,7 @@ class ServerActor:
         spec = self._plan.spec
         if spec.project is not None:
             uv = UVProvider(host=self._host)
-            return uv._command(spec, self._port), uv._inherited(), uv._where(spec)
+            return uv.command(spec, self._port), uv.environment(), uv.folder(spec)
         served = [str(spec.target), "--host", self._host, "--port", str(self._port)]
         folder = None if self._plan.folder is None else Path(self._plan.folder)
         return [sys.executable, "-m", "openenv", "serve", *served], environ_of_environments(), folder

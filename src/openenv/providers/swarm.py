@@ -280,7 +280,7 @@ class DockerSwarmProvider(BlockingContainers):
         self.stop_container()
         self._manager.close()
 
-    def _spec(self, image: str, port: int | None, env_vars: dict[str, str], options: dict[str, Any]) -> LaunchSpec:
+    def spec_of(self, image: str, port: int | None, env_vars: dict[str, str], options: dict[str, Any]) -> LaunchSpec:
         """`start_container` takes, besides the options of a specification: replicas, cpu_limit, memory_limit, command
         and container_port."""
         given = dict(options)
@@ -296,7 +296,7 @@ class DockerSwarmProvider(BlockingContainers):
         )
         return spec.changed(options=given if port is None else {**given, PUBLISHED: port})
 
-    async def _resize(self, deployment: Deployment, replicas: int) -> None:
+    async def resize(self, deployment: Deployment, replicas: int) -> None:
         if replicas == 0:
             await self._remove(deployment)
             return
@@ -348,11 +348,11 @@ class DockerSwarmProvider(BlockingContainers):
         if service is not None and service.id:
             await service.survey()
 
-    async def _gone(self, server: Server) -> str | None:
+    async def why_gone(self, server: Server) -> str | None:
         seat: Replica | None = server.handle
         return None if seat is None or not seat.service.id else await seat.service.gone(seat.slot)
 
-    async def _log(self, server: Server, lines: int) -> str:
+    async def read_log(self, server: Server, lines: int) -> str:
         seat: Replica | None = server.handle
         return "" if seat is None or not seat.service.id else await seat.service.log(seat.slot, lines)
 

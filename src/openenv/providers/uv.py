@@ -31,7 +31,7 @@ class UVProvider(ProcessProvider):
         app: Where its app is, as `module:attribute`.
         host: Address to listen on. Off loopback, the server can be reached from other machines.
         reload: Whether it starts anew when a file changes.
-        env_vars: Environment variables, besides those of this process.
+        env_vars: Environment variables beyond those of this process.
         context_timeout_s: Seconds for the start, installing included, and again until it is ready.
         options: Options for `uv run`, such as `("--offline",)`.
         pace: How fast servers are started.
@@ -58,9 +58,8 @@ class UVProvider(ProcessProvider):
         pace: StartRate | None = None,
     ):
         super().__init__(env_vars, context_timeout_s, pace)
-        self.project_path = _absolute(project_path)
-        if project_path is not None:
-            _source_of(project_path)
+        # An absolute path: this process may change its folder. The address of a repository stays as it is.
+        self.project_path = None if project_path is None else _source_of(project_path)[1]
         self.app = app
         self.host = host
         self.reload = reload
@@ -90,7 +89,8 @@ class UVProvider(ProcessProvider):
     @host.setter
     def host(self, host: str) -> None:
         self._host = host
-        self._reached_at = _address(host)
+        # Where a server that listens there is reached from this machine.
+        self._reached_at = _EVERYWHERE.get(host) or (f"[{host}]" if ":" in host else host)
         self.public = not is_loopback(host)
 
     @property
@@ -107,12 +107,12 @@ class UVProvider(ProcessProvider):
     def context_timeout_s(self, timeout_s: float) -> None:
         self.ready_timeout_s = timeout_s
 
-    def _spec(self, port: int | None, env_vars: dict[str, str], options: dict[str, Any]) -> LaunchSpec:
+    def spec_of(self, port: int | None, env_vars: dict[str, str], options: dict[str, Any]) -> LaunchSpec:
         if self.project_path is None:
             raise UsageError("UVProvider() has no project: UVProvider(project_path=...), or launch() a LaunchSpec")
         return LaunchSpec(project=self.project_path, port=port, env_vars=env_vars, options=options)
 
-    def _command(self, spec: LaunchSpec, port: int) -> list[str]:
+    def command(self, spec: LaunchSpec, port: int) -> list[str]:
         assert self._uv is not None
         assert spec.project is not None
         served = [spec.options.get("app", self.app), "--host", self.host, "--port", str(port)]
@@ -121,10 +121,10 @@ class UVProvider(ProcessProvider):
         source = _source_of(spec.project)
         return [self._uv, "run", *self._options, *source, "uvicorn", *served, *manner, *how_many]
 
-    def _where(self, spec: LaunchSpec) -> Path | None:
+    def folder(self, spec: LaunchSpec) -> Path | None:
         return None if spec.project is None or _is_url(spec.project) else Path(_source_of(spec.project)[1])
 
-    def _inherited(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
         # uv takes the project's own environment, and not that of this process.
         inherited = environ_of_environments()
         for name in ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME"):
@@ -132,22 +132,8 @@ class UVProvider(ProcessProvider):
         return inherited
 
 
-def _address(host: str) -> str:
-    """Where a server that listens on a host is reached from this machine."""
-    if host in _EVERYWHERE:
-        return _EVERYWHERE[host]
-    return f"[{host}]" if ":" in host else host
-
-
 def _is_url(project_path: str | Path) -> bool:
     return str(project_path).startswith(GIT_URL_PREFIX)
-
-
-def _absolute(project_path: str | Path | None) -> str | None:
-    """A folder as an absolute path: this process may change its own. The address of a repository stays as it is."""
-    if project_path is None or _is_url(project_path):
-        return None if project_path is None else str(project_path)
-    return str(Path(project_path).expanduser().resolve())
 
 
 def _source_of(project_path: str | Path) -> tuple[str, ...]:

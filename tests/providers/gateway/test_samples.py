@@ -9,7 +9,7 @@ import pytest
 
 from openenv.providers.gateway import Backend, Topology, envoy, haproxy, nginx
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
+DEPLOY = Path(__file__).parents[3] / "deploy"
 SAMPLE = Topology(
     backends=tuple(Backend(name, f"10.0.0.{number}", 8000) for number, name in enumerate("abc", 1)),
     host="0.0.0.0",

@@ -51,10 +51,10 @@ class Shelf(SingleServerProvider):
         if server in self.taken:
             self.taken.remove(server)
 
-    async def _gone(self, server: Server) -> str | None:
+    async def why_gone(self, server: Server) -> str | None:
         return self.end
 
-    async def _log(self, server: Server, lines: int) -> str:
+    async def read_log(self, server: Server, lines: int) -> str:
         return "its log"
 
     async def find_leftovers(self) -> list[Leftover]:

@@ -297,7 +297,7 @@ class KubernetesProvider(BlockingContainers, SingleServerProvider):
         deployment.handle = SharedObjects(_workload(deployment))
         return deployment
 
-    def _spec(self, image: str, port: int | None, env_vars: dict[str, str], options: dict[str, Any]) -> LaunchSpec:
+    def spec_of(self, image: str, port: int | None, env_vars: dict[str, str], options: dict[str, Any]) -> LaunchSpec:
         resources = Resources(
             cpus=options.pop("cpu_limit", None),
             memory=options.pop("memory_limit", None),
@@ -316,11 +316,11 @@ class KubernetesProvider(BlockingContainers, SingleServerProvider):
             options=options,
         )
 
-    async def _resize(self, deployment: Deployment, replicas: int) -> None:
+    async def resize(self, deployment: Deployment, replicas: int) -> None:
         access = self._accessed()
         if replicas:
             access.enter(deployment)
-        await super()._resize(deployment, replicas)
+        await super().resize(deployment, replicas)
         if not replicas:
             await deployment.handle.unmake(access)
             await access.leave(deployment)
@@ -352,7 +352,7 @@ class KubernetesProvider(BlockingContainers, SingleServerProvider):
         if pod.begun:
             await self._accessed().remove(server.name, pod.termination_s)
 
-    async def _gone(self, server: Server) -> str | None:
+    async def why_gone(self, server: Server) -> str | None:
         pod: _Pod | None = server.handle
         if pod is None or not pod.begun:
             return None
@@ -366,11 +366,11 @@ class KubernetesProvider(BlockingContainers, SingleServerProvider):
             end = "; ".join([end, *dict.fromkeys(told[-EVENTS:])])
         return end if end is None else redact(end, pod.deployment.secrets)
 
-    def _refusal(self, server: Server) -> ConnectionRefusal | None:
+    def last_refusal(self, server: Server) -> ConnectionRefusal | None:
         pod: _Pod | None = server.handle
         return None if pod is None or pod.forward is None else pod.forward.refusal
 
-    async def _log(self, server: Server, lines: int) -> str:
+    async def read_log(self, server: Server, lines: int) -> str:
         if server.handle is None or not server.handle.begun:
             return ""
         return await self._accessed().cluster.log(server.name, lines)
@@ -417,7 +417,7 @@ class KubernetesProvider(BlockingContainers, SingleServerProvider):
 
         await access.watch.until(known, limit_s)
         found = access.watch.pods.get(server.name) or {}
-        address, end = address_of(found), await self._gone(server)
+        address, end = address_of(found), await self.why_gone(server)
         if address is None:
             how = end or f"was given no address within {limit_s:g} s (start_timeout_s)"
             raise LaunchFailed(f"the server {how}")

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from .provider import HFSandboxProvider
+from .relay import ProxyTimeouts
 
-__all__ = ["HFSandboxProvider"]
+__all__ = ["HFSandboxProvider", "ProxyTimeouts"]

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
-from ..._asyncio import on_thread, retrieve_exception
+from ..._asyncio import on_thread, start_task
+from ..._backoff import jittered_pause
 from ...errors import LaunchFailed, MissingExtra, NotReady, OpenEnvError, ProviderBusy, ProviderFailed, UsageError
 from ...settings import is_loopback
 from ..base import StartRate
@@ -26,7 +27,7 @@ _NOT_LET_IN = frozenset({425, 429})
 _UNSENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol", "ProxyError"})
 
 
-class Hub:
+class HubJobsApi:
     """One user's jobs.
 
     Args:
@@ -96,7 +97,7 @@ class Hub:
         return await self._ask("starting a job", start)
 
     def _cancel_unwanted(self, job_id: str, namespace: str) -> None:
-        """Cancels a job on a thread that nobody waits for any more, and that may wait itself."""
+        """Cancels a job, on a thread that may block: its caller has gone."""
         for number in range(self._retries.attempts):
             try:
                 self._api.cancel_job(job_id=job_id, namespace=namespace)
@@ -105,12 +106,12 @@ class Hub:
                 if not failure.retryable:
                     return  # it has ended
                 logger.warning("%s", failure, extra={"job": job_id})
-                time.sleep(min(self._retries.pause_s * 2**number, self._retries.longest_pause_s))
+                time.sleep(jittered_pause(min(self._retries.pause_s * 2**number, self._retries.longest_pause_s)))
             else:
                 return
 
     async def inspect(self, job_id: str) -> Any:
-        """What has become of a job. Raises what `is_missing` knows where there is none."""
+        """What has become of a job. Raises an error that `is_missing` knows if there is none."""
         namespace = await self._whose()
         return await self._ask(
             f"looking at job {job_id}", lambda: self._api.inspect_job(job_id=job_id, namespace=namespace)
@@ -123,9 +124,16 @@ class Hub:
         try:
             await self._retries.start(lambda: self._ask(f"cancelling job {job_id}", call))
         except LaunchFailed as error:
-            if is_missing(error) or (not error.retryable and await self._has_ended(job_id)):
+            if is_missing(error):
                 return
-            raise
+            if error.retryable:
+                raise
+            try:
+                ended = str((await self.inspect(job_id)).status.stage) in ENDED
+            except LaunchFailed as failure:
+                ended = is_missing(failure)
+            if not ended:
+                raise
 
     async def labelled(self, labels: Mapping[str, str]) -> list[Any]:
         """The jobs that carry labels and have not ended."""
@@ -142,16 +150,10 @@ class Hub:
         namespace = await self._whose()
         call = lambda: list(self._api.fetch_job_logs(job_id=job_id, namespace=namespace, tail=lines))  # noqa: E731
         try:
-            told = await self._ask(f"reading the log of job {job_id}", call)
+            found = await self._ask(f"reading the log of job {job_id}", call)
         except ProviderFailed:
             return ""
-        return "\n".join(str(line).rstrip("\n") for line in told[-lines:])
-
-    async def _has_ended(self, job_id: str) -> bool:
-        try:
-            return str((await self.inspect(job_id)).status.stage) in ENDED
-        except LaunchFailed as error:
-            return is_missing(error)
+        return "\n".join(str(line).rstrip("\n") for line in found[-lines:])
 
     async def _whose(self) -> str:
         async with self._asking:
@@ -175,18 +177,20 @@ class Hub:
 
     def _translated(self, what: str, error: Exception) -> LaunchFailed:
         said = " ".join(str(error).split()) or type(error).__name__
-        told = redact(f"{what}: {said}", [self.token])
+        message = redact(f"{what}: {said}", [self.token])
         response = getattr(error, "response", None)
         if response is None:
-            if not isinstance(error, OSError) and not _is_http_error(error):
-                return LaunchFailed(told)
-            return ProviderBusy(told, data={"sent": type(error).__name__ not in _UNSENT})
+            of_http = isinstance(error, OSError) or any(cls.__name__ == "HTTPError" for cls in type(error).__mro__)
+            if not of_http:
+                return LaunchFailed(message)
+            return ProviderBusy(message, data={"sent": type(error).__name__ not in _UNSENT})
         status = int(response.status_code)
         facts = {"status": status}
         if status in _PASSING or status >= 500:
-            return ProviderBusy(told, retry_after_s=_seconds(response.headers.get("Retry-After")), data=facts)
+            after = response.headers.get("Retry-After") or ""
+            return ProviderBusy(message, retry_after_s=float(after) if after.isdecimal() else None, data=facts)
         hint = ": does the token (HF_TOKEN) have the right to write jobs there?" if status in {401, 403} else ""
-        return LaunchFailed(told + hint, data=facts)
+        return LaunchFailed(message + hint, data=facts)
 
 
 def is_missing(error: OpenEnvError) -> bool:
@@ -200,22 +204,14 @@ def may_have_begun(error: OpenEnvError) -> bool:
 
 
 def check_encrypted(what: str, address: SplitResult, insecure: bool) -> None:
-    """Raises `UsageError` where a token would be sent for anybody on the road to read."""
+    """Raises `UsageError` if a token would be sent in plain text over a network."""
     if address.scheme == "https" or (address.scheme == "http" and (insecure or is_loopback(address.hostname))):
         return
     raise UsageError(f"{what} is {address.geturl()!r}: it must be https (insecure=True allows http)")
 
 
-def _is_http_error(error: Exception) -> bool:
-    return any(cls.__name__ == "HTTPError" for cls in type(error).__mro__)
-
-
-def _seconds(text: str | None) -> float | None:
-    return float(text) if text is not None and text.isdecimal() else None
-
-
 SERVER = "openenv-server"
-"""Label of a job: which server it is. So it is found though nobody was told its id."""
+"""Label of a job: its server's name. So it is found though its id was never heard of."""
 
 
 class HubJob:
@@ -226,14 +222,14 @@ class HubJob:
         name: Of its server; nothing else there is called so.
         port: What it listens on.
         glance_s: Seconds for which it is not looked at again.
-        secrets: What nothing may show that it says.
+        secrets: Texts that no log and no error may show.
 
     Attributes:
         id: What the Hub calls it; None while there is none.
         stage: What the Hub said last: SCHEDULING, RUNNING, COMPLETED, CANCELED, ERROR or DELETED.
     """
 
-    def __init__(self, hub: Hub, name: str, port: int, glance_s: float, secrets: list[str]):
+    def __init__(self, hub: HubJobsApi, name: str, port: int, glance_s: float, secrets: list[str]):
         self.id: str | None = None
         self.stage = "REQUESTED"
         self._hub = hub
@@ -243,9 +239,9 @@ class HubJob:
         self._secrets = [hub.token, *secrets]
         self._message = ""
         self._url: str | None = None
-        self._request: asyncio.Task[None] | None = None
+        self._request: asyncio.Future[None] | None = None
         self._unwanted = False
-        self._glance: asyncio.Task[None] | None = None
+        self._glance: asyncio.Future[None] | None = None
         self._seen_at = float("-inf")
 
     @property
@@ -262,13 +258,13 @@ class HubJob:
 
     async def begin(self, labels: Mapping[str, str], **wanted: Any) -> None:
         """Has it started; when this is cancelled, it may be started nevertheless, and `end` knows."""
-        labels = {**labels, SERVER: self._name}
-        self._request = asyncio.ensure_future(self._begin(labels=labels, expose=[self._port], **wanted))
-        self._request.add_done_callback(retrieve_exception)
-        await asyncio.shield(self._request)
+        job = {**wanted, "name": self._name, "labels": {**labels, SERVER: self._name}, "expose": [self._port]}
 
-    async def _begin(self, **wanted: Any) -> None:
-        self._learn(await self._hub.run(lambda: not self._unwanted, name=self._name, **wanted))
+        async def start() -> None:
+            self._learn(await self._hub.run(lambda: not self._unwanted, **job))
+
+        self._request = start_task(start())
+        await asyncio.shield(self._request)
 
     async def look(self) -> None:
         """Learns what has become of it. A Hub that does not answer at the moment leaves it as it was known.
@@ -280,8 +276,7 @@ class HubJob:
         if self.id is None or self.stage in ENDED or (fresh and self._glance is None):
             return
         if self._glance is None:
-            self._glance = asyncio.ensure_future(self._look(self.id))
-            self._glance.add_done_callback(self._looked)
+            self._glance = start_task(self._look(self.id))
         await asyncio.shield(self._glance)
 
     async def address(self) -> str:
@@ -293,15 +288,19 @@ class HubJob:
         """
         if self._url is None:
             await self.look()
-        self.check()
+        self._check()
         if self._url is None:
             raise NotReady(
                 f"job {self.id} is {self.stage}: its server is not there yet", retry_after_s=self._glance_s
             )
         return self._url
 
-    def check(self) -> None:
-        """Raises `ProviderFailed` if it does not run any more."""
+    async def verify(self) -> None:
+        """Looks at it. Raises `ProviderFailed` if it does not run any more, and as `look` does."""
+        await self.look()
+        self._check()
+
+    def _check(self) -> None:
         if self.gone is not None:
             raise ProviderFailed(f"the sandbox {self.gone}", data={"job": self.id, "stage": self.stage})
 
@@ -309,8 +308,8 @@ class HubJob:
         """The end of its log; where there is none, in which stage it is."""
         if self.id is None:
             return ""
-        told = await self._hub.tail(self.id, lines) or f"(job {self.id} is {self.stage}, and has no log)"
-        return redact(told, self._secrets)
+        log = await self._hub.tail(self.id, lines) or f"(job {self.id} is {self.stage}, and has no log)"
+        return redact(log, self._secrets)
 
     async def end(self) -> None:
         """Has it cancelled, however far its start came. May be called repeatedly."""
@@ -329,20 +328,18 @@ class HubJob:
                 await self._hub.cancel(str(job.id))
         self._request = None
 
-    def _looked(self, glance: asyncio.Task[None]) -> None:
-        self._glance = None
-        self._seen_at = glance.get_loop().time()
-        retrieve_exception(glance)
-
     async def _look(self, job_id: str) -> None:
         try:
             self._learn(await self._hub.inspect(job_id))
         except ProviderBusy as error:
-            logger.warning("job %s: %s", job_id, error, extra=self._subject())
+            logger.warning("job %s: %s", job_id, error, extra={"job": self.id, "stage": self.stage})
         except LaunchFailed as error:
             if not is_missing(error):
                 raise
             self._tell("DELETED", "the Hub does not know it any more")
+        finally:
+            self._glance = None
+            self._seen_at = asyncio.get_running_loop().time()
 
     def _learn(self, info: Any) -> None:
         self.id = str(info.id)
@@ -372,9 +369,5 @@ class HubJob:
         if stage == self.stage:
             return
         before, self.stage, self._message = self.stage, stage, redact(message, self._secrets)
-        text = "job %s: %s -> %s%s"
-        told = f" ({self._message})" if self._message else ""
-        logger.info(text, self.id, before, stage, told, extra=self._subject())
-
-    def _subject(self) -> dict[str, Any]:
-        return {"job": self.id, "stage": self.stage}
+        reason = f" ({self._message})" if self._message else ""
+        logger.info("job %s: %s -> %s%s", self.id, before, stage, reason, extra={"job": self.id, "stage": stage})

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 from ...errors import MissingExtra, UsageError
 from ..base import PRIVATE_SERVER_VARIABLES, BlockingContainers, Leftover, SingleServerProvider, StartRate
 from ..deployment import Deployment, Server
-from ..owner import DEPLOYMENT, OWNER, PROVIDER, OwnerProcess
+from ..owner import DEPLOYMENT, OWNER, PROVIDER
 from ..redaction import KEYS, key_of, secrets_of
 from ..spec import Capabilities, LaunchSpec
-from .jobs import Hub, HubJob
+from .jobs import HubJob, HubJobsApi
 from .relay import ProxyTimeouts, SandboxRoute
 
 PORT = 8000
@@ -32,8 +32,8 @@ class _Sandbox:
 class HFSandboxProvider(BlockingContainers, SingleServerProvider):
     """Runs servers as jobs on the Hub, which are reached over a proxy on loopback: one for all of this process.
 
-    The proxy asks for the deployment's key, so nobody else on this machine can use it, and shows the Hub's token to
-    whatever stands before the job.
+    The proxy asks for the deployment's key, so that other users of this machine cannot use it, and shows the Hub's
+    token to the Hub's own proxy before the job.
 
     Example::
 
@@ -42,9 +42,9 @@ class HFSandboxProvider(BlockingContainers, SingleServerProvider):
 
     Args:
         image: Image of specifications that name none: a target or a command. For a target, it has openenv in it.
-        command: What serves in an image, where the specification does not say: jobs do not take that of their image.
+        command: The command of an image, unless the specification has one: jobs do not take that of their image.
         flavor: Hardware, as the Hub names it.
-        timeout: Longest life of a job, in seconds or as "30m": what ends one that nobody could cancel.
+        timeout: Longest life of a job, in seconds or as "30m": it ends those that could not be cancelled.
         env_vars: Environment variables of every server. Those that hold secrets by their name become secrets.
         secrets: Secrets of every server, by the names of the variables in which they find them.
         labels: Further labels of every job.
@@ -87,11 +87,14 @@ class HFSandboxProvider(BlockingContainers, SingleServerProvider):
         patience: ProxyTimeouts | None = None,
         pace: StartRate | None = None,
     ):
-        _require_httpx()
+        try:
+            import httpx  # noqa: F401 - asked for before anything is started
+        except ModuleNotFoundError:
+            raise MissingExtra("httpx", "sandbox") from None
         self.pace = pace or StartRate(rate=5.0)
-        # Cancelling waits for nobody's turn: what ends may not queue behind what begins.
+        # Cancelling waits for no turn: ends may not queue behind starts.
         retries = replace(self.pace, rate=1000.0, at_once=64)
-        self._hub = Hub(endpoint, token, namespace, insecure, request_timeout_s, retries)
+        self._hub = HubJobsApi(endpoint, token, namespace, insecure, request_timeout_s, retries)
         self.variables = {**PRIVATE_SERVER_VARIABLES, **(env_vars or {}), **(secrets or {})}
         self.api_key = key_of(self.variables)
         self.ready_timeout_s = ready_timeout_s
@@ -114,7 +117,7 @@ class HFSandboxProvider(BlockingContainers, SingleServerProvider):
             deployment.api_key = random_secrets.token_urlsafe(24)
         return deployment
 
-    def _spec(self, image: str, port: int | None, env_vars: dict[str, str], options: dict[str, Any]) -> LaunchSpec:
+    def spec_of(self, image: str, port: int | None, env_vars: dict[str, str], options: dict[str, Any]) -> LaunchSpec:
         if port is not None:
             raise UsageError("all sandboxes are behind one local port, which cannot be chosen: leave out port")
         return LaunchSpec(
@@ -133,7 +136,9 @@ class HFSandboxProvider(BlockingContainers, SingleServerProvider):
         wanted = self._wanted(deployment, port)
         job = HubJob(self._hub, server.name, port, self._glance_s, [*deployment.secrets, *wanted["secrets"].values()])
         assert deployment.api_key is not None
-        keys = _keys(deployment)
+        entries = [entry.strip() for entry in deployment.variables.get(KEYS, "").split(",")]
+        # Every key that the server knows; none if it asks for none.
+        keys = [entry.rpartition(":")[2] for entry in entries if entry not in {"", "none"}]
         route = SandboxRoute(server.name, keys or [deployment.api_key], job, self._patience, shows_key=bool(keys))
         server.handle = _Sandbox(job, route)
         await job.begin(**wanted)
@@ -146,11 +151,18 @@ class HFSandboxProvider(BlockingContainers, SingleServerProvider):
         given = {**self._defaults["secrets"], **spec.options.get("secrets", {})}
         labels = {**self._defaults["labels"], **spec.options.get("labels", {}), **ours}
         variables = {**deployment.variables, "HOST": "0.0.0.0", "PORT": str(port)}  # noqa: S104 - in its job
-        plain, hidden = _parted(variables, given)
+        hidden = {
+            name: value
+            for name, value in variables.items()
+            if name in given or name == KEYS or secrets_of({name: value})
+        }
+        command = spec.command or self._command
+        if spec.command is None and spec.target is not None:
+            command = ["openenv", "serve", spec.target]
         return {
             "image": spec.image or self._image,
-            "command": self._command_of(spec),
-            "env": plain,
+            "command": list(command),
+            "env": {name: value for name, value in variables.items() if name not in hidden},
             "secrets": hidden,
             "labels": labels,
             "flavor": chosen["flavor"],
@@ -165,56 +177,29 @@ class HFSandboxProvider(BlockingContainers, SingleServerProvider):
             await close_route(sandbox.route)
             await sandbox.job.end()
 
-    async def _gone(self, server: Server) -> str | None:
+    async def why_gone(self, server: Server) -> str | None:
         sandbox: _Sandbox | None = server.handle
         if sandbox is None:
             return None
         await sandbox.job.look()
         return sandbox.job.gone
 
-    async def _log(self, server: Server, lines: int) -> str:
+    async def read_log(self, server: Server, lines: int) -> str:
         sandbox: _Sandbox | None = server.handle
         return "" if sandbox is None else await sandbox.job.log(lines)
 
     async def find_leftovers(self) -> list[Leftover]:
         jobs = await self._hub.labelled({_plain(PROVIDER): type(self).__name__})
-        return [_leftover(str(job.id), job.labels or {}) for job in jobs]
+        found = []
+        for job in jobs:
+            labels = {name: (job.labels or {}).get(_plain(name), "") for name in (DEPLOYMENT, OWNER)}
+            found.append(Leftover.from_labels("job", str(job.id), labels, str(job.id)))
+        return found
 
     async def remove_leftover(self, leftover: Leftover) -> None:
         await self._hub.cancel(leftover.handle)
-
-    def _command_of(self, spec: LaunchSpec) -> list[str]:
-        if spec.command is not None:
-            return list(spec.command)
-        return ["openenv", "serve", spec.target] if spec.target is not None else list(self._command)
-
-
-def _leftover(job: str, labels: Mapping[str, str]) -> Leftover:
-    owner = OwnerProcess.read(labels.get(_plain(OWNER), ""))
-    return Leftover("job", job, labels.get(_plain(DEPLOYMENT), ""), owner, job)
 
 
 def _plain(label: str) -> str:
     """A label's name in the letters that the Hub takes: no dots."""
     return label.replace(".", "-")
-
-
-def _parted(variables: Mapping[str, str], given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Variables that anybody may read, and those that nobody may."""
-    hidden = {
-        name: value for name, value in variables.items() if name in given or name == KEYS or secrets_of({name: value})
-    }
-    return {name: value for name, value in variables.items() if name not in hidden}, hidden
-
-
-def _keys(deployment: Deployment) -> list[str]:
-    """Every key that the servers know; none if they ask for none."""
-    entries = [entry.strip() for entry in deployment.variables.get(KEYS, "").split(",")]
-    return [entry.rpartition(":")[2] for entry in entries if entry not in {"", "none"}]
-
-
-def _require_httpx() -> None:
-    try:
-        import httpx  # noqa: F401 - asked for before anything is started
-    except ModuleNotFoundError:
-        raise MissingExtra("httpx", "sandbox") from None

@@ -79,7 +79,9 @@ class Proxy:
         listener = socket.create_server((HOST, 0), backlog=BACKLOG)
         proxy._port = listener.getsockname()[1]
         proxy._listener = await asyncio.get_running_loop().create_server(
-            proxy._protocol, sock=listener, backlog=BACKLOG
+            lambda: _Http(config=proxy._config, server_state=proxy._state, app_state={}),
+            sock=listener,
+            backlog=BACKLOG,
         )
         logger.debug("the proxy listens on port %d", proxy._port)
         return proxy
@@ -107,9 +109,6 @@ class Proxy:
         await self._client.aclose()
         logger.debug("the proxy on port %d has ended", self._port)
 
-    def _protocol(self) -> asyncio.Protocol:
-        return _Http(config=self._config, server_state=self._state, app_state={})
-
     async def _app(self, scope: Any, receive: Any, send: Any) -> None:
         websocket = scope["type"] == "websocket"
         try:
@@ -132,10 +131,9 @@ class Proxy:
             raise UsageError(f"no sandbox {name!r} is behind this proxy: was it stopped?")
         key = route.admit(scope["headers"])
         place = f"/{rest}" + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
-        if scope["type"] == "websocket":
-            await WebSocketRelay(route, key, place, scope, receive, send).run()
-        else:
-            await HttpRelay(self._client, route, key, place, scope, receive, send).run()
+        request = route, key, place, scope, receive, send
+        relay = WebSocketRelay(*request) if scope["type"] == "websocket" else HttpRelay(self._client, *request)
+        await relay.run()
 
 
 def _plain_client() -> httpx.AsyncClient:

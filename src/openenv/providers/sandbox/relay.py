@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, ProtocolError, WebSocketException
 
+from ..._asyncio import first_of
 from ...errors import ConnectionFailed, ConnectTimeout, NotReady, OpenEnvError, Unauthorized, UsageError
 from ...settings import is_loopback
 from .jobs import HubJob
@@ -38,6 +39,7 @@ _HOP = frozenset(
     }
 )
 _OURS = frozenset({b"host", b"authorization", SERVER_KEY})
+_STATUSES = {Unauthorized: 401, UsageError: 404, NotReady: 503, ConnectTimeout: 504}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,14 +90,14 @@ class SandboxRoute:
         """
         for name, value in headers:
             scheme, _, key = value.partition(b" ")
-            if name.lower() == b"authorization" and scheme.lower() == b"bearer" and self._knows(key.strip()):
-                return key.strip()
+            if name.lower() == b"authorization" and scheme.lower() == b"bearer":
+                shown = key.strip()
+                # All of them, in the same time.
+                if sum(hmac.compare_digest(known.encode(), shown) for known in self.keys):
+                    return shown
         raise Unauthorized(
             "the way to this sandbox asks for the key of its deployment (api_key): 'Authorization: Bearer KEY'"
         )
-
-    def _knows(self, shown: bytes) -> bool:
-        return sum(hmac.compare_digest(key.encode(), shown) for key in self.keys) > 0  # all of them, in the same time
 
     def outward(self, headers: Iterable[tuple[bytes, bytes]], key: bytes) -> Headers:
         """What the sandbox is told of a request: its headers without the local key, and with the Hub's token."""
@@ -107,15 +109,13 @@ class SandboxRoute:
 
     def inward(self, headers: Iterable[tuple[bytes, bytes]], address: str) -> Headers:
         """What the client is told of an answer: places at the sandbox become places behind this path."""
-        told = _without_hops(headers)
-        return [(name, self._moved(value, address) if name.lower() == b"location" else value) for name, value in told]
-
-    def _moved(self, location: bytes, address: str) -> bytes:
-        there, text = urlsplit(address), location.decode("latin-1")
-        goal = urlsplit(text)
-        if goal.netloc not in {"", there.netloc} or not goal.path.startswith("/"):
-            return location
-        return goal._replace(scheme="", netloc="", path=f"/{self.name}{goal.path}").geturl().encode("latin-1")
+        told, own = _without_hops(headers), {"", urlsplit(address).netloc}
+        for number, (name, value) in enumerate(told):
+            goal = urlsplit(value.decode("latin-1")) if name == b"location" else None
+            if goal is not None and goal.netloc in own and goal.path.startswith("/"):
+                moved = goal._replace(scheme="", netloc="", path=f"/{self.name}{goal.path}")
+                told[number] = (name, moved.geturl().encode("latin-1"))
+        return told
 
 
 def _without_hops(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
@@ -126,7 +126,8 @@ def _without_hops(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
 
 def answer_of(error: OpenEnvError) -> tuple[int, Headers, bytes]:
     """What a request is answered that reaches no sandbox: status, headers and body."""
-    status, headers = _status_of(error), [(b"content-type", b"application/json")]
+    status = next((status for kind, status in _STATUSES.items() if isinstance(error, kind)), 502)
+    headers = [(b"content-type", b"application/json")]
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     if status == 503:
@@ -134,16 +135,6 @@ def answer_of(error: OpenEnvError) -> tuple[int, Headers, bytes]:
     facts: dict[str, Any] = {**error.data, **error.facts(), "detail": error.message}
     body = json.dumps(facts).encode()
     return status, [*headers, (b"content-length", str(len(body)).encode())], body
-
-
-def _status_of(error: OpenEnvError) -> int:
-    if isinstance(error, Unauthorized):
-        return 401
-    if isinstance(error, UsageError):
-        return 404
-    if isinstance(error, NotReady):
-        return 503
-    return 504 if isinstance(error, ConnectTimeout) else 502
 
 
 ABORT = "openenv.abort"
@@ -156,68 +147,58 @@ class _Cut(Exception):
     """The sandbox went away in the middle of its answer."""
 
 
-class HttpRelay:
-    """One request.
+class Relay:
+    """What an HTTP request and a WebSocket connection share on their way to a sandbox.
 
     Args:
-        client: Whose connections are used.
         route: Where it goes.
         key: The key that it showed.
         place: Path and query there.
         scope, receive, send: Of the request, as ASGI has them.
     """
 
-    def __init__(
-        self,
-        client: httpx.AsyncClient,
-        route: SandboxRoute,
-        key: bytes,
-        place: str,
-        scope: Any,
-        receive: Any,
-        send: Any,
-    ):
-        self._client = client
+    def __init__(self, route: SandboxRoute, key: bytes, place: str, scope: Any, receive: Any, send: Any):
         self._route = route
         self._key = key
         self._place = place
         self._scope = scope
         self._receive = receive
         self._send = send
+
+    async def _first_of(self, *calls: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any] | None]:
+        """Runs calls until one of them ends, or the route is closed, and cancels the others; None for those."""
+        tasks = [asyncio.ensure_future(call) for call in (*calls, self._route.closed.wait())]
+        ended = await first_of(*tasks)
+        return [task if task in ended else None for task in tasks[:-1]]
+
+    async def _failure(self, error: Exception, *, late: bool) -> OpenEnvError:
+        """Why there is no connection to the sandbox. Raises why its job has ended, if it has."""
+        await self._route.job.verify()
+        kind: type[ConnectTimeout | ConnectionFailed] = ConnectTimeout if late else ConnectionFailed
+        return kind(f"the sandbox does not answer: {str(error) or type(error).__name__}")
+
+
+class HttpRelay(Relay):
+    """One request; `client` has the connections, the other arguments are those of `Relay`."""
+
+    def __init__(self, client: httpx.AsyncClient, *request: Any):
+        super().__init__(*request)
+        self._client = client
         self._read = asyncio.Event()
         self._begun = False
         self._reason: OpenEnvError = ConnectionFailed("the sandbox was stopped")
 
     async def run(self) -> None:
         """Passes it on, until it is answered, its client has left, the job has ended, or the route is closed."""
-        relay = asyncio.ensure_future(self._relay())
-        ends = (self._route.closed.wait(), self._client_leaves(), self._job_ends())
-        waits = [asyncio.ensure_future(end) for end in ends]
-        try:
-            await asyncio.wait([relay, *waits], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            over = relay.done()
-            for task in (relay, *waits):
-                task.cancel()
-            await asyncio.wait([relay, *waits])
-        if over:
-            await self._conclude(relay)
-        elif self._begun:
-            await self._cut()
-        else:
-            await refuse(self._send, self._reason)
-
-    async def _conclude(self, relay: asyncio.Future[None]) -> None:
-        try:
-            relay.result()
-        except OpenEnvError as error:
-            await refuse(self._send, error)
-        except _Cut:
-            await self._cut()
-
-    async def _cut(self) -> None:
-        self._scope["extensions"][ABORT]()
-        await asyncio.sleep(0)  # for uvicorn to hear of it before this returns
+        relay, _, _ = await self._first_of(self._relay(), self._client_leaves(), self._job_ends())
+        failure = relay.exception() if relay is not None else _Cut() if self._begun else self._reason
+        if isinstance(failure, OpenEnvError):
+            await refuse(self._send, failure)
+        elif isinstance(failure, _Cut):
+            self._scope["extensions"][ABORT]()
+            await asyncio.sleep(0)  # for uvicorn to hear of it before this returns
+        elif failure is not None:
+            raise failure
 
     async def _client_leaves(self) -> None:
         await self._read.wait()
@@ -229,8 +210,7 @@ class HttpRelay:
         while True:
             await asyncio.sleep(self._route.patience.ping_s)
             try:
-                await self._route.job.look()
-                self._route.job.check()
+                await self._route.job.verify()
             except OpenEnvError as error:
                 self._reason = error
                 return
@@ -250,54 +230,33 @@ class HttpRelay:
 
         route, patience = self._route, self._route.patience
         address = await route.job.address()
-        headers = route.outward(self._scope["headers"], self._key)
         has_body = any(name in {b"content-length", b"transfer-encoding"} for name, _ in self._scope["headers"])
         if not has_body:
             self._read.set()
-        limits = httpx.Timeout(patience.connect_s, read=patience.read_s, write=patience.read_s)
         request = self._client.build_request(
             self._scope["method"],
             address + self._place,
-            headers=headers,
+            headers=route.outward(self._scope["headers"], self._key),
             content=self._body() if has_body else None,
-            timeout=limits,
+            timeout=httpx.Timeout(patience.connect_s, read=patience.read_s, write=patience.read_s),
         )
-        answer = await self._answer_to(request)
         try:
-            await self._pass_on(answer, address)
+            answer = await self._client.send(request, stream=True)
+        except httpx.TransportError as error:
+            raise await self._failure(error, late=isinstance(error, httpx.TimeoutException)) from None
+        try:
+            if answer.status_code in _DOUBTFUL:
+                await route.job.verify()
+            headers = route.inward(answer.headers.raw, address)
+            self._begun = True
+            await self._send({"type": "http.response.start", "status": answer.status_code, "headers": headers})
+            async for part in answer.aiter_raw():
+                await self._send({"type": "http.response.body", "body": part, "more_body": True})
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
         except httpx.TransportError as error:
             raise _Cut from error
         finally:
             await answer.aclose()
-
-    async def _answer_to(self, request: httpx.Request) -> httpx.Response:
-        import httpx
-
-        job = self._route.job
-        try:
-            answer = await self._client.send(request, stream=True)
-        except httpx.TransportError as error:
-            await job.look()
-            job.check()
-            kind: Callable[[str], OpenEnvError]
-            kind = ConnectTimeout if isinstance(error, httpx.TimeoutException) else ConnectionFailed
-            raise kind(f"the sandbox does not answer: {str(error) or type(error).__name__}") from None
-        if answer.status_code in _DOUBTFUL:
-            try:
-                await job.look()
-                job.check()
-            except BaseException:  # also when its client has left meanwhile
-                await answer.aclose()
-                raise
-        return answer
-
-    async def _pass_on(self, answer: httpx.Response, address: str) -> None:
-        headers: Headers = self._route.inward(answer.headers.raw, address)
-        self._begun = True
-        await self._send({"type": "http.response.start", "status": answer.status_code, "headers": headers})
-        async for part in answer.aiter_raw():
-            await self._send({"type": "http.response.body", "body": part, "more_body": True})
-        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def refuse(send: Any, error: OpenEnvError, kind: str = "http") -> None:
@@ -324,30 +283,22 @@ class _SandboxConnect(connect):
         return exc
 
 
-class WebSocketRelay:
-    """One connection; arguments as for `HttpRelay`."""
-
-    def __init__(self, route: SandboxRoute, key: bytes, place: str, scope: Any, receive: Any, send: Any):
-        self._route = route
-        self._key = key
-        self._place = place
-        self._scope = scope
-        self._receive = receive
-        self._send = send
+class WebSocketRelay(Relay):
+    """One connection."""
 
     async def run(self) -> None:
         """Passes it on until one of its ends, or the route, is closed."""
         await self._receive()  # that somebody wants to connect
-        dialling, leaving = asyncio.ensure_future(self._dial()), asyncio.ensure_future(self._receive())
-        await self._first_of(dialling, leaving)
-        if not leaving.cancelled():
-            if not dialling.cancelled() and not dialling.exception():
+        dialling, leaving = await self._first_of(self._dial(), self._receive())
+        if leaving is not None:
+            if dialling is not None and not dialling.exception():
                 dialling.result().transport.abort()
             return
         try:
-            there = dialling.result()
-        except asyncio.CancelledError:
-            await refuse(self._send, ConnectionFailed("the sandbox was stopped"), "websocket.http")
+            if dialling is None:
+                await refuse(self._send, ConnectionFailed("the sandbox was stopped"), "websocket.http")
+                return
+            there: ClientConnection = dialling.result()
         except InvalidStatus as refusal:
             await self._pass_refusal(refusal)
         except OpenEnvError as error:
@@ -357,16 +308,6 @@ class WebSocketRelay:
                 await self._converse(there)
             finally:
                 there.transport.abort()
-
-    async def _first_of(self, *work: asyncio.Future[Any]) -> None:
-        """Waits for one of these, or for the end of the route; what is not done then is cancelled."""
-        tasks = [*work, asyncio.ensure_future(self._route.closed.wait())]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
 
     async def _dial(self) -> ClientConnection:
         route, patience = self._route, self._route.patience
@@ -389,14 +330,10 @@ class WebSocketRelay:
             )
         except InvalidStatus as refusal:
             if refusal.response.status_code >= 400:
-                await route.job.look()
-                route.job.check()
+                await route.job.verify()
             raise
         except (OSError, EOFError, InvalidHandshake, ProtocolError) as error:
-            await route.job.look()
-            route.job.check()
-            kind = ConnectTimeout if isinstance(error, TimeoutError) else ConnectionFailed
-            raise kind(f"the sandbox does not answer: {str(error) or type(error).__name__}") from None
+            raise await self._failure(error, late=isinstance(error, TimeoutError)) from None
 
     async def _pass_refusal(self, refusal: InvalidStatus) -> None:
         """Says what the application said, which will not speak WebSocket."""
@@ -409,17 +346,19 @@ class WebSocketRelay:
         await self._send({"type": f"{kind}.body", "body": bytes(body), "more_body": False})
 
     async def _converse(self, there: ClientConnection) -> None:
-        await self._send(
-            {"type": "websocket.accept", "subprotocol": there.subprotocol, "headers": _answer_headers(there)}
-        )
-        pumps = [asyncio.ensure_future(self._inward(there)), asyncio.ensure_future(self._outward(there))]
-        await self._first_of(*pumps)
-        inward, outward = pumps
-        ended = [pump for pump in pumps if not pump.cancelled()]
-        if outward in ended:  # the client has left
-            await self._leave(there, outward.result() if not outward.exception() else _NOTHING)
+        assert there.response is not None
+        own = {"connection", "upgrade", "date", "server"}
+        headers = [
+            (name.lower().encode("latin-1"), value.encode("latin-1"))
+            for name, value in there.response.headers.raw_items()
+            if name.lower() not in own and not name.lower().startswith("sec-websocket-")
+        ]
+        await self._send({"type": "websocket.accept", "subprotocol": there.subprotocol, "headers": headers})
+        inward, outward = await self._first_of(self._inward(there), self._outward(there))
+        if outward is not None:  # the client has left
+            await self._leave(there, outward.result() if not outward.exception() else (1006, ""))
             return
-        code, reason = inward.result() if inward in ended else (GOING_AWAY, "the sandbox was stopped")
+        code, reason = inward.result() if inward is not None else (GOING_AWAY, "the sandbox was stopped")
         await self._send({"type": "websocket.close", "code": code, "reason": reason})
         await self._leave(there, (GOING_AWAY, ""))
 
@@ -452,12 +391,8 @@ class WebSocketRelay:
                 return TOO_BIG, end.sent.reason
         except (OSError, WebSocketException) as error:
             return BAD_GATEWAY, _close_reason(f"what the sandbox sent cannot be passed on: {error}")
-        return await self._verdict()
-
-    async def _verdict(self) -> tuple[int, str]:
         try:
-            await self._route.job.look()
-            self._route.job.check()
+            await self._route.job.verify()
         except OpenEnvError as error:
             return BAD_GATEWAY, _close_reason(error.message)
         return BAD_GATEWAY, "the connection to the sandbox was lost"
@@ -468,19 +403,6 @@ class WebSocketRelay:
             # The client was lost, or did not say why. The server is to see the same, and keep its sessions for it.
             there.transport.abort()
         await there.close(code if code not in _UNSAID else GOING_AWAY, _close_reason(reason))
-
-
-_NOTHING = (1006, "")
-
-
-def _answer_headers(there: ClientConnection) -> Headers:
-    assert there.response is not None
-    own = {"connection", "upgrade", "date", "server"}
-    return [
-        (name.lower().encode("latin-1"), value.encode("latin-1"))
-        for name, value in there.response.headers.raw_items()
-        if name.lower() not in own and not name.lower().startswith("sec-websocket-")
-    ]
 
 
 def _latin1(raw: bytes) -> str:

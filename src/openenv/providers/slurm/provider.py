@@ -253,7 +253,7 @@ class SlurmProvider(BlockingRuntime):
 
     # What a provider implements.
 
-    async def _resize(self, deployment: Deployment, replicas: int) -> None:
+    async def resize(self, deployment: Deployment, replicas: int) -> None:
         if not replicas:
             await self._end_all(deployment)
             return
@@ -267,7 +267,7 @@ class SlurmProvider(BlockingRuntime):
         if missing > 0:
             await self._add(deployment, missing)
 
-    async def _gone(self, server: Server) -> str | None:
+    async def why_gone(self, server: Server) -> str | None:
         if server.handle is None:
             return "was stopped"
         name, board = server.handle
@@ -278,7 +278,7 @@ class SlurmProvider(BlockingRuntime):
         for server in list(deployment.servers):
             await self._look_at(server)
 
-    async def _log(self, server: Server, lines: int) -> str:
+    async def read_log(self, server: Server, lines: int) -> str:
         if server.handle is None:
             return ""
         name, board = server.handle
@@ -302,7 +302,7 @@ class SlurmProvider(BlockingRuntime):
 
     # How it does it.
 
-    def _spec(self, port: int | None, env_vars: dict[str, str], options: dict[str, Any]) -> LaunchSpec:
+    def spec_of(self, port: int | None, env_vars: dict[str, str], options: dict[str, Any]) -> LaunchSpec:
         if self._target is None:
             raise UsageError('SlurmProvider() has no target: SlurmProvider("echo"), or launch() a LaunchSpec')
         key = None if KEYS in {**self.variables, **env_vars} else self.api_key
@@ -370,7 +370,7 @@ class SlurmProvider(BlockingRuntime):
             await asyncio.sleep(GLANCE_S)
 
     async def _look_at(self, server: Server) -> None:
-        server.gone = await self._gone(server)
+        server.gone = await self.why_gone(server)
         if server.handle is not None:
             name, board = server.handle
             server.url = address_of(await self._queue.job(name), (await board.notices()).get(name))
@@ -388,7 +388,7 @@ class SlurmProvider(BlockingRuntime):
         return NotReady(reason if begun is None else await self._told(reason, deployment, begun))
 
     async def _told(self, reason: str, deployment: Deployment, server: Server) -> str:
-        log = redact(await self._log(server, TAIL_LINES), deployment.secrets)
+        log = redact(await self.read_log(server, TAIL_LINES), deployment.secrets)
         name, board = server.handle
         if log or board.folder is None or name in await board.notices():
             return with_tail(reason, log)
