@@ -155,7 +155,7 @@ async def request(batch: RequestBatch, request_id: int, member: LoadProcess) -> 
 
 
 async def warm_up(batch: RequestBatch) -> None:
-    """Does once, before a storm, what httpx imports and makes with its first request."""
+    """Does once, before a batch, what httpx imports and makes with its first request."""
     if batch.mode is Mode.HTTP:
         async with _client(batch, batch.url) as client:
             await client.get("/health")
@@ -310,7 +310,7 @@ def run_batch(
 
 
 def _requests(batch: RequestBatch, member: LoadProcess, numbers: range) -> _BatchShare:
-    """In a process of the crew: its share of the requests."""
+    """In a process of the load: its share of the requests."""
 
     async def all_at_once() -> list[RequestRow]:
         return await asyncio.gather(*(request(batch, number, member) for number in numbers))

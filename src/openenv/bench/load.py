@@ -19,7 +19,7 @@ from ..errors import LaunchFailed, OpenEnvError, UsageError
 USABLE = 0.9
 # So many sessions are worth starting another process for, as long as there is a core for it.
 SESSIONS_EACH = 1024
-# More than these are started only if somebody says so.
+# More than these are started only if `--processes` says so.
 MOST_PROCESSES = 16
 
 
@@ -100,12 +100,12 @@ class LoadCounts(NamedTuple):
 
 
 class LoadProcess:
-    """What a process of a crew has of the others.
+    """What a process of the load has of the others.
 
     Args:
-        connection: Leads to the process that started the crew.
+        connection: Leads to the process that started the load.
         board: Shared memory of all counts.
-        index: Which process of the crew this is.
+        index: Which process of the load this is.
     """
 
     def __init__(self, connection: Connection[Any, Any], board: MutableSequence[int], index: int):
@@ -116,7 +116,7 @@ class LoadProcess:
         }
 
     def meet(self) -> None:
-        """Waits until every process of the crew has come this far. Blocks the event loop, if there is one."""
+        """Waits until every process of the load has come this far. Blocks the event loop, if there is one."""
         self._connection.send((_READY, None))
         self._connection.recv()
 
@@ -166,7 +166,13 @@ def run_load(
         return results
     finally:
         for process in processes:
-            _end(process)
+            if process.is_alive():
+                process.terminate()
+                process.join(JOIN_S)
+            if process.is_alive():
+                process.kill()
+                process.join()
+            process.close()
         for connection in connections:
             connection.close()
 
@@ -206,7 +212,7 @@ def _run_process(
     board: MutableSequence[int],
     index: int,
 ) -> None:
-    # Ctrl-C reaches the whole group; the process that started the crew ends it.
+    # Ctrl-C reaches the whole group; the process that started the load ends it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         outcome: tuple[str, Any] = (_RESULT, work(LoadProcess(connection, board, index), share))
@@ -252,13 +258,3 @@ def _collect(
 def _total(board: Sequence[int]) -> LoadCounts:
     width = len(LoadCounts._fields)
     return LoadCounts(*(sum(board[place::width]) for place in range(width)))
-
-
-def _end(process: Any) -> None:
-    if process.is_alive():
-        process.terminate()
-        process.join(JOIN_S)
-    if process.is_alive():
-        process.kill()
-        process.join()
-    process.close()

@@ -94,7 +94,11 @@ def read_result(path: Path) -> Result:
         cases = {"": document["trials"]} if kind == STEPS else _by_case(document["batches"])
     except (KeyError, TypeError, ValueError):
         raise _not_a_result(path) from None
-    if kind not in (STEPS, SCALE) or not isinstance(workload, dict) or not all(map(_are_trials, cases.values())):
+    whole = all(
+        isinstance(trials, list) and trials and all(isinstance(trial, dict) for trial in trials)
+        for trials in cases.values()
+    )
+    if kind not in (STEPS, SCALE) or not isinstance(workload, dict) or not whole:
         raise _not_a_result(path)
     return Result(path, kind, workload, cases)
 
@@ -105,10 +109,6 @@ def _by_case(batches: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str
         name = f"{batch['num_requests']:,} sessions, {batch['wait_seconds']:g} s wait"
         cases.setdefault(name, []).append(batch)
     return cases
-
-
-def _are_trials(trials: Any) -> bool:
-    return isinstance(trials, list) and bool(trials) and all(isinstance(trial, dict) for trial in trials)
 
 
 def _not_a_result(path: Path) -> UsageError:

@@ -364,7 +364,7 @@ def measure_steps(
 
 
 def _step_along(loop: ClosedLoop, member: LoadProcess, sessions: int) -> LoopShare:
-    """In a process of the crew: its share of the sessions."""
+    """In a process of the load: its share of the sessions."""
     raise_file_limit()
     # Collections go on, as in a trainer, but have nothing to do with the modules of this process.
     gc.freeze()

@@ -153,6 +153,10 @@ def destination_of(url: str, api_key: str | None = None) -> Destination:
     host, secure = parts.hostname or "", parts.scheme == "wss"
     path = parts.path + (f"?{parts.query}" if parts.query else "")
     key = "" if api_key is None else f"Authorization: Bearer {api_key}\r\n"
+    try:
+        is_loopback = ipaddress.IPv4Address(host).is_loopback
+    except ValueError:
+        is_loopback = False
     return Destination(
         url=full,
         host=host,
@@ -162,15 +166,8 @@ def destination_of(url: str, api_key: str | None = None) -> Destination:
             f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: b25lIGtleSBmb3IgYWxsLg==\r\n{key}\r\n"
         ).encode(),
         tls=ssl.create_default_context() if secure else None,
-        sources=sys.platform == "linux" and _is_ipv4_loopback(host),
+        sources=sys.platform == "linux" and is_loopback,
     )
-
-
-def _is_ipv4_loopback(host: str) -> bool:
-    try:
-        return ipaddress.IPv4Address(host).is_loopback
-    except ValueError:
-        return False
 
 
 # Seconds for the server to end a connection that was said goodbye to.

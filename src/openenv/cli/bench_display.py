@@ -71,15 +71,12 @@ class Display:
         told = ", ".join(f"{name} {done:,}/{total:,}" for name, (done, total) in phases.items())
         self._line = f"  {label}: {told}" + (f", {note}" if note else "")
         if self._console.is_terminal:
-            self._draw(phases, note)
+            for number, (name, (done, total)) in enumerate(phases.items()):
+                if name not in self._tasks:
+                    self._tasks[name] = self._bars.add_task(name, total=total, note="")
+                self._bars.update(self._tasks[name], completed=done, note="" if number else note)
         elif time.monotonic() - self._at >= LOG_PERIOD_S:
             self._write()
-
-    def _draw(self, phases: Mapping[str, tuple[int, int]], note: str) -> None:
-        for number, (name, (done, total)) in enumerate(phases.items()):
-            if name not in self._tasks:
-                self._tasks[name] = self._bars.add_task(name, total=total, note="")
-            self._bars.update(self._tasks[name], completed=done, note="" if number else note)
 
     def _finish(self) -> None:
         """What was under way has ended: its last line stays."""
@@ -143,12 +140,9 @@ def step_table(cost: StepCost, floor: StepCost | None = None) -> Table:
     table.add_row("seconds", f"{cost.seconds:.2f}")
     for label, figure, form in FIGURES:
         value, least = getattr(cost, figure), getattr(floor, figure, None)
-        table.add_row(label, form(value), *((form(least), _ratio(value, least)) if floor else ()))
+        ratio = f"{value / least:.2f}" if value is not None and least else "-"
+        table.add_row(label, form(value), *((form(least), ratio) if floor else ()))
     return table
-
-
-def _ratio(value: float | None, least: float | None) -> str:
-    return f"{value / least:.2f}" if value is not None and least else "-"
 
 
 def _microseconds(value: float | None) -> str:

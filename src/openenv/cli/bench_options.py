@@ -135,7 +135,9 @@ class LaunchOptions:
                 "what shall be measured? give either --url of a running server, or --serve TARGET, or --provider"
             )
         if self.provider is None:
-            self._check_alone()
+            for name in ("image", "target", "replicas", "gateway", "cpus", "memory", "given", "provider_option"):
+                if getattr(self, name):
+                    raise UsageError(f"--{name.replace('given', 'option').replace('_', '-')} needs --provider")
             return None
         from ..bench.scale import LaunchPlan
         from ..providers.local import variables_of
@@ -161,11 +163,6 @@ class LaunchOptions:
             gateway=self.gateway or "none",
             sessions=sessions,
         )
-
-    def _check_alone(self) -> None:
-        for name in ("image", "target", "replicas", "gateway", "cpus", "memory", "given", "provider_option"):
-            if getattr(self, name):
-                raise UsageError(f"--{name.replace('given', 'option').replace('_', '-')} needs --provider")
 
 
 def launch_options(command: Callable[..., None]) -> Callable[..., None]:

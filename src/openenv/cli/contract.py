@@ -133,20 +133,14 @@ def _read(file: Path) -> Contract:
 def _contract_of(target: str | None, url: str | None, api_key: str | None) -> Contract:
     if (target is None) == (url is None):
         raise UsageError("give a target, or the --url of a server")
-    return _asked(url, api_key) if url is not None else _loaded(str(target))
+    if url is None:
+        from ..project.target import load
 
-
-def _loaded(target: str) -> Contract:
-    from ..project.target import load
-
-    server = getattr(getattr(load(target), "state", None), "openenv", None)
-    if server is None:
-        raise UsageError(f"{target} is an app that create_app did not make: its types are not known")
-    found: Contract = server.contract
-    return found
-
-
-def _asked(url: str, api_key: str | None) -> Contract:
+        server = getattr(getattr(load(str(target)), "state", None), "openenv", None)
+        if server is None:
+            raise UsageError(f"{target} is an app that create_app did not make: its types are not known")
+        found: Contract = server.contract
+        return found
     from ..replay import schemas_at
 
     try:

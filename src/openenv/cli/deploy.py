@@ -184,7 +184,11 @@ def _rollout(fields: dict[str, Any], namespace: str | None) -> Rollout:
         raise UsageError(f"what is deployed is given with odd fields: {error}") from None
     KubernetesProvider.capabilities.check("Kubernetes", spec)
     name = _plain_name(spec)
-    made = {} if spec.api_key is not None or KEYS in spec.env_vars else _new_keys()
+    made = {}
+    if spec.api_key is None and KEYS not in spec.env_vars:
+        # One for clients, and one for those who only look at /metrics, which stands alone, too: for Prometheus.
+        control, view = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
+        made = {KEYS: f"control:{control},view:{view}", VIEW_KEY: view}
     variables = {**made, **spec.env_vars}
     if spec.api_key is not None:
         variables[KEYS] = f"control:{spec.api_key}" if spec.api_key else "none"
@@ -196,12 +200,6 @@ def _rollout(fields: dict[str, Any], namespace: str | None) -> Rollout:
         namespace=namespace,
         made=frozenset(made),
     )
-
-
-def _new_keys() -> dict[str, str]:
-    """One for clients, and one for those who only look at /metrics, which stands alone, too: for Prometheus."""
-    control, view = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
-    return {KEYS: f"control:{control},view:{view}", VIEW_KEY: view}
 
 
 def _plain_name(spec: LaunchSpec) -> str:

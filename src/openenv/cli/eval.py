@@ -56,7 +56,11 @@ def summary_lines(report: Report) -> list[str]:
         lines.append(f"  {summary.ends['max_steps']} were cut short after {about.max_steps} steps (--max-steps)")
     if summary.repeated:
         lines.append(f"  {summary.repeated} were played again, after failures of the infrastructure")
-    lines += _failure_lines(summary)
+    for blame, counts in summary.failures.items():
+        lines.append(click.style(f"  {sum(counts.values())} failed {_FAULTS[blame]}, and have no score:", fg="red"))
+        for error, count in counts.items():
+            message = " ".join(summary.examples.get(error, "").split())
+            lines.append(tame(f"    {count} x {error}: {message[:MESSAGE_WIDTH]}"))  # of anybody's environment
     if about.record is not None:
         lines.append(f"  recorded in {about.record}")
     return lines
@@ -118,17 +122,6 @@ def _score_lines(report: Report) -> list[str]:
 
 def _indented(rows: Sequence[Sequence[str]]) -> list[str]:
     return [f"  {line}" for line in table_lines(rows, range(1, len(rows[0])))]
-
-
-def _failure_lines(summary: EvalSummary) -> list[str]:
-    lines = []
-    for blame, counts in summary.failures.items():
-        total = sum(counts.values())
-        lines.append(click.style(f"  {total} failed {_FAULTS[blame]}, and have no score:", fg="red"))
-        for error, count in counts.items():
-            message = " ".join(summary.examples.get(error, "").split())
-            lines.append(tame(f"    {count} x {error}: {message[:MESSAGE_WIDTH]}"))  # of anybody's environment
-    return lines
 
 
 def _what(report: Report) -> str:

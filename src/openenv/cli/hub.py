@@ -143,7 +143,20 @@ def _rehearse(project: Project, request: SpaceRequest, as_json: bool, progress: 
 def _tell(published: Sequence[Published], stage: Stage, request: SpaceRequest, as_json: bool) -> None:
     if as_json:
         good = all(each.error is None for each in published)
-        spaces = [_document(each) for each in published]
+        spaces = [
+            {
+                "name": str(each.name),
+                "page": each.page,
+                "url": each.url,
+                "created": each.created,
+                "changed": each.changed,
+                "commit": each.commit,
+                "pull_request": each.pull_request,
+                "error": each.error.facts() if each.error is not None else None,
+                "next": [] if each.error else [f"openenv validate --url {each.url}", f'EnvClient("{each.url}")'],
+            }
+            for each in published
+        ]
         document = {"pushed": good, "files": len(stage.files), "bytes": stage.size, "spaces": spaces}
         click.echo(json.dumps(document, indent=2))
     for each in published:
@@ -154,20 +167,6 @@ def _tell(published: Sequence[Published], stage: Stage, request: SpaceRequest, a
     failed = [each for each in published if each.error is not None]
     if failed:
         click.echo(f"{len(published) - len(failed)} of {len(published)} Spaces were pushed", err=True)
-
-
-def _document(each: Published) -> dict[str, Any]:
-    return {
-        "name": str(each.name),
-        "page": each.page,
-        "url": each.url,
-        "created": each.created,
-        "changed": each.changed,
-        "commit": each.commit,
-        "pull_request": each.pull_request,
-        "error": each.error.facts() if each.error is not None else None,
-        "next": [] if each.error else [f"openenv validate --url {each.url}", f'EnvClient("{each.url}")'],
-    }
 
 
 def _lines(each: Published, request: SpaceRequest) -> list[str]:

@@ -7,7 +7,6 @@ import importlib
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import click
@@ -23,19 +22,15 @@ def report_error(error: OpenEnvError) -> None:
     """An error that we know; before it the traceback, if it is one of the user's own module."""
     cause = error.__cause__
     if isinstance(error, ImportFailed) and not isinstance(cause, ImportError):
-        traceback.print_exception(cause.with_traceback(_of_user(cause.__traceback__)) if cause else None)
+        ours = {importlib.__file__, target.__file__}
+        trace = cause.__traceback__ if cause else None
+        while trace is not None:  # of the frames on the way to the user's module none is shown
+            file = trace.tb_frame.f_code.co_filename
+            if file not in ours and not file.startswith("<frozen importlib"):
+                break
+            trace = trace.tb_next
+        traceback.print_exception(cause.with_traceback(trace) if cause else None)
     print_error(error.message)
-
-
-def _of_user(trace: TracebackType | None) -> TracebackType | None:
-    """What is left of a traceback without the way from here to the user's module."""
-    ours = {importlib.__file__, target.__file__}
-    while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        if file not in ours and not file.startswith("<frozen importlib"):
-            break
-        trace = trace.tb_next
-    return trace
 
 
 class LazyCommand(NamedTuple):
@@ -192,21 +187,17 @@ def main() -> None:
         # Not standalone, click returns the exit code of a command that ends early.
         sys.exit(app(prog_name="openenv", standalone_mode=False) or 0)
     except click.ClickException as error:
-        _show(error)
+        if isinstance(error, click.exceptions.NoArgsIsHelpError):
+            error.show()
+            sys.exit(error.exit_code)
+        text = error.format_message()
+        if isinstance(error, click.UsageError) and error.ctx is not None:
+            end = "" if text.endswith((".", "?")) else "."
+            text = f"{text}{end} See `{error.ctx.command_path} --help`"
+        print_error(text)
         sys.exit(error.exit_code)
     except OpenEnvError as error:
         report_error(error)
         sys.exit(1)
     except (KeyboardInterrupt, click.Abort):
         sys.exit(130)
-
-
-def _show(error: click.ClickException) -> None:
-    if isinstance(error, click.exceptions.NoArgsIsHelpError):
-        error.show()
-        return
-    text = error.format_message()
-    if isinstance(error, click.UsageError) and error.ctx is not None:
-        end = "" if text.endswith((".", "?")) else "."
-        text = f"{text}{end} See `{error.ctx.command_path} --help`"
-    print_error(text)

@@ -33,19 +33,16 @@ def _targets(ctx: click.Context, parameter: click.Parameter, incomplete: str) ->
     from ..project.target import bundled
 
     names = [CompletionItem(name, help="comes with openenv") for name in bundled() if name.startswith(incomplete)]
-    return [*names, *map(CompletionItem, _folders(incomplete))]
-
-
-def _folders(incomplete: str) -> list[str]:
     base, slash, start = incomplete.rpartition("/")
     try:
-        return [
-            f"{base}{slash}{place.name}"
+        folders = [
+            CompletionItem(f"{base}{slash}{place.name}")
             for place in sorted(Path(f"{base}{slash}" or ".").expanduser().iterdir())
             if place.name.startswith(start) and place.is_dir() and (start or not place.name.startswith("."))
         ]
-    except (OSError, RuntimeError):  # nothing to look into, or nobody of that name (~nobody/)
-        return []
+    except (OSError, RuntimeError):  # no folder to look into, or no such user (~user/)
+        folders = []
+    return names + folders
 
 
 TARGET: Complete = _targets

@@ -16,7 +16,6 @@ from .terminal import Progress
 from .variables import pairs
 
 if TYPE_CHECKING:
-    from ..project import Project
     from ..project.image import PushProgress
 
 INTERFACE = "ENABLE_WEB_INTERFACE"
@@ -24,7 +23,7 @@ INTERFACE = "ENABLE_WEB_INTERFACE"
 
 def to_registry(directory: Path, registry: str, given: Mapping[str, Any]) -> None:
     """Builds the image of a project, or takes one, pushes it, and says what it is called now."""
-    from ..project.image import push_image
+    from ..project.image import BuildRequest, build, push_image
     from ..project.image.registry import local_name, remote_name
 
     project = project_of(directory)
@@ -35,9 +34,22 @@ def to_registry(directory: Path, registry: str, given: Mapping[str, Any]) -> Non
         _tell({"image": name, "pushed": False}, given["as_json"], f"would {made} as {name}")
         return
     with Progress() as progress:
+
+        def show(shown: PushProgress) -> None:
+            sizes = f"{shown.sent / 1e6:.1f} of {shown.total / 1e6:.1f} MB"
+            note = f"{shown.done} of {shown.layers} layers, {sizes}"
+            progress.show(f"pushing {name}", shown.sent, shown.total, note)
+
         if given["image"] is None:
-            image = _built(project, name, given, progress)
-        pushed = push_image(image, name, lambda shown: _show(progress, name, shown))
+            request = BuildRequest(
+                tags=(name,),
+                base_image=given["base_image"],
+                arguments=pairs("--build-arg", given["build_args"]),
+                platform=given["platform"],
+                variables={INTERFACE: "true" if given["interface"] else "false"},
+            )
+            image = build(project, request, StepLines(progress)).id
+        pushed = push_image(image, name, show)
     run = f"docker run --rm -p 8000:{project.manifest.port or 8000} {name}"
     spec = f'LaunchSpec(image="{pushed.reference}")'
     document = {
@@ -56,24 +68,6 @@ def to_registry(directory: Path, registry: str, given: Mapping[str, Any]) -> Non
         f"  or:      {spec}",
     ]
     _tell(document, given["as_json"], "\n".join(words))
-
-
-def _built(project: Project, name: str, given: Mapping[str, Any], progress: Progress) -> str:
-    from ..project.image import BuildRequest, build
-
-    request = BuildRequest(
-        tags=(name,),
-        base_image=given["base_image"],
-        arguments=pairs("--build-arg", given["build_args"]),
-        platform=given["platform"],
-        variables={INTERFACE: "true" if given["interface"] else "false"},
-    )
-    return build(project, request, StepLines(progress)).id
-
-
-def _show(progress: Progress, name: str, shown: PushProgress) -> None:
-    sizes = f"{shown.sent / 1e6:.1f} of {shown.total / 1e6:.1f} MB"
-    progress.show(f"pushing {name}", shown.sent, shown.total, f"{shown.done} of {shown.layers} layers, {sizes}")
 
 
 def _tell(document: Mapping[str, Any], as_json: bool, words: str) -> None:

@@ -10,7 +10,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -165,24 +166,20 @@ def change(
 
 
 def _snapshot(folders: Iterable[Path]) -> Snapshot:
-    return {path: times for folder in folders for path, times in _files(folder)}
-
-
-def _files(folder: Path) -> Iterator[tuple[Path, tuple[int, int]]]:
-    for place, folders, names in os.walk(folder):
-        folders[:] = [
+    found: Snapshot = {}
+    for place, below, names in (entry for folder in folders for entry in os.walk(folder)):
+        below[:] = [
             name
-            for name in folders
+            for name in below
             if name not in _NEVER and not name.startswith(".") and not Path(place, name, "pyvenv.cfg").exists()
         ]
         for name in names:
             if name.endswith(_SUFFIXES) and not name.startswith("."):
                 path = Path(place, name)
-                try:
+                with suppress(OSError):  # gone again, or a link to nothing
                     stat = path.stat()
-                except OSError:  # gone again, or a link to nothing
-                    continue
-                yield path, (stat.st_mtime_ns, stat.st_size)
+                    found[path] = (stat.st_mtime_ns, stat.st_size)
+    return found
 
 
 class _Terminated(BaseException):

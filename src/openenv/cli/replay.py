@@ -257,14 +257,11 @@ def _end(
         say_damage(damage)
         say_result(tally, place.names, seconds, check)
     if not tally.compared:
-        raise _NotCompared(tame(_reason(recording, tally)))
+        if not tally.episodes:
+            where = f"`openenv episodes ls {recording.path}` lists those that it has"
+            raise _NotCompared(tame(f"{recording.path} has no such episode: {where}"))
+        first: Any = tally.kept[0]
+        hint = "; --unseeded compares it nevertheless" if first.outcome == "unseeded" else ""
+        raise _NotCompared(tame(f"no episode of {recording.path} could be compared: {first.note}{hint}"))
     if check and (tally.wrong or damage.count):
         raise click.exceptions.Exit(DIFFERENT)
-
-
-def _reason(recording: Recording, tally: ReplaySummary) -> str:
-    if not tally.episodes:
-        return f"{recording.path} has no such episode: `openenv episodes ls {recording.path}` lists those that it has"
-    first: Any = tally.kept[0]
-    hint = "; --unseeded compares it nevertheless" if first.outcome == "unseeded" else ""
-    return f"no episode of {recording.path} could be compared: {first.note}{hint}"

@@ -138,6 +138,10 @@ _NO_OPTION = (
     "worker_silence_s",
     "worker_restarts",
 )
+_FURTHER = "; ".join(
+    f"{row.variables[0]} ({row.description}{'' if row.default is None else f'; default {row.default}'})"
+    for row in (_SETTINGS[name] for name in _NO_OPTION)
+)
 # The kernel cuts it to its own limit (net.core.somaxconn).
 BACKLOG = 65_535
 # Seconds for connections to close when the sessions have ended.
@@ -170,15 +174,6 @@ def _switch(name: str, flag: str | None = None) -> Callable[[Command], Command]:
     )
 
 
-def _without_option() -> list[str]:
-    """The settings that are no option, for the help."""
-    rows = (_SETTINGS[name] for name in _NO_OPTION)
-    return [
-        f"{row.variables[0]} ({row.description}{'' if row.default is None else f'; default {row.default}'})"
-        for row in rows
-    ]
-
-
 @click.command(
     short_help="Serve an environment over WebSocket and HTTP.",
     help=f"""Serves TARGET over WebSocket and HTTP.
@@ -198,7 +193,7 @@ def _without_option() -> list[str]:
       openenv serve echo --record runs/today --record-share 0.1
       openenv serve echo --host 0.0.0.0 --api-key control:SECRET,agent:OTHER
     """,
-    epilog="Further variables: " + "; ".join(_without_option()) + ".",
+    epilog=f"Further variables: {_FURTHER}.",
 )
 @click.argument("target", default=".", shell_complete=TARGET)
 @_option("host")
@@ -243,7 +238,10 @@ def serve(target: str, reload: bool, **options: Any) -> None:
     settings = _possible(ServerSettings.read(target=target, **options), reload)
     logs.configure_logging(settings.log_format, settings.log_level)
     check_tls(settings)
-    _check_record(settings)
+    if settings.record is not None:  # before worker processes are started, which would all fail for the same reason
+        from ..recording import check_folder
+
+        check_folder(settings.record)
     settings, made_key = with_keys(settings)
     raise_file_limit()
     # Apps read their settings where they are made: here, or in the worker processes.
@@ -294,14 +292,6 @@ def _possible(settings: ServerSettings, reload: bool) -> ServerSettings:
     reason = "--reload starts one process" if reload else "this platform cannot pass connections between processes"
     say(settings, f"{reason}: serving with 1 worker")
     return settings.model_copy(update={"workers": 1})
-
-
-def _check_record(settings: ServerSettings) -> None:
-    """Before worker processes are started, which would all fail for the same reason."""
-    if settings.record is not None:
-        from ..recording import check_folder
-
-        check_folder(settings.record)
 
 
 def _listen(settings: ServerSettings) -> socket.socket:

@@ -134,22 +134,19 @@ class Progress:
         Args:
             label: What is done.
             done: How much of it is.
-            total: Of how much; 0: nobody knows.
+            total: Of how much; 0: that is not known.
             note: What else there is to say.
         """
         if self._bar is None:
-            self._line(label, note)
+            now = time.monotonic()
+            if label != self._label or now - self._at >= LINE_S:
+                self._label, self._at = label, now
+                click.echo(f"{label}: {note[:WIDTH]}" if note else label, err=True)
             return
         if self._task is None:
             self._task = self._bar.add_task(label, note="")
         whole = total or None
         self._bar.update(self._task, description=label, completed=done, total=whole, note=note[:WIDTH])
-
-    def _line(self, label: str, note: str) -> None:
-        now = time.monotonic()
-        if label != self._label or now - self._at >= LINE_S:
-            self._label, self._at = label, now
-            click.echo(f"{label}: {note[:WIDTH]}" if note else label, err=True)
 
 
 def _bar() -> Any:

@@ -71,7 +71,12 @@ def _facts(interval: Interval) -> list[RenderableType]:
     table.add_column()
     full = f"{held:,} of {limit:,}", "bold red" if limit and held >= limit else "bold"
     table.add_row("slots", Text.assemble(full, (f"   {queued:,} wait for one", "yellow" if queued else "dim")))
-    table.add_row("sessions", _states(now))
+    counts = now.by("sessions", "state")
+    states = (
+        Text(f"{int(counts.get(state, 0)):,} {state}", style if counts.get(state) else "dim")
+        for state, style in _STATE_STYLES.items()
+    )
+    table.add_row("sessions", Text("   ").join(states))
     steps, resets = interval.timing("step"), interval.timing("reset")
     rates = Text.assemble((f"{steps.per_second:,.0f}", "bold"), f" steps/s   {resets.per_second:,.0f} resets/s")
     table.add_row("rates", rates)
@@ -83,15 +88,6 @@ def _facts(interval: Interval) -> list[RenderableType]:
         lag.append(f"   worker {max(lags, key=lambda worker: lags[worker])}", "dim")
     table.add_row("loop lag", lag)
     return [table]
-
-
-def _states(now: Scrape) -> Text:
-    counts = now.by("sessions", "state")
-    shown = [
-        Text(f"{int(counts.get(state, 0)):,} {state}", style if counts.get(state) else "dim")
-        for state, style in _STATE_STYLES.items()
-    ]
-    return Text("   ").join(shown)
 
 
 def _calls(now: Scrape) -> Text:

@@ -30,6 +30,7 @@ _MARKS = {
     Outcome.FAIL: ("FAIL", "red"),
     Outcome.SKIPPED: ("skip", "bright_black"),
 }
+_WORDS = {Outcome.PASS: "passed", Outcome.WARNING: "warned", Outcome.FAIL: "failed", Outcome.SKIPPED: "skipped"}
 _NAME_WIDTH = 20
 _NARROWEST = 60
 _WIDEST = 140
@@ -139,7 +140,12 @@ def _finish(report: Report, as_json: bool, output: Path | None) -> None:
     if as_json:
         click.echo(text)
     else:
-        click.echo(_summary(report))
+        counts = Counter(finding.outcome for finding in report.findings)
+        said = ", ".join(f"{counts[outcome]} {word}" for outcome, word in _WORDS.items() if counts[outcome])
+        mark, color = _MARKS[Outcome.PASS if report.passed else Outcome.FAIL]
+        verdict = click.style(mark, fg=color, bold=True)
+        seconds = sum(finding.seconds for finding in report.findings)
+        click.echo(f"\n{verdict}  {report.target}: {said}, in {seconds:.1f} s")
     if not report.passed:
         raise click.exceptions.Exit(1)
 
@@ -183,16 +189,6 @@ def _show(finding: Finding) -> None:
         lines = [finding.saw if len(finding.saw) <= room else f"{finding.saw[: room - 3]}..."]
     indent = " " * (_NAME_WIDTH + 7)
     click.echo(head + f"\n{indent}".join(lines))
-
-
-def _summary(report: Report) -> str:
-    counts = Counter(finding.outcome for finding in report.findings)
-    words = {Outcome.PASS: "passed", Outcome.WARNING: "warned", Outcome.FAIL: "failed", Outcome.SKIPPED: "skipped"}
-    said = ", ".join(f"{counts[outcome]} {word}" for outcome, word in words.items() if counts[outcome])
-    verdict = (
-        click.style("pass", fg="green", bold=True) if report.passed else click.style("FAIL", fg="red", bold=True)
-    )
-    return f"\n{verdict}  {report.target}: {said}, in {sum(finding.seconds for finding in report.findings):.1f} s"
 
 
 def _stop(code: int, target: str, message: str, as_json: bool) -> NoReturn:
