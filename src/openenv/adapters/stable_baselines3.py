@@ -50,7 +50,10 @@ class SB3VecEnv(VecEnv):
     def reset(self) -> Any:
         """Starts an episode in each environment, with the seeds and options that were set before."""
         seeds: Any = None if all(seed is None for seed in self._seeds) else list(self._seeds)
-        observations, infos = self.envs.reset(seed=seeds, options=self._common_options())
+        first = self._options[0]
+        if any(options != first for options in self._options):
+            raise UsageError("these environments are reset with the same options: set_options() takes one dict")
+        observations, infos = self.envs.reset(seed=seeds, options=first or None)
         self.reset_infos = _split_infos(infos, self.num_envs)
         self._reset_seeds()
         self._reset_options()
@@ -108,12 +111,6 @@ class SB3VecEnv(VecEnv):
     def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
         """False for each: wrappers of single environments are nothing that can be seen from here."""
         return [False for _ in self._get_indices(indices)]
-
-    def _common_options(self) -> dict[str, Any] | None:
-        first = self._options[0]
-        if any(options != first for options in self._options):
-            raise UsageError("these environments are reset with the same options: set_options() takes one dict")
-        return first or None
 
 
 def _split_infos(infos: dict[str, Any], count: int) -> Infos:

@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Protocol
 
-from .._introspection import accepted_arguments
+from .._introspection import accepted_arguments, unwrap_partial
 from ..errors import OpenEnvError, PolicyFailed, UsageError
 from ..mcp.types import Tool
 from ..project.target import attribute_of, import_module, search
@@ -103,11 +103,21 @@ class UserPolicy:
 
     async def call(self, function: Callable[[], Any]) -> Any:
         """Calls something of the policy's, where it belongs. Raises `PolicyFailed`."""
+        called = unwrap_partial(function)
+        if not (inspect.isroutine(called) or inspect.isclass(called)):
+            called = getattr(called, "__call__", called)  # noqa: B004 - its own, to look at
+
+        def in_thread() -> Any:
+            try:
+                return function()
+            except StopIteration as error:  # no future can hold it: its awaiter would wait for ever
+                raise self._failure(error) from error
+
         try:
-            if inspect.iscoroutinefunction(_unwrapped(function)):
+            if inspect.iscoroutinefunction(called):
                 return await function()
             context = contextvars.copy_context()
-            here = asyncio.get_running_loop().run_in_executor(self._thread, context.run, self._in_thread, function)
+            here = asyncio.get_running_loop().run_in_executor(self._thread, context.run, in_thread)
             found = await here
             return await found if inspect.isawaitable(found) else found
         except asyncio.CancelledError as error:
@@ -122,12 +132,6 @@ class UserPolicy:
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
-
-    def _in_thread(self, function: Callable[[], Any]) -> Any:
-        try:
-            return function()
-        except StopIteration as error:  # no future can hold it: its awaiter would wait for ever
-            raise self._failure(error) from error
 
     def _failure(self, error: BaseException) -> PolicyFailed:
         text = error.message if isinstance(error, OpenEnvError) else str(error)
@@ -167,13 +171,6 @@ def load_policy(target: str) -> UserPolicy:
     if module.endswith(".py"):
         module = module.removesuffix(".py").replace("/", ".")
     return UserPolicy(target, attribute_of(import_module(module, target), path, target))
-
-
-def _unwrapped(function: Any) -> Any:
-    while isinstance(function, partial):
-        function = function.func
-    plain = inspect.isroutine(function) or inspect.isclass(function)
-    return function if plain else getattr(function, "__call__", function)  # noqa: B004 - its own, to look at
 
 
 def _place(error: BaseException) -> str:

@@ -306,6 +306,7 @@ def _in_lazy_session(method: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
+# What a middleware overrides to have a part in calls of tools; the one that every server has is about listings.
 _INTERCEPTING = ("__call__", "on_message", "on_request", "on_call_tool")
 
 
@@ -318,7 +319,7 @@ class FastMcpLibrary:
         self.server = server
         self.sessions = McpSessions(server)
         lifespan = getattr(server, "_lifespan", default_lifespan)
-        self.starts = lifespan is not default_lifespan or any(map(_begins_sessions, server.middleware))
+        self.starts = lifespan is not default_lifespan or _has_middleware(server, ("on_initialize",))
         # A tool hid tools of the session, or showed some.
         self._has_rules = False
         self._shortcuts: dict[str, tuple[Any, Shortcut | None]] = {}
@@ -389,7 +390,7 @@ class FastMcpLibrary:
             and server.providers == [own]
             and not (getattr(server, "transforms", None) or getattr(own, "transforms", None))
             and not (getattr(server, "_mask_error_details", True) or getattr(server, "strict_input_validation", True))
-            and not any(map(_intercepts, server.middleware))
+            and not _has_middleware(server, _INTERCEPTING)
         )
 
 
@@ -511,16 +512,9 @@ async def _has_rules(server: Any) -> bool:
         return bool(await context._get_visibility_rules())
 
 
-def _begins_sessions(middleware: Any) -> bool:
-    """Whether a middleware has a part in the beginning of a session."""
+def _has_middleware(server: Any, methods: tuple[str, ...]) -> bool:
+    """Whether a middleware of a server overrides one of these methods."""
     from fastmcp.server.middleware import Middleware
 
-    return getattr(type(middleware), "on_initialize", None) is not getattr(Middleware, "on_initialize", None)
-
-
-def _intercepts(middleware: Any) -> bool:
-    """Whether a middleware has a part in calls of tools; the one that every server has is about listings."""
-    from fastmcp.server.middleware import Middleware
-
-    cls = type(middleware)
-    return any(getattr(cls, name, None) is not getattr(Middleware, name, None) for name in _INTERCEPTING)
+    plain = [(name, getattr(Middleware, name, None)) for name in methods]
+    return any(getattr(type(each), name, None) is not own for each in server.middleware for name, own in plain)

@@ -310,7 +310,13 @@ _turns: WeakKeyDictionary[Any, asyncio.AbstractEventLoop] = WeakKeyDictionary()
 async def _turn(server: Any) -> AsyncIterator[None]:
     loop = asyncio.get_running_loop()
     # Polled: what would wake this loop is an event of another one, which may have stopped.
-    while not _takes_turn(server, loop):  # noqa: ASYNC110
+    while True:
+        with _preparing:
+            holder = _turns.get(server)
+            # A loop that has stopped in its turn does not keep the others waiting.
+            if holder is None or not holder.is_running():
+                _turns[server] = loop
+                break
         await asyncio.sleep(TURN_POLL_S)
     try:
         yield
@@ -318,16 +324,6 @@ async def _turn(server: Any) -> AsyncIterator[None]:
         with _preparing:
             if _turns.get(server) is loop:
                 del _turns[server]
-
-
-def _takes_turn(server: Any, loop: asyncio.AbstractEventLoop) -> bool:
-    with _preparing:
-        holder = _turns.get(server)
-        # A loop that has stopped in its turn does not keep the others waiting.
-        if holder is not None and holder.is_running():
-            return False
-        _turns[server] = loop
-        return True
 
 
 @contextlib.contextmanager

@@ -250,13 +250,6 @@ class Recorder:
         )
         self._end_file()
 
-    def _forked(self) -> None:
-        """In a child: what the parent has is the parent's."""
-        journal = self._journal
-        self._begin()
-        if journal is not None:
-            journal.close(sync=False)
-
 
 def check_folder(folder: str | os.PathLike[str]) -> Path:
     """Makes a folder for records, if it is not there.
@@ -291,8 +284,11 @@ def _close_all() -> None:
 
 
 def _reset_in_child() -> None:
-    for recorder in list(_recorders):
-        recorder._forked()
+    for recorder in list(_recorders):  # what the parent has is the parent's
+        journal = recorder._journal
+        recorder._begin()
+        if journal is not None:
+            journal.close(sync=False)
 
 
 atexit.register(_close_all)

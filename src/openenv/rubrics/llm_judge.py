@@ -85,17 +85,8 @@ class LLMJudge(Rubric):
 
     async def forward(self, action: Any, observation: Any) -> float:
         """Asks for the score of a step. Raises `JudgeFailed` if there is none."""
-        answer = await self._ask(self._render_prompt(action, observation))
-        score = self._parse_score(answer)
-        # How a subclass reads answers is its own affair.
-        if type(self)._parse_score is LLMJudge._parse_score:
-            self._question(answer, score)
-        return score
+        prompt = self._render_prompt(action, observation)
 
-    def _render_prompt(self, action: Any, observation: Any) -> str:
-        return self.prompt_template.format(action=action, observation=observation)
-
-    async def _ask(self, prompt: str) -> str:
         async def complete() -> Any:
             answer: Any = self.client.complete(prompt)
             return await answer if isawaitable(answer) else answer
@@ -114,7 +105,14 @@ class LLMJudge(Rubric):
             raise self._failed(why, cause=kind) from error
         if not isinstance(answer, str):
             raise self._failed(f"its client returned {type(answer).__name__}, and not the text of an answer")
-        return answer
+        score = self._parse_score(answer)
+        # How a subclass reads answers is its own affair.
+        if type(self)._parse_score is LLMJudge._parse_score:
+            self._question(answer, score)
+        return score
+
+    def _render_prompt(self, action: Any, observation: Any) -> str:
+        return self.prompt_template.format(action=action, observation=observation)
 
     def _parse_score(self, response: str) -> float:
         """The score in an answer; `default_score` if there is none."""

@@ -328,8 +328,8 @@ def _array_codec(low: Array, high: Array, dtype: np.dtype[Any]) -> SpaceCodec:
     def decode(value: Any) -> Array:
         return np.asarray(value, dtype=dtype).reshape(shape)
 
-    return SpaceCodec(array_type(low, high, dtype), _encode_array, decode)
-
-
-def _encode_array(member: Any) -> Any:
-    return member.tolist() if type(member) is np.ndarray else np.asarray(member).tolist()
+    return SpaceCodec(
+        array_type(low, high, dtype),
+        lambda member: member.tolist() if type(member) is np.ndarray else np.asarray(member).tolist(),
+        decode,
+    )

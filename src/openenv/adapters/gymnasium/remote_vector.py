@@ -95,21 +95,18 @@ class ActionBatch:
             raise InvalidArgument(
                 f"actions of shape {array.shape} for {self._count} environments: give {self.space.shape}"
             )
-        self._check(array, self._bounds)
-        field = self._field
-        if field is None:
-            return [self._spaces.fields_of(action) for action in array]
-        values = (array.reshape(self._count) if self._flat else array).tolist()
-        return [{field: value} for value in values]
-
-    def _check(self, array: NDArray[Any], bounds: Bounds) -> None:
         try:
-            inside = bounds.inside(array)
+            inside = self._bounds.inside(array)
         except TypeError as error:
             raise outside_error(array, self.space) from error
         if not inside.all():
             index = int(np.argwhere(~inside)[0][0])
             raise self._refusal(index, array[index])
+        field = self._field
+        if field is None:
+            return [self._spaces.fields_of(action) for action in array]
+        values = (array.reshape(self._count) if self._flat else array).tolist()
+        return [{field: value} for value in values]
 
     def _each(self, actions: Any) -> list[Fields]:
         try:
@@ -387,19 +384,17 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         for index, result in enumerate(results):
             info = result.metadata
             if same_step and self._ended[index]:
-                final, info = self._final(result)
-                infos = self._add_info(infos, final, index)
+                # The end of an episode, and the info of the beginning after it.
+                final, info = dict(info or {}), {}
+                last = result.observation
+                if "final_observation" in final:  # else the reset after it failed, as the next step will say
+                    last, info = final.pop("final_observation"), final
+                    final = info.pop("final_metadata") or {}
+                final_obs = self._spaces.member_of(last)
+                infos = self._add_info(infos, {"final_obs": final_obs, "final_info": final}, index)
             if info:
                 infos = self._add_info(infos, info, index)
         return infos
-
-    def _final(self, result: Result) -> tuple[Infos, Infos]:
-        """The end of an episode, and the info of the beginning after it."""
-        info = dict(result.metadata or {})
-        if "final_observation" not in info:  # the reset after it failed, as the next step will tell
-            return {"final_obs": self._spaces.member_of(result.observation), "final_info": info}, {}
-        last = self._spaces.member_of(info.pop("final_observation"))
-        return {"final_obs": last, "final_info": info.pop("final_metadata") or {}}, info
 
     def _raise_errors(self, env_ids: Sequence[int], results: Sequence[Result]) -> None:
         failed = [(index, result.error) for index, result in zip(env_ids, results, strict=True) if result.error]

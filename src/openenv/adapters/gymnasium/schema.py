@@ -36,25 +36,19 @@ class MappedSpace:
 
 
 def choice(values: Sequence[Any]) -> MappedSpace:
-    return MappedSpace(
-        spaces.Discrete(len(values)),
-        lambda member: values[_chosen(values, member)],
-        lambda value: np.int64(_index_of(values, value)),
-    )
+    def encode(member: Any) -> Any:
+        index = int(member)
+        if index != member or not 0 <= index < len(values):
+            raise ValueError(f"{member!r:.80} is no place among {len(values)} values")
+        return values[index]
 
+    def decode(value: Any) -> np.int64:
+        for index, each in enumerate(values):
+            if each == value and isinstance(each, bool) == isinstance(value, bool):  # True is not 1 in JSON
+                return np.int64(index)
+        raise ValueError(f"{value!r:.80} is none of {values!r:.200}")
 
-def _chosen(values: Sequence[Any], member: Any) -> int:
-    place = int(member)
-    if place != member or not 0 <= place < len(values):
-        raise ValueError(f"{member!r:.80} is no place among {len(values)} values")
-    return place
-
-
-def _index_of(values: Sequence[Any], value: Any) -> int:
-    for place, each in enumerate(values):
-        if each == value and isinstance(each, bool) == isinstance(value, bool):  # True is not 1 in JSON
-            return place
-    raise ValueError(f"{value!r:.80} is none of {values!r:.200}")
+    return MappedSpace(spaces.Discrete(len(values)), encode, decode)
 
 
 def first_fit(parts: Sequence[MappedSpace], value: Any) -> tuple[np.int64, Any]:
@@ -194,15 +188,19 @@ class _Mapper:
         if "$ref" in schema:
             return self._reference(schema, place, trail)
         if "enum" in schema or "const" in schema:
-            return self._enumeration(schema, place)
+            values = list(schema["enum"]) if "enum" in schema else [schema["const"]]
+            if not values:
+                raise self.refusal(place, "its schema allows no value")
+            return choice(values)
         alternatives = _alternatives(schema)
-        return self._typed(schema, place, trail) if alternatives is None else self._one_of(alternatives, place, trail)
-
-    def _typed(self, schema: Schema, place: str, trail: tuple[str, ...]) -> MappedSpace:
+        if alternatives is not None:
+            return self._one_of(alternatives, place, trail)
         kind = schema.get("type")
         if kind not in self._kinds:
             raise self.refusal(place, "its schema allows anything" if kind is None else f"its type is {kind!r:.50}")
-        self._refuse_narrowing(schema, place)
+        narrowing = [word for word in _NARROWING if schema.get(word)]
+        if narrowing and self._role == "action":
+            raise self.refusal(place, f"no space says what its {' and '.join(narrowing)} means")
         return self._kinds[kind](schema, place, trail)
 
     def object(self, schema: Schema, place: str, trail: tuple[str, ...]) -> MappedSpace:
@@ -227,12 +225,6 @@ class _Mapper:
         if name not in self._definitions:
             raise self.refusal(place, f"its schema refers to {name!r:.80}, which is not there")
         return self.space(self._definitions[name], place, (*trail, name))
-
-    def _enumeration(self, schema: Schema, place: str) -> MappedSpace:
-        values = list(schema["enum"]) if "enum" in schema else [schema["const"]]
-        if not values:
-            raise self.refusal(place, "its schema allows no value")
-        return choice(values)
 
     def _one_of(self, alternatives: Any, place: str, trail: tuple[str, ...]) -> MappedSpace:
         parts = [self.space(each, place, trail) for each in alternatives]
@@ -294,11 +286,6 @@ class _Mapper:
         if length > MOST_PARTS:
             raise self.refusal(place, f"it is a list of {length} elements that are no numbers")
         return tuple_of([item] * length)
-
-    def _refuse_narrowing(self, schema: Schema, place: str) -> None:
-        narrowing = [word for word in _NARROWING if schema.get(word)]
-        if narrowing and self._role == "action":
-            raise self.refusal(place, f"no space says what its {' and '.join(narrowing)} means")
 
     def refusal(self, place: str, why: str) -> UnmappableSpace:
         """The error for what has no space."""

@@ -365,7 +365,11 @@ def _constructor(target: str) -> Callable[..., Any]:
     name, colon, wanted = target.partition(":")
     what = f"pettingzoo:{target}"
     full = f"pettingzoo.{name}"
-    module = import_module(full if _is_there(full) else name, what)
+    try:
+        is_there = importlib.util.find_spec(full) is not None
+    except ModuleNotFoundError:  # nor is what it would be in
+        is_there = False
+    module = import_module(full if is_there else name, what)
     found = [each for each in ((wanted,) if colon else _CONSTRUCTORS) if callable(getattr(module, each, None))]
     if not found:
         raise UsageError(
@@ -374,13 +378,6 @@ def _constructor(target: str) -> Callable[..., Any]:
         )
     constructor: Callable[..., Any] = getattr(module, found[0])
     return constructor
-
-
-def _is_there(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # nor is what it would be in
-        return False
 
 
 def _game(env: Any, what: str) -> AgentGame:

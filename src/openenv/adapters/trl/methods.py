@@ -231,23 +231,20 @@ def _arguments(tool: EpisodeTool) -> dict[str, _Argument]:
         name = _python_name(key)
         if name in arguments:
             raise UsageError(f"tool {tool.name!r}: {arguments[name].key!r} and {key!r} are both {name!r} in Python")
-        arguments[name] = _argument(tool, name, key, properties[key], key in required)
+        part = resolved(properties[key], tool.schema)
+        parameter = Parameter(
+            name,
+            Parameter.POSITIONAL_OR_KEYWORD,
+            default=Parameter.empty if key in required else part.get("default"),
+            annotation=annotation_of(part, tool.schema),
+        )
+        said = (str(part.get("description") or ""), tool.doc.arguments.get(key, ""), f"The {key.replace('_', ' ')}.")
+        words = next(words for words in said if words.strip())
+        if facts := facts_of(part, tool.schema):
+            words = f"{words} ({'; '.join(facts)})"
+        droppable = key not in required and not is_nullable(part, tool.schema)
+        arguments[name] = _Argument(key, parameter, droppable, words)
     return arguments
-
-
-def _argument(tool: EpisodeTool, name: str, key: str, declared: Any, required: bool) -> _Argument:
-    root = tool.schema
-    schema = resolved(declared, root)
-    default = Parameter.empty if required else schema.get("default")
-    parameter = Parameter(
-        name, Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=annotation_of(schema, root)
-    )
-    texts = (str(schema.get("description") or ""), tool.doc.arguments.get(key, ""), f"The {key.replace('_', ' ')}.")
-    words = next(words for words in texts if words.strip())
-    facts = facts_of(schema, root)
-    if facts:
-        words = f"{words} ({'; '.join(facts)})"
-    return _Argument(key, parameter, not required and not is_nullable(schema, root), words)
 
 
 def _python_name(key: str) -> str:

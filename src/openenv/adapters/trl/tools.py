@@ -290,16 +290,10 @@ def _declarations(tools: Mapping[str, Any] | Iterable[Any] | str) -> Iterator[tu
         raise UsageError(f"tools={tools!r}: {_HINT}")
     else:
         for what in tools:
-            yield _name_of(what), what
-
-
-def _name_of(what: Any) -> str:
-    if isinstance(what, str):
-        return what
-    name = getattr(what, "__name__", "")
-    if isinstance(what, type):  # MoveAction becomes move, SendMailAction send_mail
-        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.removesuffix("Action") or name).lower()
-    return str(name)
+            name = what if isinstance(what, str) else str(getattr(what, "__name__", ""))
+            if isinstance(what, type):  # MoveAction becomes move, SendMailAction send_mail
+                name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.removesuffix("Action") or name).lower()
+            yield name, what
 
 
 def _make_tools(name: str, what: Any, listed: Mapping[str, Any]) -> Iterator[EpisodeTool]:
