@@ -95,8 +95,8 @@ _TOOL_ACTIONS = frozenset({"list_tools", "call_tool"})
 def allows(scope: Scope, right: Right) -> bool:
     """Whether a key of a scope allows something.
 
-    Whoever holds a `Visitor` asks before acting for it; on the path of a step, only if `visitor.scope is not
-    Scope.CONTROL`, which may do everything. What is not allowed is answered with `refusal(scope, what)`.
+    Ask before acting for a `Principal`; on the path of a step, only if `principal.scope is not Scope.CONTROL`, which
+    may do everything. What is not allowed is answered with `refusal(scope, what)`.
     """
     return right in _ALLOWED[scope]
 
@@ -407,7 +407,7 @@ class RequestHead(NamedTuple):
     Attributes:
         method: `HANDSHAKE` for a WebSocket.
         path: Where to, without the prefix that the app is mounted under.
-        fields: Its headers, as `fields_of` gives them.
+        fields: Its headers, as `header_fields` gives them.
         peer: Host and port it came from, where that is known.
         local: The address it came to.
     """
@@ -433,7 +433,7 @@ def header_fields(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
 
 
 def without_key_offers(offers: Iterable[str]) -> list[str]:
-    """The subprotocols among what was offered: nobody behind the porter sees a key, or answers with one."""
+    """The subprotocols among what was offered: the app sees no key, and answers with none."""
     return [offer for offer in offers if not offer.strip().startswith(KEY_OFFER)]
 
 
@@ -481,7 +481,12 @@ class Authenticator:
         if (head.method, head.path) in _FOR_ALL:
             return Principal(Scope.VIEW, 0, peer)
         shown = _presented_keys(head.fields)
-        principal = self._anybody(head, peer) if self.keys.open else self._recognize(head, shown, peer)
+        if self.keys.open:
+            # In production, no HTTP route drives an episode. Over `/ws`, clients without keys may drive their own.
+            drives = not self.production or (head.method, head.path) == (HANDSHAKE, "/ws")
+            principal = Principal(Scope.CONTROL if drives else Scope.AGENT, 0, peer)
+        else:
+            principal = self._recognize(head, shown, peer)
         if _TRACE in head.fields:
             principal = principal._replace(traceparent=head.fields[_TRACE].decode("latin-1"))
         if self.keys.open:  # a page elsewhere has no key to show
@@ -490,13 +495,11 @@ class Authenticator:
         right = RIGHTS.get(("GET" if head.method == "HEAD" else head.method, head.path), Right.EVERYTHING)
         # Without keys, what is not for everybody is left out by its own routes; the owner's are his own matter.
         if not self.keys.open and not allows(principal.scope, right):
-            raise _hidden_error(head) if self.production else refusal(principal.scope, str(head))
+            if self.production:
+                hidden = "is not there in production mode (OPENENV_MODE), but for keys of scope"
+                raise Hidden(f"{head} {hidden} {Scope.CONTROL}")
+            raise refusal(principal.scope, str(head))
         return principal
-
-    def _anybody(self, head: RequestHead, peer: str) -> Principal:
-        # In production, no HTTP route drives an episode. Over `/ws`, clients without keys may drive their own.
-        drives = not self.production or (head.method, head.path) == (HANDSHAKE, "/ws")
-        return Principal(Scope.CONTROL if drives else Scope.AGENT, 0, peer)
 
     def _recognize(self, head: RequestHead, shown: list[bytes], peer: str) -> Principal:
         for key in shown:
@@ -528,10 +531,6 @@ class Authenticator:
         if reads and not has_key and b"cookie" not in head.fields:
             return
         self._origins.check(origin, head.fields.get(b"host", b""), head.local)
-
-
-def _hidden_error(head: RequestHead) -> Hidden:
-    return Hidden(f"{head} is not there in production mode (OPENENV_MODE), but for keys of scope {Scope.CONTROL}")
 
 
 def _presented_keys(fields: Mapping[bytes, bytes]) -> list[bytes]:

@@ -127,7 +127,12 @@ class _FrameQueue:
 
     async def put(self, frame: str | bytes) -> None:
         async with self._changed:
-            await self._changed.wait_for(lambda: self._has_room(len(frame)))
+            await self._changed.wait_for(
+                lambda: (
+                    not self._waiting
+                    or (len(self._waiting) < self._most and self._bytes + len(frame) <= self._most_bytes)
+                )
+            )
             self._waiting.append(frame)
             self._bytes += len(frame)
             self._changed.notify_all()
@@ -140,10 +145,6 @@ class _FrameQueue:
             self._changed.notify_all()
             return frame
 
-    def _has_room(self, size: int) -> bool:
-        fits = len(self._waiting) < self._most and self._bytes + size <= self._most_bytes
-        return fits or not self._waiting
-
 
 async def _read(websocket: WebSocket, frames: _FrameQueue) -> None:
     while (message := await websocket.receive())["type"] != "websocket.disconnect":
@@ -154,17 +155,13 @@ async def _read(websocket: WebSocket, frames: _FrameQueue) -> None:
 async def _serve(websocket: WebSocket, frames: _FrameQueue, conversation: MCPConversation) -> None:
     settings = websocket.app.state.openenv.settings
     while len(text := await frames.get()) <= settings.max_message_bytes:
-        reply = await _reply_to(conversation, text, settings.max_batch)
+        try:
+            reply = await _replies(conversation, read(text), settings.max_batch)
+        except RpcError as fault:
+            reply = error_reply(None, fault)
         if reply is not None:
             await websocket.send_text(encode(reply).decode())
     await websocket.close(CLOSE_TOO_BIG)
-
-
-async def _reply_to(conversation: MCPConversation, text: str | bytes, most: int) -> Fields | list[Fields] | None:
-    try:
-        return await _replies(conversation, read(text), most)
-    except RpcError as fault:
-        return error_reply(None, fault)
 
 
 async def _answer_post(
@@ -193,7 +190,7 @@ async def _replies(conversation: MCPConversation, value: Any, most: int) -> Fiel
     """The reply to a message; those to a list of them, in its order.
 
     Raises:
-        Fault: The list is empty or too long.
+        RpcError: The list is empty or too long.
     """
     if not isinstance(value, list):
         return await conversation.answer(value)

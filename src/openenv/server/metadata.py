@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
@@ -65,9 +65,13 @@ def with_readme(metadata: EnvironmentMetadata, server: HTTPEnvServer) -> Environ
 
 def places_of(cls: type[Any]) -> list[Path]:
     """The folders in which files that belong to an environment are looked for: its module's, then its project's."""
-    folder = _folder_of(cls)
-    if folder is None:
+    try:
+        module = inspect.getsourcefile(cls)
+    except (OSError, TypeError):  # of a notebook, or not written in Python
         return []
+    if module is None:
+        return []
+    folder = Path(module).resolve().parent
     # Only where a project lies: the folder above site-packages is nobody's.
     return [folder, *([folder.parent] if (folder.parent / "openenv.yaml").exists() else [])]
 
@@ -108,19 +112,16 @@ def _readme(configured: str | None, cls: type[Any] | None) -> str | None:
     candidates = [] if configured is None else [Path(configured)]
     places = [] if cls is None else places_of(cls)
     candidates += [place / "README.md" for place in places if (place / "openenv.yaml").exists()]
-    for candidate in [*candidates, CONTAINER_README]:
+    return _first_text([*candidates, CONTAINER_README], README_BYTES)
+
+
+def _first_text(files: Iterable[Path], most_bytes: int) -> str | None:
+    """The text of the first file that exists, may be read and is not too large."""
+    for file in files:
         with contextlib.suppress(OSError):  # one that may not be read, or is gone by now
-            if candidate.is_file() and candidate.stat().st_size <= README_BYTES:
-                return candidate.read_text(encoding="utf-8", errors="replace")
+            if file.is_file() and file.stat().st_size <= most_bytes:
+                return file.read_text(encoding="utf-8", errors="replace")
     return None
-
-
-def _folder_of(cls: type[Any]) -> Path | None:
-    try:
-        module = inspect.getsourcefile(cls)
-    except (OSError, TypeError):  # of a notebook, or not written in Python
-        return None
-    return None if module is None else Path(module).resolve().parent
 
 
 logger = logging.getLogger("openenv.server")
@@ -164,7 +165,8 @@ class EnvironmentInfo(msgspec.Struct):
 def class_info(cls: type[Any]) -> EnvironmentInfo:
     """What the class alone tells."""
     metadata = metadata_of(cls).model_dump()
-    return EnvironmentInfo(metadata, _reset_schema(cls), profile_of(cls).seedable, _panel(cls))
+    panel = _first_text((place / PANEL for place in places_of(cls)), PANEL_BYTES)
+    return EnvironmentInfo(metadata, _reset_schema(cls), profile_of(cls).seedable, panel)
 
 
 def instance_info(environment: Any, _: None) -> str:
@@ -216,14 +218,6 @@ def _hints(function: Any) -> dict[str, Any]:
     return found
 
 
-def _panel(cls: type[Any]) -> str | None:
-    for file in (place / PANEL for place in places_of(cls)):
-        with contextlib.suppress(OSError):  # one that may not be read, or is gone by now
-            if file.is_file() and file.stat().st_size <= PANEL_BYTES:
-                return file.read_text(encoding="utf-8", errors="replace")
-    return None
-
-
 # What a page that is being opened waits for an instance to be made.
 ASKING_S = 10.0
 _LISTING = ToolRequest(None, {}, standard=True)
@@ -272,7 +266,8 @@ class EnvironmentInfoLoader:
     async def _ask(self, principal: Principal) -> PageInfo:
         server = self._server
         cls = class_of(server.env_factory)
-        if cls is not None and not _instance_knows_more(cls):
+        own = getattr(cls, "get_metadata", None) not in (None, Environment.get_metadata)
+        if cls is not None and not own and not issubclass(cls, MCPEnvironment):  # an instance knows no more
             return self._known_of(class_info(cls), None)
         try:
             async with asyncio.timeout(ASKING_S):
@@ -310,12 +305,6 @@ class EnvironmentInfoLoader:
             "notes": list(notes),
         }
         return PageInfo(fields, told.panel)
-
-
-def _instance_knows_more(cls: type[Any]) -> bool:
-    """Whether an instance knows what its class does not."""
-    own = getattr(cls, "get_metadata", None) not in (None, Environment.get_metadata)
-    return own or issubclass(cls, MCPEnvironment)
 
 
 def _tools(wire: Any) -> list[dict[str, Any]] | None:

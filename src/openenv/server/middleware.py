@@ -109,7 +109,7 @@ class AuthMiddleware:
         body: _LimitedBody | None = None
         try:
             head = _admit(scope, self._server)
-            if scope["type"] == "http" and self._reads_body(head.path):
+            if scope["type"] == "http" and (head.path in self._with_body or head.path.startswith(_OF_ONE_SESSION)):
                 body = _LimitedBody(receive, send, self._bodies)
                 body.expect(head.fields.get(b"content-length", b""))
                 receive, send = body.receive, body.send
@@ -123,9 +123,6 @@ class AuthMiddleware:
         finally:
             if body is not None:
                 self._bodies.size -= body.size
-
-    def _reads_body(self, path: str) -> bool:
-        return path in self._with_body or path.startswith(_OF_ONE_SESSION)
 
 
 def principal_of(scope: MutableMapping[str, Any], server: HTTPEnvServer) -> Principal:

@@ -119,7 +119,7 @@ class SessionTable:
         ]
 
     def cancel(self, sink: ReplySink, key: int | None) -> bool:
-        """Gives up what an asker waits for, all of it if `key` is None. False if it waits for nothing."""
+        """Gives up what a sink waits for, all of it if `key` is None. False if it waits for nothing."""
         found = False
         for v2_session in list(self._sessions.values()):  # all of them: a batch waits for many
             found |= v2_session.cancel(sink, key)
@@ -137,7 +137,7 @@ class SessionTable:
             self._leaving = asyncio.get_running_loop().call_later(self._window_s, self._leave)
 
     def end(self) -> None:
-        """Nobody will come back: ends the sessions."""
+        """Ends the sessions: the client will not come back."""
         for v2_session in list(self._sessions.values()):
             v2_session.end()
 
@@ -158,7 +158,7 @@ class SessionTable:
             self._begin(message, sink, key)
 
     def _is_there(self, name: str | None, token: str | None, sink: ReplySink, key: int) -> bool:
-        """Whether a session of that name cannot be begun, and whoever asked has been answered."""
+        """Whether a session of that name cannot be begun, and its client has been answered."""
         if name is not None and name in self._sessions:
             self._sessions[name].open_again(sink, key)
             return True
@@ -257,16 +257,21 @@ class SessionTable:
         return source
 
     def ask_tasks(self, v2_session: V2Session, message: messages.TasksOp, answered: Callable[[Body], None]) -> None:
-        def told(answer: Any, error: BaseException | None) -> None:
+        def reply(answer: Any, error: BaseException | None) -> None:
             try:
                 if error is not None:
                     raise error
-                body = self._written({"result": answer})
+                try:
+                    body = self.protocol.ok({"result": answer})
+                except ValueError as fault:
+                    raise StepFailed(f"the reply cannot be sent: {fault}") from fault
+                if len(body.fields) > self.max_reply_bytes:
+                    raise oversized_reply(len(body.fields), self.max_reply_bytes)
             except OpenEnvError as fault:  # others do not come
                 body = self.refusal(v2_session.session.id, fault)
             answered(body)
 
-        ask_session(v2_session.session, message, told)
+        ask_session(v2_session.session, message, reply)
 
     def refusal(self, session: str | None, error: OpenEnvError, request: str | None = None) -> Body:
         # What a client calls a session may be anything, lines of a log as well.
@@ -291,16 +296,6 @@ class SessionTable:
         if self._leaving is not None and not self._sessions:
             self._leaving.cancel()
             self._leaving = None
-
-    def _written(self, fields: dict[str, Any]) -> Body:
-        """A reply with what an environment says. Raises `StepFailed` for what cannot be sent."""
-        try:
-            body = self.protocol.ok(fields)
-        except ValueError as error:
-            raise StepFailed(f"the reply cannot be sent: {error}") from error
-        if len(body.fields) > self.max_reply_bytes:
-            raise oversized_reply(len(body.fields), self.max_reply_bytes)
-        return body
 
     def _forbidden(self, message: SessionRequest) -> OpenEnvError | None:
         """What the client's key does not allow; such a call is not taken, and uses no number."""
@@ -365,7 +360,7 @@ class SessionTable:
             self._deny(sink, key, session.id, error)
 
     def _session_elsewhere(self, name: str, token: str | None) -> V2Session:
-        """The seat of a session that another connection has. Raises why there is none for whoever asks."""
+        """A session that another connection has. Raises why this client cannot use it."""
         session = self._manager.find(name)
         if session is None or session.state in _ENDED or not isinstance(session.user, V2Session):
             here = "it has ended, was never there, or is on another server or worker process"
@@ -391,7 +386,7 @@ class SessionTable:
 
 
 def _ignore_loss(session: str, error: OpenEnvError) -> None:
-    """The connection is gone, and shall not be kept by what is left of it."""
+    """Stands for the callback of a connection that is gone, so that the sessions do not keep it in memory."""
 
 
 def _token_matches(v2_session: V2Session, token: str | None) -> bool:

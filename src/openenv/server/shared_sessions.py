@@ -8,7 +8,6 @@ import logging
 import secrets
 from collections import deque
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 from ..errors import Cancelled, OpenEnvError, SessionLost, StepTimeout, TooManyCalls, Unauthorized, UnknownSession
@@ -30,11 +29,11 @@ _ENDED = (SessionState.CLOSING, SessionState.GONE)
 
 
 class PendingCall:
-    """One call, from the moment that somebody asks for it to its answer; it is answered once.
+    """One call, from its request to its answer; it is answered once.
 
     Args:
         start: Begins it.
-        done: Hears of its end; None once it has, or once nobody wants to know.
+        done: Hears of its end; None after that, and when no caller waits any more.
     """
 
     __slots__ = ("done", "start")
@@ -64,7 +63,7 @@ class SharedSession:
         departed: Why it is gone; None while it is there.
         lives: The signs of life of connections that are attached to it.
         on_lost: Hear, each once, that it was ended by somebody other than its user.
-        page: What the web UI keeps of its episode (`web_episode.Episode`); None unless it is used there.
+        page: What the web UI keeps of its episode (`page.episode.PageEpisode`); None unless it is used there.
     """
 
     __slots__ = (
@@ -238,7 +237,7 @@ class SharedSession:
 
     def _advance(self) -> None:
         """Begins what waits, until a call stays running."""
-        if self._advancing:  # a call that ends before its start returns leads back here and not deeper
+        if self._advancing:  # calls may complete before their start returns
             return
         self._advancing = True
         try:
@@ -403,11 +402,11 @@ class AttachManager:
         self._principal = principal
 
     def create(self, opened: OnOpened, on_lost: OnLost) -> AttachedSession:
-        """A guest who has not come in yet."""
+        """A session that is not attached yet."""
         return AttachedSession(self._principal.session or "", opened, on_lost)
 
     def open(self, attached: AttachedSession) -> None:
-        """Lets it in, or tells it why not."""
+        """Attaches it, or says why it cannot be."""
         try:
             shared = self._sessions.find(attached.id, self._principal, self._principal.token)
             shared.session.bind()
@@ -429,7 +428,7 @@ class AttachedSession:
     Attributes:
         life: The sign of life of the connection.
         holder, peer: Whose the connection is.
-        gone: Is never needed: a guest is gone as soon as it leaves.
+        gone: Is never needed: it is gone as soon as it leaves.
     """
 
     __slots__ = ("_on_lost", "_opened", "_pending", "_shared", "gone", "holder", "id", "life", "peer")
@@ -460,7 +459,7 @@ class AttachedSession:
         return self._shared.session.profile
 
     def enter(self, shared: SharedSession) -> None:
-        """It is let in."""
+        """Attaches to a session."""
         self._shared = shared
         shared.lives.append(self.life)
         shared.renew()
@@ -468,7 +467,7 @@ class AttachedSession:
         self._opened(None)
 
     def refuse(self, error: OpenEnvError) -> None:
-        """It is not."""
+        """Says why it is not attached."""
         self._opened(error)
 
     # What a connection does with its session. One call at a time: the next one after `done`.
@@ -513,13 +512,14 @@ class AttachedSession:
 
     def _do(self, start: StartCall, done: Done) -> None:
         if self._shared is None:
-            return  # it has left, and nobody hears
-        pending = self._shared.submit(start, partial(self._answered, done))
-        self._pending = None if pending.done is None else pending
+            return  # it has left
 
-    def _answered(self, done: Done, result: Any, error: BaseException | None) -> None:
-        self._pending = None
-        done(result, error)
+        def answered(result: Any, error: BaseException | None) -> None:
+            self._pending = None
+            done(result, error)
+
+        pending = self._shared.submit(start, answered)
+        self._pending = None if pending.done is None else pending
 
     def _lost(self, error: OpenEnvError) -> None:
         self._on_lost(error)

@@ -30,7 +30,6 @@ _ARGUMENTS = {
     "get_task": ("split", "index"),
     "get_task_range": ("split", "start", "stop"),
 }
-METHODS = tuple(_ARGUMENTS)
 
 
 class TasksUnsupported(UsageError):
@@ -53,7 +52,7 @@ async def ask_environment(server: HTTPEnvServer, principal: Principal, method: s
     Args:
         server: Whose environment.
         principal: Whose session it is, if one is needed.
-        method: One of `METHODS`.
+        method: One of those of a `TaskProvider`.
         arguments: What it takes, by name.
 
     Raises:
@@ -66,13 +65,18 @@ async def ask_environment(server: HTTPEnvServer, principal: Principal, method: s
     cls = class_of(server.env_factory)
     if cls is not None and not callable(getattr(cls, method, None)):
         raise TasksUnsupported(f"{server.env_name} has no tasks to tell of: {cls.__name__} has no method {method}")
-    if cls is not None and server.manager.shares_process and _needs_no_instance(cls, question):
-        answer = await _of_class(cls, question)
+    # What the class answers by itself needs no instance, also for what is asked when the question is wrong.
+    if (
+        cls is not None
+        and server.manager.shares_process
+        and isinstance(inspect.getattr_static(cls, method), (staticmethod, classmethod))
+    ):
+        answer = await _awaited(asyncio.to_thread(_answer, cls, question), method)
     else:
         async with opened_session(server.manager, principal.holder, principal.peer) as session:
             answer = await result_of(lambda done: session.call(_answer, question, done))
-        if inspect.isawaitable(answer):  # of an inline environment
-            answer = await _awaited(answer, method)
+    if inspect.isawaitable(answer):  # of a class, or of an inline environment
+        answer = await _awaited(answer, method)
     return _without_fault(answer, server.env_name)
 
 
@@ -91,7 +95,7 @@ def ask_session(session: Session, question: TasksOp, answered: Done) -> None:
         answered(None, UsageError(f"{question.method} needs {' and '.join(missing)}"))
         return
 
-    def told(answer: Any, error: BaseException | None) -> None:
+    def checked(answer: Any, error: BaseException | None) -> None:
         if error is None:
             try:
                 found = _without_fault(answer, session.profile.name)
@@ -107,10 +111,10 @@ def ask_session(session: Session, question: TasksOp, answered: Done) -> None:
     def called(answer: Any, error: BaseException | None) -> None:
         if inspect.isawaitable(answer):  # of an inline environment
             asyncio.ensure_future(_awaited(answer, question.method)).add_done_callback(
-                lambda task: told(*_outcome(task))
+                lambda task: checked(*_outcome(task))
             )
         else:
-            told(answer, error)
+            checked(answer, error)
 
     session.call(_answer, _TaskQuery(question.method, wanted), called)
 
@@ -162,16 +166,6 @@ def _fault(message: str, count: int | None = None, kind: type[UsageError] = Usag
     return {_FAULT: kind.__name__, "message": message, "data": {} if count is None else {"num_tasks": count}}
 
 
-def _needs_no_instance(cls: type[Any], question: _TaskQuery) -> bool:
-    """Whether the class answers by itself, also what is asked when something is wrong with the question."""
-    return isinstance(inspect.getattr_static(cls, question.method), (staticmethod, classmethod))
-
-
-async def _of_class(cls: type[Any], question: _TaskQuery) -> Any:
-    answer = await _awaited(asyncio.to_thread(_answer, cls, question), question.method)
-    return await _awaited(answer, question.method) if inspect.isawaitable(answer) else answer
-
-
 async def _awaited(answer: Awaitable[Any], method: str) -> Any:
     """Awaits a method of foreign code in a task of the server.
 
@@ -194,7 +188,8 @@ def _answer(provider: Any, question: _TaskQuery) -> Any:
     """The operation that asks an environment, or its class; returns a coroutine for a method that is one."""
     method = getattr(provider, question.method, None)
     if not callable(method):
-        return _fault(f"{_name(provider)} has no method {question.method}", kind=TasksUnsupported)
+        name = (provider if isinstance(provider, type) else type(provider)).__name__
+        return _fault(f"{name} has no method {question.method}", kind=TasksUnsupported)
     inquiry = _inquire(provider, method, question, inspect.iscoroutinefunction(method))
     if inspect.iscoroutinefunction(method):
         return inquiry
@@ -211,17 +206,15 @@ async def _inquire(provider: Any, method: Any, question: _TaskQuery, may_wait: b
         return await _out_of_range(provider, question.arguments, may_wait)
     try:
         answer = method(*question.arguments.values())
-        return _settled(await answer if may_wait else answer)
+        if may_wait:
+            answer = await answer
+        # Sequences of any kind as lists, made where the environment may be touched.
+        return list(answer) if isinstance(answer, (tuple, range, Iterator)) else answer
     except Exception as error:
         fault = await _explained(provider, question.arguments, error, may_wait)
         if fault is None:
             raise
         return fault
-
-
-def _settled(answer: Any) -> Any:
-    """Sequences of any kind as lists, made where the environment may be touched."""
-    return list(answer) if isinstance(answer, (tuple, range, Iterator)) else answer
 
 
 def _means_nothing(arguments: dict[str, Any]) -> bool:
@@ -282,7 +275,3 @@ def _split_of(split: Any) -> dict[str, Any]:
     name = getattr(split, "name", split)
     kind = getattr(split, "type", None)
     return {**_split_of(str(name)), **({} if kind is None else {"type": str(kind)})}
-
-
-def _name(provider: Any) -> str:
-    return (provider if isinstance(provider, type) else type(provider)).__name__

@@ -42,10 +42,10 @@ class FrameHandler(Protocol):
     """Who handles a request."""
 
     def receive(self, frame: bytes) -> None:
-        """Handles it. A reply that is there at once is passed to the turn."""
+        """Handles it. A reply that is there at once is passed to the batcher."""
 
     def failed(self) -> None:
-        """Handling raised what nobody expected: this connection cannot go on."""
+        """Ends the connection, whose handling raised an unexpected error."""
 
 
 class TickBatcher:
@@ -164,7 +164,7 @@ class ServerContext:
 
     @classmethod
     def of(cls, config: Config, server_state: ServerState) -> ServerContext | None:
-        """The site of a server; None where an ordinary ASGI connection must be used."""
+        """The context of a server; None where an ordinary ASGI connection must be used."""
         if config not in cls._known:
             app = _inner_app(config.loaded_app)
             cls._known[config] = None if app is None else cls(app, config, server_state)
@@ -193,13 +193,10 @@ def _inner_app(app: Any) -> Starlette | None:
         app = app.app
     if not isinstance(app, Starlette) or not isinstance(getattr(app.state, "openenv", None), HTTPEnvServer):
         return None
-    if any(not _harmless(middleware.cls) for middleware in app.user_middleware):
+    classes: list[Any] = [middleware.cls for middleware in app.user_middleware]
+    if any(not isinstance(cls, type) or not issubclass(cls, _HARMLESS) for cls in classes):
         return None
     return app
-
-
-def _harmless(middleware: Any) -> bool:
-    return isinstance(middleware, type) and issubclass(middleware, _HARMLESS)
 
 
 def _leads_to_environment(router: Router, root_path: str, path: str) -> bool:

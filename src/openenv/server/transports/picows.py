@@ -154,7 +154,7 @@ class Upgrade(NamedTuple):
         path: Where to, decoded.
         query: What follows the `?` of the URL, as it was sent.
         key: The client's nonce.
-        fields: Its headers, as `porter.fields_of` gives them.
+        fields: Its headers, as `auth.header_fields` gives them.
         subprotocol: The one to speak, of those that were offered; None: protocol v1.
     """
 
@@ -213,7 +213,7 @@ CLOSE_GOING_AWAY = 1012
 CLOSE_PROTOCOL_ERROR = 1002
 # Looking a member up on its Enum class costs as much as sending a byte string.
 _TEXT, _BINARY, _PONG, _CLOSE = WSMsgType.TEXT, WSMsgType.BINARY, WSMsgType.PONG, WSMsgType.CLOSE
-# Who has not yet asked whether something was heard: pings and words are watched at paces of their own.
+# Which keepalive has not yet asked whether something was heard: each looks at its own pace.
 _FOR_PINGS, _FOR_APP = 1, 2
 _HEARD = _FOR_PINGS | _FOR_APP
 _SIZE = re.compile(r"(\d+) > \d+")
@@ -248,7 +248,7 @@ def serve(context: ServerContext, transport: asyncio.Transport, upgrade: Upgrade
 
 
 class PicowsChannel(WSListener):
-    """The channel of a `V1Connection` or a `V2Connection`, under the watch of a `Heartbeat`.
+    """The channel of a `V1Connection` or a `V2Connection`, under the watch of a `Keepalive`.
 
     Args:
         context: What it shares with the others of its server.
@@ -275,7 +275,9 @@ class PicowsChannel(WSListener):
         self._taken: int | None = None
         self.heard = _HEARD
         self._over = False
-        self._app_keepalive: AppKeepalive | None = AppKeepalive(self._app_silent, self._cut_app_silent)
+        self._app_keepalive: AppKeepalive | None = AppKeepalive(
+            self._app_silent, partial(self._give_up, "heartbeat_s")
+        )
 
     @property
     def session_id(self) -> str:
@@ -292,25 +294,24 @@ class PicowsChannel(WSListener):
 
     def on_ws_connected(self, transport: WSTransport) -> None:
         self._ws = transport
+        # Not methods: a frame more on the path of every step.
+        self._transmit: Callable[[bytes], None] = partial(transport.send, self._kind)
+        self._send: Callable[[bytes], None] = partial(self._context.batcher.reply, self._transmit)
+        self.send: Callable[[bytes], None] = self._send
+        server = self._context.server
         self._context.connections.add(self)
         METER.add(Gauge.CONNECTIONS, 1)
         self._context.keepalive.watch(self)
         if self._subprotocol is not None and self._app_keepalive is not None:
-            self._context.server.app_keepalive.watch(self._app_keepalive)
+            server.app_keepalive.watch(self._app_keepalive)
         try:
-            self._converse()
+            self._connection = server.connect(self, self._subprotocol, self._principal)
         except UsageError as error:
             logger.error("%s", error.message)
             self.close(CLOSE_INTERNAL_ERROR)
-
-    def _converse(self) -> None:
-        server, reply = self._context.server, self._context.batcher.reply
-        # Not methods: a frame more on the path of every step.
-        self._transmit: Callable[[bytes], None] = partial(self._ws.send, self._kind)
-        self._send: Callable[[bytes], None] = partial(reply, self._transmit)
-        self.send: Callable[[bytes], None] = self._send
-        connection = self._connection = server.connect(self, self._subprotocol, self._principal)
-        self._handler: FrameHandler = connection if self._kind is _TEXT else _BinaryHandler(connection)
+        else:
+            connection = self._connection
+            self._handler: FrameHandler = connection if self._kind is _TEXT else _BinaryHandler(connection)
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         self.heard = _HEARD
@@ -335,16 +336,11 @@ class PicowsChannel(WSListener):
             self._context.server.app_keepalive.forget(self._app_keepalive)
         if self._connection is not None:
             self._connection.disconnected()
-        self._let_go()
-
-    def _let_go(self) -> None:
-        """Keeps nothing of the connection: what knows one another waits for a garbage collection, which is rare.
-
-        That would be 9 KB for each connection, for hours.
-        """
+        # Keeps nothing of the connection: objects that refer to one another wait for a garbage collection, which is
+        # rare. That would be 9 KB for each connection, for hours.
         self._over = True
         self._connection = self._app_keepalive = None
-        self.send = self._send = self._transmit = _unsent
+        self.send = self._send = self._transmit = _NULL_HANDLER.receive
         self._handler = _NULL_HANDLER
         del self._ws
 
@@ -389,9 +385,6 @@ class PicowsChannel(WSListener):
         if self._has_been_heard(_FOR_APP):
             return False
         return not self._holds or (not self._context.keepalive.watches and self._takes_nothing())
-
-    def _cut_app_silent(self) -> None:
-        self._give_up("heartbeat_s")
 
     def _has_been_heard(self, since: int) -> bool:
         heard = self.heard & since
@@ -506,12 +499,8 @@ class PicowsChannel(WSListener):
             self._ws.underlying_transport.resume_reading()
 
 
-def _unsent(frame: bytes) -> None:
-    """Nobody is there any more."""
-
-
 class _NullHandler:
-    """Takes what was read when the connection was already over."""
+    """Drops frames of a connection that is over."""
 
     def receive(self, frame: bytes) -> None:
         pass

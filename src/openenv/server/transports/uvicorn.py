@@ -47,7 +47,8 @@ class HTTPProtocol(HttpToolsProtocol):
         super().__init__(**uvicorns)
         settings = self._settings.get(self.config)
         if settings is None:
-            settings = self._settings[self.config] = _settings_of(self.app)
+            server = server_inside(self.app)
+            settings = self._settings[self.config] = server.settings if server else ServerSettings.read()
         self._limit = int(settings.max_header_kb * 1024)
         self._patience_s = settings.handshake_timeout_s
         self._in_head = self._in_body = self._begun = False
@@ -79,7 +80,10 @@ class HTTPProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             self._stop_waiting()
         elif self._in_head or self._in_body:
-            self._read_more()
+            if self._unread > self._limit:
+                self._turn_away(self._oversized(self._unread), _TOO_LARGE)
+            elif self._in_body:
+                self._await_more()
         elif self._timer is None and (self.cycle is None or self.cycle.response_complete):
             self._await_more()  # no request has begun with what came, and uvicorn waits no more for one
 
@@ -133,12 +137,6 @@ class HTTPProtocol(HttpToolsProtocol):
             self._fault = self._oversized(self._fields)
             raise self._fault  # the parser stops, and `send_400_response` is called
 
-    def _read_more(self) -> None:
-        if self._unread > self._limit:
-            self._turn_away(self._oversized(self._unread), _TOO_LARGE)
-        elif self._in_body:
-            self._await_more()
-
     def _await_more(self) -> None:
         self._due = self.loop.time() + self._patience_s
         if self._timer is None:
@@ -184,12 +182,6 @@ class HTTPProtocol(HttpToolsProtocol):
         return self._in_body and not self.cycle.response_started and not self.pipeline
 
 
-def _settings_of(app: Any) -> ServerSettings:
-    """Those of the environment server somewhere inside what uvicorn serves; else those of the process."""
-    server = server_inside(app)
-    return ServerSettings.read() if server is None else server.settings
-
-
 class FastPath(asyncio.Protocol):
     """What uvicorn makes for each WebSocket request: decides who serves it, then steps aside.
 
@@ -230,7 +222,10 @@ class FastPath(asyncio.Protocol):
         else:
             principal = self._admit(context.server, upgrade)
             if principal is not None and not self._hand_on(context.server, upgrade.worker):
-                principal = principal._replace(worker_ended=_is_of_ended_worker(context.server, upgrade.worker))
+                # One that names another worker process, and is served here: that process must have ended.
+                worker, server = upgrade.worker, context.server
+                named = worker not in {None, server.worker_key} and server.redirect is not None
+                principal = principal._replace(worker_ended=named and is_worker_key(worker or ""))
                 if upgrade.session is not None:
                     principal = principal._replace(session=upgrade.session, token=upgrade.token)
                     upgrade = upgrade._replace(subprotocol=None)  # only v1 connections are attached
@@ -288,11 +283,6 @@ class FastPath(asyncio.Protocol):
         self._transport.set_protocol(stock)
         stock.connection_made(self._transport)
         stock.data_received(self._request)
-
-
-def _is_of_ended_worker(server: HTTPEnvServer, worker: str | None) -> bool:
-    """Whether a connection that is served here was meant for another worker process, which must have ended."""
-    return worker not in {None, server.worker_key} and server.redirect is not None and is_worker_key(worker or "")
 
 
 def _with_peer(app: Any, peer: tuple[str, int] | None) -> Any:
