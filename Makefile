@@ -58,7 +58,7 @@ check: install ## Lint, format, types, import rules
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports --no-logo >$(VENV)/imports.log || { cat $(VENV)/imports.log; exit 1; }
 
-format: install ## Mend what ruff can mend
+format: install ## Fix what ruff can fix
 	@$(BIN)/ruff check --quiet --fix .
 	@$(BIN)/ruff format --quiet .
 

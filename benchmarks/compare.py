@@ -88,7 +88,7 @@ def _check(first: Result, second: Result) -> None:
 
 
 def _same(first: Any, second: Any) -> bool:
-    # None: a server that somebody else has started may serve the same.
+    # None: a server at a URL may serve the same.
     return first is None or second is None or first == second
 
 

@@ -311,7 +311,7 @@ def measure_sandboxes(
     place: str,
     progress: Progress = lambda batch, jobs: None,
 ) -> list[JobSummary]:
-    """Does all batches, one after the other, and leaves nothing at the place, whatever happens: Ctrl-C, too.
+    """Does all batches, one after the other, and leaves nothing at the place, after errors and Ctrl-C, too.
 
     Writes `raw.jsonl`, `summary.csv` and `result.json` as it goes. Jobs that fail are part of the result.
 
@@ -334,8 +334,8 @@ def measure_sandboxes(
             raw.flush()
             with (output_dir / "summary.csv").open("w", encoding="utf-8", newline="") as table:
                 write_summaries(table, summaries)
-            told = document(summaries, plan.workloads, command, place)
-            (output_dir / "result.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+            result = document(summaries, plan.workloads, command, place)
+            (output_dir / "result.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     return summaries
 
 

@@ -49,7 +49,7 @@ CORES = sorted(os.sched_getaffinity(0))[:2]
 
 
 class Player(WSListener):
-    """One session: resets, and then steps when it is told to, if its last step was answered."""
+    """One session: resets, and then steps when its turn comes, if its last step was answered."""
 
     latencies: ClassVar[list[float]] = []
     missed = 0

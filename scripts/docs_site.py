@@ -1,4 +1,4 @@
-"""What the site of the documents has besides `docs/`: pages from elsewhere in the repository, and the command lines.
+"""Pages of the site that are not in `docs/`: those from elsewhere in the repository, and the command lines.
 
 Hooks of mkdocs, named in mkdocs.yml. Links of all pages are written as they work in the repository; here they are
 made to work in the site.
@@ -99,7 +99,7 @@ def _help(text: str) -> Iterator[str]:
 
 def _row(parameter: click.Parameter, context: click.Context) -> str | None:
     record: Any = parameter.get_help_record(context)
-    if record is None or not record[1]:  # arguments are told of in the text
+    if record is None or not record[1]:  # the text explains arguments
         return None
     names, text = (part.replace("|", "\\|").replace("\n", " ") for part in record)
     return f"| `{names}` | {text} |"

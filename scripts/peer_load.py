@@ -1,4 +1,4 @@
-"""A closed loop through the client of whatever package is called `openenv`: what its own users pay on their side.
+"""A closed loop through the client of the package that is called `openenv`: what its own users pay on their side.
 
     python scripts/peer_load.py URL SESSIONS SECONDS
 
@@ -19,7 +19,7 @@ WARM_UP = 20
 
 
 async def main(url: str, sessions: int, seconds: float) -> None:
-    """Connects, waits to be told, and steps all sessions until the time is over."""
+    """Connects, waits for the start, and steps all sessions until the time is over."""
     clients = [GenericEnvClient(base_url=url, connect_timeout_s=60.0) for _ in range(sessions)]
     places = asyncio.Semaphore(CONNECTING)
 

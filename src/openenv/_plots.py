@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# Dark enough on white, and told apart by colour-blind readers.
+# Dark enough on white; colour-blind readers can distinguish them.
 COLOURS = ("#2166ac", "#d6604d", "#1b7837", "#8073ac", "#b8860b", "#444444")
 DPI = 110
 _STYLE: Any = {

@@ -33,7 +33,7 @@ def nearest_rank(ordered: Sequence[float], share: float) -> float | None:
         raise ValueError(f"share is {share}: it must be above 0 and at most 1")
     if not ordered:
         return None
-    # 0.07 * 100 is 7.000000000000001, whose ceiling would be one rank too high.
+    # 0.07 * 100 is 7.000000000000001: its ceiling would be one rank too high.
     return ordered[max(0, math.ceil(round(share * len(ordered), 9)) - 1)]
 
 
@@ -55,7 +55,7 @@ def welch_interval(
 
     Args:
         first, second: Independent values, each sample about normally distributed.
-        level: How often, of many such intervals, the true difference shall lie within.
+        level: The share of many such intervals that holds the true difference.
 
     Returns:
         None if a sample has fewer than two values: one value says nothing about chance.

@@ -68,7 +68,7 @@ ResultT = TypeVar("ResultT")
 
 # Seconds between two looks at the counts.
 POLL_S = 0.1
-# Seconds for a process that was told to end.
+# Seconds for a process to end after SIGTERM.
 JOIN_S = 5.0
 
 _READY, _RESULT, _ERROR = "ready", "result", "error"
@@ -190,7 +190,7 @@ def run_loop(main: Coroutine[Any, Any, ResultT]) -> ResultT:
 def without_gc() -> None:
     """Turns garbage collection off, in a process that ends with its load.
 
-    A collection walks over every object of thousands of sessions, and the pause would be told as the server's
+    A collection walks over every object of thousands of sessions, and the pause would be counted as the server's
     latency.
     """
     gc.collect()

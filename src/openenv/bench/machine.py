@@ -17,7 +17,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Processes:
-    """Processes that somebody else has started, and all below them.
+    """Processes that were started elsewhere, and all below them.
 
     Raises:
         UsageError: One of them is no process, at the beginning or at a reading.

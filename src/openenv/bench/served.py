@@ -134,7 +134,7 @@ class ServedProcess:
         try:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(STOP_S)
-        finally:  # also where somebody presses Ctrl-C once more
+        finally:  # also after a second Ctrl-C
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()

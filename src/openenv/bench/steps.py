@@ -106,7 +106,7 @@ class ClosedLoop:
         action: What each step does.
         timeout_s: Seconds for each call.
         vector: All sessions of a process go through one `VectorEnvClient`, a batch a step.
-        connections: Of each such client; one for each worker that shall have work.
+        connections: Of each such client; one for each worker that is to have work.
     """
 
     url: str
@@ -288,7 +288,7 @@ MEMORY_SESSIONS = 256
 
 
 class Metered(Protocol):
-    """A server whose use of the machine can be read."""
+    """A server that says how much CPU time and memory it has used."""
 
     def cpu_seconds(self) -> float:
         """CPU time used so far."""

@@ -170,7 +170,7 @@ def destination_of(url: str, api_key: str | None = None) -> Destination:
     )
 
 
-# Seconds for the server to end a connection that was said goodbye to.
+# Seconds for the server to end a connection after our close frame.
 CLOSE_TIMEOUT_S = 2.0
 _ROUTE = re.compile(rb"(?i)\r\n%s: *([^\r\n]+)" % HEADER.encode())
 _GOODBYE = client_frame(Opcode.CLOSE, b"\x03\xe8")
@@ -180,7 +180,7 @@ class ThinClient(asyncio.Protocol):
     """One session over one connection, in protocol v1, which servers of every version speak. One call at a time.
 
     It has no pings, no proxies and no limits, and uses asyncio's own transport: half the CPU time of `EnvClient`
-    from connecting to closing, and there is nobody to wait for the connection who could give up.
+    from connecting to closing, and no caller waits for the connection and could give up.
 
     Attributes:
         route: What a gateway calls the server that it has chosen, once there is a connection.
@@ -330,7 +330,7 @@ class ThinClient(asyncio.Protocol):
     def _fail(self, error: OpenEnvError) -> None:
         if not self._answer.done():
             self._answer.set_exception(error)
-            self._answer.exception()  # read, in case that nobody waits
+            self._answer.exception()  # read, in case that no caller waits
         elif self._error is None:
             self._error = error
 

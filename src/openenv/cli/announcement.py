@@ -41,7 +41,7 @@ def with_keys(settings: ServerSettings) -> tuple[ServerSettings, str | None]:
 
 
 def key_words(settings: ServerSettings, made_key: str | None) -> str:
-    """What the line that announces a server says of keys: the one that was made is told here and nowhere else."""
+    """The part about keys of the line that announces a server: only here is a key shown that was made."""
     from ..server.auth import NO_KEYS
 
     if made_key is not None:
@@ -50,7 +50,7 @@ def key_words(settings: ServerSettings, made_key: str | None) -> str:
 
 
 def warning_of_keys(settings: ServerSettings) -> str | None:
-    """What whoever starts a server that everybody can use is warned of."""
+    """A warning for servers that answer without a key on other addresses than loopback."""
     from ..server.auth import NO_KEYS
 
     if settings.api_keys != NO_KEYS or is_loopback(settings.host):
@@ -59,7 +59,7 @@ def warning_of_keys(settings: ServerSettings) -> str | None:
 
 
 def tls_options(settings: ServerSettings) -> dict[str, Any]:
-    """What `uvicorn.Config` is told to serve over TLS; nothing if there is no certificate."""
+    """The arguments of `uvicorn.Config` for TLS; none if there is no certificate."""
     if settings.ssl_certfile is None:
         return {}
     return {
@@ -143,5 +143,5 @@ def announce(
 
 
 def say(settings: ServerSettings, text: str) -> None:
-    """Tells whoever started this something; where logs are JSON, all lines are."""
+    """Prints a line on stderr; where logs are JSON, as JSON."""
     click.echo(logs.json_line(click.unstyle(text)) if settings.log_format == "json" else text, err=True)

@@ -313,7 +313,7 @@ def _from_checkout(root: Path, module: str) -> ModuleType:
 
 
 def _not_in_wheel(name: str) -> click.Command:
-    """A command that says where it is, whatever its options are."""
+    """A command that takes any options, and says where the command is."""
 
     def refuse() -> None:
         raise UsageError(

@@ -68,8 +68,8 @@ class Display:
         if label != self._label:
             self._finish()
             self._label, self._at = label, time.monotonic()
-        told = ", ".join(f"{name} {done:,}/{total:,}" for name, (done, total) in phases.items())
-        self._line = f"  {label}: {told}" + (f", {note}" if note else "")
+        progress = ", ".join(f"{name} {done:,}/{total:,}" for name, (done, total) in phases.items())
+        self._line = f"  {label}: {progress}" + (f", {note}" if note else "")
         if self._console.is_terminal:
             for number, (name, (done, total)) in enumerate(phases.items()):
                 if name not in self._tasks:

@@ -128,7 +128,7 @@ class LaunchOptions:
         """What is to be launched; None: nothing, since there is a `--url` or something to serve.
 
         Raises:
-            UsageError: It is not said what shall be measured, or more than once.
+            UsageError: Not exactly one of `--url`, `--serve` and `--provider` is given.
         """
         if sum(each is not None for each in (url, serve, self.provider)) != 1:
             raise UsageError(

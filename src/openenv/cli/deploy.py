@@ -26,7 +26,7 @@ VIEW_KEY = "OPENENV_VIEW_KEY"
 _FILE = click.Path(path_type=Path)
 # What a file may say beside what a LaunchSpec has.
 _MORE = {"max_replicas", "sessions"}
-# What of a file is read here, before anybody else looks at it.
+# The fields of a file that are checked here.
 _KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
     **dict.fromkeys(("env_vars", "resources", "options"), ((dict,), "names with their values")),
     **dict.fromkeys(("replicas", "port", *_MORE), ((int,), "a whole number")),

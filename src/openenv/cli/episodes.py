@@ -48,7 +48,7 @@ def chosen(recording: Recording, episode_id: str | None) -> list[Episode]:
     """The episodes of an id, or of the id that begins so; without one, the only episode there is.
 
     Raises:
-        UsageError: There is none, or nobody can say which one is meant.
+        UsageError: There is none, or several ids begin so.
     """
     there = [each for each in recording.episodes() if each.episode_id.startswith(episode_id or "")]
     exact = [each for each in there if each.episode_id == episode_id] or there

@@ -60,7 +60,9 @@ def summary_lines(report: Report) -> list[str]:
         lines.append(click.style(f"  {sum(counts.values())} failed {_FAULTS[blame]}, and have no score:", fg="red"))
         for error, count in counts.items():
             message = " ".join(summary.examples.get(error, "").split())
-            lines.append(tame(f"    {count} x {error}: {message[:MESSAGE_WIDTH]}"))  # of anybody's environment
+            lines.append(
+                tame(f"    {count} x {error}: {message[:MESSAGE_WIDTH]}")
+            )  # the text comes from an environment
     if about.record is not None:
         lines.append(f"  recorded in {about.record}")
     return lines
@@ -184,7 +186,7 @@ def show_comparison(first: Report, second: Report, on_stderr: bool = False) -> N
 
 # Seconds between two notes about what is found so far.
 LOOK_S = 0.2
-# In what a server says whose environment allows one session only.
+# In the error of a server that allows one session only.
 _EXCLUSIVE = "does not support concurrent sessions"
 
 

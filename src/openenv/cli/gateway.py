@@ -154,7 +154,7 @@ def _topology(options: Mapping[str, Any], backends: list[str]) -> Topology:
     most = {} if options["max_sessions"] is None else {"max_sessions": options["max_sessions"]}
     return Topology(
         backends=tuple(Backend.parse(backend) for backend in backends),
-        host=host.strip("[]") or "0.0.0.0",  # noqa: S104 - as it was told
+        host=host.strip("[]") or "0.0.0.0",  # noqa: S104 - an empty host means all addresses
         port=int(port),
         admin_port=options["admin_port"],
         health_path=options["health_path"],

@@ -140,7 +140,7 @@ class GatewayRun:
             )
 
     async def _reread(self, gateway: Gateway) -> None:
-        """Takes over what stands in the file now; what cannot be is told, and changes nothing."""
+        """Takes over the backends of the file; a file with a mistake is reported, and changes nothing."""
         changed_at = self._changed_at()
         if self._file is None or (changed_at == self._read_at and not self._reload):
             return
@@ -184,7 +184,7 @@ def _warn(text: str) -> None:
 
 
 def _open(place: str) -> bool:
-    """Whether a server answers whoever comes without a key."""
+    """Whether a server answers requests without a key."""
     connection = http.client.HTTPConnection(place, timeout=ASKING_S)
     try:
         connection.request("GET", "/schema")

@@ -62,7 +62,7 @@ _INTERRUPTED = (
 
 
 def warn_of_secrets(texts: Sequence[str], progress: Progress) -> None:
-    """Says what is wrong with secrets whose values are on the command line."""
+    """Warns of secrets that are on the command line with their values."""
     if any("=" in text for text in texts):
         progress.say("others on this machine can read a command line: --secret NAME takes the variable from here")
 

@@ -15,10 +15,10 @@ from ..errors import UsageError
 from ..project.catalog import EnvironmentEntry, entries
 from .terminal import Progress, table_lines
 
-# Packages may import whatever they like.
+# Packages may import slow modules.
 IMPORT_S = 60.0
 AT_ONCE = 4
-# It is somebody else's code: it may print, hang, and end the process that runs it.
+# The package's code may print, hang, and end the process that runs it.
 _CHILD = """
 import json, sys
 package, sys.path[:] = sys.argv[1], json.loads(sys.argv[2])

@@ -1,4 +1,4 @@
-"""`openenv providers`: what was started where, and the removal of what nobody has any more."""
+"""`openenv providers`: lists what providers have started, and removes what has no living owner."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Reloader:
         listener: What the server listens on.
         settings: Which are exported: the process reads them.
         ready: Called with what the first server that is there serves, as `facts_of` has it.
-        say: Tells whoever started this something.
+        say: Prints a line on stderr.
     """
 
     def __init__(self, listener: socket.socket, settings: ServerSettings, ready: Ready, say: Callable[[str], None]):
@@ -54,7 +54,7 @@ class Reloader:
         self._folders = watched(str(settings.target))
 
     def run(self) -> None:
-        """Until it is told to stop. Raises `KeyboardInterrupt` after Ctrl-C."""
+        """Runs until SIGTERM. Raises `KeyboardInterrupt` after Ctrl-C."""
         before = signal.signal(signal.SIGTERM, _terminated)
         try:
             seen = _snapshot(self._folders)
@@ -84,7 +84,7 @@ class Reloader:
         return process, here
 
     def _until_changed(self, process: BaseProcess, pipe: Connection, seen: Snapshot) -> Snapshot:
-        """Waits until a file has changed, and tells meanwhile what becomes of the server."""
+        """Waits until a file has changed, and reports meanwhile what the server does."""
         lives = True
         while True:
             if lives:
@@ -119,7 +119,7 @@ class Reloader:
 
 
 def watched(target: str) -> list[Path]:
-    """The folders whose files belong to a target.
+    """The folders with the files of a target.
 
     Raises:
         UsageError: It has none.

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 
 def target_of(environment: str) -> str:
-    """What `openenv serve` would be told to serve an environment of that name.
+    """The target by which `openenv serve` serves an environment of that name.
 
-    The name is what a record says, which may be anybody's: it is looked for among what is installed and in the
-    current folder, and nothing is imported or made of it otherwise.
+    The name comes from a record and is not trusted: it is compared with the environments that are installed and with
+    the project in the current folder; nothing else is imported.
 
     Raises:
         UsageError: Nothing here is called so.

@@ -107,7 +107,7 @@ def worker_app() -> Any:
 
 def worker_command(pipe: int, table: int, ledger: int, row: int) -> list[str]:
     """The command line of a worker process."""
-    # A console script does not look for modules in the working directory; nor shall its workers.
+    # A console script does not look for modules in the working directory; its workers must not, either.
     alike = [] if str(Path.cwd()) in sys.path or "" in sys.path else ["-P"]
     numbers = ["--pipe", str(pipe), "--table", str(table), "--ledger", str(ledger), "--row", str(row)]
     return [sys.executable, *alike, "-m", "openenv", "worker", *numbers]
@@ -258,7 +258,7 @@ def serve(target: str, reload: bool, **options: Any) -> None:
 
 
 def server_options(settings: ServerSettings) -> dict[str, Any]:
-    """What `uvicorn.Config` is told wherever an app is served."""
+    """The arguments of `uvicorn.Config`, in this process and in workers."""
     return {
         "ws_max_size": settings.max_message_bytes,
         "ws_ping_interval": settings.ping_interval_s or None,

@@ -22,7 +22,7 @@ def print_error(text: str) -> None:
 
 
 def tame(text: str) -> str:
-    """A text of a record, which may be anybody's, without what a terminal takes for commands."""
+    """A text from a record or a server, without the characters that a terminal takes for commands."""
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
 
 

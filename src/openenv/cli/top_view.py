@@ -18,7 +18,7 @@ _STATE_STYLES = {"live": "green", "executing": "cyan", "detached": "yellow", "st
 _BLAME_STYLES = {"client": "yellow", "environment": "red", "infrastructure": "magenta"}
 # An event loop that is late by that much is felt by every session.
 LAG_S = 0.1
-# From so many columns on there is room for whatever is known of a session.
+# From so many columns on there is room for all facts of a session.
 WIDE = 100
 MOST_ERRORS = 6
 

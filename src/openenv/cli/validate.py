@@ -151,7 +151,7 @@ def _finish(report: Report, as_json: bool, output: Path | None) -> None:
 
 
 class _Waiting:
-    """Says which check is being made, where somebody watches.
+    """Says on a terminal which check is being made.
 
     Args:
         shown: Whether it says anything.

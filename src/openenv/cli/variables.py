@@ -11,7 +11,7 @@ from ..settings import variable_here
 
 
 def variable(text: str) -> tuple[str, str]:
-    """The name and value of `NAME=VALUE`, or of `NAME`, whose value is the one that it has here.
+    """The name and value of `NAME=VALUE`; a name alone has the value that it has here.
 
     Raises:
         UsageError: It is not set here; or a secret stands on the command line.
