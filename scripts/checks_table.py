@@ -1,8 +1,8 @@
 """Prints the table of `docs/validate.md`: all checks of `openenv validate`."""
 
 from openenv.project.checks import Level
-from openenv.project.checks.examination import CODE_PROBES, FILE_PROBES, level_of
-from openenv.project.checks.url import PROBES
+from openenv.project.checks.examination import CODE_CHECKS, FILE_CHECKS, level_of
+from openenv.project.checks.url import CHECKS
 
 HEAD = "| check | asks | needs |\n|---|---|---|"
 WORDS = {
@@ -14,13 +14,13 @@ WORDS = {
 
 
 def page() -> str:
-    probes = [*FILE_PROBES, *CODE_PROBES, *PROBES]
+    checks = [*FILE_CHECKS, *CODE_CHECKS, *CHECKS]
     parts = []
     for level, words in WORDS.items():
         rows = [
-            f"| `{probe.id}` | {probe.asks} | {', '.join(f'`{need}`' for need in probe.needs)} |"
-            for probe in probes
-            if level_of(probe) is level
+            f"| `{check.id}` | {check.asks} | {', '.join(f'`{need}`' for need in check.needs)} |"
+            for check in checks
+            if level_of(check) is level
         ]
         parts.append("\n".join([f"### {words}\n", HEAD, *rows]))
     return "\n\n".join(parts)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import unittest
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 
 class CheckFailure(AssertionError):
-    """What a probe found to be wrong; a test that meets it fails.
+    """A check found something wrong; a test that meets it fails.
 
     Args:
         saw: What was seen, in one line, with the values.
@@ -23,7 +23,7 @@ class CheckFailure(AssertionError):
 
 
 class CheckWarning(UserWarning):
-    """What a probe found to be worth a word, and no fault. The arguments are those of `CheckFailure`."""
+    """A check found something worth a word, and no fault. The arguments are those of `CheckFailure`."""
 
     def __init__(self, saw: str, mend: str):
         super().__init__(f"{saw} To mend it: {mend}")
@@ -42,12 +42,17 @@ class Check:
     Attributes:
         id: `level.what-is-asked`, as in `runtime.seed`; it never changes its meaning.
         asks: The question in one line, for the table of all checks.
-        look: Takes what is looked at, and returns what it saw if all is well; or is a coroutine function that does.
+        run: Takes what is looked at, and returns what it saw if all is well; or is a coroutine function that does.
             Raises `CheckFailure`, `CheckWarning` or `CheckSkip`; whatever else it raises is an error of its own.
-        needs: Ids of probes that must have passed (or warned) before, in the same run.
+        needs: Ids of checks that must have passed (or warned) before, in the same run.
     """
 
     id: str
     asks: str
-    look: Callable[[Any], Any]
+    run: Callable[[Any], Any]
     needs: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, name: str, asks: str, *needs: str) -> Callable[[Callable[[Any], Any]], Self]:
+        """Makes the decorated function a check."""
+        return lambda run: cls(name, asks, run, needs)

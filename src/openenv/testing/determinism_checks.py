@@ -16,13 +16,18 @@ OTHER_SEED = 8
 NOTHING_TO_COMPARE = "without seeds and without step_count, there is nothing by which episodes could be compared"
 
 
-async def _seed(stage: ConformanceHarness) -> str:
-    if not (await stage.facts()).seedable:
+@Check.of(
+    "runtime.seed",
+    "Does the same seed give the same episode, or does the environment declare that it takes none?",
+    "runtime.step",
+)
+async def runtime_seed(harness: ConformanceHarness) -> str:
+    if not (await harness.facts()).seedable:
         return "the environment declares that it takes no seed"
-    actions = await stage.actions()
-    first = await _alone(stage, actions, stage.call_s / 4)
-    second = await _alone(stage, actions[: len(first) - 1])  # as many steps, however fast it is now
-    found = episode_difference(stage, first, second)
+    actions = await harness.actions()
+    first = await _alone(harness, actions, harness.call_s / 4)
+    second = await _alone(harness, actions[: len(first) - 1])  # as many steps, however fast it is now
+    found = episode_difference(harness, first, second)
     if found is not None:
         raise CheckFailure(
             f"two sessions were reset with seed={SEED} and given the same actions, and differ: {found}.",
@@ -33,11 +38,16 @@ async def _seed(stage: ConformanceHarness) -> str:
     return f"the same seed gives the same episode of {len(first) - 1} steps in two sessions"
 
 
-async def _episodes(stage: ConformanceHarness) -> str:
-    actions = (await stage.actions())[:STEPS]
-    seedable = (await stage.facts()).seedable
-    await reference_of(stage)
-    async with stage.session() as player:
+@Check.of(
+    "runtime.episodes",
+    "Does reset leave nothing behind: is an episode the same when it is played again in its session?",
+    "runtime.seed",
+)
+async def runtime_episodes(harness: ConformanceHarness) -> str:
+    actions = (await harness.actions())[:STEPS]
+    seedable = (await harness.facts()).seedable
+    await reference_of(harness)
+    async with harness.session() as player:
         first = await player.play(actions, SEED)
         again = []
         for steps in range(1, 4):  # what one action does, another may undo
@@ -51,7 +61,7 @@ async def _episodes(stage: ConformanceHarness) -> str:
         raise CheckSkip(NOTHING_TO_COMPARE)
     if not seedable:
         return "step_count begins anew (without seeds, episodes cannot be compared)"
-    differing = [found for each in again if (found := episode_difference(stage, first, each)) is not None]
+    differing = [found for each in again if (found := episode_difference(harness, first, each)) is not None]
     if differing:
         found = differing[0]
         raise CheckFailure(
@@ -61,15 +71,16 @@ async def _episodes(stage: ConformanceHarness) -> str:
     return f"an episode of {len(first) - 1} steps is the same when it is played again after another one"
 
 
-async def _isolation(stage: ConformanceHarness) -> str:
-    if stage.server.max_concurrent_envs < 2:
+@Check.of("runtime.isolation", "Do two sessions that are played in turns not see each other?", "runtime.seed")
+async def runtime_isolation(harness: ConformanceHarness) -> str:
+    if harness.server.max_concurrent_envs < 2:
         raise CheckSkip(
             "the environment has one session at a time (SUPPORTS_CONCURRENT_SESSIONS, max_concurrent_envs)"
         )
-    actions = (await stage.actions())[:STEPS]
+    actions = (await harness.actions())[:STEPS]
     turned = actions[1:] + actions[:1]
-    reference = await reference_of(stage)
-    async with stage.session() as mine, stage.session() as other:
+    reference = await reference_of(harness)
+    async with harness.session() as mine, harness.session() as other:
         seen = [await outcome_of_call(mine.reset(SEED), "reset")]
         await outcome_of_call(other.reset(OTHER_SEED), "reset")
         for action, another in zip(actions, turned, strict=True):
@@ -82,11 +93,11 @@ async def _isolation(stage: ConformanceHarness) -> str:
         await stopped
         state = await _state(mine)
     answered = len(seen) - 1
-    seedable = (await stage.facts()).seedable
+    seedable = (await harness.facts()).seedable
     if not seedable and count is None:
         raise CheckSkip(NOTHING_TO_COMPARE)
     if seedable:
-        found = episode_difference(stage, reference, seen)
+        found = episode_difference(harness, reference, seen)
         if found is not None:
             raise CheckFailure(
                 f"a session was played with another one beside it, and differs from itself alone: {found}.",
@@ -108,20 +119,20 @@ async def _isolation(stage: ConformanceHarness) -> str:
     return f"a session of {answered} steps is the same alone and beside another one"
 
 
-async def reference_of(stage: ConformanceHarness) -> list[CallOutcome]:
+async def reference_of(harness: ConformanceHarness) -> list[CallOutcome]:
     """An episode in a session alone, to compare others with.
 
     Raises:
         CheckSkip: It is another one each time, though its seed is the same.
     """
-    actions = (await stage.actions())[:STEPS]
-    first, second = await _alone(stage, actions), await _alone(stage, actions)
-    if (await stage.facts()).seedable and episode_difference(stage, first, second) is not None:
+    actions = (await harness.actions())[:STEPS]
+    first, second = await _alone(harness, actions), await _alone(harness, actions)
+    if (await harness.facts()).seedable and episode_difference(harness, first, second) is not None:
         raise CheckSkip("the same seed does not give the same episode (see runtime.seed), so none can be compared")
     return first
 
 
-async def reading_changes_nothing(stage: ConformanceHarness, actions: list[dict[str, Any]]) -> None:
+async def reading_changes_nothing(harness: ConformanceHarness, actions: list[dict[str, Any]]) -> None:
     """Compares episodes in which the state is read, and is not; what follows no seed cannot be compared.
 
     Raises:
@@ -129,7 +140,7 @@ async def reading_changes_nothing(stage: ConformanceHarness, actions: list[dict[
     """
     episodes: list[list[CallOutcome]] = []
     for reads in (0, 0, 2):
-        async with stage.session() as player:
+        async with harness.session() as player:
             seen = []
             for number in range(len(actions) + 1):
                 call = player.step(actions[number - 1]) if number else player.reset(SEED)
@@ -140,8 +151,8 @@ async def reading_changes_nothing(stage: ConformanceHarness, actions: list[dict[
                     await player.state()
             episodes.append(seen)
     alone, again, read = episodes
-    found = episode_difference(stage, alone, read)
-    if found is not None and episode_difference(stage, alone, again) is None:
+    found = episode_difference(harness, alone, read)
+    if found is not None and episode_difference(harness, alone, again) is None:
         raise CheckFailure(
             f"an episode in which the state is read after each call differs from one in which it is not: {found}.",
             "have the property `state` return what is there, and change nothing: it is asked for at any time",
@@ -157,9 +168,9 @@ async def _state(player: Any) -> dict[str, Any]:
 
 
 async def _alone(
-    stage: ConformanceHarness, actions: list[dict[str, Any]], limit_s: float | None = None
+    harness: ConformanceHarness, actions: list[dict[str, Any]], limit_s: float | None = None
 ) -> list[CallOutcome]:
-    async with stage.session() as player:
+    async with harness.session() as player:
         return await player.play(actions, SEED, limit_s)
 
 
@@ -172,12 +183,12 @@ async def outcome_of_call(call: Any, name: str) -> CallOutcome:
     return seen
 
 
-def episode_difference(stage: ConformanceHarness, one: list[CallOutcome], other: list[CallOutcome]) -> str | None:
+def episode_difference(harness: ConformanceHarness, one: list[CallOutcome], other: list[CallOutcome]) -> str | None:
     """Where two episodes differ first, in words; None if they are the same, but for fields that follow no seed."""
     for first, second in zip(one, other, strict=False):
         if (first.error is None) != (second.error is None):
             return f"{first.call} gave {_answer(first)} the one time and {_answer(second)} the other"
-        schema = stage.schemas["reset_observation" if first.reset else "observation"]
+        schema = harness.schemas["reset_observation" if first.reset else "observation"]
         found = first_difference(first.observation, second.observation, SchemaNodes(schema))
         if found is not None:
             return f"{first.call}: {found.sentence('the one time', 'the other')}"
@@ -195,23 +206,8 @@ def _answer(seen: CallOutcome) -> str:
     return "an answer" if seen.error is None else f"{type(seen.error).__name__}: {seen.error.message[:120]}"
 
 
-PROBES = (
-    Check(
-        "runtime.seed",
-        "Does the same seed give the same episode, or does the environment declare that it takes none?",
-        _seed,
-        ("runtime.step",),
-    ),
-    Check(
-        "runtime.episodes",
-        "Does reset leave nothing behind: is an episode the same when it is played again in its session?",
-        _episodes,
-        ("runtime.seed",),
-    ),
-    Check(
-        "runtime.isolation",
-        "Do two sessions that are played in turns not see each other?",
-        _isolation,
-        ("runtime.seed",),
-    ),
+CHECKS = (
+    runtime_seed,
+    runtime_episodes,
+    runtime_isolation,
 )

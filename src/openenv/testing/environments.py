@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from .check import Check, CheckWarning
-from .determinism_checks import PROBES as REPEAT
+from .determinism_checks import CHECKS as REPEAT
 from .harness import ConformanceHarness
-from .lifecycle_checks import PROBES as CONDUCT
-from .load_checks import PROBES as LOAD_PROBES
-from .schema_checks import PROBES as TRUTH
+from .lifecycle_checks import CHECKS as CONDUCT
+from .load_checks import CHECKS as LOAD_CHECKS
+from .schema_checks import CHECKS as TRUTH
 
 # In the order in which `openenv validate` asks: what others build on comes first, what may end the process last.
-_OF_RUNTIME = {probe.id.partition(".")[2]: probe for probe in (*CONDUCT, *TRUTH, *REPEAT)}
+_OF_RUNTIME = {check.id.partition(".")[2]: check for check in (*CONDUCT, *TRUTH, *REPEAT)}
 _ORDER = (
     *("session", "reset", "step", "state", "schema", "finite", "reward", "done", "after-done"),
     *("seed", "episodes", "isolation", "bad-action", "close"),
@@ -114,17 +114,17 @@ class EnvironmentConformance:
         self._ask("load.memory")
 
     def _ask(self, name: str) -> None:
-        probe = next(each for each in (*RUNTIME, *LOAD_PROBES) if each.id == name)
+        check = next(each for each in (*RUNTIME, *LOAD_CHECKS) if each.id == name)
         try:
-            asyncio.run(self._asked(probe))
+            asyncio.run(self._asked(check))
         except CheckWarning as doubt:
             warnings.warn(doubt, stacklevel=2)
 
-    async def _asked(self, probe: Check) -> None:
-        stage = ConformanceHarness(
+    async def _asked(self, check: Check) -> None:
+        harness = ConformanceHarness(
             self.app(), call_s=self.call_s, sessions=self.sessions, episodes=self.episodes, actions=self.actions()
         )
         try:
-            await probe.look(stage)
+            await check.run(harness)
         finally:
-            await stage.server.aclose()
+            await harness.server.aclose()

@@ -17,20 +17,22 @@ from .schemas import first_fault
 MANY_STEPS = 200
 
 
-async def _session(stage: ConformanceHarness) -> str:
+@Check.of("runtime.session", "Does a session open?")
+async def runtime_session(harness: ConformanceHarness) -> str:
     try:
-        facts = await stage.facts()
+        facts = await harness.facts()
     except (OpenEnvError, TimeoutError) as error:
         raise CheckFailure(
-            f"no session could be opened: {describe_error(error, stage)}.",
+            f"no session could be opened: {describe_error(error, harness)}.",
             "correct the constructor, or what create_app is given: it must make an environment without arguments",
         ) from None
     return f"{facts.name} is made, and runs as {facts.execution.value}"
 
 
-async def _reset(stage: ConformanceHarness) -> str:
+@Check.of("runtime.reset", "Does reset work: without arguments, with a seed, again?", "runtime.session")
+async def runtime_reset(harness: ConformanceHarness) -> str:
     unsent = ""
-    async with stage.session() as player:
+    async with harness.session() as player:
         for arguments in ({"episode_id": None}, {"seed": 1}, {"seed": 1}):
             try:
                 await player.reset(**arguments)
@@ -39,15 +41,16 @@ async def _reset(stage: ConformanceHarness) -> str:
                     unsent = "; what it returned could not be sent (see runtime.schema)"
                     continue
                 raise CheckFailure(
-                    f"reset raised: {describe_error(error, stage)}.",
+                    f"reset raised: {describe_error(error, harness)}.",
                     "have reset work without arguments, again and again in the same session, with a seed and without",
                 ) from None
     return f"it works without arguments, with a seed, and again in the same session{unsent}"
 
 
-async def _step(stage: ConformanceHarness) -> str:
-    source = (await stage.repertoire()).source
-    steps = [seen for episode in await stage.sample() for seen in episode if not seen.reset]
+@Check.of("runtime.step", "Does step take the actions that its schema allows?", "runtime.reset")
+async def runtime_step(harness: ConformanceHarness) -> str:
+    source = (await harness.repertoire()).source
+    steps = [seen for episode in await harness.sample() for seen in episode if not seen.reset]
     fine = [seen for seen in steps if seen.error is None or is_unsendable(seen.error)]
     if not steps:
         raise CheckSkip("every episode was over after its reset, so there was no step to take")
@@ -55,7 +58,8 @@ async def _step(stage: ConformanceHarness) -> str:
         error = steps[0].error
         assert error is not None
         raise CheckFailure(
-            f"{steps[0].call} raised: {describe_error(error, stage)}; so did all {len(steps)} steps that were tried.",
+            f"{steps[0].call} raised: {describe_error(error, harness)}; so did all {len(steps)} steps that were "
+            "tried.",
             "correct step; or, if these actions make no sense, offer some that do: examples in the action's schema, "
             "web_actions, or EnvironmentConformance.actions()",
         )
@@ -63,9 +67,12 @@ async def _step(stage: ConformanceHarness) -> str:
     return f"{len(fine)} steps, with actions of {source}{refused}"
 
 
-async def _state(stage: ConformanceHarness) -> str:
-    actions = (await stage.actions())[:3]
-    async with stage.session() as player:
+@Check.of(
+    "runtime.state", "Is state what its schema says, does step_count count, has every episode its id?", "runtime.step"
+)
+async def runtime_state(harness: ConformanceHarness) -> str:
+    actions = (await harness.actions())[:3]
+    async with harness.session() as player:
         states, count = [], 0
         try:
             await _begin_episode(player)
@@ -78,13 +85,13 @@ async def _state(stage: ConformanceHarness) -> str:
                     break
         except OpenEnvError as error:
             raise CheckFailure(
-                f"state cannot be read: {describe_error(error, stage)}.",
+                f"state cannot be read: {describe_error(error, harness)}.",
                 "have the property `state` return a State; it is asked for at any time, so it must not raise",
             ) from None
     if not states[0]:
         raise CheckWarning("the environment keeps no state.", "return a State with episode_id and step_count")
     for state in states:
-        fault = first_fault(state, stage.schemas["state"], "state")
+        fault = first_fault(state, harness.schemas["state"], "state")
         if fault is not None:
             raise CheckFailure(
                 f"{fault}.", "declare state_cls in create_app (or Environment[A, O, MyState]) as it really is"
@@ -95,12 +102,12 @@ async def _state(stage: ConformanceHarness) -> str:
             f"after a reset and {count} steps, step_count went {' '.join(map(str, counts))}.",
             "set step_count to 0 in reset and add 1 in every step",
         )
-    await reading_changes_nothing(stage, actions)
-    return await _episode_ids(stage, f"step_count goes {' '.join(map(str, counts))}")
+    await reading_changes_nothing(harness, actions)
+    return await _episode_ids(harness, f"step_count goes {' '.join(map(str, counts))}")
 
 
-async def _episode_ids(stage: ConformanceHarness, saw: str) -> str:
-    async with stage.session() as player:
+async def _episode_ids(harness: ConformanceHarness, saw: str) -> str:
+    async with harness.session() as player:
         named = await _id_after(player, "named-by-a-client")
         first, second = await _id_after(player, None), await _id_after(player, None)
     if first is None or second is None:
@@ -123,10 +130,15 @@ async def _id_after(player: EpisodePlayer, name: str | None) -> Any:
     return (await player.state()).get("episode_id")
 
 
-async def _after_done(stage: ConformanceHarness) -> str:
-    actions = await stage.actions()
-    async with stage.session() as player:
-        seen = await player.play(actions * (MANY_STEPS // len(actions) + 1), 1, stage.call_s / 2)
+@Check.of(
+    "runtime.after-done",
+    "Is a step after the end refused, or answered with done again; does reset work then?",
+    "runtime.step",
+)
+async def runtime_after_done(harness: ConformanceHarness) -> str:
+    actions = await harness.actions()
+    async with harness.session() as player:
+        seen = await player.play(actions * (MANY_STEPS // len(actions) + 1), 1, harness.call_s / 2)
         if not seen[-1].done:
             raise CheckSkip(f"no episode ended within {len(seen) - 1} steps, so none could be taken after its end")
         after = await _step_outcome(player, actions[0])
@@ -141,26 +153,31 @@ async def _after_done(stage: ConformanceHarness) -> str:
         except OpenEnvError as error:
             raise CheckFailure(
                 f"after a step after the end ({describe_outcome(after)}), "
-                f"reset raises: {describe_error(error, stage)}.",
+                f"reset raises: {describe_error(error, harness)}.",
                 "leave the environment as it is when a step comes after the end",
             ) from None
     return f"the episode ends after {len(seen) - 1} steps; one more: {describe_outcome(after)}; then reset works"
 
 
-async def _bad_action(stage: ConformanceHarness) -> str:
-    repertoire = await stage.repertoire()
+@Check.of(
+    "runtime.bad-action",
+    "Do wrong actions get typed errors, does no allowed one make step raise, and does the session go on?",
+    "runtime.step",
+)
+async def runtime_bad_action(harness: ConformanceHarness) -> str:
+    repertoire = await harness.repertoire()
     wrong = repertoire.wrong()
     good = repertoire.actions
-    async with stage.session() as player:
+    async with harness.session() as player:
         await _begin_episode(player)
         for action in wrong:
             seen = await _step_outcome(player, action)
             if seen.error is not None and not isinstance(seen.error, UsageError):
                 raise CheckFailure(
-                    f"the action {shorten(action)}, which is wrong, raised {describe_error(seen.error, stage)}.",
+                    f"the action {shorten(action)}, which is wrong, raised {describe_error(seen.error, harness)}.",
                     "raise openenv.errors.InvalidAction for what is no action, or declare its fields",
                 )
-            await _check_usable(player, stage, f"the wrong action {shorten(action)}")
+            await _check_usable(player, harness, f"the wrong action {shorten(action)}")
         tried = 0
         for action in [*good, *([] if repertoire.chosen else repertoire.edges())]:
             seen = await _step_outcome(player, action)
@@ -170,7 +187,7 @@ async def _bad_action(stage: ConformanceHarness) -> str:
                 continue
             if seen.error is not None and not isinstance(seen.error, UsageError) and not is_unsendable(seen.error):
                 raise CheckFailure(
-                    f"step raised {describe_error(seen.error, stage)} for {shorten(action)}, "
+                    f"step raised {describe_error(seen.error, harness)} for {shorten(action)}, "
                     "which the action's schema allows.",
                     "answer with an observation, raise openenv.errors.InvalidAction, or narrow the field "
                     "(ge, le, Literal, pattern)",
@@ -180,32 +197,33 @@ async def _bad_action(stage: ConformanceHarness) -> str:
     return f"{len(wrong)} wrong actions were refused and {tried} allowed ones answered; the session goes on"
 
 
-async def _check_usable(player: EpisodePlayer, stage: ConformanceHarness, what: str) -> None:
+async def _check_usable(player: EpisodePlayer, harness: ConformanceHarness, what: str) -> None:
     try:
         await player.state()
         await _begin_episode(player)
     except OpenEnvError as error:
         raise CheckFailure(
-            f"after {what}, the session is of no use any more: {describe_error(error, stage)}.",
+            f"after {what}, the session is of no use any more: {describe_error(error, harness)}.",
             "leave the environment as it was when an action is refused",
         ) from None
 
 
-async def _close(stage: ConformanceHarness) -> str:
-    actions = (await stage.actions())[:2]
+@Check.of("runtime.close", "Does close free everything: threads, processes, files, sockets, tasks?", "runtime.step")
+async def runtime_close(harness: ConformanceHarness) -> str:
+    actions = (await harness.actions())[:2]
 
     async def cycle() -> None:
-        async with opened_session(stage.server.manager):
+        async with opened_session(harness.server.manager):
             pass  # clients go away before they reset, too
-        await stage.quiet()
-        async with stage.session() as player:
+        await harness.quiet()
+        async with harness.session() as player:
             await player.play(actions, 1)
 
     found = await find_leaks(cycle)
-    if stage.stuck:
+    if harness.stuck:
         raise CheckFailure(
-            f"{stage.server.active_sessions} environments are not closed {stage.call_s:g} s after the end of their "
-            "sessions: close() does not return.",
+            f"{harness.server.active_sessions} environments are not closed {harness.call_s:g} s after the end of "
+            "their sessions: close() does not return.",
             "have close() end what it waits for, and wait for it with a limit",
         )
     if found.complaints:
@@ -234,10 +252,10 @@ async def _step_outcome(player: EpisodePlayer, action: Any) -> CallOutcome:
         return CallOutcome("step", False, error=error)
 
 
-def describe_error(error: BaseException, stage: ConformanceHarness) -> str:
+def describe_error(error: BaseException, harness: ConformanceHarness) -> str:
     """An error in one line."""
     if isinstance(error, TimeoutError) and not isinstance(error, OpenEnvError):
-        return f"no answer within {stage.call_s:g} s (--timeout)"
+        return f"no answer within {harness.call_s:g} s (--timeout)"
     text = error.message if isinstance(error, OpenEnvError) else str(error)
     return f"{type(error).__name__}: {' '.join(text.split())[:300]}"
 
@@ -254,32 +272,12 @@ def shorten(action: Any) -> str:
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 
-PROBES = (
-    Check("runtime.session", "Does a session open?", _session),
-    Check("runtime.reset", "Does reset work: without arguments, with a seed, again?", _reset, ("runtime.session",)),
-    Check("runtime.step", "Does step take the actions that its schema allows?", _step, ("runtime.reset",)),
-    Check(
-        "runtime.state",
-        "Is state what its schema says, does step_count count, has every episode its id?",
-        _state,
-        ("runtime.step",),
-    ),
-    Check(
-        "runtime.after-done",
-        "Is a step after the end refused, or answered with done again; does reset work then?",
-        _after_done,
-        ("runtime.step",),
-    ),
-    Check(
-        "runtime.bad-action",
-        "Do wrong actions get typed errors, does no allowed one make step raise, and does the session go on?",
-        _bad_action,
-        ("runtime.step",),
-    ),
-    Check(
-        "runtime.close",
-        "Does close free everything: threads, processes, files, sockets, tasks?",
-        _close,
-        ("runtime.step",),
-    ),
+CHECKS = (
+    runtime_session,
+    runtime_reset,
+    runtime_step,
+    runtime_state,
+    runtime_after_done,
+    runtime_bad_action,
+    runtime_close,
 )

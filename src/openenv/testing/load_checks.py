@@ -41,16 +41,19 @@ MEMORY_S = 5.0
 MARKS = 10
 
 
-async def _sessions(stage: ConformanceHarness) -> str:
-    count = min(stage.sessions, stage.server.max_concurrent_envs)
+@Check.of(
+    "load.sessions", "Do many sessions at once all work, and does each play as it would alone?", "runtime.isolation"
+)
+async def load_sessions(harness: ConformanceHarness) -> str:
+    count = min(harness.sessions, harness.server.max_concurrent_envs)
     if count < 2:
         raise CheckSkip(
             "the environment has one session at a time (SUPPORTS_CONCURRENT_SESSIONS, max_concurrent_envs)"
         )
-    actions = (await stage.actions())[:STEPS]
-    facts = await stage.facts()
-    reference = (await reference_of(stage))[: STEPS + 1]
-    clients = [stage.client() for _ in range(count)]
+    actions = (await harness.actions())[:STEPS]
+    facts = await harness.facts()
+    reference = (await reference_of(harness))[: STEPS + 1]
+    clients = [harness.client() for _ in range(count)]
     times: list[float] = []
     began = time.perf_counter()
     try:
@@ -59,10 +62,10 @@ async def _sessions(stage: ConformanceHarness) -> str:
                 group.create_task(_played(EpisodePlayer(each, facts.seedable), actions, times)) for each in clients
             ]
     finally:
-        await stage.leave(*clients)
+        await harness.leave(*clients)
     took = time.perf_counter() - began
-    await stage.quiet()
-    await _check_all(stage, [each.result() for each in played], reference if facts.seedable else None)
+    await harness.quiet()
+    await _check_all(harness, [each.result() for each in played], reference if facts.seedable else None)
     slowest = max(times) * 1000
     return (
         f"{count} sessions at once, {len(times)} calls in {took:.1f} s, "
@@ -86,7 +89,7 @@ async def _played(player: EpisodePlayer, actions: Sequence[dict[str, Any]], time
 
 
 async def _check_all(
-    stage: ConformanceHarness, played: list[list[CallOutcome]], reference: list[CallOutcome] | None
+    harness: ConformanceHarness, played: list[list[CallOutcome]], reference: list[CallOutcome] | None
 ) -> None:
     broken = [
         seen.error
@@ -98,7 +101,7 @@ async def _check_all(
     if broken and not expected:
         raise CheckFailure(
             f"of {len(played)} sessions at once, {len(broken)} had an error; "
-            f"the first: {describe_error(broken[0], stage)}.",
+            f"the first: {describe_error(broken[0], harness)}.",
             "have instances share nothing that is not safe for threads; or declare "
             "SUPPORTS_CONCURRENT_SESSIONS = False, or execution = 'process'",
         )
@@ -107,7 +110,7 @@ async def _check_all(
     different = []
     for each in played:
         await asyncio.sleep(0)  # large observations take a while
-        found = episode_difference(stage, reference, each)
+        found = episode_difference(harness, reference, each)
         different += [] if found is None else [found]
     if different:
         raise CheckFailure(
@@ -118,13 +121,16 @@ async def _check_all(
         )
 
 
-async def _deadline(stage: ConformanceHarness) -> str:
-    actions = await stage.actions()
-    async with stage.session() as player:
+@Check.of(
+    "load.deadline", "Is a step that is stopped at its deadline over, and does the next episode work?", "runtime.step"
+)
+async def load_deadline(harness: ConformanceHarness) -> str:
+    actions = await harness.actions()
+    async with harness.session() as player:
         usual = min([await _time_of_a_step(player, actions[0]) for _ in range(TIMINGS)])
         for name, call in _next_episode(player, actions):
             if (failure := _failure(await outcome_of_call(call, name))) is not None:
-                raise CheckSkip(f"a {name} fails without a deadline too: {describe_error(failure, stage)}")
+                raise CheckSkip(f"a {name} fails without a deadline too: {describe_error(failure, harness)}")
         late = tried = 0
         began = time.monotonic()
         while tried < DEADLINES or (tried < MOST_DEADLINES and time.monotonic() - began < DEADLINES_S):
@@ -139,7 +145,7 @@ async def _deadline(stage: ConformanceHarness) -> str:
                 if late and failure is not None:
                     raise CheckFailure(
                         f"a step had {limit * 1000:.0f} ms and was stopped; the {name} that followed gave "
-                        f"{describe_error(failure, stage)}.",
+                        f"{describe_error(failure, harness)}.",
                         "let asyncio.CancelledError through, and give back in `finally` (or `async with`) what step "
                         "takes: locks, connections",
                     )
@@ -165,13 +171,16 @@ async def _time_of_a_step(player: EpisodePlayer, action: dict[str, Any]) -> floa
     return time.perf_counter() - began
 
 
-async def _blocking(stage: ConformanceHarness) -> str:
-    facts = await stage.facts()
+@Check.of(
+    "load.blocking", "Does no call of an inline or asynchronous environment hold up the event loop?", "runtime.step"
+)
+async def load_blocking(harness: ConformanceHarness) -> str:
+    facts = await harness.facts()
     if facts.execution not in (Execution.INLINE, Execution.LOOP):
         return f"steps run as {facts.execution.value}, and hold up nobody"
-    actions = (await stage.actions())[:EPISODE_STEPS]
+    actions = (await harness.actions())[:EPISODE_STEPS]
     held: list[float] = []
-    async with stage.session() as player:
+    async with harness.session() as player:
         for seed in range(2):
             for call in (lambda: player.reset(seed), *((lambda a=a: player.step(a)) for a in actions)):  # noqa: B023
                 seen, longest = await _watched(call)
@@ -212,18 +221,19 @@ async def _watched(call: Any) -> tuple[CallOutcome, float]:
     return seen, longest
 
 
-async def _memory(stage: ConformanceHarness) -> str:
+@Check.of("load.memory", "Does memory stay the same over many episodes?", "runtime.step")
+async def load_memory(harness: ConformanceHarness) -> str:
     if resident_bytes() is None:
         raise CheckSkip("the memory of a process cannot be read on this machine")
-    actions = (await stage.actions())[:EPISODE_STEPS]
+    actions = (await harness.actions())[:EPISODE_STEPS]
     marks: list[tuple[int, int]] = []
-    until = time.monotonic() + max(MEMORY_S, MEMORY_CALLS * stage.call_s)
+    until = time.monotonic() + max(MEMORY_S, MEMORY_CALLS * harness.call_s)
     played = 0
-    async with stage.session() as player:
-        for number in range(stage.episodes):
+    async with harness.session() as player:
+        for number in range(harness.episodes):
             await player.play(actions, number)
             played += 1
-            if number % max(1, stage.episodes // MARKS) == 0:
+            if number % max(1, harness.episodes // MARKS) == 0:
                 marks.append((played, _memory_now()))
             if time.monotonic() > until:
                 break
@@ -238,7 +248,7 @@ async def _memory(stage: ConformanceHarness) -> str:
             f"memory grew by {grown / 2**20:.0f} MiB from episode {first} to {last}: {each / 1024:.0f} KiB each.",
             "forget in reset what belongs to the last episode: histories, caches, lists on the class",
         )
-    short = f" (of {stage.episodes}; more would take too long)" if played < stage.episodes else ""
+    short = f" (of {harness.episodes}; more would take too long)" if played < harness.episodes else ""
     return f"{played} episodes{short}: memory grew by {max(grown, 0) / 2**20:.1f} MiB in their second half"
 
 
@@ -247,24 +257,9 @@ def _memory_now() -> int:
     return resident_bytes() or 0
 
 
-PROBES = (
-    Check(
-        "load.sessions",
-        "Do many sessions at once all work, and does each play as it would alone?",
-        _sessions,
-        ("runtime.isolation",),
-    ),
-    Check(
-        "load.deadline",
-        "Is a step that is stopped at its deadline over, and does the next episode work?",
-        _deadline,
-        ("runtime.step",),
-    ),
-    Check(
-        "load.blocking",
-        "Does no call of an inline or asynchronous environment hold up the event loop?",
-        _blocking,
-        ("runtime.step",),
-    ),
-    Check("load.memory", "Does memory stay the same over many episodes?", _memory, ("runtime.step",)),
+CHECKS = (
+    load_sessions,
+    load_deadline,
+    load_blocking,
+    load_memory,
 )

@@ -16,32 +16,37 @@ from .harness import CallOutcome, ConformanceHarness, Repertoire, is_unsendable
 from .lifecycle_checks import describe_error
 from .schemas import first_fault, undeclared
 
-# They travel beside the observation, and are other probes' affair.
+# They travel beside the observation, and are other checks' affair.
 _BESIDE = ("done", "reward", "metadata", "truncated")
 
 
-async def _schema(stage: ConformanceHarness) -> str:
+@Check.of(
+    "runtime.schema",
+    "Is every observation what its schema says: types, bounds, no field too many or missing?",
+    "runtime.step",
+)
+async def runtime_schema(harness: ConformanceHarness) -> str:
     count = 0
-    for seen in await _all_seen(stage):
+    for seen in await _all_seen(harness):
         if seen.error is not None:
             if is_unsendable(seen.error) and not seen.error.message.startswith("the reward is "):
                 raise CheckFailure(
-                    f"{seen.call} returned what cannot be sent: {describe_error(seen.error, stage)}.",
+                    f"{seen.call} returned what cannot be sent: {describe_error(seen.error, harness)}.",
                     "give the fields values that JSON has: numbers, texts, lists, dicts",
                 )
             continue
         count += 1
-        _check_observation(stage, seen)
+        _check_observation(harness, seen)
         await asyncio.sleep(0)  # large ones take a while
     if not count:
         raise CheckSkip("no observation was seen")
     return f"{count} observations are what their schema says"
 
 
-def _check_observation(stage: ConformanceHarness, seen: CallOutcome) -> None:
+def _check_observation(harness: ConformanceHarness, seen: CallOutcome) -> None:
     part = "reset_observation" if seen.reset else "observation"
-    schemas = [stage.schemas[part]]
-    if seen.reset and Repertoire.takes_tools(stage.server):  # what a tool call gives is not what a reset gives
+    schemas = [harness.schemas[part]]
+    if seen.reset and Repertoire.takes_tools(harness.server):  # what a tool call gives is not what a reset gives
         schemas.append(schema_of(Observation) or {})
     faults = [first_fault(_own_fields(seen), _without_beside(schema), "observation") for schema in schemas]
     if None not in faults:
@@ -49,7 +54,7 @@ def _check_observation(stage: ConformanceHarness, seen: CallOutcome) -> None:
             f"{seen.call}: {faults[0]}.",
             "declare the field as it really is, or return what is declared; clients with types refuse the rest",
         )
-    unread = _unreadable(stage, seen) if len(schemas) == 1 else None
+    unread = _unreadable(harness, seen) if len(schemas) == 1 else None
     if unread is not None:
         raise CheckFailure(
             f"{seen.call}: a client cannot read the observation by its own type: {unread}.",
@@ -75,8 +80,8 @@ def _without_beside(schema: dict[str, Any]) -> dict[str, Any]:
     return {**schema, "required": [name for name in schema["required"] if name not in _BESIDE]}
 
 
-def _unreadable(stage: ConformanceHarness, seen: CallOutcome) -> str | None:
-    kind = stage.server.reset_observation_cls if seen.reset else stage.server.observation_cls
+def _unreadable(harness: ConformanceHarness, seen: CallOutcome) -> str | None:
+    kind = harness.server.reset_observation_cls if seen.reset else harness.server.observation_cls
     if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
         return None
     data = {**seen.observation, "done": seen.done, "reward": seen.reward}
@@ -92,14 +97,15 @@ def _unreadable(stage: ConformanceHarness, seen: CallOutcome) -> str | None:
     return None
 
 
-async def _finite(stage: ConformanceHarness) -> str:
+@Check.of("runtime.finite", "Are there no NaN and no infinity, in observations and rewards?", "runtime.step")
+async def runtime_finite(harness: ConformanceHarness) -> str:
     count = answered = 0
-    for seen in await _all_seen(stage):
+    for seen in await _all_seen(harness):
         if seen.error is not None and seen.error.message.startswith(
             ("the reward is nan", "the reward is inf", "the reward is -inf")
         ):
             raise CheckFailure(
-                f"{seen.call}: {describe_error(seen.error, stage)}.",
+                f"{seen.call}: {describe_error(seen.error, harness)}.",
                 "give None where there is no reward, and a finite number where there is one",
             )
         for place, number in _numbers(seen.observation, "observation"):
@@ -116,13 +122,14 @@ async def _finite(stage: ConformanceHarness) -> str:
     return f"{count} numbers with a point, all finite, in {answered} observations"
 
 
-async def _reward(stage: ConformanceHarness) -> str:
+@Check.of("runtime.reward", "Is every reward a number, a bool or None?", "runtime.step")
+async def runtime_reward(harness: ConformanceHarness) -> str:
     rewards = []
     early = None
-    for seen in await _all_seen(stage):
+    for seen in await _all_seen(harness):
         if seen.error is not None and "the reward is a " in seen.error.message:
             raise CheckFailure(
-                f"{seen.call}: {describe_error(seen.error, stage)}.", "give a bool, an int, a float or None"
+                f"{seen.call}: {describe_error(seen.error, harness)}.", "give a bool, an int, a float or None"
             )
         if seen.error is None and not isinstance(seen.reward, (bool, int, float, type(None))):
             raise CheckFailure(f"{seen.call}: the reward is {seen.reward!r}.", "give a bool, an int, a float or None")
@@ -143,8 +150,13 @@ async def _reward(stage: ConformanceHarness) -> str:
     return f"{len(rewards)} steps, rewards from {min(given):g} to {max(given):g}"
 
 
-async def _done(stage: ConformanceHarness) -> str:
-    for seen in await _all_seen(stage):
+@Check.of(
+    "runtime.done",
+    "Does an episode begin with done=False, also after one that ended; is one cut short also done?",
+    "runtime.step",
+)
+async def runtime_done(harness: ConformanceHarness) -> str:
+    for seen in await _all_seen(harness):
         if seen.error is None and seen.reset and seen.done:
             raise CheckFailure(
                 f"{seen.call} gave done=True.", "return an observation with done=False from reset: the episode begins"
@@ -154,10 +166,10 @@ async def _done(stage: ConformanceHarness) -> str:
                 f"{seen.call} gave truncated=True and done=False.", "set done too when an episode is cut short"
             )
     ended = begun = 0
-    actions = await stage.actions()
-    async with stage.session() as player:
+    actions = await harness.actions()
+    async with harness.session() as player:
         for seed in (1, 2):
-            seen_all = await player.play(actions * 5, seed, stage.call_s / 4)
+            seen_all = await player.play(actions * 5, seed, harness.call_s / 4)
             if seen_all[0].error is None and seen_all[0].done:
                 raise CheckFailure(
                     "reset gave done=True after an episode that had ended.", "have reset forget that it is over"
@@ -169,8 +181,8 @@ async def _done(stage: ConformanceHarness) -> str:
     return f"{ended} of 2 episodes ended; a reset is never done"
 
 
-async def _all_seen(stage: ConformanceHarness) -> list[CallOutcome]:
-    return [seen for episode in await stage.sample() for seen in episode]
+async def _all_seen(harness: ConformanceHarness) -> list[CallOutcome]:
+    return [seen for episode in await harness.sample() for seen in episode]
 
 
 def _numbers(value: Any, place: str) -> Iterator[tuple[str, float]]:
@@ -184,21 +196,9 @@ def _numbers(value: Any, place: str) -> Iterator[tuple[str, float]]:
             yield from _numbers(each, f"{place}[{index}]")
 
 
-PROBES = (
-    Check(
-        "runtime.schema",
-        "Is every observation what its schema says: types, bounds, no field too many or missing?",
-        _schema,
-        ("runtime.step",),
-    ),
-    Check(
-        "runtime.finite", "Are there no NaN and no infinity, in observations and rewards?", _finite, ("runtime.step",)
-    ),
-    Check("runtime.reward", "Is every reward a number, a bool or None?", _reward, ("runtime.step",)),
-    Check(
-        "runtime.done",
-        "Does an episode begin with done=False, also after one that ended; is one cut short also done?",
-        _done,
-        ("runtime.step",),
-    ),
+CHECKS = (
+    runtime_schema,
+    runtime_finite,
+    runtime_reward,
+    runtime_done,
 )

@@ -1,4 +1,4 @@
-"""From what a probe does to a finding."""
+"""From what a check does to a finding."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def raising(error: Exception) -> Callable[[Any], str]:
     return look
 
 
-def asked(*probes: Check) -> list[Finding]:
+def asked(*checks: Check) -> list[Finding]:
     heard: list[Finding] = []
-    found = run(probes, "it", Level.RUNTIME, heard.append)
+    found = run(checks, "it", Level.RUNTIME, heard.append)
     assert heard == found
     return found
 
@@ -42,14 +42,14 @@ async def awaited(subject: str) -> str:
         (raising(StepFailed("it broke")), Outcome.FAIL, "StepFailed: it broke.", "see the message"),
     ],
 )
-def test_a_finding_says_what_a_probe_did(look: Any, outcome: Outcome, saw: str, mend: str | None) -> None:
+def test_a_finding_says_what_a_check_did(look: Any, outcome: Outcome, saw: str, mend: str | None) -> None:
     (finding,) = asked(Check("runtime.it", "Is it well?", look))
     assert (finding.check, finding.level) == ("runtime.it", Level.RUNTIME)
     assert (finding.outcome, finding.saw, finding.mend) == (outcome, saw, mend)
     assert finding.seconds >= 0
 
 
-def test_a_probe_is_skipped_without_what_it_needs() -> None:
+def test_a_check_is_skipped_without_what_it_needs() -> None:
     found = asked(
         Check("runtime.a", "?", raising(CheckWarning("a spot.", "wash it"))),
         Check("runtime.b", "?", raising(CheckFailure("a hole.", "mend it")), ("runtime.a",)),

@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 from openenv.project.checks import Level
-from openenv.project.checks.examination import CODE_PROBES, FILE_PROBES, level_of, probes_up_to
-from openenv.project.checks.url import PROBES
+from openenv.project.checks.examination import CODE_CHECKS, FILE_CHECKS, checks_up_to, level_of
+from openenv.project.checks.url import CHECKS
 
 ROOT = Path(__file__).parent.parent.parent.parent
-ALL = (*FILE_PROBES, *CODE_PROBES, *PROBES)
+ALL = (*FILE_CHECKS, *CODE_CHECKS, *CHECKS)
 
 
 def test_the_page_has_the_table_that_the_code_makes() -> None:
@@ -23,25 +23,25 @@ def test_the_page_has_the_table_that_the_code_makes() -> None:
 
 
 def test_every_check_has_an_id_of_its_own_and_asks_a_question() -> None:
-    ids = [probe.id for probe in ALL]
+    ids = [check.id for check in ALL]
     assert len(set(ids)) == len(ids)
-    for probe in ALL:
-        assert re.fullmatch(r"(static|runtime|load|url)\.[a-z-]+", probe.id)
-        assert probe.asks.endswith("?")
+    for check in ALL:
+        assert re.fullmatch(r"(static|runtime|load|url)\.[a-z-]+", check.id)
+        assert check.asks.endswith("?")
 
 
 def test_a_check_needs_only_what_is_asked_before() -> None:
-    for probes in ((*FILE_PROBES, *CODE_PROBES), PROBES):
+    for checks in ((*FILE_CHECKS, *CODE_CHECKS), CHECKS):
         before: set[str] = set()
-        for probe in probes:
-            assert set(probe.needs) <= before, probe.id
-            before.add(probe.id)
+        for check in checks:
+            assert set(check.needs) <= before, check.id
+            before.add(check.id)
 
 
 def test_a_level_includes_those_before_it() -> None:
     asked = {
-        level: [probe.id for probe in probes_up_to(level)] for level in (Level.STATIC, Level.RUNTIME, Level.LOAD)
+        level: [check.id for check in checks_up_to(level)] for level in (Level.STATIC, Level.RUNTIME, Level.LOAD)
     }
     assert asked[Level.RUNTIME][: len(asked[Level.STATIC])] == asked[Level.STATIC]
-    assert asked[Level.LOAD] == [probe.id for probe in CODE_PROBES]
-    assert {level_of(probe) for probe in probes_up_to(Level.RUNTIME)} == {Level.STATIC, Level.RUNTIME}
+    assert asked[Level.LOAD] == [check.id for check in CODE_CHECKS]
+    assert {level_of(check) for check in checks_up_to(Level.RUNTIME)} == {Level.STATIC, Level.RUNTIME}

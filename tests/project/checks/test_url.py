@@ -18,7 +18,7 @@ from openenv.envs.echo.server.echo_environment import EchoEnvironment
 from openenv.errors import UsageError
 from openenv.project.checks import Finding, Outcome, Report
 from openenv.project.checks import url as url_frames
-from openenv.project.checks.url import PROBES, TIMEOUT_S, check_url
+from openenv.project.checks.url import CHECKS, TIMEOUT_S, check_url
 from openenv.project.checks.url_server import ServerUnderTest
 from openenv.server import create_app
 from tests.trainers.environments import served
@@ -65,7 +65,7 @@ def test_our_server_passes_every_check() -> None:
     assert report.target == f"http://{address}"
     assert of(report, Outcome.SKIPPED) == {"url.production"}
     assert of(report, Outcome.WARNING) == set()
-    assert [each.check for each in report.findings] == [probe.id for probe in PROBES]
+    assert [each.check for each in report.findings] == [check.id for check in CHECKS]
 
 
 def test_our_server_in_production_passes_with_a_warning_that_anyone_may_reset() -> None:
@@ -394,7 +394,7 @@ def test_what_is_no_server_of_http_is_told_in_bounded_time(
         report = check_url(address, timeout_s=SHORT_S)
     assert time.monotonic() - began < 15
     assert of(report, Outcome.FAIL) == {"url.reach"}
-    assert of(report, Outcome.SKIPPED) == {probe.id for probe in PROBES} - {"url.reach"}
+    assert of(report, Outcome.SKIPPED) == {check.id for check in CHECKS} - {"url.reach"}
 
 
 def test_nobody_listens() -> None:

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from ...testing.check import Check
-from .examination import level_of, probe_of
-from .findings import Finding, InternalFault, Outcome, ProbeResult, probe_result, skip_finding
-from .imports import PROBES as IMPORTS
+from .examination import check_of, level_of
+from .findings import CheckResult, Finding, InternalFault, Outcome, result_of_error, skip_finding
+from .imports import CHECKS as IMPORTS
 from .imports import EnvironmentUnderTest
 
 BEAT_S = 0.25
@@ -66,22 +66,22 @@ def main() -> None:
     )
     if order["again"]:
         served.load()
-    asking = ProbeRunner(served, reporter, {each["check"]: Finding.model_validate(each) for each in order["found"]})
-    probes = [probe_of(name) for name in order["checks"]]
-    for probe in probes:
-        if probe in IMPORTS:  # outside of any event loop: modules may run one of their own
-            asking.look(probe)
-    asyncio.run(asking.play([probe for probe in probes if probe not in IMPORTS]))
+    asking = CheckRunner(served, reporter, {each["check"]: Finding.model_validate(each) for each in order["found"]})
+    checks = [check_of(name) for name in order["checks"]]
+    for check in checks:
+        if check in IMPORTS:  # outside of any event loop: modules may run one of their own
+            asking.look(check)
+    asyncio.run(asking.play([check for check in checks if check not in IMPORTS]))
 
 
 def _silence_logs() -> None:
-    """What the server says of errors that probes provoke is not what the environment had to say at last."""
-    probe_of = logging.getLogger("openenv")
-    probe_of.addHandler(logging.NullHandler())
-    probe_of.propagate = False
+    """What the server says of errors that checks provoke is not what the environment had to say at last."""
+    check_of = logging.getLogger("openenv")
+    check_of.addHandler(logging.NullHandler())
+    check_of.propagate = False
 
 
-class ProbeRunner:
+class CheckRunner:
     """Puts the questions.
 
     Args:
@@ -95,40 +95,40 @@ class ProbeRunner:
         self._reporter = reporter
         self._found = found
 
-    def look(self, probe: Check) -> None:
+    def look(self, check: Check) -> None:
         """Puts a question whose answer needs no event loop."""
-        if self._begins(probe):
+        if self._begins(check):
             began = time.perf_counter()
             try:
-                told = ProbeResult(Outcome.PASS, str(probe.look(self._served)))
+                told = CheckResult(Outcome.PASS, str(check.run(self._served)))
             except Exception as error:  # noqa: BLE001 - it is told as what it is
-                told = self._verdict(probe, error)
-            self._note(told.finding(probe, level_of(probe), began))
+                told = self._verdict(check, error)
+            self._note(told.finding(check, level_of(check), began))
 
-    async def play(self, probes: list[Check]) -> None:
+    async def play(self, checks: list[Check]) -> None:
         """Puts those that play, on one event loop."""
         beating = asyncio.create_task(self._reporter.beat())
-        for probe in probes:
-            if self._begins(probe):
+        for check in checks:
+            if self._begins(check):
                 began = time.perf_counter()
                 try:
-                    told = ProbeResult(Outcome.PASS, str(await probe.look(self._served.stage)))
+                    told = CheckResult(Outcome.PASS, str(await check.run(self._served.harness)))
                 except Exception as error:  # noqa: BLE001 - it is told as what it is
-                    told = self._verdict(probe, error)
-                self._note(told.finding(probe, level_of(probe), began))
+                    told = self._verdict(check, error)
+                self._note(told.finding(check, level_of(check), began))
         beating.cancel()
         os._exit(0)  # threads of the environment must not keep it
 
-    def _begins(self, probe: Check) -> bool:
-        self._reporter.say(begin=probe.id)
-        skipped = skip_finding(probe, self._found, level_of(probe))
+    def _begins(self, check: Check) -> bool:
+        self._reporter.say(begin=check.id)
+        skipped = skip_finding(check, self._found, level_of(check))
         if skipped is not None:
             self._note(skipped)
         return skipped is None
 
-    def _verdict(self, probe: Check, error: Exception) -> ProbeResult:
+    def _verdict(self, check: Check, error: Exception) -> CheckResult:
         try:
-            return probe_result(probe, error)
+            return result_of_error(check, error)
         except InternalFault as fault:
             traceback.print_exc()
             self._reporter.say(internal=[fault.check, fault.reason])

@@ -19,7 +19,7 @@ from ...errors import NotAProject
 from ...testing.check import Check
 from ...testing.environments import RUNTIME
 from ...testing.leak_checks import descendants
-from ...testing.load_checks import PROBES as LOAD_PROBES
+from ...testing.load_checks import CHECKS as LOAD_CHECKS
 from .. import target as targets
 from ..manifest import FILE_NAME, Project
 from ..target import is_there
@@ -70,30 +70,30 @@ class OutputTail:
         os.close(self.reading)
 
 
-_PLAYING_PROBES = tuple(
-    replace(probe, needs=("static.import",)) if not probe.needs else probe for probe in (*RUNTIME, *LOAD_PROBES)
+_PLAYING_CHECKS = tuple(
+    replace(check, needs=("static.import",)) if not check.needs else check for check in (*RUNTIME, *LOAD_CHECKS)
 )
-FILE_PROBES: tuple[Check, ...] = files.PROBES
+FILE_CHECKS: tuple[Check, ...] = files.CHECKS
 """What looks at files alone."""
-CODE_PROBES: tuple[Check, ...] = (*imports.PROBES, *_PLAYING_PROBES)
+CODE_CHECKS: tuple[Check, ...] = (*imports.CHECKS, *_PLAYING_CHECKS)
 """What runs the environment's code."""
 
 _ORDER = (Level.STATIC, Level.RUNTIME, Level.LOAD)
 
 
-def level_of(probe: Check) -> Level:
+def level_of(check: Check) -> Level:
     """The level of a check, which its id begins with."""
-    return Level(probe.id.partition(".")[0])
+    return Level(check.id.partition(".")[0])
 
 
-def probe_of(name: str) -> Check:
+def check_of(name: str) -> Check:
     """The check of an id."""
-    return next(probe for probe in (*FILE_PROBES, *CODE_PROBES) if probe.id == name)
+    return next(check for check in (*FILE_CHECKS, *CODE_CHECKS) if check.id == name)
 
 
-def probes_up_to(level: Level) -> list[Check]:
+def checks_up_to(level: Level) -> list[Check]:
     """The checks that run code, of a level and those before it."""
-    return [probe for probe in CODE_PROBES if _ORDER.index(level_of(probe)) <= _ORDER.index(level)]
+    return [check for check in CODE_CHECKS if _ORDER.index(level_of(check)) <= _ORDER.index(level)]
 
 
 SESSIONS = 64
@@ -163,19 +163,19 @@ def examine(
         _must_be_there(target)
     found: list[Finding] = []
     if folder is not None:
-        found += run(FILE_PROBES, folder, Level.STATIC, heard)
+        found += run(FILE_CHECKS, folder, Level.STATIC, heard)
         if found[0].outcome is Outcome.FAIL:
-            found += _skipped(probes_up_to(level), f"it needs {found[0].check}, which failed", heard)
+            found += _skipped(checks_up_to(level), f"it needs {found[0].check}, which failed", heard)
             return Report(target=target, findings=found)
     else:
-        found += _skipped(FILE_PROBES, f"{target} is no folder with {FILE_NAME}", heard)
+        found += _skipped(FILE_CHECKS, f"{target} is no folder with {FILE_NAME}", heard)
     served = target if target in targets.bundled() or folder is None else str(folder)
     examination = Examination(served, folder, call_s, sessions, episodes, begun, heard)
-    return Report(target=target, findings=found + examination.run(probes_up_to(level)))
+    return Report(target=target, findings=found + examination.run(checks_up_to(level)))
 
 
-def _skipped(probes: Any, why: str, heard: Callable[[Finding], None]) -> list[Finding]:
-    findings = [Finding(check=probe.id, level=level_of(probe), outcome=Outcome.SKIPPED, saw=why) for probe in probes]
+def _skipped(checks: Any, why: str, heard: Callable[[Finding], None]) -> list[Finding]:
+    findings = [Finding(check=check.id, level=level_of(check), outcome=Outcome.SKIPPED, saw=why) for check in checks]
     for finding in findings:
         heard(finding)
     return findings
@@ -203,30 +203,30 @@ class Examination:
     _found: dict[str, Finding] = field(default_factory=dict)
     _current: str | None = None
 
-    def run(self, probes: list[Check]) -> list[Finding]:
-        """The findings, in the order of the probes. Raises InternalFault."""
-        while remaining := self._remaining(probes):
+    def run(self, checks: list[Check]) -> list[Finding]:
+        """The findings, in the order of the checks. Raises InternalFault."""
+        while remaining := self._remaining(checks):
             self._current = None
             why = self._ask(remaining)
             if why is not None:
-                failed = next(probe for probe in remaining if probe.id not in self._found)
+                failed = next(check for check in remaining if check.id not in self._found)
                 self._note(Finding(check=failed.id, level=level_of(failed), outcome=Outcome.FAIL, **why))
-        return [self._found[probe.id] for probe in probes]
+        return [self._found[check.id] for check in checks]
 
-    def _remaining(self, probes: list[Check]) -> list[Check]:
+    def _remaining(self, checks: list[Check]) -> list[Check]:
         """Those that have no finding yet; what cannot be asked any more gets one."""
-        for probe in probes:
-            if probe.id not in self._found and self._found:
-                skipped = skip_finding(probe, self._found, level_of(probe), known=True)
+        for check in checks:
+            if check.id not in self._found and self._found:
+                skipped = skip_finding(check, self._found, level_of(check), known=True)
                 if skipped is not None:
                     self._note(skipped)
-        return [probe for probe in probes if probe.id not in self._found]
+        return [check for check in checks if check.id not in self._found]
 
-    def _ask(self, probes: list[Check]) -> dict[str, Any] | None:
+    def _ask(self, checks: list[Check]) -> dict[str, Any] | None:
         """Has one process answer as many as it can; why it came no further, if it did not."""
-        with self._process(probes) as (process, report, words):
+        with self._process(checks) as (process, report, words):
             reason = self._listen(process, report, words)
-            if all(probe.id in self._found for probe in probes):
+            if all(check.id in self._found for check in checks):
                 return None
             last = words.last()
             told = f" (its last words: {last})" if last else ""
@@ -240,7 +240,7 @@ class Examination:
             }
 
     @contextlib.contextmanager
-    def _process(self, probes: list[Check]) -> Iterator[tuple[subprocess.Popen[bytes], int, OutputTail]]:
+    def _process(self, checks: list[Check]) -> Iterator[tuple[subprocess.Popen[bytes], int, OutputTail]]:
         report, theirs = os.pipe()
         words = OutputTail()
         order = {
@@ -252,7 +252,7 @@ class Examination:
             "episodes": self.episodes,
             "found": [finding.model_dump(mode="json") for finding in self._found.values()],
             "again": bool(self._found),
-            "checks": [probe.id for probe in probes],
+            "checks": [check.id for check in checks],
         }
         command = [sys.executable, "-B", "-m", "openenv.project.checks.child", json.dumps(order)]
         try:

@@ -129,7 +129,8 @@ _SHORT_DESCRIPTION = 60
 _OURS = re.compile(r"openenv(-core)?\b", re.IGNORECASE)
 
 
-def _manifest(place: Path) -> str:
+@Check.of("static.manifest", "Is openenv.yaml valid?")
+def static_manifest(place: Path) -> str:
     try:
         project = Project.find(place)
     except NotAProject:
@@ -142,7 +143,8 @@ def _manifest(place: Path) -> str:
     )
 
 
-def _keys(place: Path) -> str:
+@Check.of("static.keys", "Do all keys of openenv.yaml have an effect?", "static.manifest")
+def static_keys(place: Path) -> str:
     found = remarks(Project.find(place).manifest.path)
     if found:
         told = "; ".join(f"{each.place}: {each.saw}" for each in found)
@@ -150,7 +152,8 @@ def _keys(place: Path) -> str:
     return "none looks misspelt, and none is given twice"
 
 
-def _package(place: Path) -> str:
+@Check.of("static.package", "Can it be installed: pyproject.toml, and a dependency on openenv?", "static.manifest")
+def static_package(place: Path) -> str:
     folder = Project.find(place).folder
     path = folder / "pyproject.toml"
     if not path.is_file():
@@ -178,7 +181,8 @@ def _package(place: Path) -> str:
     return f"{project['name']}, which needs {', '.join(wanted)}"
 
 
-def _dockerfile(place: Path) -> str:
+@Check.of("static.dockerfile", "Is there a Dockerfile that starts something?", "static.manifest")
+def static_dockerfile(place: Path) -> str:
     project = Project.find(place)
     path, file = _read_dockerfile(project)
     final = file.final
@@ -192,7 +196,8 @@ def _dockerfile(place: Path) -> str:
     return f"{path}: {len(file.stages)} stage{'s' if len(file.stages) > 1 else ''}, from {final.base}"
 
 
-def _user(place: Path) -> str:
+@Check.of("static.user", "Does the image not run as root?", "static.dockerfile")
+def static_user(place: Path) -> str:
     path, file = _read_dockerfile(Project.find(place))
     user = file.final.last("USER") if file.final is not None else None
     if user is None:
@@ -209,7 +214,8 @@ def _user(place: Path) -> str:
     return f"USER {user.text}"
 
 
-def _healthcheck(place: Path) -> str:
+@Check.of("static.healthcheck", "Does the image tell whether it is healthy?", "static.dockerfile")
+def static_healthcheck(place: Path) -> str:
     path, file = _read_dockerfile(Project.find(place))
     check = file.final.last("HEALTHCHECK") if file.final is not None else None
     if check is None or check.text.strip().upper() == "NONE":
@@ -220,7 +226,8 @@ def _healthcheck(place: Path) -> str:
     return f"HEALTHCHECK {check.text[:60]}"
 
 
-def _port(place: Path) -> str:
+@Check.of("static.port", "Do Dockerfile and manifest say the same port?", "static.dockerfile")
+def static_port(place: Path) -> str:
     project = Project.find(place)
     path, file = _read_dockerfile(project)
     ports = file.ports()
@@ -237,7 +244,8 @@ def _port(place: Path) -> str:
     return f"port {project.manifest.port}, {', '.join(ports) if ports else 'which nothing in it contradicts'}"
 
 
-def _readme(place: Path) -> str:
+@Check.of("static.readme", "Has README.md the front matter that a Space of the Hub needs?", "static.manifest")
+def static_readme(place: Path) -> str:
     project = Project.find(place)
     front = _front_matter(project)
     if front.get("sdk") != "docker":
@@ -307,24 +315,13 @@ def _read_dockerfile(project: Project) -> tuple[str, Dockerfile]:
     return str(path.relative_to(project.folder)), Dockerfile(path.read_text(encoding="utf-8", errors="replace"))
 
 
-_OF_DOCKERFILE = ("static.dockerfile",)
-PROBES = (
-    Check("static.manifest", "Is openenv.yaml valid?", _manifest),
-    Check("static.keys", "Do all keys of openenv.yaml have an effect?", _keys, ("static.manifest",)),
-    Check(
-        "static.package",
-        "Can it be installed: pyproject.toml, and a dependency on openenv?",
-        _package,
-        ("static.manifest",),
-    ),
-    Check("static.dockerfile", "Is there a Dockerfile that starts something?", _dockerfile, ("static.manifest",)),
-    Check("static.user", "Does the image not run as root?", _user, _OF_DOCKERFILE),
-    Check("static.healthcheck", "Does the image tell whether it is healthy?", _healthcheck, _OF_DOCKERFILE),
-    Check("static.port", "Do Dockerfile and manifest say the same port?", _port, _OF_DOCKERFILE),
-    Check(
-        "static.readme",
-        "Has README.md the front matter that a Space of the Hub needs?",
-        _readme,
-        ("static.manifest",),
-    ),
+CHECKS = (
+    static_manifest,
+    static_keys,
+    static_package,
+    static_dockerfile,
+    static_user,
+    static_healthcheck,
+    static_port,
+    static_readme,
 )

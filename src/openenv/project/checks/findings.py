@@ -1,4 +1,4 @@
-"""Run probes and record what each of them found."""
+"""Run checks and record what each of them found."""
 
 from __future__ import annotations
 
@@ -93,38 +93,38 @@ class InternalFault(Exception):
 
 
 def run(
-    probes: Iterable[Check], subject: Any, level: Level, heard: Callable[[Finding], None] | None = None
+    checks: Iterable[Check], subject: Any, level: Level, heard: Callable[[Finding], None] | None = None
 ) -> list[Finding]:
-    """Puts probes to a subject, one after the other.
+    """Puts checks to a subject, one after the other.
 
     Args:
-        probes: In their order; those whose `needs` have failed are skipped.
+        checks: In their order; those whose `needs` have failed are skipped.
         subject: Given to each.
         level: Of all of them.
         heard: Gets each finding when it is there.
 
     Raises:
-        InternalFault: A probe raised what no probe may raise.
+        InternalFault: A check raised what no check may raise.
     """
     found: dict[str, Finding] = {}
-    for probe in probes:
-        finding = skip_finding(probe, found, level) or _ask_probe(probe, subject, level)
-        found[probe.id] = finding
+    for check in checks:
+        finding = skip_finding(check, found, level) or _ask_probe(check, subject, level)
+        found[check.id] = finding
         if heard is not None:
             heard(finding)
     return list(found.values())
 
 
-def skip_finding(probe: Check, found: dict[str, Finding], level: Level, known: bool = False) -> Finding | None:
-    """The finding of a probe that cannot be put, since one before it has not passed; None if it can.
+def skip_finding(check: Check, found: dict[str, Finding], level: Level, known: bool = False) -> Finding | None:
+    """The finding of a check that cannot be put, since one before it has not passed; None if it can.
 
     Args:
-        probe: Which.
+        check: Which.
         found: What was found before.
-        level: Of the probe.
+        level: Of the check.
         known: Only what was found counts, and not what is still to be asked.
     """
-    for name in probe.needs:
+    for name in check.needs:
         if known and name not in found:
             continue
         if name not in found or found[name].outcome not in _FINE:
@@ -132,50 +132,50 @@ def skip_finding(probe: Check, found: dict[str, Finding], level: Level, known: b
             if name in found:
                 outcome = "failed" if found[name].outcome is Outcome.FAIL else "was skipped"
             return Finding(
-                check=probe.id, level=level, outcome=Outcome.SKIPPED, saw=f"it needs {name}, which {outcome}"
+                check=check.id, level=level, outcome=Outcome.SKIPPED, saw=f"it needs {name}, which {outcome}"
             )
     return None
 
 
-class ProbeResult(NamedTuple):
-    """What came of one probe."""
+class CheckResult(NamedTuple):
+    """What came of one check."""
 
     outcome: Outcome
     saw: str
     mend: str | None = None
 
-    def finding(self, probe: Check, level: Level, began: float) -> Finding:
-        """The same as a finding, of a probe that began at a time of `perf_counter`."""
+    def finding(self, check: Check, level: Level, began: float) -> Finding:
+        """The same as a finding, of a check that began at a time of `perf_counter`."""
         took = time.perf_counter() - began
-        return Finding(check=probe.id, level=level, outcome=self.outcome, saw=self.saw, mend=self.mend, seconds=took)
+        return Finding(check=check.id, level=level, outcome=self.outcome, saw=self.saw, mend=self.mend, seconds=took)
 
 
-def probe_result(probe: Check, error: Exception) -> ProbeResult:
-    """What it means that a probe raised something.
+def result_of_error(check: Check, error: Exception) -> CheckResult:
+    """What it means that a check raised something.
 
     Raises:
-        InternalFault: It raised what no probe may raise.
+        InternalFault: It raised what no check may raise.
     """
     if isinstance(error, CheckFailure):
-        return ProbeResult(Outcome.FAIL, error.saw, error.mend)
+        return CheckResult(Outcome.FAIL, error.saw, error.mend)
     if isinstance(error, CheckWarning):
-        return ProbeResult(Outcome.WARNING, error.saw, error.mend)
+        return CheckResult(Outcome.WARNING, error.saw, error.mend)
     if isinstance(error, CheckSkip):
-        return ProbeResult(Outcome.SKIPPED, str(error))
+        return CheckResult(Outcome.SKIPPED, str(error))
     if isinstance(error, NotAProject):
         raise error
-    if isinstance(error, OpenEnvError):  # what no probe expected, and what it looks at is the cause of
-        return ProbeResult(Outcome.FAIL, f"{type(error).__name__}: {error.message}.", "see the message")
-    raise InternalFault(probe.id, f"{type(error).__name__}: {error}") from error
+    if isinstance(error, OpenEnvError):  # what no check expected, and what it looks at is the cause of
+        return CheckResult(Outcome.FAIL, f"{type(error).__name__}: {error.message}.", "see the message")
+    raise InternalFault(check.id, f"{type(error).__name__}: {error}") from error
 
 
-def _ask_probe(probe: Check, subject: Any, level: Level) -> Finding:
+def _ask_probe(check: Check, subject: Any, level: Level) -> Finding:
     began = time.perf_counter()
     try:
-        saw = probe.look(subject)
+        saw = check.run(subject)
         if inspect.iscoroutine(saw):
             saw = asyncio.run(saw)
-        told = ProbeResult(Outcome.PASS, str(saw))
-    except Exception as error:  # noqa: BLE001 - the edge to foreign code: probes call it, and answer for what it raises
-        told = probe_result(probe, error)
-    return told.finding(probe, level, began)
+        told = CheckResult(Outcome.PASS, str(saw))
+    except Exception as error:  # noqa: BLE001 - the edge to foreign code: checks call it, and answer for what it raises
+        told = result_of_error(check, error)
+    return told.finding(check, level, began)

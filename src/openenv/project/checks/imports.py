@@ -47,17 +47,18 @@ class EnvironmentUnderTest:
             self.app = targets.load(self.target)
 
     @cached_property
-    def stage(self) -> ConformanceHarness:
+    def harness(self) -> ConformanceHarness:
         """Where it plays. Raises CheckSkip."""
         return ConformanceHarness(self.app, call_s=self.call_s, sessions=self.sessions, episodes=self.episodes)
 
     @property
     def server(self) -> Any:
         """What serves it. Raises CheckSkip."""
-        return self.stage.server
+        return self.harness.server
 
 
-def _check_import(served: EnvironmentUnderTest) -> str:
+@Check.of("static.import", "Can the app be imported?")
+def static_import(served: EnvironmentUnderTest) -> str:
     try:
         served.load()
     except OpenEnvError as error:
@@ -69,7 +70,8 @@ def _check_import(served: EnvironmentUnderTest) -> str:
     return f"{type(served.app).__name__} of {served.target}"
 
 
-def _check_models(served: EnvironmentUnderTest) -> str:
+@Check.of("static.models", "Have action, observation and state a JSON Schema?", "static.import")
+def static_models(served: EnvironmentUnderTest) -> str:
     server = served.server
     opaque = []
     for name, kind in (
@@ -105,7 +107,8 @@ def _opaque(schema: dict[str, Any]) -> list[str]:
     return found
 
 
-def _check_client(served: EnvironmentUnderTest) -> str:
+@Check.of("static.client", "Does the client in client.py fit the server?", "static.models")
+def static_client(served: EnvironmentUnderTest) -> str:
     folder = served.folder
     if folder is None:
         raise CheckSkip("the target is no folder, so there is no client.py to look at")
@@ -158,8 +161,8 @@ def _reason(kind: Any) -> str:
     return "it cannot be made"
 
 
-PROBES = (
-    Check("static.import", "Can the app be imported?", _check_import),
-    Check("static.models", "Have action, observation and state a JSON Schema?", _check_models, ("static.import",)),
-    Check("static.client", "Does the client in client.py fit the server?", _check_client, ("static.models",)),
+CHECKS = (
+    static_import,
+    static_models,
+    static_client,
 )

@@ -31,7 +31,8 @@ _CODES: dict[int, Any] = {
 }
 
 
-def reach(site: ServerUnderTest) -> str:
+@Check.of("url.reach", "Is there a server of HTTP at the address?")
+def url_reach(site: ServerUnderTest) -> str:
     answer = site.get("/health")
     site.learned.health = answer
     if 300 <= answer.status < 400:
@@ -42,7 +43,8 @@ def reach(site: ServerUnderTest) -> str:
     return f"{site.place} answers HTTP in {answer.seconds * 1000:.0f} ms"
 
 
-def health(site: ServerUnderTest) -> str:
+@Check.of("url.health", "Does /health say that it is healthy?", "url.reach")
+def url_health(site: ServerUnderTest) -> str:
     answer = site.learned.health
     assert answer is not None
     said = _object(answer, '200 and {"status": "healthy"}')
@@ -53,7 +55,8 @@ def health(site: ServerUnderTest) -> str:
     return "healthy"
 
 
-def key(site: ServerUnderTest) -> str:
+@Check.of("url.key", "May whoever asks, with the key given, ask?", "url.reach")
+def url_key(site: ServerUnderTest) -> str:
     answer = site.learned.metadata = site.get("/metadata")
     if answer.status in _BARRED:
         raise CheckFailure(
@@ -63,7 +66,8 @@ def key(site: ServerUnderTest) -> str:
     return "this key is taken" if site.has_key else "no key is asked for"
 
 
-def metadata(site: ServerUnderTest) -> str:
+@Check.of("url.metadata", "Does /metadata say name and description?", "url.key")
+def url_metadata(site: ServerUnderTest) -> str:
     answer = site.learned.metadata
     assert answer is not None
     said = _object(answer, "200 and an object with name and description")
@@ -75,7 +79,8 @@ def metadata(site: ServerUnderTest) -> str:
     return f"{excerpt(said['name'])} {excerpt(said.get('version') or 'without a version')}"
 
 
-def openapi(site: ServerUnderTest) -> str:
+@Check.of("url.openapi", "Is /openapi.json of OpenAPI 3, with a version?", "url.key")
+def url_openapi(site: ServerUnderTest) -> str:
     said = _object(site.get("/openapi.json"), "200 and the OpenAPI document")
     form, about, paths = said.get("openapi"), said.get("info"), said.get("paths")
     if not isinstance(form, str) or not form.startswith("3."):
@@ -91,7 +96,8 @@ def openapi(site: ServerUnderTest) -> str:
     return f"OpenAPI {excerpt(form)}, version {excerpt(version)}, {len(paths)} paths"
 
 
-def schema(site: ServerUnderTest) -> str:
+@Check.of("url.schema", "Are those of /schema valid JSON Schemas of objects?", "url.key")
+def url_schema(site: ServerUnderTest) -> str:
     said = _object(site.get("/schema"), "200 and JSON Schemas: {action, observation, state}")
     names = [*("action", "observation", "state"), *(["reset_observation"] if said.get("reset_observation") else [])]
     for name in names:
@@ -104,7 +110,8 @@ def schema(site: ServerUnderTest) -> str:
     return f"{', '.join(names)} are JSON Schemas"
 
 
-def mcp(site: ServerUnderTest) -> str:
+@Check.of("url.mcp", "Does /mcp answer tools/list in JSON-RPC?", "url.key")
+def url_mcp(site: ServerUnderTest) -> str:
     answer = site.post("/mcp", _LIST_TOOLS)
     if answer.status in _ABSENT:
         raise CheckWarning("there is no POST /mcp, so nobody can list or call tools", "serve JSON-RPC at /mcp")
@@ -121,7 +128,8 @@ def mcp(site: ServerUnderTest) -> str:
     return f"{len(tools)} tools"
 
 
-def mcp_errors(site: ServerUnderTest) -> str:
+@Check.of("url.mcp-errors", "Has /mcp the error codes of JSON-RPC?", "url.key")
+def url_mcp_errors(site: ServerUnderTest) -> str:
     for code, body in _CODES.items():
         answer = site.post("/mcp", body)
         if answer.status in _ABSENT:
@@ -135,7 +143,8 @@ def mcp_errors(site: ServerUnderTest) -> str:
     return ", ".join(map(str, _CODES))
 
 
-def mode(site: ServerUnderTest) -> str:
+@Check.of("url.mode", "Is all of reset, step and state served, or nothing of it?", "url.key")
+def url_mode(site: ServerUnderTest) -> str:
     """Whether all that controls an environment is served, or nothing of it, and whether the list of routes agrees."""
     answers = {
         "/reset": site.post("/reset", {}),
@@ -236,7 +245,8 @@ _AT_ONCE: tuple[tuple[dict[str, Any] | str, str], ...] = (
 )
 
 
-def production(site: ServerUnderTest) -> str:
+@Check.of("url.production", "In production, does /ws refuse control without a key?", "url.mode")
+def url_production(site: ServerUnderTest) -> str:
     if not site.learned.production:
         raise CheckSkip("it is not in production mode")
     try:
@@ -258,7 +268,8 @@ def production(site: ServerUnderTest) -> str:
     return "neither reset nor state over /ws"
 
 
-def reset(site: ServerUnderTest) -> str:
+@Check.of("url.reset", "Is reset over /ws answered by an observation?", "url.key")
+def url_reset(site: ServerUnderTest) -> str:
     _only_in_simulation(site)
     talk, answer = _begun(site)
     site.learned.talk = talk
@@ -268,7 +279,8 @@ def reset(site: ServerUnderTest) -> str:
     return f"observation with {excerpt(', '.join(payload['observation']) or 'no fields')}"
 
 
-def state(site: ServerUnderTest) -> str:
+@Check.of("url.state", "Is state answered by a state?", "url.reset")
+def url_state(site: ServerUnderTest) -> str:
     answer = _talk(site).ask(_STATE)
     data: dict[str, Any] = _of_type(answer, "state", "state")
     count = data.get("step_count", 0)
@@ -278,7 +290,8 @@ def state(site: ServerUnderTest) -> str:
     return f"state with {excerpt(', '.join(data) or 'no fields')}"
 
 
-def step(site: ServerUnderTest) -> str:
+@Check.of("url.step", "Is a step answered by an observation?", "url.reset")
+def url_step(site: ServerUnderTest) -> str:
     talk = _talk(site)
     if "action" not in site.learned.schemas:
         raise CheckSkip("there is no valid schema to make an action from")
@@ -294,7 +307,8 @@ def step(site: ServerUnderTest) -> str:
     return f"{excerpt(action)} gives reward {payload.get('reward')}, done {payload['done']}"
 
 
-def truth(site: ServerUnderTest) -> str:
+@Check.of("url.truth", "Are observations and state of the schemas of /schema?", "url.reset")
+def url_truth(site: ServerUnderTest) -> str:
     """Whether what was said is of the schemas of `/schema`."""
     schemas = site.learned.schemas
     if not schemas:
@@ -304,7 +318,8 @@ def truth(site: ServerUnderTest) -> str:
     return ", ".join(name for name, _, _ in site.learned.values)
 
 
-def bad_frames(site: ServerUnderTest) -> str:
+@Check.of("url.bad-frames", "Do bad frames get errors of the right codes?", "url.reset")
+def url_bad_frames(site: ServerUnderTest) -> str:
     talk = _talk(site)
     expected = {"{": "INVALID_JSON", '{"type": "dance"}': "UNKNOWN_TYPE", '{"type": "step"}': "VALIDATION_ERROR"}
     schema = site.learned.schemas.get("action", {})
@@ -321,7 +336,8 @@ def bad_frames(site: ServerUnderTest) -> str:
     return f"{', '.join(dict.fromkeys(expected.values()))}, and the session goes on"
 
 
-def order(site: ServerUnderTest) -> str:
+@Check.of("url.order", "Is each frame answered once, in order?", "url.reset")
+def url_order(site: ServerUnderTest) -> str:
     talk = _talk(site)
     for frame, _ in _AT_ONCE:
         talk.say(frame)
@@ -335,7 +351,8 @@ def order(site: ServerUnderTest) -> str:
     return f"{len(wanted)} frames at once, {len(said)} answers in their order"
 
 
-def close(site: ServerUnderTest) -> str:
+@Check.of("url.close", "Does close end the connection with code 1000?", "url.reset")
+def url_close(site: ServerUnderTest) -> str:
     talk = _talk(site)
     talk.say({"type": "close"})
     site.learned.talk = None
@@ -352,7 +369,8 @@ def close(site: ServerUnderTest) -> str:
     )
 
 
-def odd_frames(site: ServerUnderTest) -> str:
+@Check.of("url.odd-frames", "Does a session outlive JSON that is no message?", "url.reset")
+def url_odd_frames(site: ServerUnderTest) -> str:
     _only_in_simulation(site)
     talk, _ = _begun(site)
     try:
@@ -378,7 +396,7 @@ def _only_in_simulation(site: ServerUnderTest) -> None:
 
 
 def _talk(site: ServerUnderTest) -> ProbeConnection:
-    """The conversation that goes on; a new one where a probe has spoilt it."""
+    """The conversation that goes on; a new one where a check has spoilt it."""
     if site.learned.talk is None:
         site.learned.talk, answer = _begun(site)
         _payload(answer, "reset")
@@ -430,34 +448,26 @@ def _keep(site: ServerUnderTest, name: str, payload: dict[str, Any], schema: str
 
 
 TIMEOUT_S = 5.0
-_REACHED = ("url.reach",)
-_LET_IN = ("url.key",)
-_TALKING = ("url.reset",)
 
-PROBES = (
-    Check("url.reach", "Is there a server of HTTP at the address?", reach),
-    Check("url.health", "Does /health say that it is healthy?", health, _REACHED),
-    Check("url.key", "May whoever asks, with the key given, ask?", key, _REACHED),
-    Check("url.openapi", "Is /openapi.json of OpenAPI 3, with a version?", openapi, _LET_IN),
-    Check("url.metadata", "Does /metadata say name and description?", metadata, _LET_IN),
-    Check("url.schema", "Are those of /schema valid JSON Schemas of objects?", schema, _LET_IN),
-    Check("url.mcp", "Does /mcp answer tools/list in JSON-RPC?", mcp, _LET_IN),
-    Check("url.mcp-errors", "Has /mcp the error codes of JSON-RPC?", mcp_errors, _LET_IN),
-    Check("url.mode", "Is all of reset, step and state served, or nothing of it?", mode, _LET_IN),
-    Check(
-        "url.production",
-        "In production, does /ws refuse control without a key?",
-        production,
-        ("url.mode",),
-    ),
-    Check("url.reset", "Is reset over /ws answered by an observation?", reset, _LET_IN),
-    Check("url.state", "Is state answered by a state?", state, _TALKING),
-    Check("url.step", "Is a step answered by an observation?", step, _TALKING),
-    Check("url.truth", "Are observations and state of the schemas of /schema?", truth, _TALKING),
-    Check("url.bad-frames", "Do bad frames get errors of the right codes?", bad_frames, _TALKING),
-    Check("url.order", "Is each frame answered once, in order?", order, _TALKING),
-    Check("url.close", "Does close end the connection with code 1000?", close, _TALKING),
-    Check("url.odd-frames", "Does a session outlive JSON that is no message?", odd_frames, _TALKING),
+CHECKS = (
+    url_reach,
+    url_health,
+    url_key,
+    url_openapi,
+    url_metadata,
+    url_schema,
+    url_mcp,
+    url_mcp_errors,
+    url_mode,
+    url_production,
+    url_reset,
+    url_state,
+    url_step,
+    url_truth,
+    url_bad_frames,
+    url_order,
+    url_close,
+    url_odd_frames,
 )
 
 
@@ -481,4 +491,4 @@ def check_url(
         MissingExtra: httpx or jsonschema is not installed.
     """
     with ServerUnderTest(url, timeout_s, api_key) as site:
-        return Report(target=site.place, findings=run(PROBES, site, Level.URL, heard))
+        return Report(target=site.place, findings=run(CHECKS, site, Level.URL, heard))

@@ -65,7 +65,7 @@ class ServerAnswer(NamedTuple):
 
 @dataclass
 class ServerFacts:
-    """What one probe found out of a server and another needs.
+    """What one check found out of a server and another needs.
 
     Attributes:
         health: What `/health` answered.
