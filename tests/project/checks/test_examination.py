@@ -166,12 +166,12 @@ def test_an_error_of_a_check_is_told_as_one(project: Path, monkeypatch: pytest.M
     hook = project.parent / "hook"
     hook.mkdir()
     (hook / "sitecustomize.py").write_text(
-        "import openenv.testing.harness as stage\n"
+        "import openenv.testing.harness as harness\n"
         "def broken(*_): raise LookupError('our own mistake')\n"
-        "stage.Stage.sample = broken\n",
+        "harness.ConformanceHarness.sample = broken\n",
         encoding="utf-8",
     )
-    monkeypatch.setenv("PYTHONPATH", str(hook))
+    monkeypatch.setenv("PYTHONPATH", str(hook), prepend=os.pathsep)
     with pytest.raises(InternalFault, match=r"runtime\.step failed by itself.*our own mistake"):
         examine(str(project), Level.RUNTIME)
 

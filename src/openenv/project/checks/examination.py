@@ -22,7 +22,6 @@ from ...testing.leak_checks import descendants
 from ...testing.load_checks import CHECKS as LOAD_CHECKS
 from .. import target as targets
 from ..manifest import FILE_NAME, Project
-from ..target import is_there
 from . import files, imports
 from .findings import Finding, InternalFault, Level, Outcome, Report, run, skip_finding
 
@@ -60,14 +59,6 @@ class OutputTail:
         while self.hear() and time.monotonic() < until:
             pass
         return self._kept.decode(errors="replace").strip().rpartition("\n")[2]
-
-    def begun(self) -> None:
-        """The process has its end."""
-        os.close(self.writing)
-
-    def close(self) -> None:
-        """Nobody reads any more."""
-        os.close(self.reading)
 
 
 _PLAYING_CHECKS = tuple(
@@ -123,16 +114,6 @@ def folder_of(target: str) -> Path | None:
     return folder.resolve()
 
 
-def _must_be_there(target: str) -> None:
-    """Raises NotAProject if the module of a `module:attribute` is not there; nothing of it is run to find out."""
-    module = target.partition(":")[0]
-    if not is_there(module):
-        raise NotAProject(
-            f"{target!r} is no environment, for there is no module {module!r} in {Path.cwd()} or among the installed "
-            "packages: correct its name, or go to the folder from which it can be imported"
-        )
-
-
 def examine(
     target: str,
     level: Level = Level.LOAD,
@@ -159,8 +140,13 @@ def examine(
         InternalFault: A check failed by itself.
     """
     folder = folder_of(target)
-    if folder is None and target not in targets.bundled() and not target.startswith(("gymnasium:", "pettingzoo:")):
-        _must_be_there(target)
+    bundled = target in targets.bundled()
+    module = target.partition(":")[0]
+    if folder is None and not bundled and module not in {"gymnasium", "pettingzoo"} and not targets.is_there(module):
+        raise NotAProject(
+            f"{target!r} is no environment, for there is no module {module!r} in {Path.cwd()} or among the installed "
+            "packages: correct its name, or go to the folder from which it can be imported"
+        )
     found: list[Finding] = []
     if folder is not None:
         found += run(FILE_CHECKS, folder, Level.STATIC, heard)
@@ -169,8 +155,8 @@ def examine(
             return Report(target=target, findings=found)
     else:
         found += _skipped(FILE_CHECKS, f"{target} is no folder with {FILE_NAME}", heard)
-    served = target if target in targets.bundled() or folder is None else str(folder)
-    examination = Examination(served, folder, call_s, sessions, episodes, begun, heard)
+    served_target = target if bundled or folder is None else str(folder)
+    examination = Examination(served_target, folder, call_s, sessions, episodes, begun, heard)
     return Report(target=target, findings=found + examination.run(checks_up_to(level)))
 
 
@@ -205,22 +191,19 @@ class Examination:
 
     def run(self, checks: list[Check]) -> list[Finding]:
         """The findings, in the order of the checks. Raises InternalFault."""
-        while remaining := self._remaining(checks):
+        while True:
+            for check in checks if self._found else ():
+                skipped = skip_finding(check, self._found, level_of(check), known=True)
+                if skipped is not None and check.id not in self._found:
+                    self._note(skipped)
+            remaining = [check for check in checks if check.id not in self._found]
+            if not remaining:
+                return [self._found[check.id] for check in checks]
             self._current = None
             why = self._ask(remaining)
             if why is not None:
                 failed = next(check for check in remaining if check.id not in self._found)
                 self._note(Finding(check=failed.id, level=level_of(failed), outcome=Outcome.FAIL, **why))
-        return [self._found[check.id] for check in checks]
-
-    def _remaining(self, checks: list[Check]) -> list[Check]:
-        """Those that have no finding yet; what cannot be asked any more gets one."""
-        for check in checks:
-            if check.id not in self._found and self._found:
-                skipped = skip_finding(check, self._found, level_of(check), known=True)
-                if skipped is not None:
-                    self._note(skipped)
-        return [check for check in checks if check.id not in self._found]
 
     def _ask(self, checks: list[Check]) -> dict[str, Any] | None:
         """Has one process answer as many as it can; why it came no further, if it did not."""
@@ -229,13 +212,13 @@ class Examination:
             if all(check.id in self._found for check in checks):
                 return None
             last = words.last()
-            told = f" (its last words: {last})" if last else ""
+            quoted = f" (its last words: {last})" if last else ""
             if reason is not None:
-                return {"saw": f"{reason}{told}.", "mend": _MEND_HANGS}
+                return {"saw": f"{reason}{quoted}.", "mend": _MEND_HANGS}
             code = process.returncode
             how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
             return {
-                "saw": f"the process of the environment ended with {how} while this was asked{told}.",
+                "saw": f"the process of the environment ended with {how} while this was asked{quoted}.",
                 "mend": _MEND_ENDS,
             }
 
@@ -267,14 +250,14 @@ class Examination:
                 )
             finally:
                 os.close(theirs)
-                words.begun()
+                os.close(words.writing)
             try:
                 yield process, report, words
             finally:
                 _end(process)  # after a Ctrl-C too
         finally:
             os.close(report)
-            words.close()
+            os.close(words.reading)
 
     def _listen(self, process: subprocess.Popen[bytes], report: int, words: OutputTail) -> str | None:
         """Hears the process to its end; why it was not waited for longer, if it says nothing."""
@@ -292,7 +275,7 @@ class Examination:
                     read = os.read(report, 65536)
                     *lines, unread = (unread + read).split(b"\n")
                     for line in lines:
-                        self._hear(json.loads(line))
+                        self._receive(json.loads(line))
                     if lines:
                         limit = time.monotonic() + self._silence_s()
                     if not read:  # which says nothing of the process: it may have closed what it does not know
@@ -308,7 +291,7 @@ class Examination:
         importing = self._current is None or self._current == "static.import"
         return self.call_s * (IMPORT_CALLS if importing else 1) + PATIENCE_S
 
-    def _hear(self, line: dict[str, Any]) -> None:
+    def _receive(self, line: dict[str, Any]) -> None:
         if "begin" in line:
             self._current = line["begin"]
             self.begun(line["begin"])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, computed_field
 
@@ -95,7 +95,7 @@ class InternalFault(Exception):
 def run(
     checks: Iterable[Check], subject: Any, level: Level, heard: Callable[[Finding], None] | None = None
 ) -> list[Finding]:
-    """Puts checks to a subject, one after the other.
+    """Runs checks on a subject, one after the other.
 
     Args:
         checks: In their order; those whose `needs` have failed are skipped.
@@ -108,7 +108,7 @@ def run(
     """
     found: dict[str, Finding] = {}
     for check in checks:
-        finding = skip_finding(check, found, level) or _ask_probe(check, subject, level)
+        finding = skip_finding(check, found, level) or ask(check, lambda: subject, level)
         found[check.id] = finding
         if heard is not None:
             heard(finding)
@@ -116,7 +116,7 @@ def run(
 
 
 def skip_finding(check: Check, found: dict[str, Finding], level: Level, known: bool = False) -> Finding | None:
-    """The finding of a check that cannot be put, since one before it has not passed; None if it can.
+    """The finding of a check that cannot run, since one before it has not passed; None if it can.
 
     Args:
         check: Which.
@@ -137,45 +137,40 @@ def skip_finding(check: Check, found: dict[str, Finding], level: Level, known: b
     return None
 
 
-class CheckResult(NamedTuple):
-    """What came of one check."""
+def ask(
+    check: Check,
+    subject: Callable[[], Any],
+    level: Level,
+    complete: Callable[[Coroutine[Any, Any, Any]], Any] = asyncio.run,
+) -> Finding:
+    """Runs one check.
 
-    outcome: Outcome
-    saw: str
-    mend: str | None = None
-
-    def finding(self, check: Check, level: Level, began: float) -> Finding:
-        """The same as a finding, of a check that began at a time of `perf_counter`."""
-        took = time.perf_counter() - began
-        return Finding(check=check.id, level=level, outcome=self.outcome, saw=self.saw, mend=self.mend, seconds=took)
-
-
-def result_of_error(check: Check, error: Exception) -> CheckResult:
-    """What it means that a check raised something.
+    Args:
+        check: The check.
+        subject: Gives what is looked at; it may skip the check, too.
+        level: Of the check.
+        complete: Runs the check to its end if it is a coroutine function.
 
     Raises:
-        InternalFault: It raised what no check may raise.
+        InternalFault: The check raised what no check may raise.
     """
-    if isinstance(error, CheckFailure):
-        return CheckResult(Outcome.FAIL, error.saw, error.mend)
-    if isinstance(error, CheckWarning):
-        return CheckResult(Outcome.WARNING, error.saw, error.mend)
-    if isinstance(error, CheckSkip):
-        return CheckResult(Outcome.SKIPPED, str(error))
-    if isinstance(error, NotAProject):
-        raise error
-    if isinstance(error, OpenEnvError):  # what no check expected, and what it looks at is the cause of
-        return CheckResult(Outcome.FAIL, f"{type(error).__name__}: {error.message}.", "see the message")
-    raise InternalFault(check.id, f"{type(error).__name__}: {error}") from error
-
-
-def _ask_probe(check: Check, subject: Any, level: Level) -> Finding:
     began = time.perf_counter()
+    outcome, mend = Outcome.PASS, None
     try:
-        saw = check.run(subject)
+        saw = check.run(subject())
         if inspect.iscoroutine(saw):
-            saw = asyncio.run(saw)
-        told = CheckResult(Outcome.PASS, str(saw))
-    except Exception as error:  # noqa: BLE001 - the edge to foreign code: checks call it, and answer for what it raises
-        told = result_of_error(check, error)
-    return told.finding(check, level, began)
+            saw = complete(saw)
+    except CheckFailure as error:
+        outcome, saw, mend = Outcome.FAIL, error.saw, error.mend
+    except CheckWarning as error:
+        outcome, saw, mend = Outcome.WARNING, error.saw, error.mend
+    except CheckSkip as error:
+        outcome, saw = Outcome.SKIPPED, error
+    except NotAProject:
+        raise
+    except OpenEnvError as error:  # no check expected it, and the subject is its cause
+        outcome, saw, mend = Outcome.FAIL, f"{type(error).__name__}: {error.message}.", "see the message"
+    except Exception as error:
+        raise InternalFault(check.id, f"{type(error).__name__}: {error}") from error
+    took = time.perf_counter() - began
+    return Finding(check=check.id, level=level, outcome=outcome, saw=str(saw), mend=mend, seconds=took)

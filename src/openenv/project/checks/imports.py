@@ -58,21 +58,21 @@ class EnvironmentUnderTest:
 
 
 @Check.of("static.import", "Can the app be imported?")
-def static_import(served: EnvironmentUnderTest) -> str:
+def static_import(subject: EnvironmentUnderTest) -> str:
     try:
-        served.load()
+        subject.load()
     except OpenEnvError as error:
         raise CheckFailure(
             f"{' '.join(error.message.split())}.", "see the message; `openenv serve` says the same"
         ) from None
     except Exception as error:  # noqa: BLE001 - the edge to foreign code
         raise CheckFailure(f"making the app raised {type(error).__name__}: {error}.", "correct the module") from None
-    return f"{type(served.app).__name__} of {served.target}"
+    return f"{type(subject.app).__name__} of {subject.target}"
 
 
 @Check.of("static.models", "Have action, observation and state a JSON Schema?", "static.import")
-def static_models(served: EnvironmentUnderTest) -> str:
-    server = served.server
+def static_models(subject: EnvironmentUnderTest) -> str:
+    server = subject.server
     opaque = []
     for name, kind in (
         ("action", server.action_cls),
@@ -85,7 +85,13 @@ def static_models(served: EnvironmentUnderTest) -> str:
                 f"the {name} {_named(kind)} has no JSON Schema: {_reason(kind)}.",
                 "declare its fields with types that JSON has: numbers, texts, lists, dicts, models, enums",
             )
-        opaque += [f"{name}.{place}" for place in _opaque(schema)]
+        parts = {"": schema, **{f"{part}.": each for part, each in schema.get("$defs", {}).items()}}
+        opaque += [
+            f"{name}.{prefix}{field}"
+            for prefix, part in parts.items()
+            for field, each in part.get("properties", {}).items()
+            if "'$comment': 'opaque'" in repr(each)
+        ]
     unmade = [place for place in opaque if place.startswith("action.")]
     if unmade:
         raise CheckFailure(
@@ -96,20 +102,9 @@ def static_models(served: EnvironmentUnderTest) -> str:
     return f"{said}, state {_named(server.state_cls)}" + (f"; no schema: {', '.join(opaque)}" if opaque else "")
 
 
-def _opaque(schema: dict[str, Any]) -> list[str]:
-    """Fields for which there is no schema."""
-    parts = {"": schema, **{f"{name}.": part for name, part in schema.get("$defs", {}).items()}}
-    found = []
-    for prefix, part in parts.items():
-        for name, each in part.get("properties", {}).items():
-            if "'$comment': 'opaque'" in repr(each):
-                found.append(f"{prefix}{name}")
-    return found
-
-
 @Check.of("static.client", "Does the client in client.py fit the server?", "static.models")
-def static_client(served: EnvironmentUnderTest) -> str:
-    folder = served.folder
+def static_client(subject: EnvironmentUnderTest) -> str:
+    folder = subject.folder
     if folder is None:
         raise CheckSkip("the target is no folder, so there is no client.py to look at")
     project = Project.find(folder)
@@ -117,36 +112,28 @@ def static_client(served: EnvironmentUnderTest) -> str:
     module = reference.partition(":")[0] if reference is not None and ":" in reference else "client"
     if not (folder / f"{module.replace('.', '/')}.py").is_file():
         raise CheckSkip(f"there is no {module}.py: clients use GenericEnvClient")
-    parent = _package_of(folder)
+    names = [module]  # after those of the packages that it is in
+    package = folder
+    while (package / "__init__.py").is_file():
+        names.insert(0, package.name)
+        package = package.parent
     try:
-        found = import_module(f"{parent}.{module}" if parent else module, str(project.manifest.path))
+        found = import_module(".".join(names), str(project.manifest.path))
     except OpenEnvError as error:
         raise CheckFailure(f"{' '.join(error.message.split())}.", f"correct {module}.py") from None
-    clients = [each for each in vars(found).values() if _is_client(each, found.__name__)]
+    classes = [each for each in vars(found).values() if inspect.isclass(each) and each.__module__ == found.__name__]
+    clients = [each for each in classes if issubclass(each, EnvClient)]
     if not clients:
         said = f"{module}.py defines no subclass of EnvClient."
         raise CheckFailure(said, "write class MyEnv(EnvClient[MyAction, MyObservation, State])")
     for client in clients:
-        misfit = first_misfit(declared_contract(client), served.server.contract)
+        misfit = first_misfit(declared_contract(client), subject.server.contract)
         if misfit is not None:
             raise CheckFailure(
                 f"{client.__name__} does not fit the server: {misfit.sentence('in the client', 'on the server')}.",
                 "take the models of both from the same module",
             )
     return f"{', '.join(client.__name__ for client in clients)}, whose types fit the server's"
-
-
-def _package_of(folder: Path) -> str | None:
-    """The name that a folder is imported by, with those of the packages around it."""
-    names: list[str] = []
-    while (folder / "__init__.py").is_file():
-        names.insert(0, folder.name)
-        folder = folder.parent
-    return ".".join(names) or None
-
-
-def _is_client(value: Any, module: str) -> bool:
-    return inspect.isclass(value) and issubclass(value, EnvClient) and value.__module__ == module
 
 
 def _named(kind: Any) -> str:

@@ -162,14 +162,18 @@ def url_mode(site: ServerUnderTest) -> str:
             f"{', '.join(served)} is served, and {absent} is not",
             "serve all of /reset, /step and /state (simulation), or none of them (production)",
         )
-    _agrees(site, served, list(answers))
+    _compare_routes(site, served, list(answers))
     if not served:
         return "production: no reset, step or state"
-    _control(answers)
+    reset, step = answers["/reset"], answers["/step"]
+    check_payload(_object(reset, "200 and an observation"), "POST /reset", reset.body)
+    if not 400 <= step.status < 500:
+        raise step.fault("422 to a step without an action")
+    _object(answers["/state"], "200 and the state")
     return "simulation: reset, step and state"
 
 
-def _agrees(site: ServerUnderTest, served: list[str], control: list[str]) -> None:
+def _compare_routes(site: ServerUnderTest, served: list[str], control: list[str]) -> None:
     """Compares what is served with what is listed."""
     paths = site.learned.paths
     if paths is None:
@@ -180,14 +184,6 @@ def _agrees(site: ServerUnderTest, served: list[str], control: list[str]) -> Non
     # In production a key of scope control is served what others are not told of.
     if served and len(listed) < len(control) and not site.has_key:
         raise CheckWarning(f"{', '.join(served)} is served, and not in /openapi.json", "list what is served")
-
-
-def _control(answers: dict[str, ServerAnswer]) -> None:
-    check_payload(_object(answers["/reset"], "200 and an observation"), "POST /reset", answers["/reset"].body)
-    step = answers["/step"]
-    if not 400 <= step.status < 500:
-        raise step.fault("422 to a step without an action")
-    _object(answers["/state"], "200 and the state")
 
 
 def check_payload(payload: dict[str, Any], what: str, text: object) -> None:

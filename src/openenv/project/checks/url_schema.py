@@ -26,7 +26,10 @@ def check_schema(name: str, schema: Any, seconds: float) -> None:
         raise CheckFailure(
             f"{name} is of type {excerpt(schema['type'])}", "actions, observations and states are objects"
         )
-    jsonschema = _jsonschema()
+    try:
+        jsonschema = importlib.import_module("jsonschema")
+    except ModuleNotFoundError:
+        raise MissingExtra("jsonschema", "core") from None
     kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
 
     def look() -> None:
@@ -136,10 +139,3 @@ def _without_patterns(value: Any) -> Any:
         del kept["patternProperties"]
         kept.pop("additionalProperties", None)
     return kept
-
-
-def _jsonschema() -> Any:
-    try:
-        return importlib.import_module("jsonschema")
-    except ModuleNotFoundError:
-        raise MissingExtra("jsonschema", "core") from None

@@ -8,8 +8,8 @@ import os
 import time
 from collections.abc import Container, Coroutine, Mapping
 from dataclasses import dataclass, field
-from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self, TypeVar
+from types import TracebackType
+from typing import Any, NamedTuple, NoReturn, Self, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from websockets.asyncio.client import ClientConnection, connect
@@ -19,10 +19,6 @@ from ...client.endpoints import headers_of, http_url, websocket_url
 from ...errors import MissingExtra
 from ...settings import is_loopback
 from ...testing.check import CheckFailure, CheckSkip
-
-if TYPE_CHECKING:
-    pass
-
 
 T = TypeVar("T")
 # Of an answer, and of a frame. Observations may be images.
@@ -114,7 +110,11 @@ class ServerUnderTest:
         self.has_key = api_key is not None
         self.timeout_s = timeout_s
         self.learned = ServerFacts()
-        self._httpx = _httpx()
+        try:
+            import httpx
+        except ModuleNotFoundError:
+            raise MissingExtra("httpx", "core") from None
+        self._httpx = httpx
         # Each request on a connection of its own: what one did to it is not held against the next.
         self._client = self._httpx.AsyncClient(
             timeout=None,  # each call has one for all of it
@@ -227,14 +227,6 @@ def _reason(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def _httpx() -> ModuleType:
-    try:
-        import httpx
-    except ModuleNotFoundError:
-        raise MissingExtra("httpx", "core") from None
-    return httpx
-
-
 # Between two attempts to be let in by a server that is full.
 RETRY_S = 0.2
 
@@ -314,7 +306,7 @@ class ProbeConnection:
     def ask(self, frame: Mapping[str, Any] | str) -> dict[str, Any]:
         """Sends a frame and takes the next one; see `take` for what it raises."""
         self.say(frame)
-        return self.take(f"a frame {_frame_excerpt(frame)}")
+        return self.take(f"a frame {excerpt(frame if isinstance(frame, str) else json.dumps(frame))}")
 
     def say(self, frame: Mapping[str, Any] | str) -> None:
         """Sends a frame, a text as it is."""
@@ -327,7 +319,7 @@ class ProbeConnection:
             after: What it answers, for messages.
 
         Raises:
-            Fault: It is none, or none comes.
+            CheckFailure: It is none, or none comes.
             ProbeConnectionClosed: The connection is.
         """
         return self._site.run(self._take(after))
@@ -363,9 +355,9 @@ class ProbeConnection:
         wrong = CheckFailure(
             f"{after} is answered by {excerpt(text)}", 'answer an object {"type": ..., "data": {...}}, as v1 says'
         )
-        if not isinstance(frame, dict) or not isinstance(frame.get("type"), str):
+        if not isinstance(frame, dict):
             raise wrong
-        if not isinstance(frame.get("data"), dict):
+        if not isinstance(frame.get("type"), str) or not isinstance(frame.get("data"), dict):
             raise wrong
         return frame
 
@@ -382,7 +374,3 @@ class ProbeConnection:
             pass
         finally:
             self._connection.transport.abort()
-
-
-def _frame_excerpt(frame: Mapping[str, Any] | str) -> str:
-    return excerpt(frame if isinstance(frame, str) else json.dumps(frame))
