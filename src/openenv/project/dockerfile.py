@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -14,7 +14,9 @@ BASE = "BASE_IMAGE"
 """The build argument that Dockerfiles of projects name their base by."""
 _FROM = re.compile(r"FROM\s+(?:--\S+\s+)*(?P<image>\S+)(?:\s+AS\s+(?P<stage>\S+))?\s*$", re.IGNORECASE)
 _ESCAPE = re.compile(r"#\s*escape\s*=\s*(\S)", re.IGNORECASE)
-# What makes a build quicker and its result no other: engines without BuildKit know neither.
+_PORT_OPTION = re.compile(r"--port[\"',=\s]+(\d+)")
+_ADDRESS = re.compile(r"(?:localhost|127\.0\.0\.1|0\.0\.0\.0)(?:\]|):(\d+)")
+# Options that make a build quicker and its result no other: engines without BuildKit know neither.
 _CACHE_MOUNT = re.compile(r"--mount=(?=\S*\btype=cache\b)\S+ ?")
 _LINK = re.compile(r"--link(=\S+)? ?")
 _HEREDOC = re.compile(r"(?<=\s)<<-?(['\"]?)[A-Za-z_]\w*\1")
@@ -43,6 +45,30 @@ class Instruction:
     text: str
     first: int
     last: int
+
+    @property
+    def rest(self) -> str:
+        """The text after the word."""
+        return self.text[len(self.word) :].strip()
+
+
+@dataclass(frozen=True, slots=True)
+class BuildStage:
+    """One image of several that a file builds.
+
+    Attributes:
+        name: Its name in small letters, or its number.
+        image: What it begins with, as it is written there: `${BASE_IMAGE}`, an image, or another stage.
+        instructions: Those of the stage that it begins with, and then its own.
+    """
+
+    name: str
+    image: str
+    instructions: list[Instruction]
+
+    def last(self, word: str) -> Instruction | None:
+        """The last instruction of a word, which is the one that counts."""
+        return next((each for each in reversed(self.instructions) if each.word == word), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +110,10 @@ class Dockerfile:
 
     def instructions(self) -> list[Instruction]:
         """Its instructions, in their order: engines without BuildKit call the first one step 1."""
-        return list(self._instructions())
-
-    def _instructions(self) -> Iterator[Instruction]:
-        escape = self._escape()
+        directives = itertools.takewhile(lambda line: line.lstrip().startswith("#"), self.lines)
+        named = map(_ESCAPE.match, map(str.strip, directives))
+        escape = next((match[1] for match in named if match is not None), "\\")
+        found: list[Instruction] = []
         parts: list[str] = []
         first = 0
         for number, line in enumerate(self.lines, 1):
@@ -98,19 +124,11 @@ class Dockerfile:
             goes_on = bare.endswith(escape)
             parts.append(bare.removesuffix(escape).strip() if goes_on else bare)
             if not goes_on:
-                yield _instruction(parts, first, number)
+                found.append(_instruction(parts, first, number))
                 parts = []
         if parts:
-            yield _instruction(parts, first, len(self.lines))
-
-    def _escape(self) -> str:
-        for line in self.lines:
-            found = _ESCAPE.match(line.strip())
-            if found:
-                return found[1]
-            if not line.lstrip().startswith("#"):
-                break
-        return "\\"
+            found.append(_instruction(parts, first, len(self.lines)))
+        return found
 
     def sources(self) -> list[str]:
         """What it copies from its context, as far as that stands there by its name."""
@@ -124,19 +142,46 @@ class Dockerfile:
     @property
     def base(self) -> str:
         """What its last stage is built on in the end, as it is written there: `${BASE_IMAGE}`, or an image."""
-        stages = dict(self._stages())
+        stages = {stage.name: stage.image for stage in self.stages()}
         image = list(stages.values())[-1]
         while image.lower() in stages and stages[image.lower()] != image:
             image = stages[image.lower()]
         return image
 
-    def _stages(self) -> Iterator[tuple[str, str]]:
-        """Each stage's name, or its number, and what it begins with."""
-        for number, each in enumerate(each for each in self.instructions() if each.word == "FROM"):
-            found = _FROM.match(each.text)
-            if found is None:
-                raise UsageError(f"{self.name}, line {each.first}: `{each.text}` names no image")
-            yield (found["stage"] or str(number)).lower(), found["image"]
+    def stages(self) -> list[BuildStage]:
+        """The images that it builds, in their order; the last one is the result.
+
+        Raises:
+            UsageError: A FROM names no image.
+        """
+        stages: list[BuildStage] = []
+        for each in self.instructions():
+            if each.word == "FROM":
+                found = _FROM.match(each.text)
+                if found is None:
+                    raise UsageError(f"{self.name}, line {each.first}: `{each.text}` names no image")
+                name, image = (found["stage"] or str(len(stages))).lower(), found["image"]
+                parents = [stage.instructions for stage in stages if stage.name == image.lower()]
+                stages.append(BuildStage(name, image, [*parents[-1]] if parents else []))
+            elif stages:
+                stages[-1].instructions.append(each)
+        return stages
+
+    def ports(self) -> dict[str, tuple[int, int]]:
+        """Ports that the last stage names: by what names them, the port and the line."""
+        found: dict[str, tuple[int, int]] = {}
+        for stage in self.stages()[-1:]:
+            for each in stage.instructions:
+                for word in each.rest.split() if each.word == "EXPOSE" else ():
+                    number = word.partition("/")[0]
+                    if number.isdigit():
+                        found[f"EXPOSE {word}"] = (int(number), each.first)
+            for name, pattern in (("CMD", _PORT_OPTION), ("ENTRYPOINT", _PORT_OPTION), ("HEALTHCHECK", _ADDRESS)):
+                last = stage.last(name)
+                for number in pattern.findall(last.rest) if last is not None else ():
+                    assert last is not None
+                    found[name] = (int(number), last.first)
+        return found
 
     def with_base(self, image: str) -> Self:
         """The same on another base: that of its last stage, and of every other stage that begins with the same."""
@@ -172,7 +217,17 @@ class Dockerfile:
                     lines[at] = _LINK.sub("", lines[at])
         found = type(self)(self.name, tuple(lines))
         for each in found.instructions():
-            _check(each, self.name)
+            wanted = _NEEDS_BUILDKIT.get(each.word)
+            # Of the words that follow the instruction's own: a command may have such words, too.
+            flags = re.match(r"\S+((?:\s+--\S+)*)", each.text)
+            if wanted is None or flags is None:
+                continue
+            needed = wanted.search(flags[1]) or _HEREDOC.search(each.text)
+            if needed is not None:
+                raise UsageError(
+                    f"{self.name}, line {each.first}: `{needed[0]}` needs BuildKit, which is not used here: leave it "
+                    f"out, or build with `docker buildx build -f {self.name} .`"
+                )
         return found
 
     def _replaced(self, old: Instruction, text: str) -> Self:
@@ -184,17 +239,3 @@ class Dockerfile:
 def _instruction(parts: list[str], first: int, last: int) -> Instruction:
     text = " ".join(part for part in parts if part)
     return Instruction(text.split(maxsplit=1)[0].upper() if text else "", text, first, last)
-
-
-def _check(each: Instruction, name: str) -> None:
-    needed = _NEEDS_BUILDKIT.get(each.word)
-    # Of the words that follow the instruction's own: a command may have such words, too.
-    flags = re.match(r"\S+((?:\s+--\S+)*)", each.text)
-    found = needed.search(flags[1]) if needed is not None and flags is not None else None
-    if found is None and needed is not None:
-        found = _HEREDOC.search(each.text)
-    if found is not None:
-        raise UsageError(
-            f"{name}, line {each.first}: `{found[0]}` needs BuildKit, which is not used here: leave it out, or build "
-            f"with `docker buildx build -f {name} .`"
-        )

@@ -66,7 +66,7 @@ class YamlText:
             raise UsageError(f"{path} is no YAML: {error}; put texts that look like dates in quotes") from None
 
     def place(self, keys: Sequence[str | int]) -> YamlPosition | None:
-        """Where a value stands, or else what is nearest to it of that which holds it.
+        """The position of a value, or else of its closest parent.
 
         Args:
             keys: The way to it: keys of mappings, numbers of items.
@@ -110,18 +110,14 @@ def _yaml_error(error: yaml.YAMLError, text: str) -> str:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         words = error.problem or error.context or "it cannot be read"
         tab = "; indent with spaces, not with tabs" if "'\\t'" in words else ""
-        context = "" if not error.context or error.context == words else f" ({_within(error)})"
+        begun = "" if error.context_mark is None else f" that begins in line {error.context_mark.line + 1}"
+        context = "" if not error.context or error.context == words else f" ({error.context}{begun})"
         return f"{YamlPosition.of(error.problem_mark)}: {words}{context}{tab}"
     if isinstance(error, yaml.reader.ReaderError):
         before = text[: error.position]
         place = YamlPosition(before.count("\n") + 1, len(before) - before.rfind("\n"))
         return f"{place}: the character {chr(error.character)!r} may not be there"
     return " ".join(str(error).split())
-
-
-def _within(error: yaml.MarkedYAMLError) -> str:
-    begun = "" if error.context_mark is None else f" that begins in line {error.context_mark.line + 1}"
-    return f"{error.context}{begun}"
 
 
 _BLOCK = re.compile(r"\A\ufeff?---[ \t]*\r?\n(?P<yaml>.*?)(?:(?<=\n)|\A)---[ \t]*(?:\r?\n|\Z)", re.DOTALL)
@@ -134,10 +130,12 @@ class FrontMatter:
     Attributes:
         text: The whole README.
         values: What its front matter says; empty without one.
+        block: Where its front matter stands; None without one.
     """
 
     text: str
     values: Mapping[str, Any]
+    block: re.Match[str] | None = None
 
     @classmethod
     def read(cls, text: str, name: str = "README.md") -> Self:
@@ -153,10 +151,10 @@ class FrontMatter:
         block = _BLOCK.match(text)
         if block is None:
             return cls(text, {})
-        values = _loaded(block["yaml"], name)
+        values = _load_front_matter(block["yaml"], name)
         if not isinstance(values, dict | None):
             raise UsageError(f"{name}: its front matter must have keys and values, as `sdk: docker`")
-        return cls(text, {str(key): value for key, value in (values or {}).items()})
+        return cls(text, {str(key): value for key, value in (values or {}).items()}, block)
 
     def completed(self, values: Mapping[str, Any]) -> str:
         """The README with keys that it does not have yet; what it says itself stays as it is written."""
@@ -165,14 +163,17 @@ class FrontMatter:
             return self.text
         end = "\r\n" if "\r\n" in self.text.partition("\n---")[0] + "\n" else "\n"
         lines = yaml.safe_dump(missing, sort_keys=False, allow_unicode=True).replace("\n", end)
-        block = _BLOCK.match(self.text)
-        if block is None:
+        if self.block is None:
             return f"---{end}{lines}---{end}{end}{self.text.removeprefix(chr(0xFEFF))}"
-        kept = "".join(line for line in block["yaml"].splitlines(keepends=True) if not _is_empty(line, missing))
-        return f"---{end}{kept}{lines}---{end}{self.text[block.end() :]}"
+        kept = ""
+        for line in self.block["yaml"].splitlines(keepends=True):
+            key, colon, _ = line.partition(":")
+            if not colon or key.strip("'\"") not in missing:  # a key without a value would be there twice
+                kept += line
+        return f"---{end}{kept}{lines}---{end}{self.text[self.block.end() :]}"
 
 
-def _loaded(text: str, name: str) -> Any:
+def _load_front_matter(text: str, name: str) -> Any:
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
@@ -187,12 +188,6 @@ def _loaded(text: str, name: str) -> Any:
         raise UsageError(
             f"{name}: its front matter is no YAML: {error}; put texts that look like dates in quotes"
         ) from None
-
-
-def _is_empty(line: str, missing: Mapping[str, Any]) -> bool:
-    """Whether a line is that of a key without a value, which would be there twice."""
-    key, colon, _ = line.partition(":")
-    return bool(colon) and key.strip("'\"") in missing
 
 
 FILE_NAME = "openenv.yaml"
@@ -230,17 +225,17 @@ Text = Annotated[str, BeforeValidator(_text)]
 
 
 class Manifest(BaseModel):
-    """The contents of an `openenv.yaml`. Keys that nobody here knows are left alone.
+    """The contents of an `openenv.yaml`. Unknown keys are left alone.
 
     Attributes:
         path: The file.
         spec_version: Of this format.
         name: Of the environment; that of the folder, if the file has none.
         app: What to serve, as module:attribute.
-        client, action, observation, environment: Classes, as module:attribute or by their names alone. None: whoever
-            needs one looks for it.
+        client, action, observation, environment: Classes, as module:attribute or by their names alone. None: a user
+            of one looks for it.
         execution: Where the environment runs, as its class may declare it.
-        limits: Numbers by the names of server settings, for whoever deploys it.
+        limits: Numbers by the names of server settings, for those who deploy it.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -285,8 +280,15 @@ class Manifest(BaseModel):
         try:
             return cls.model_validate({"name": path.resolve().parent.name, **given, "path": path})
         except ValidationError as error:
-            faults = "; ".join(_fault(fault, text) for fault in error.errors(include_url=False))
-            raise UsageError(f"{path}: {faults}") from None
+            faults = []
+            for fault in error.errors(include_url=False):
+                # Of unions, pydantic names the kind that it tried at the end of the way.
+                position = text.place(fault["loc"])
+                where = "" if position is None else f"{position}: "
+                key = ".".join(map(str, fault["loc"]))
+                reason = fault["msg"].removeprefix("Value error, ")
+                faults.append(f"{where}`{key}` {reason}, got {_SHORT.repr(fault['input']):.100}")
+            raise UsageError(f"{path}: {'; '.join(faults)}") from None
 
 
 class Remark(NamedTuple):
@@ -315,11 +317,21 @@ def remarks(place: Path) -> list[Remark]:
     known = [name for name in Manifest.model_fields if name != "path"]
     limits = list(ServerSettings.model_fields)
     found = [
-        *_twice(text.keys()),
         *_unknown(text.keys(), known, "is no key that openenv knows"),
         *_unknown(text.keys("limits"), limits, "is no setting of a server", every=True),
-        *_name(text),
     ]
+    first: dict[str, YamlPosition] = {}
+    for key, at in text.keys():  # noqa: SIM118 - no mapping: a key may be there twice
+        if key in first:
+            saw = f"`{key}` is given twice; that in line {first[key].line} has no effect"
+            found.append(Remark(at, saw, "remove one"))
+        first[key] = at
+    name, named_at = text.written("name"), text.place(["name"])
+    if name and named_at is not None and not _NAME.fullmatch(name):
+        other = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_").lower()
+        other = other if _NAME.fullmatch(other) else f"env_{other}".rstrip("_")
+        saw = f"`name` {name!r} cannot be part of an address or of an image's name"
+        found.append(Remark(named_at, saw, f"call it {other}"))
     return sorted(found, key=lambda remark: remark.place)
 
 
@@ -327,39 +339,15 @@ def _path(place: Path) -> Path:
     return place / FILE_NAME if place.is_dir() else place
 
 
-def _twice(keys: Iterable[tuple[str, YamlPosition]]) -> Iterator[Remark]:
-    first: dict[str, YamlPosition] = {}
-    for key, place in keys:
-        if key in first:
-            yield Remark(place, f"`{key}` is given twice; that in line {first[key].line} has no effect", "remove one")
-        first[key] = place
-
-
 def _unknown(
     keys: Iterable[tuple[str, YamlPosition]], known: list[str], words: str, every: bool = False
 ) -> Iterator[Remark]:
-    """Keys that nobody reads: every one, or those alone that are like one that somebody reads."""
+    """Keys without an effect: every one, or those alone that are like a known one."""
     for key, place in keys:
         close = difflib.get_close_matches(key.lower().replace("-", "_"), known, 1, _LIKE)
         if key not in known and (close or every):
             mend = f"write `{close[0]}`" if close else "remove it, or see docs/settings.md"
             yield Remark(place, f"`{key}` {words}, and has no effect", mend)
-
-
-def _name(text: YamlText) -> Iterator[Remark]:
-    name, place = text.written("name"), text.place(["name"])
-    if name and place is not None and not _NAME.fullmatch(name):
-        other = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_").lower()
-        other = other if _NAME.fullmatch(other) else f"env_{other}".rstrip("_")
-        yield Remark(place, f"`name` {name!r} cannot be part of an address or of an image's name", f"call it {other}")
-
-
-def _fault(fault: Any, text: YamlText) -> str:
-    key = ".".join(map(str, fault["loc"]))
-    # Of unions, pydantic names the kind that it tried at the end of the way.
-    place = text.place(fault["loc"])
-    where = "" if place is None else f"{place}: "
-    return f"{where}`{key}` {fault['msg'].removeprefix('Value error, ')}, got {_SHORT.repr(fault['input']):.100}"
 
 
 _DOCKERFILES = ("server/Dockerfile", "Dockerfile")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from openenv.project.checks.files import Dockerfile
+from openenv.project.image import Dockerfile
 
 WHOLE = """\
 # a comment
@@ -25,18 +25,21 @@ CMD ["openenv", "serve", ".", "--port", "8000"]
 """
 
 
+def parse(text: str) -> Dockerfile:
+    return Dockerfile("Dockerfile", tuple(text.splitlines()))
+
+
 def test_the_last_stage_counts_with_what_it_inherits() -> None:
-    final = Dockerfile(WHOLE).final
-    assert final is not None
-    assert [each.name for each in final.instructions].count("USER") == 2
+    final = parse(WHOLE).stages()[-1]
+    assert [each.word for each in final.instructions].count("USER") == 2
     user = final.last("USER")
     assert user is not None
-    assert (user.text, user.line) == ("1000", 13)
+    assert (user.rest, user.first) == ("1000", 13)
     assert final.last("ENTRYPOINT") is None
 
 
 def test_ports_are_told_with_what_names_them() -> None:
-    assert Dockerfile(WHOLE).ports() == {
+    assert parse(WHOLE).ports() == {
         "EXPOSE 9000": (9000, 10),
         "EXPOSE 8000/tcp": (8000, 14),
         "EXPOSE 8001": (8001, 14),
@@ -46,17 +49,17 @@ def test_ports_are_told_with_what_names_them() -> None:
 
 
 def test_an_instruction_may_go_on_over_lines() -> None:
-    first = Dockerfile(WHOLE).stages[0].last("RUN")
+    first = parse(WHOLE).stages()[0].last("RUN")
     assert first is not None
-    assert first.text == "pip install openenv && true"
+    assert first.rest == "pip install openenv && true"
 
 
 def test_a_file_without_from_builds_nothing() -> None:
     for text in ("", "# nothing\n", "RUN true\\"):
-        assert Dockerfile(text).final is None
-        assert Dockerfile(text).ports() == {}
+        assert parse(text).stages() == []
+        assert parse(text).ports() == {}
 
 
 def test_ports_of_variables_are_not_known() -> None:
-    assert Dockerfile("FROM a\nEXPOSE $PORT\nCMD serve --port ${PORT}\n").ports() == {}
-    assert Dockerfile("FROM a\nCMD serve --port=81\n").ports() == {"CMD": (81, 2)}
+    assert parse("FROM a\nEXPOSE $PORT\nCMD serve --port ${PORT}\n").ports() == {}
+    assert parse("FROM a\nCMD serve --port=81\n").ports() == {"CMD": (81, 2)}
