@@ -286,7 +286,7 @@ def test_bundled_environments(name):
 
 
 def test_bundled_names_are_sorted():
-    assert bundled() == sorted(bundled())
+    assert list(bundled()) == sorted(bundled())
 
 
 def test_a_bundled_name_wins_over_a_folder(somewhere):

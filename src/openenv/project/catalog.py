@@ -10,16 +10,16 @@ import sys
 from collections.abc import Iterator
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote, urlparse
 
 from ..errors import UnknownEnvironment, UsageError
-from . import Manifest
-from .manifest import FILE_NAME
+from .manifest import FILE_NAME, Manifest
+from .target import bundled
 
 
 def canonical(name: str) -> str:
-    """What `echo`, `echo-env`, `echo_env`, `openenv-echo` and `openenv_echo_env` have in common: `echo`."""
+    """The common short form of `echo`, `echo-env`, `echo_env`, `openenv-echo` and `openenv_echo_env`: `echo`."""
     short = plain(name).removeprefix("openenv-")
     return short.removesuffix("-env") or short
 
@@ -37,7 +37,13 @@ def package_of(distribution: Distribution) -> str | None:
     """The import name of its package: of several, the one called like it, or else the one that looks like one."""
     found = [name for name in dict.fromkeys(_packages(distribution)) if folder_of(name) is not None]
     wanted = canonical(distribution.metadata["Name"])
-    return max(found, key=lambda name: (canonical(name) == wanted, _likeness(name)), default=None)
+
+    def likeness(name: str) -> tuple[bool, int]:
+        folder = folder_of(name)
+        assert folder is not None
+        return canonical(name) == wanted, sum((folder / file).is_file() for file in _MODULES)
+
+    return max(found, key=likeness, default=None)
 
 
 def folder_of(package: str) -> Path | None:
@@ -60,13 +66,13 @@ def manifest_of(distribution: Distribution, folder: Path) -> Path | None:
     return next((place for place in places if place.is_file()), None)
 
 
-def origin_of(distribution: Distribution) -> str:
-    """The URL that it was installed from, if it was from one; else the empty text."""
+def origin_of(distribution: Distribution) -> dict[str, Any]:
+    """The contents of its `direct_url.json`: the `url` that it was installed from; empty if it came from an index."""
     try:
         origin = json.loads(distribution.read_text("direct_url.json") or "{}")
     except ValueError:
-        return ""
-    return str(origin.get("url", "")) if isinstance(origin, dict) else ""
+        return {}
+    return origin if isinstance(origin, dict) else {}
 
 
 def _packages(distribution: Distribution) -> Iterator[str]:
@@ -76,33 +82,23 @@ def _packages(distribution: Distribution) -> Iterator[str]:
             yield file.parts[0]
     root = _project(distribution)
     if root is not None:
-        # A project whose folder is the package has a name that is not told anywhere else.
+        # Of a project whose folder is the package, only the folder has the name.
         yield root.name
         for folder in (root, root / "src"):
             if folder.is_dir():
-                yield from sorted(each.parent.name for each in folder.glob("*/__init__.py") if _may_be(each.parent))
+                names = sorted(each.parent.name for each in folder.glob("*/__init__.py"))
+                yield from (name for name in names if name.isidentifier() and name not in _NEVER)
     name = distribution.metadata["Name"].replace("-", "_").replace(".", "_").lower()
     yield from (name, name.removeprefix("openenv_"))
 
 
-def _may_be(folder: Path) -> bool:
-    return folder.name.isidentifier() and folder.name not in _NEVER
-
-
 def _project(distribution: Distribution) -> Path | None:
     """The folder of the project that it is an editable installation of."""
-    origin = urlparse(origin_of(distribution))
+    origin = urlparse(str(origin_of(distribution).get("url", "")))
     folder = Path(unquote(origin.path))
     return folder if origin.scheme == "file" and folder.is_dir() else None
 
 
-def _likeness(package: str) -> int:
-    folder = folder_of(package)
-    assert folder is not None
-    return sum((folder / name).is_file() for name in _MODULES)
-
-
-_BUNDLED = Path(__file__).parent.parent / "envs"
 # This package itself, and what it was called once.
 _OURS = {"openenv", "core"}
 
@@ -141,7 +137,7 @@ class EnvironmentEntry(NamedTuple):
         found = {self.key, canonical(self.package.rpartition(".")[2])}
         try:
             manifest = self.manifest
-        except UsageError:  # told to whoever asks for this environment
+        except UsageError:  # which a user of this environment gets
             manifest = None
         return found | ({canonical(manifest.name)} if manifest else set())
 
@@ -152,11 +148,18 @@ _known: tuple[object, list[EnvironmentEntry]] | None = None
 def entries() -> list[EnvironmentEntry]:
     """All environments by their keys, found anew when distributions were installed or removed."""
     global _known  # noqa: PLW0603 - one table for the process, as that of importlib
-    print_of_now = _fingerprint()
-    if _known is None or _known[0] != print_of_now:
+    # The times of the folders that hold distributions change with every installation and removal.
+    now = tuple((place, _time_of(place)) for place in sys.path)
+    if _known is None or _known[0] != now:
         found = _installed()
-        found += [entry for entry in _bundled() if entry.key not in {each.key for each in found}]
-        _known = print_of_now, sorted(found)
+        keys = {each.key for each in found}
+        for name, folder in bundled().items():
+            if canonical(name) not in keys:
+                manifest = Manifest.read(folder / FILE_NAME)
+                said = manifest.version or "", manifest.description or ""
+                path = folder / FILE_NAME
+                found.append(EnvironmentEntry(canonical(name), f"openenv.envs.{name}", folder, None, *said, path))
+        _known = now, sorted(found)
     return list(_known[1])
 
 
@@ -176,19 +179,17 @@ def find(name: str) -> EnvironmentEntry:
         several = ", ".join(entry.distribution or entry.package for entry in chosen)
         raise UsageError(f"{name!r} may be each of {several}: use the whole name")
     if not chosen:
-        raise UnknownEnvironment(_unknown_message(name, there), data={"name": name})
+        names = {known: entry.key for entry in there for known in entry.names}
+        close = dict.fromkeys(names[each] for each in difflib.get_close_matches(wanted, names, cutoff=0.5))
+        meant = f" did you mean {' or '.join(close)}?" if close else ""
+        known = ", ".join(entry.key for entry in there) or "none"
+        raise UnknownEnvironment(
+            f"no environment {name!r} is installed;{meant} there are: {known}. Install its package (pip "
+            "install openenv-NAME, or pip install -e with the folder of its project), or name a Space of the Hub "
+            "(user/space)",
+            data={"name": name},
+        )
     return chosen[0]
-
-
-def _unknown_message(name: str, there: list[EnvironmentEntry]) -> str:
-    names = {known: entry.key for entry in there for known in entry.names}
-    close = dict.fromkeys(names[each] for each in difflib.get_close_matches(canonical(name), names, cutoff=0.5))
-    meant = f" did you mean {' or '.join(close)}?" if close else ""
-    known = ", ".join(entry.key for entry in there) or "none"
-    return (
-        f"no environment {name!r} is installed;{meant} there are: {known}. Install its package (pip install "
-        "openenv-NAME, or pip install -e with the folder of its project), or name a Space of the Hub (user/space)"
-    )
 
 
 def _installed() -> list[EnvironmentEntry]:
@@ -197,41 +198,25 @@ def _installed() -> list[EnvironmentEntry]:
         name = _field(distribution, "Name")
         if plain(name) in found or not plain(name).startswith("openenv-") or canonical(name) in _OURS:
             continue
-        entry = _entry(name, distribution)
-        if entry is not None:
-            found[plain(name)] = entry
+        package = package_of(distribution)
+        folder = None if package is None else folder_of(package)
+        if package is not None and folder is not None:
+            found[plain(name)] = EnvironmentEntry(
+                key=canonical(name),
+                package=package,
+                folder=folder,
+                distribution=name,
+                version=distribution.version,
+                summary=_field(distribution, "Summary"),
+                manifest_path=manifest_of(distribution, folder),
+                origin=str(origin_of(distribution).get("url", "")),
+            )
     return list(found.values())
-
-
-def _entry(name: str, distribution: Distribution) -> EnvironmentEntry | None:
-    package = package_of(distribution)
-    folder = None if package is None else folder_of(package)
-    if package is None or folder is None:
-        return None
-    summary = _field(distribution, "Summary")
-    manifest, origin = manifest_of(distribution, folder), origin_of(distribution)
-    return EnvironmentEntry(canonical(name), package, folder, name, distribution.version, summary, manifest, origin)
 
 
 def _field(distribution: Distribution, name: str) -> str:
     """A line of its metadata; the empty text where that has none."""
     return str((distribution.metadata.get_all(name) or [""])[0])
-
-
-def _bundled() -> list[EnvironmentEntry]:
-    found = []
-    for path in sorted(_BUNDLED.glob(f"*/{FILE_NAME}")):
-        manifest, folder = Manifest.read(path), path.parent
-        said = manifest.version or "", manifest.description or ""
-        found.append(
-            EnvironmentEntry(canonical(folder.name), f"openenv.envs.{folder.name}", folder, None, *said, path)
-        )
-    return found
-
-
-def _fingerprint() -> object:
-    """What changes with every installation and removal: the times of the folders that hold distributions."""
-    return tuple((place, _time_of(place)) for place in sys.path)
 
 
 def _time_of(place: str) -> int | None:

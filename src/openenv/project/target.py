@@ -17,7 +17,7 @@ from ..errors import ImportFailed, NotAProject, OpenEnvError, UsageError
 
 
 def import_module(name: str, what: str) -> ModuleType:
-    """Imports a module of somebody else's.
+    """Imports a module of a user.
 
     Args:
         name: The module.
@@ -26,7 +26,7 @@ def import_module(name: str, what: str) -> ModuleType:
     Raises:
         UsageError: There is no such module.
         ImportFailed: There is one, and it cannot be imported.
-        OpenEnvError: What of ours it calls raises, such as `create_app`.
+        OpenEnvError: A call of openenv in it raised that, such as `create_app`.
     """
     if not all(name.split(".")):
         raise UsageError(f"{what}: {name!r} is no name of a module")
@@ -89,7 +89,9 @@ def _reason(error: BaseException) -> str:
     """What failed, where, and what to do."""
     first = error.__context__
     # `except ImportError: from models import ...` hides what was wrong with `from .models import ...`.
-    if isinstance(error, ImportError) and isinstance(first, ImportError) and not _of_place(first):
+    # An error about a relative import only says that the module has another name than in its package.
+    both = isinstance(error, ImportError) and isinstance(first, ImportError)
+    if first is not None and both and "relative import" not in str(first):
         return f"{_reason(first)}; and then, as it tried something else: {' '.join(str(error).split())}"
     place, said = _place(error.__traceback__), " ".join(str(error).split())
     where = f" in {place[0]}, line {place[1]} (`{place[2]}`)" if place and place[2] else ""
@@ -102,11 +104,6 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, ImportError):
         return f"{said}{where}: are both of versions that fit together?"
     return f"{type(error).__name__}: {said}{where}: correct it"
-
-
-def _of_place(error: ImportError) -> bool:
-    """Whether it only says that a module was imported by another name than it has in its package."""
-    return "relative import" in str(error)
 
 
 def _place(traceback: TracebackType | None) -> tuple[str, int, str] | None:
@@ -163,7 +160,7 @@ def load(target: str) -> Any:
         meant = f" did you mean {close[0]}?" if close else ""
         raise UsageError(f"{target!r} is nothing to serve:{meant} give {_KINDS} ({', '.join(bundled())})")
     search(Path.cwd())
-    return _found(module, attribute, target)
+    return _app_of(module, attribute, target)
 
 
 def is_project(target: str) -> bool:
@@ -178,10 +175,10 @@ def is_project(target: str) -> bool:
         raise UsageError(f"{target!r} cannot be looked at: {error.strerror}; give {_KINDS}") from None
 
 
-def bundled() -> list[str]:
-    """Names of the environments that come with the package."""
+def bundled() -> dict[str, Path]:
+    """The folders of the environments that come with the package, by their names."""
     folder = Path(__file__).parent.parent / "envs"
-    return sorted(manifest.parent.name for manifest in folder.glob("*/openenv.yaml"))
+    return {manifest.parent.name: manifest.parent for manifest in sorted(folder.glob("*/openenv.yaml"))}
 
 
 def _from_project(folder: Path) -> Any:
@@ -199,17 +196,14 @@ def _from_project(folder: Path) -> Any:
     if (folder / "__init__.py").is_file():
         search(folder.parent)
         module = f"{folder.name}.{module}"
-    return _found(module, attribute, str(manifest.path))
+    return _app_of(module, attribute, str(manifest.path))
 
 
-def _found(module: str, attribute: str, target: str) -> Any:
-    return _app_of(attribute_of(import_module(module, target), attribute, target), target)
-
-
-def _app_of(value: Any, target: str) -> Any:
+def _app_of(module: str, attribute: str, target: str) -> Any:
     from ..environment import Environment
     from ..providers.in_process import types_of
 
+    value = attribute_of(import_module(module, target), attribute, target)
     if inspect.isclass(value) and issubclass(value, Environment):
         from ..server import create_app
 

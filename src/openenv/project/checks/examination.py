@@ -104,7 +104,7 @@ def folder_of(target: str) -> Path | None:
         NotAProject: It stands for nothing.
     """
     if target in targets.bundled():
-        return Path(targets.__file__).parent.parent / "envs" / target
+        return targets.bundled()[target]
     place = Path(target)
     if ":" in target and not place.exists():
         return None

@@ -6,17 +6,16 @@ import base64
 import hashlib
 import importlib.metadata
 import importlib.util
-import json
 import shutil
 import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from ...errors import UsageError
+from ..catalog import origin_of
 
 NAME = "openenv"
 MADE_S = 300.0
@@ -29,7 +28,7 @@ _OF_INSTALLERS = {"INSTALLER", "REQUESTED", "RECORD", "direct_url.json", "uv_cac
 
 def from_index() -> bool:
     """Whether the openenv that runs here came from a package index, where an image gets it, too."""
-    return not _origin(importlib.metadata.distribution(NAME))
+    return not origin_of(importlib.metadata.distribution(NAME))
 
 
 def own_wheel(folder: Path) -> Path | None:
@@ -45,26 +44,16 @@ def own_wheel(folder: Path) -> Path | None:
         UsageError: It cannot be made.
     """
     distribution = importlib.metadata.distribution(NAME)
-    origin = _origin(distribution)
+    origin = origin_of(distribution)
     if not origin:
         return None
     if (origin.get("dir_info") or {}).get("editable"):
-        return _of_checkout(_path(origin), folder)
+        return _of_checkout(Path(unquote(urlsplit(origin["url"]).path)), folder)
     return _of_installed(distribution, folder)
 
 
-def _origin(distribution: importlib.metadata.Distribution) -> dict[str, Any]:
-    """Where it was installed from; nothing for what came from an index."""
-    found: dict[str, Any] = json.loads(distribution.read_text("direct_url.json") or "{}")
-    return found
-
-
-def _path(origin: dict[str, Any]) -> Path:
-    return Path(unquote(urlsplit(origin["url"]).path))
-
-
 def _of_checkout(checkout: Path, folder: Path) -> Path:
-    """By whatever is here that makes wheels."""
+    """Makes it with the tool that is here: pip or uv."""
     if not checkout.is_dir():
         raise _not_made(checkout, "it is gone")
     before = set(folder.glob("*.whl"))
@@ -112,7 +101,9 @@ def _of_installed(distribution: importlib.metadata.Distribution, folder: Path) -
             f"{NAME} was installed without a list of its files, of which to make a wheel: install it anew"
         )
     parts = {file: path for file, path in files.items() if file.parent != info or file.name not in _OF_INSTALLERS}
-    wheel = folder / f"{NAME}-{distribution.version}-{_fits(distribution)}.whl"
+    lines = (distribution.read_text("WHEEL") or "").splitlines()
+    tag = next((line.partition(":")[2].strip() for line in lines if line.startswith("Tag:")), "py3-none-any")
+    wheel = folder / f"{NAME}-{distribution.version}-{tag}.whl"
     try:
         with zipfile.ZipFile(wheel, "w") as archive:
             record = [_written(archive, file, path.read_bytes()) for file, path in sorted(parts.items())]
@@ -121,12 +112,6 @@ def _of_installed(distribution: importlib.metadata.Distribution, folder: Path) -
     except OSError as error:
         raise UsageError(f"no wheel can be made of the {NAME} here: {error}; install it anew") from None
     return wheel
-
-
-def _fits(distribution: importlib.metadata.Distribution) -> str:
-    """What the wheel fits that it was installed from, as `py3-none-any`."""
-    lines = (distribution.read_text("WHEEL") or "").splitlines()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("Tag:")), "py3-none-any")
 
 
 def _written(archive: zipfile.ZipFile, name: PurePosixPath, contents: bytes) -> str:
