@@ -51,6 +51,13 @@ class Instruction:
         """The text after the word."""
         return self.text[len(self.word) :].strip()
 
+    @property
+    def sources(self) -> list[str]:
+        """What a COPY or ADD takes from the context."""
+        if self.word not in {"COPY", "ADD"} or "--from=" in self.text:
+            return []
+        return [word.strip('[]",') for word in self.rest.split() if not word.startswith("--")][:-1]
+
 
 @dataclass(frozen=True, slots=True)
 class BuildStage:
@@ -132,12 +139,7 @@ class Dockerfile:
 
     def sources(self) -> list[str]:
         """What it copies from its context, as far as that stands there by its name."""
-        found = []
-        for each in self.instructions():
-            if each.word in {"COPY", "ADD"} and "--from=" not in each.text:
-                words = [word.strip('[]",') for word in each.text.split()[1:] if not word.startswith("--")]
-                found += [word for word in words[:-1] if not _NO_NAME.search(word)]
-        return found
+        return [word for each in self.instructions() for word in each.sources if not _NO_NAME.search(word)]
 
     @property
     def base(self) -> str:

@@ -31,8 +31,70 @@ _MOST = 400
 _PERIOD = re.compile(r"\bt=(\d+)")
 
 
+# The error and its message by the status of the answer.
+_BY_STATUS: dict[int, tuple[type[OpenEnvError], str]] = {
+    401: (
+        Unauthorized,
+        "{what}: the Hub does not take this token: `hf auth login` with one of your account's settings, or correct "
+        "HF_TOKEN, which wins over it",
+    ),
+    402: (
+        Forbidden,
+        "{what}: the Hub wants it to be paid for ({said}): choose another --hardware, or see the account's billing "
+        "settings",
+    ),
+    403: (
+        Forbidden,
+        "{what}: this token may not do that ({said}): `hf auth login` with one that may write there, or name another "
+        "Space",
+    ),
+    404: (
+        UsageError,
+        "{what}: the Hub has nothing of that name, or hides it from this token: correct the name, or `hf auth login`",
+    ),
+}
+# The same by names of classes, and the status: which HTTP library is under huggingface_hub changes with its versions.
+# 401 is the Hub's answer for what is not there, too, which huggingface_hub knows how to tell.
+_BY_KIND: tuple[tuple[frozenset[str], type[OpenEnvError], str, int | None], ...] = (
+    (frozenset({"LocalTokenNotFoundError"}), Unauthorized, NO_TOKEN, None),
+    (
+        frozenset({"RevisionNotFoundError"}),
+        UsageError,
+        "{what}: it has no such revision: name a branch, a tag or a commit that is there",
+        404,
+    ),
+    (frozenset({"RepositoryNotFoundError"}), *_BY_STATUS[404], 404),
+    (
+        frozenset({"OfflineModeIsEnabled"}),
+        UsageError,
+        "{what}: HF_HUB_OFFLINE is set, so nothing is asked for: unset it",
+        None,
+    ),
+    (
+        frozenset({"TimeoutException"}),
+        ConnectTimeout,
+        "{what}: {endpoint} (HF_ENDPOINT) does not answer in time: is it the right address, is the network up?",
+        None,
+    ),
+    (
+        frozenset({"TransportError", "ConnectionError", "ClientClosed"}),
+        ConnectionFailed,
+        "{what}: {endpoint} (HF_ENDPOINT) cannot be reached ({said}): is the network up, is a proxy needed "
+        "(HTTPS_PROXY)?",
+        None,
+    ),
+    (  # of answers that the library cannot read
+        frozenset({"KeyError", "TypeError", "AttributeError", "JSONDecodeError"}),
+        UsageError,
+        "{what}: {endpoint} (HF_ENDPOINT) does not answer as the Hub does ({said}): is it the right address, and "
+        "huggingface_hub up to date?",
+        None,
+    ),
+)
+
+
 def hub_error(what: str, endpoint: str, error: Exception, secrets: Collection[str]) -> OpenEnvError:
-    """The error that stands for what huggingface_hub, or the HTTP library under it, raised.
+    """The error that stands for one of huggingface_hub, or of the HTTP library under it.
 
     Args:
         what: What was being done, at the beginning of the message.
@@ -40,17 +102,36 @@ def hub_error(what: str, endpoint: str, error: Exception, secrets: Collection[st
         error: What was raised.
         secrets: What may not be read in the message.
     """
-    chain = _chain(error)
+    chain: list[BaseException] = [error]
+    while (cause := chain[-1].__cause__) is not None and len(chain) < 5:
+        chain.append(cause)
     names = {cls.__name__ for each in chain for cls in type(each).__mro__}
+    said = redact(_server_message(chain), sorted(secrets, key=len, reverse=True))
+    for kinds, cls, message, status in _BY_KIND:
+        if names & kinds:
+            facts = None if status is None else {"status": status}
+            return cls(message.format(what=what, endpoint=endpoint, said=said), data=facts)
     responses: list[Any] = [getattr(each, "response", None) for each in chain]
     response = next((each for each in responses if hasattr(each, "status_code")), None)
-    said = redact(_server_message(chain), sorted(secrets, key=len, reverse=True))
-    for kinds, made in _BY_KIND:
-        if names & kinds:
-            return made(f"{what}: ", endpoint, said)
     if response is not None:
-        return _of_status(int(response.status_code), f"{what}: ", said, retry_after_of(response))
+        return _error_of_response(response, what, said)
     return (UsageError if isinstance(error, ValueError) else ProviderFailed)(f"{what}: {said}")
+
+
+def _error_of_response(response: Any, what: str, said: str) -> OpenEnvError:
+    status, wait_s = int(response.status_code), retry_after_of(response)
+    facts = {"status": status}
+    if status == 429:
+        when = f"in {wait_s:g} s" if wait_s is not None else "later"
+        message = (
+            f"{what}: the Hub has had too many requests of this token or address: run the same command again {when}"
+        )
+        return CapacityError(message, retry_after_s=wait_s, data=facts)
+    if status >= 500:
+        message = f"{what}: the Hub fails (status {status}): run the same command again later"
+        return ConnectionFailed(message, retry_after_s=wait_s, data=facts)
+    cls, message = _BY_STATUS.get(status, (UsageError, "{what}: the Hub refuses it (status {status}): {said}"))
+    return cls(message.format(what=what, status=status, said=said), data=facts)
 
 
 def is_not_found(error: OpenEnvError) -> bool:
@@ -68,135 +149,13 @@ def retry_after_of(response: Any) -> float | None:
     return float(period[1]) if period else None
 
 
-def _of_status(status: int, begin: str, said: str, wait_s: float | None) -> OpenEnvError:
-    facts = {"status": status}
-    if status == 429:
-        when = f"in {wait_s:g} s" if wait_s is not None else "later"
-        return CapacityError(
-            f"{begin}the Hub has had too many requests of this token or address: run the same command again {when}",
-            retry_after_s=wait_s,
-            data=facts,
-        )
-    if status >= 500:
-        return ConnectionFailed(
-            f"{begin}the Hub fails (status {status}): run the same command again later",
-            retry_after_s=wait_s,
-            data=facts,
-        )
-    made = _BY_STATUS.get(status)
-    return (
-        made(begin, said, facts)
-        if made
-        else UsageError(f"{begin}the Hub refuses it (status {status}): {said}", data=facts)
-    )
-
-
-def _unauthorized(begin: str, said: str, facts: Mapping[str, Any]) -> OpenEnvError:
-    return Unauthorized(
-        f"{begin}the Hub does not take this token: `hf auth login` with one of your account's settings, or correct "
-        "HF_TOKEN, which wins over it",
-        data=facts,
-    )
-
-
-def _unpaid(begin: str, said: str, facts: Mapping[str, Any]) -> OpenEnvError:
-    return Forbidden(
-        f"{begin}the Hub wants it to be paid for ({said}): choose another --hardware, or see the account's billing "
-        "settings",
-        data=facts,
-    )
-
-
-def _forbidden(begin: str, said: str, facts: Mapping[str, Any]) -> OpenEnvError:
-    return Forbidden(
-        f"{begin}this token may not do that ({said}): `hf auth login` with one that may write there, or name "
-        "another Space",
-        data=facts,
-    )
-
-
-def _missing(begin: str, said: str, facts: Mapping[str, Any]) -> OpenEnvError:
-    return UsageError(
-        f"{begin}the Hub has nothing of that name, or hides it from this token: correct the name, or `hf auth login`",
-        data=facts,
-    )
-
-
-_BY_STATUS: dict[int, Callable[[str, str, Mapping[str, Any]], OpenEnvError]] = {
-    401: _unauthorized,
-    402: _unpaid,
-    403: _forbidden,
-    404: _missing,
-}
-
-
-def _no_token(begin: str, endpoint: str, said: str) -> OpenEnvError:
-    return Unauthorized(NO_TOKEN)
-
-
-def _nothing(begin: str, endpoint: str, said: str) -> OpenEnvError:
-    return _missing(begin, said, {"status": 404})
-
-
-def _no_revision(begin: str, endpoint: str, said: str) -> OpenEnvError:
-    return UsageError(
-        f"{begin}it has no such revision: name a branch, a tag or a commit that is there", data={"status": 404}
-    )
-
-
-def _offline(begin: str, endpoint: str, said: str) -> OpenEnvError:
-    return UsageError(f"{begin}HF_HUB_OFFLINE is set, so nothing is asked for: unset it")
-
-
-def _late(begin: str, endpoint: str, said: str) -> OpenEnvError:
-    return ConnectTimeout(
-        f"{begin}{endpoint} (HF_ENDPOINT) does not answer in time: is it the right address, is the network up?"
-    )
-
-
-def _cut(begin: str, endpoint: str, said: str) -> OpenEnvError:
-    return ConnectionFailed(
-        f"{begin}{endpoint} (HF_ENDPOINT) cannot be reached ({said}): is the network up, is a proxy needed "
-        "(HTTPS_PROXY)?"
-    )
-
-
-def _foreign(begin: str, endpoint: str, said: str) -> OpenEnvError:
-    return UsageError(
-        f"{begin}{endpoint} (HF_ENDPOINT) does not answer as the Hub does ({said}): is it the right address, and "
-        "huggingface_hub up to date?"
-    )
-
-
-# Names of classes: which HTTP library is under huggingface_hub changes with its versions. 401 is the Hub's answer for
-# what is not there, too, which huggingface_hub knows how to tell.
-_BY_KIND: tuple[tuple[frozenset[str], Callable[[str, str, str], OpenEnvError]], ...] = (
-    (frozenset({"LocalTokenNotFoundError"}), _no_token),
-    (frozenset({"RevisionNotFoundError"}), _no_revision),
-    (frozenset({"RepositoryNotFoundError"}), _nothing),
-    (frozenset({"OfflineModeIsEnabled"}), _offline),
-    (frozenset({"TimeoutException"}), _late),
-    (frozenset({"TransportError", "ConnectionError", "ClientClosed"}), _cut),
-    # Of answers that the library cannot read.
-    (frozenset({"KeyError", "TypeError", "AttributeError", "JSONDecodeError"}), _foreign),
-)
-
-
 def _server_message(chain: list[BaseException]) -> str:
-    """What it says itself, in one line."""
-    told = next(filter(None, (getattr(each, "server_message", None) for each in chain)), None)
-    if told is None or type(chain[0]) is ValueError:  # of the library's making: the README's front matter
-        told = ": ".join(str(each) or type(each).__name__ for each in chain[: 1 + isinstance(chain[0], RuntimeError)])
-    line = " ".join(str(told).split())
+    """The message of the server itself, in one line."""
+    said = next(filter(None, (getattr(each, "server_message", None) for each in chain)), None)
+    if said is None or type(chain[0]) is ValueError:  # of the library's making: the README's front matter
+        said = ": ".join(str(each) or type(each).__name__ for each in chain[: 1 + isinstance(chain[0], RuntimeError)])
+    line = " ".join(str(said).split())
     return line if len(line) <= _MOST else f"{line[:_MOST]}..."
-
-
-def _chain(error: Exception) -> list[BaseException]:
-    """An error and what it came from."""
-    chain: list[BaseException] = [error]
-    while (cause := chain[-1].__cause__) is not None and len(chain) < 5:
-        chain.append(cause)
-    return chain
 
 
 T = TypeVar("T")
@@ -213,7 +172,7 @@ def call_on_threads(calls: Sequence[Callable[[], T]], at_once: int) -> list[T | 
         What came of each, in their order: what it returned, or what it raised.
 
     Raises:
-        KeyboardInterrupt: This thread was interrupted. Nobody waits for calls that run, and no further one begins.
+        KeyboardInterrupt: This thread was interrupted. Calls that run are left alone, and no further one begins.
     """
     waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
     done: queue.SimpleQueue[tuple[int, T | Exception]] = queue.SimpleQueue()
@@ -229,13 +188,13 @@ def call_on_threads(calls: Sequence[Callable[[], T]], at_once: int) -> list[T | 
                 return
             try:
                 done.put((number, calls[number]()))
-            except Exception as error:  # noqa: BLE001 - for whoever waits
+            except Exception as error:  # noqa: BLE001 - for the caller
                 done.put((number, error))
 
     for _ in range(min(at_once, len(calls))):
         threading.Thread(target=work, name="openenv-hub", daemon=True).start()
     try:
-        return [call_on_thread for _, call_on_thread in sorted((done.get() for _ in calls), key=lambda pair: pair[0])]
+        return [result for _, result in sorted((done.get() for _ in calls), key=lambda pair: pair[0])]
     finally:
         stopped.set()
 
@@ -274,7 +233,7 @@ class Patience:
 
 
 class HubUser(NamedTuple):
-    """Whose the token is.
+    """The owner of the token.
 
     Attributes:
         name: The user.
@@ -287,10 +246,12 @@ class HubUser(NamedTuple):
     may_write: bool
 
     @classmethod
-    def of(cls, told: Any) -> Self:
-        """Reads what the Hub tells (`whoami`)."""
-        role = told.get("auth", {}).get("accessToken", {}).get("role")
-        return cls(str(told["name"]), frozenset(str(each["name"]) for each in told.get("orgs", ())), role != "read")
+    def of(cls, answer: Any) -> Self:
+        """Reads the Hub's answer to `whoami`."""
+        role = answer.get("auth", {}).get("accessToken", {}).get("role")
+        return cls(
+            str(answer["name"]), frozenset(str(each["name"]) for each in answer.get("orgs", ())), role != "read"
+        )
 
 
 class Hub:
@@ -329,7 +290,11 @@ class Hub:
         except ModuleNotFoundError as error:
             raise MissingExtra(error.name or "huggingface_hub", "hub") from None
         self.endpoint = (endpoint or ClientSettings.read().hub_url).rstrip("/")
-        _check_endpoint(self.endpoint)
+        address = urlsplit(self.endpoint)
+        if not (address.scheme == "https" or (address.scheme == "http" and is_loopback(address.hostname))):
+            raise UsageError(
+                f"HF_ENDPOINT is {self.endpoint!r}: it must begin with https://, for a token is sent there"
+            )
         self._library = huggingface_hub
         self.token: str | None = token or huggingface_hub.get_token()
         self.api = huggingface_hub.HfApi(endpoint=self.endpoint, token=self.token, library_name="openenv")
@@ -346,7 +311,7 @@ class Hub:
         library.logging.set_verbosity_error()  # what it would say is said by us
         library.disable_progress_bars()
         library.close_session()
-        # Xet has an HTTP client of its own, whose requests nobody can bound.
+        # Xet has its own HTTP client, and its requests cannot be bounded.
         self._without_xet = self._library.constants.HF_HUB_DISABLE_XET
         self._library.constants.HF_HUB_DISABLE_XET = True
         return self
@@ -388,12 +353,12 @@ class Hub:
         """Makes a call of the library, again if it fails and that may pass.
 
         Args:
-            what: What is being done, for errors and for whoever watches.
+            what: What is being done, for errors and for users who watch.
             call: The call. When it is made again, it must not do anything twice.
             again: Whether it may be made again after it could have had its effect.
 
         Raises:
-            OpenEnvError: What came of it; see `refusal.translated`.
+            OpenEnvError: The call failed; see `hub_error`.
         """
         patience = self._patience
         end = time.monotonic() + patience.trying_s
@@ -407,15 +372,18 @@ class Hub:
                 passes = error.retryable and (again or isinstance(error, CapacityError))
                 late = time.monotonic() + pause_s > end or pause_s > patience.longest_pause_s
                 if not passes or late or number == patience.attempts:
-                    raise _with_attempts(error, number) from None
-                self._say(
-                    f"{what}: {_why(error)}; trying again in {pause_s:g} s ({number} of {patience.attempts - 1})"
-                )
+                    if number > 1:
+                        error.message = f"{error.message} (tried {number} times)"
+                        error.args = (error.message,)
+                    raise error from None
+                status = error.data.get("status")
+                why = "no answer" if status is None else f"the Hub answers with status {status}"
+                self._say(f"{what}: {why}; trying again in {pause_s:g} s ({number} of {patience.attempts - 1})")
                 time.sleep(pause_s)
         raise AssertionError
 
     def _once(self, what: str, call: Callable[[], T]) -> T:
-        self._bound()
+        self._bound_session()
         try:
             return call()
         except OpenEnvError:
@@ -423,7 +391,7 @@ class Hub:
         except Exception as error:  # noqa: BLE001 - an edge: huggingface_hub, and the HTTP library it has this year
             raise hub_error(what, self.endpoint, error, self._secrets) from None
 
-    def _bound(self) -> None:
+    def _bound_session(self) -> None:
         """Bounds the time of the library's requests, which it waits for without end, and takes over its retries."""
         with self._bounding:
             client: Any = self._library.get_session()
@@ -445,21 +413,3 @@ class _TransientStatus(Exception):
 def _raise_if_transient(response: Any) -> None:
     if response.status_code in _TRANSIENT:
         raise _TransientStatus(response)
-
-
-def _why(error: OpenEnvError) -> str:
-    status = error.data.get("status")
-    return "no answer" if status is None else f"the Hub answers with status {status}"
-
-
-def _with_attempts(error: OpenEnvError, times: int) -> OpenEnvError:
-    if times > 1:
-        error.message = f"{error.message} (tried {times} times)"
-        error.args = (error.message,)
-    return error
-
-
-def _check_endpoint(endpoint: str) -> None:
-    address = urlsplit(endpoint)
-    if not (address.scheme == "https" or (address.scheme == "http" and is_loopback(address.hostname))):
-        raise UsageError(f"HF_ENDPOINT is {endpoint!r}: it must begin with https://, for a token is sent there")

@@ -55,25 +55,15 @@ class Globs:
             folder: Whether it is a folder.
         """
         out = False
-        for part, is_folder in _parts(path, folder):
-            out = self._says(part, is_folder, out)
+        # The folders that it is in, from the outermost, and then itself.
+        for part in (*(parent for parent in reversed(path.parents) if parent.parts), path):
+            for rule in self.rules:
+                may_match = part is not path or folder or not rule.folders_only
+                if may_match and rule.matches.fullmatch(str(part)):
+                    out = not rule.keeps
             if out and self.strict:
                 return True
         return out
-
-    def _says(self, path: str, folder: bool, out: bool) -> bool:
-        for rule in self.rules:
-            if (folder or not rule.folders_only) and rule.matches.fullmatch(path):
-                out = not rule.keeps
-        return out
-
-
-def _parts(path: PurePosixPath, folder: bool) -> Iterator[tuple[str, bool]]:
-    """The folders that it is in, from the outermost, and then itself."""
-    for parent in reversed(path.parents):
-        if parent.parts:
-            yield str(parent), True
-    yield str(path), folder
 
 
 def _rule(line: str, git: bool) -> _Rule | None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +67,11 @@ def pull(
         OpenEnvError: There is no such Space, or it is no environment; the folder exists; the Hub cannot be reached.
     """
     name = SpaceName.whole(source)
-    folder = (folder or Path(_package(name.name))).absolute()
-    _check_is_free(folder)
+    package = "".join(letter if letter.isalnum() else "_" for letter in name.name)
+    folder = (folder or Path(package if package.isidentifier() else f"env_{package}")).absolute()
+    is_empty = folder.is_dir() and not any(folder.iterdir())
+    if not is_empty and (folder.exists() or folder.is_symlink()):
+        raise UsageError(f"{folder} exists already: name another folder with --output-dir, or move it away")
     with Hub(token=token, patience=patience, say=say) as hub:
         return _fetch(hub, name, folder, revision)
 
@@ -79,22 +83,18 @@ def _fetch(hub: Hub, name: SpaceName, folder: Path, revision: str | None) -> Pul
     if FILE_NAME not in {each.rfilename for each in info.siblings or ()}:
         raise UsageError(f"{name} is no environment, for it has no {FILE_NAME}: is it another Space that you mean?")
     with _beside(folder) as part:
-
-        def call() -> Any:
-            return hub.api.snapshot_download(str(name), repo_type="space", revision=info.sha, local_dir=part)
-
+        call = partial(hub.api.snapshot_download, str(name), repo_type="space", revision=info.sha, local_dir=part)
         call_on_thread(lambda: hub.ask(what, call))
         shutil.rmtree(part / ".cache", ignore_errors=True)  # notes of the library
         count = sum(path.is_file() for path in part.rglob("*"))
-        _settle(part, folder)
+        part.chmod(0o755)
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+        try:
+            part.rename(folder)
+        except OSError as error:
+            raise UsageError(f"{folder} cannot be made: {error.strerror}; name another with --output-dir") from None
     return Pulled(name, folder, str(info.sha), count)
-
-
-def _check_is_free(folder: Path) -> None:
-    if folder.is_dir() and not any(folder.iterdir()):
-        return
-    if folder.exists() or folder.is_symlink():
-        raise UsageError(f"{folder} exists already: name another folder with --output-dir, or move it away")
 
 
 @contextmanager
@@ -110,29 +110,8 @@ def _beside(folder: Path) -> Iterator[Path]:
     try:
         yield part
     finally:
-        _clear(part)
-
-
-def _clear(part: Path) -> None:
-    """Removes a folder, into which threads of the library may still write when this is interrupted."""
-    for _ in range(CLEARINGS):
-        if not part.exists():
-            return
-        shutil.rmtree(part, ignore_errors=True)
-        time.sleep(CLEARING_S)
-
-
-def _settle(part: Path, folder: Path) -> None:
-    part.chmod(0o755)
-    with contextlib.suppress(OSError):
-        folder.rmdir()
-    try:
-        part.rename(folder)
-    except OSError as error:
-        raise UsageError(f"{folder} cannot be made: {error.strerror}; name another with --output-dir") from None
-
-
-def _package(name: str) -> str:
-    """A name for its folder: of a package, which is imported by that."""
-    found = "".join(letter if letter.isalnum() else "_" for letter in name)
-    return found if found.isidentifier() else f"env_{found}"
+        for _ in range(CLEARINGS):  # threads of the library may still write there when this is interrupted
+            if not part.exists():
+                break
+            shutil.rmtree(part, ignore_errors=True)
+            time.sleep(CLEARING_S)

@@ -85,12 +85,13 @@ def push(
         _check_rights(user, names[0])
         stage = stage or Stage.of(project, request)
         stage.check_no_secrets([str(hub.token), *request.secrets.values()])
-        for note in [*stage.notes, *_doubts(variables, request)]:
+        for note in [*stage.notes, *_warnings(variables, request)]:
             say(note)
         settings = SpaceSettings(
             private=request.private or None, hardware=request.hardware, variables=variables, secrets=request.secrets
         )
-        say(f"uploading {len(stage.files)} files ({stage.size / 1000:,.0f} kB) to {_names_text(names)}")
+        targets = str(names[0]) if len(names) == 1 else f"{names[0]} to {names[-1]}"
+        say(f"uploading {len(stage.files)} files ({stage.size / 1000:,.0f} kB) to {targets}")
         spaces = [Space(hub, name) for name in names]
         return _push_all(spaces, lambda space: _push_one(space, stage, settings, request), heard or (lambda _: None))
 
@@ -110,11 +111,11 @@ def variables_of(manifest: Manifest) -> dict[str, str]:
     given = manifest.variables if manifest.variables is not None else {}
     if not isinstance(given, Mapping) or any(isinstance(value, (list, dict)) for value in given.values()):
         raise UsageError(f"{manifest.path}: `variables` must have names and values, as `MODEL_ID: gpt2`")
-    return {str(name): _variable_text(value) for name, value in given.items() if value is not None}
-
-
-def _variable_text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return {
+        str(name): str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in given.items()
+        if value is not None
+    }
 
 
 def _check_rights(user: HubUser, name: SpaceName) -> None:
@@ -130,8 +131,7 @@ def _check_rights(user: HubUser, name: SpaceName) -> None:
         )
 
 
-def _doubts(variables: Mapping[str, str], request: SpaceRequest) -> list[str]:
-    """What a user may not have meant."""
+def _warnings(variables: Mapping[str, str], request: SpaceRequest) -> list[str]:
     secret = [name for name, value in variables.items() if secrets_of({name: value})]
     notes = [f"everybody can read the variable {name} of the Space: is it a --secret?" for name in secret]
     if request.interface and variables.get(INTERFACE, "true").lower() in {"false", "0", "no", "off"}:
@@ -178,7 +178,7 @@ def _push_one(space: Space, stage: Stage, settings: SpaceSettings, request: Spac
 
 
 def _upload_error(error: OpenEnvError, space: Space, created: bool, create_pr: bool) -> OpenEnvError:
-    """Says what is on the Hub now."""
+    """Adds to the error what is on the Hub now."""
     if create_pr:
         there = f"look whether the pull request is there ({space.page}/discussions) before you run the command again"
     elif created:
@@ -197,7 +197,7 @@ def _upload_error(error: OpenEnvError, space: Space, created: bool, create_pr: b
 def _push_all(
     spaces: list[Space], call: Callable[[Space], Published], heard: Callable[[Published], None]
 ) -> list[Published]:
-    def attended(space: Space) -> Published:
+    def push_to(space: Space) -> Published:
         try:
             done = call(space)
         except OpenEnvError as error:
@@ -205,15 +205,11 @@ def _push_all(
         heard(done)
         return done
 
-    came = call_on_threads([partial(attended, space) for space in spaces], AT_ONCE)
+    came = call_on_threads([partial(push_to, space) for space in spaces], AT_ONCE)
     for outcome in came:
-        if isinstance(outcome, Exception):  # of nobody's making
+        if isinstance(outcome, Exception):  # an error of openenv itself
             raise outcome
     done = [outcome for outcome in came if isinstance(outcome, Published)]
     if len(done) == 1 and done[0].error is not None:
         raise done[0].error
     return done
-
-
-def _names_text(names: list[SpaceName]) -> str:
-    return str(names[0]) if len(names) == 1 else f"{names[0]} to {names[-1]}"

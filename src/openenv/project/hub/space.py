@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +34,10 @@ class SpaceSettings:
 
     def as_library_arguments(self) -> dict[str, Any]:
         """As `create_repo` and `duplicate_repo` take them."""
-        return {
-            "private": self.private or None,
-            "space_hardware": self.hardware,
-            "space_variables": _pairs(self.variables),
-            "space_secrets": _pairs(self.secrets),
-        }
+        arguments: dict[str, Any] = {"private": self.private or None, "space_hardware": self.hardware}
+        for name, values in (("space_variables", self.variables), ("space_secrets", self.secrets)):
+            arguments[name] = [{"key": key, "value": value} for key, value in (values or {}).items()] or None
+        return arguments
 
 
 @dataclass(frozen=True)
@@ -90,10 +89,12 @@ class Space:
                 "name (--repo-id)"
             )
         files = {each.rfilename for each in info.siblings or ()}
-        if "openenv.yaml" not in files and files - _OWN_FILES and not replaces_all:
+        others = sorted(files - _OWN_FILES)
+        if "openenv.yaml" not in files and others and not replaces_all:
+            shown = others if len(others) <= 3 else [*others[:3], "..."]
             raise UsageError(
-                f"{self.name} exists and holds something else ({_some(files - _OWN_FILES)}; no openenv.yaml): push "
-                "to another name (--repo-id), or replace all of it with --delete '*'"
+                f"{self.name} exists and holds something else ({', '.join(shown)}; no openenv.yaml): push to another "
+                "name (--repo-id), or replace all of it with --delete '*'"
             )
 
     def create(self, settings: SpaceSettings) -> None:
@@ -126,13 +127,13 @@ class Space:
             there = hub.ask(f"reading the variables of {name}", lambda: api.get_space_variables(name))
             for key, value in settings.variables.items():
                 if key not in there or there[key].value != value:
-                    hub.ask(f"setting {key} of {name}", _setting(api.add_space_variable, name, key, value))
+                    hub.ask(f"setting {key} of {name}", partial(api.add_space_variable, name, key, value))
         for key, value in (settings.secrets or {}).items():
-            hub.ask(f"setting the secret {key} of {name}", _setting(api.add_space_secret, name, key, value))
+            hub.ask(f"setting the secret {key} of {name}", partial(api.add_space_secret, name, key, value))
         if settings.hardware is not None:
-            self._request(settings.hardware)
+            self._request_hardware(settings.hardware)
 
-    def _request(self, hardware: str) -> None:
+    def _request_hardware(self, hardware: str) -> None:
         hub, api, name = self._hub, self._hub.api, str(self.name)
         runtime = hub.ask(f"reading the hardware of {name}", lambda: api.get_space_runtime(name))
         if hardware in {runtime.requested_hardware, runtime.hardware} and runtime.requested_hardware in {
@@ -186,19 +187,6 @@ class Space:
             *(CommitOperationDelete(path, is_folder=False) for path in gone),
             *(CommitOperationAdd(path, source) for path, source in files.items()),
         ]
-
-
-def _setting(call: Any, *arguments: str) -> Any:
-    return lambda: call(*arguments)
-
-
-def _pairs(values: Mapping[str, str] | None) -> list[dict[str, str]] | None:
-    return [{"key": key, "value": value} for key, value in values.items()] if values else None
-
-
-def _some(names: set[str]) -> str:
-    shown = sorted(names)[:3]
-    return ", ".join(shown) + (", ..." if len(names) > len(shown) else "")
 
 
 def with_hardware(error: OpenEnvError, hardware: str | None) -> OpenEnvError:
@@ -286,7 +274,11 @@ def _fork(hub: Hub, origin: SpaceName, wanted: SpaceName, settings: SpaceSetting
     if copy.look() is not None:
         raise _taken(name)
     _duplicate(hub, copy, origin, settings)
-    return Forked(name, copy.page, name.url, _notes(info))
+    notes = ["secrets of the original are not copied: give those that it needs with --secret"]
+    files = {each.rfilename for each in info.siblings or ()}
+    if files and "openenv.yaml" not in files:
+        notes.append("it has no openenv.yaml, so it may be no environment")
+    return Forked(name, copy.page, name.url, notes)
 
 
 def _duplicate(hub: Hub, copy: Space, origin: SpaceName, settings: SpaceSettings) -> None:
@@ -310,11 +302,3 @@ def _duplicate(hub: Hub, copy: Space, origin: SpaceName, settings: SpaceSettings
 
 def _taken(name: SpaceName) -> UsageError:
     return UsageError(f"{name} exists already: name the copy with --repo-id, or delete that Space on its page")
-
-
-def _notes(info: Any) -> list[str]:
-    notes = ["secrets of the original are not copied: give those that it needs with --secret"]
-    files = {each.rfilename for each in info.siblings or ()}
-    if files and "openenv.yaml" not in files:
-        notes.append("it has no openenv.yaml, so it may be no environment")
-    return notes

@@ -118,7 +118,7 @@ def _readme(project: Project, interface: bool) -> str:
     name = project.manifest.name
     path = project.readme
     try:
-        # As it is: its line ends are nobody's business.
+        # In bytes: its line ends stay.
         text = (
             path.read_bytes().decode() if path is not None else f"# {name}\n\n{project.manifest.description or ''}\n"
         )
@@ -143,17 +143,16 @@ def _dockerfile(
     folder = original.name.rpartition("/")[0]
     lines = list(found.lines)
     for each in found.instructions():
-        if each.word in {"COPY", "ADD"} and "--from=" not in each.text and "<<" not in each.text:
-            for source in _sources(each):
-                if _is_there(source, files):
-                    continue
-                if folder and _is_there(f"{folder}/{source}", files):
-                    _move(lines, each, source, posixpath.normpath(f"{folder}/{source}"))
-                elif not re.search(r"[*?\[$]", source):
-                    notes.append(
-                        f"{original.name}, line {each.first}: {source} is not among the files of the Space, so it "
-                        "cannot be built"
-                    )
+        for source in each.sources if "<<" not in each.text else ():
+            if not source or "://" in source or _is_there(source, files):
+                continue
+            if folder and _is_there(f"{folder}/{source}", files):
+                _replace_source(lines, each, source, posixpath.normpath(f"{folder}/{source}"))
+            elif not re.search(r"[*?\[$]", source):
+                notes.append(
+                    f"{original.name}, line {each.first}: {source} is not among the files of the Space, so it "
+                    "cannot be built"
+                )
     found = Dockerfile(found.name, tuple(lines))
     wanted = "true" if request.interface else "false"
     if _says(found, INTERFACE) != wanted:
@@ -171,18 +170,12 @@ def _says(dockerfile: Dockerfile, variable: str) -> str | None:
     return said
 
 
-def _sources(each: Instruction) -> list[str]:
-    """What a COPY takes, without where to."""
-    words = [word.strip('[]",') for word in each.text.split()[1:] if not word.startswith("--")]
-    return [word for word in words[:-1] if word and "://" not in word]
-
-
 def _is_there(source: str, files: Mapping[str, Any]) -> bool:
     path = posixpath.normpath(source.strip("/"))
     return path == "." or path in files or any(name.startswith(f"{path}/") for name in files)
 
 
-def _move(lines: list[str], each: Instruction, old: str, new: str) -> None:
+def _replace_source(lines: list[str], each: Instruction, old: str, new: str) -> None:
     """Names another source in the first line of an instruction that has the old one."""
     word = re.compile(rf'(?<![^\s"\[,]){re.escape(old)}(?![^\s",\]])')
     for at in range(each.first - 1, each.last):
@@ -194,7 +187,7 @@ def _move(lines: list[str], each: Instruction, old: str, new: str) -> None:
 def _add_wheel(files: dict[str, Path | bytes], dockerfile: Dockerfile, notes: list[str]) -> bool:
     """Adds the openenv that runs here, if the image could not get it from an index."""
     own = fnmatch.filter(files, OWN_WHEELS)
-    if own and not _comes_of_a_push(files):
+    if own and _MARK not in _contents(files.get(".gitignore", b"")):  # it was not put there by a push
         return False
     looked_for = any("wheels" in each.text for each in dockerfile.instructions())
     with tempfile.TemporaryDirectory(prefix="openenv-push-") as folder:
@@ -210,8 +203,7 @@ def _add_wheel(files: dict[str, Path | bytes], dockerfile: Dockerfile, notes: li
         (".gitignore", "!/wheels/\n!/wheels/*.whl\n"),
         (".dockerignore", "!wheels\n!wheels/*.whl\n"),
     ):
-        source = files.get(ignore, b"")
-        text = source if isinstance(source, bytes) else source.read_bytes()
+        text = _contents(files.get(ignore, b""))
         if _MARK not in text and (text or ignore == ".gitignore"):
             files[ignore] = text.rstrip(b"\n") + b"\n" * bool(text) + _MARK + lines.encode()
     return True
@@ -220,7 +212,5 @@ def _add_wheel(files: dict[str, Path | bytes], dockerfile: Dockerfile, notes: li
 _MARK = b"# openenv push: the openenv that was not from an index\n"
 
 
-def _comes_of_a_push(files: Mapping[str, Path | bytes]) -> bool:
-    """Whether its wheel was put there by a push: the project was pulled."""
-    source = files.get(".gitignore", b"")
-    return _MARK in (source if isinstance(source, bytes) else source.read_bytes())
+def _contents(source: Path | bytes) -> bytes:
+    return source if isinstance(source, bytes) else source.read_bytes()

@@ -110,7 +110,7 @@ class Context:
                 archive.addfile(entry, contents)
         except OSError as error:
             raise UsageError(
-                f"{path} cannot be read: {error.strerror}; name it in {IGNORE_FILE}, or mend it"
+                f"{path} cannot be read: {error.strerror}; name it in {IGNORE_FILE}, or make it readable"
             ) from None
 
 
@@ -118,14 +118,8 @@ def _patterns(folder: Path) -> list[str]:
     file = folder / IGNORE_FILE
     if not file.is_file():
         return list(_IGNORED)
-    return list(_lines(file.read_text(encoding="utf-8-sig")))
-
-
-def _lines(text: str) -> Iterator[str]:
-    for line in text.splitlines():
-        bare = line.strip()
-        if bare and not bare.startswith("#"):
-            yield bare
+    lines = [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines()]
+    return [line for line in lines if line and not line.startswith("#")]
 
 
 BuildCallback = Callable[[BuildProgress | str], object]
@@ -260,8 +254,11 @@ class _Build:
         context = Context.of(self._folder, {self._place: self._dockerfile.text.encode()})
         added = dict(context.added)
         if self._place == OUTSIDE:  # the engine takes it away before anything is copied
-            added[IGNORE_FILE] = _ignoring(self._folder, OUTSIDE)
-        wheel = None if _has_own(context.wheels) else self._wheel(added, report)
+            ignores = self._folder / IGNORE_FILE
+            before = ignores.read_bytes() if ignores.is_file() else b""
+            added[IGNORE_FILE] = before + f"\n{OUTSIDE}\n{IGNORE_FILE}\n".encode()
+        has_own = any(wheel.startswith(f"{WHEELS}/{NAME}-") for wheel in context.wheels)
+        wheel = None if has_own else self._add_wheel(added, report)
         context = Context(context.folder, context.files, added)
         self._warn(context)
         for warning in self._warnings:
@@ -271,7 +268,7 @@ class _Build:
         file.seek(0)
         return wheel
 
-    def _wheel(self, added: dict[str, bytes], report: BuildCallback) -> str | None:
+    def _add_wheel(self, added: dict[str, bytes], report: BuildCallback) -> str | None:
         if WHEELS not in self._dockerfile.text:
             if not from_index():
                 self._warnings.append(
@@ -320,7 +317,7 @@ class _Build:
             )
 
         with docker_errors("the build", arguments), engine_stream(api, ask) as events:
-            for event in _with_refusal(events):
+            for event in _events_with_refusal(events):
                 for shown in steps.note(event):
                     report(shown)
         if steps.failure is not None:
@@ -388,7 +385,7 @@ def _adapted(dockerfile: Dockerfile, request: BuildRequest) -> Dockerfile:
     return dockerfile.for_any_engine()
 
 
-def _with_refusal(events: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+def _events_with_refusal(events: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     """What an engine says; what it refuses from the beginning, too, such as a Dockerfile that it cannot read."""
     from docker.errors import APIError
 
@@ -398,13 +395,3 @@ def _with_refusal(events: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, 
         if not error.is_client_error():
             raise
         yield {"error": str(error.explanation or error)}
-
-
-def _has_own(wheels: Sequence[str]) -> bool:
-    return any(wheel.startswith(f"{WHEELS}/{NAME}-") for wheel in wheels)
-
-
-def _ignoring(folder: Path, name: str) -> bytes:
-    file = folder / IGNORE_FILE
-    before = file.read_bytes() if file.is_file() else b""
-    return before + f"\n{name}\n{IGNORE_FILE}\n".encode()

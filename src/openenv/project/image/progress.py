@@ -120,7 +120,7 @@ class BuildSteps:
 
     Args:
         dockerfile: What is built.
-        secrets: What nobody shall read.
+        secrets: Texts that are masked.
 
     Attributes:
         all: Those that there were, in their order.
@@ -150,7 +150,9 @@ class BuildSteps:
             self.image = (event["aux"] or {}).get("ID") or self.image
             return []
         if "status" in event:  # a base that is pulled
-            return self._shown([_pull_line(event)])
+            line = f"{event['id']}: {event['status']}" if event.get("id") else str(event["status"])
+            # How many bytes are fetched comes too often to be kept.
+            return self._shown(["" if event.get("progressDetail") else line])
         return [shown for line in str(event.get("stream", "")).splitlines() for shown in self._line(line)]
 
     def finish(self) -> list[BuildProgress]:
@@ -178,9 +180,9 @@ class BuildSteps:
         return [] if _NOISE.match(line) else self._shown([line])
 
     def _shown(self, lines: list[str]) -> list[BuildProgress]:
-        told = [self._masked(line) for line in lines if line]
-        self._tail.extend(told)
-        return [BuildProgress(self.all[-1], self.total, line, running=True) for line in told if self.all]
+        masked = [self._masked(line) for line in lines if line]
+        self._tail.extend(masked)
+        return [BuildProgress(self.all[-1], self.total, line, running=True) for line in masked if self.all]
 
     def _ended(self) -> list[BuildProgress]:
         if not self.all or self.all[-1].seconds is not None:
@@ -221,14 +223,6 @@ class BuildSteps:
 
     def _masked(self, text: str) -> str:
         return redact(text, self._secrets)
-
-
-def _pull_line(event: Mapping[str, Any]) -> str:
-    """A line of what is fetched; how many bytes of it is told too often to be kept."""
-    if event.get("progressDetail"):
-        return ""
-    name = event.get("id")
-    return f"{name}: {event['status']}" if name else str(event["status"])
 
 
 _DIGEST = re.compile(r"digest: (sha256:[0-9a-f]{64})")

@@ -205,15 +205,11 @@ def _push_error(name: str, said: str) -> ProviderFailed:
     """What a refusal means, and what to do then."""
     reason = " ".join(said.split())
     repository = name.rpartition(":")[0]
-    host = _host(repository)
+    first = repository.partition("/")[0]
+    host = first if "." in first or ":" in first or first == "localhost" else _HOME
     for hint in _HINTS:
         if any(word in reason.lower() for word in hint.words):
             kind = ProviderBusy if hint.passing else LaunchFailed
             advice = hint.advice.replace("HOST", host).replace("REPOSITORY", repository)
             return kind(f"pushing {name} failed: {reason}; {advice}")
     return LaunchFailed(f"pushing {name} failed: {reason}")
-
-
-def _host(repository: str) -> str:
-    first = repository.partition("/")[0]
-    return first if "." in first or ":" in first or first == "localhost" else _HOME
