@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from openenv.auto import AutoAction, AutoEnv, auto_env
-from openenv.auto.auto_env import Space
+from openenv.auto.auto_env import SpacePackage
 from openenv.client import GenericEnvClient
 from openenv.errors import LaunchFailed, UnknownEnvironment, UsageError
 
@@ -53,7 +53,7 @@ def installs(installer: Path, site: Path, **origin: str) -> None:
     ],
 )
 def test_the_ways_to_write_a_space(name: str) -> None:
-    assert Space.of(name) == ("user", "maze_env")
+    assert SpacePackage.of(name) == ("user", "maze_env")
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_what_is_no_space(name: str) -> None:
 
 
 def test_where_a_space_is(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = Space("User", "Maze_env")
+    found = SpacePackage("User", "Maze_env")
     assert found.url == "https://user-maze-env.hf.space"
     monkeypatch.setenv("HF_ENDPOINT", "https://hub.example/")
     assert found.git_url == "https://hub.example/spaces/User/Maze_env"

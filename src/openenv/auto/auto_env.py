@@ -22,11 +22,11 @@ INSTALL_TIMEOUT_S = 900.0
 TAIL_LINES = 20
 
 
-class Space(NamedTuple):
-    """One Space.
+class SpacePackage(NamedTuple):
+    """A Space of the Hub as a package that can be installed.
 
     Attributes:
-        owner: Whose.
+        owner: Its user or organization.
         name: What it is called there.
     """
 
@@ -70,7 +70,7 @@ class Space(NamedTuple):
         """Its package, installed if it is not. Blocks for as long as that takes.
 
         Raises:
-            UsageError: It would have to be installed, and nobody said that its code is trusted.
+            UsageError: It would have to be installed, and its code is not trusted.
             LaunchFailed: It cannot be installed; with the end of what the installer said.
             UnknownEnvironment: It was installed, and no environment came of it.
         """
@@ -156,11 +156,11 @@ class AutoEnv:
 
         Raises:
             UnknownEnvironment: No environment of that name is installed.
-            UsageError: Its class cannot be told (see `get_env_class`), or it is to be installed without trust.
+            UsageError: Its class is not known (see `get_env_class`), or it is to be installed without trust.
             ImportFailed: Its package cannot be imported.
             LaunchFailed, NotReady, MissingExtra: No server could be started for it.
         """
-        space = Space.of(name)
+        space = SpacePackage.of(name)
         client: type[EnvClient[Any, Any, Any]] = (
             GenericEnvClient if skip_install else class_of(entry_of(name, trust_remote_code), "client")
         )
@@ -208,8 +208,8 @@ class AutoEnv:
 
 
 def default_image(name: str) -> str:
-    """What the image of an environment is called, if nobody says otherwise."""
-    space = Space.of(name)
+    """What the image of an environment is called, by default."""
+    space = SpacePackage.of(name)
     return f"{canonical(space.name if space else name)}-env:latest"
 
 
@@ -217,5 +217,5 @@ def entry_of(name: str, trust_remote_code: bool = False) -> catalog.EnvironmentE
     """The environment of a name, or of a Space, which is installed if that is trusted."""
     if not isinstance(name, str) or not name.strip():
         raise UsageError(f"{name!r} is no name of an environment, as in 'echo'")
-    space = Space.of(name)
+    space = SpacePackage.of(name)
     return catalog.find(name) if space is None else space.ensure(trust_remote_code)

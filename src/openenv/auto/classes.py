@@ -60,17 +60,12 @@ def _made_for(entry: EnvironmentEntry, kind: Kind) -> type[Any] | None:
     declared = arguments[_PLACES[kind]] if len(arguments) == 3 else None
     if inspect.isclass(declared) and issubclass(declared, _BASES[kind]) and declared is not _BASES[kind]:
         return declared
-    return _of_tools(client, kind)
-
-
-def _of_tools(client: type[Any], kind: Kind) -> type[Any] | None:
-    """What goes into an environment of tools that has no types of its own, and what comes out."""
     if not any(base.__module__ == _TOOL_CLIENTS for base in client.__mro__):
         return None
+    # An environment of tools need not have types of its own.
     from ..mcp.types import CallToolAction, CallToolObservation
 
-    found: type[Any] = CallToolAction if kind == "action" else CallToolObservation
-    return found
+    return CallToolAction if kind == "action" else CallToolObservation
 
 
 def _only(entry: EnvironmentEntry, kind: Kind) -> type[Any]:
@@ -97,27 +92,21 @@ def _candidates(entry: EnvironmentEntry, kind: Kind) -> list[type[Any]]:
 
 def _defined(module: ModuleType, kind: Kind, package: str) -> list[type[Any]]:
     """The classes that a module defines; of one that defines none, those that it has from its package."""
-    values, failure = _values(module, package)
-    found = [cls for cls in values if inspect.isclass(cls) and issubclass(cls, _BASES[kind])]
-    found = [cls for cls in dict.fromkeys(found) if f"{cls.__module__}.".startswith(f"{package}.")]
-    if failure is not None and not found:
-        raise failure
-    return [cls for cls in found if cls.__module__ == module.__name__] or found
-
-
-def _values(module: ModuleType, package: str) -> tuple[list[Any], ImportFailed | None]:
-    """What a module has, with what it imports when it is first asked for it; and why it has not all of that."""
     values, failure = [], None
     for name in dir(module):
         if name.startswith("_"):
             continue
         try:
             values.append(attribute_of(module, name, package))
-        except ImportFailed as error:  # a server's side, perhaps, which nobody needs here
+        except ImportFailed as error:  # a server's side, perhaps, which is not needed here
             failure = error
         except UsageError:
             continue
-    return values, failure
+    found = [cls for cls in values if inspect.isclass(cls) and issubclass(cls, _BASES[kind])]
+    found = [cls for cls in dict.fromkeys(found) if f"{cls.__module__}.".startswith(f"{package}.")]
+    if failure is not None and not found:
+        raise failure
+    return [cls for cls in found if cls.__module__ == module.__name__] or found
 
 
 def _module(entry: EnvironmentEntry, name: str) -> ModuleType | None:
@@ -139,15 +128,14 @@ def _named(entry: EnvironmentEntry, kind: Kind, reference: str) -> type[Any]:
     module, colon, name = reference.rpartition(":")
     if not colon and "." in reference:
         module, _, name = reference.rpartition(".")
-    found = _by_module(entry, module, name, what) if module else _by_name(entry, kind, name, what)
+    if module:
+        inside = _module(entry, module.removeprefix(f"{entry.package}.")) if module != entry.package else None
+        found = attribute_of(inside or import_module(module, what), name, what)
+    else:
+        found = _by_name(entry, kind, name, what)
     if not inspect.isclass(found) or (kind == "client" and not issubclass(found, EnvClient)):
         raise UsageError(f"{what} is {found!r:.100}: it must be a subclass of {_BASES[kind].__name__}")
     return found
-
-
-def _by_module(entry: EnvironmentEntry, module: str, name: str, what: str) -> Any:
-    inside = _module(entry, module.removeprefix(f"{entry.package}.")) if module != entry.package else None
-    return attribute_of(inside or import_module(module, what), name, what)
 
 
 def _by_name(entry: EnvironmentEntry, kind: Kind, name: str, what: str) -> Any:
@@ -160,7 +148,7 @@ def _by_name(entry: EnvironmentEntry, kind: Kind, name: str, what: str) -> Any:
 
 
 def entry_info(entry: EnvironmentEntry) -> dict[str, Any]:
-    """Its facts by name. A class that cannot be told is None; raises `ImportFailed` if nothing can be imported."""
+    """Its facts by name. A class that is not found is None; raises `ImportFailed` if nothing can be imported."""
     manifest = entry.manifest
     return {
         "env_key": entry.key,

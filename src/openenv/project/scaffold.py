@@ -47,7 +47,7 @@ class ProjectName:
         """Takes a name if it is fit for a project.
 
         Args:
-            name: As somebody typed it.
+            name: As a user typed it.
             taken: Further names that mean something else already.
             place: The folder that the project will be in; what is found there is not in its way.
 
@@ -214,7 +214,7 @@ class Scaffold:
             The paths of its files, inside of its folder.
 
         Raises:
-            UsageError: It cannot be written there, or somebody else made something there meanwhile.
+            UsageError: It cannot be written there, or another program made something there meanwhile.
         """
         files = self.files()
         try:
@@ -274,7 +274,7 @@ def _parents(folder: Path) -> Iterator[None]:
         yield
     except BaseException:
         for each in made:
-            with contextlib.suppress(OSError):  # not empty: somebody else uses it
+            with contextlib.suppress(OSError):  # not empty: it is in use
                 each.rmdir()
         raise
 
@@ -285,15 +285,10 @@ def _whole_or_not_at_all(folder: Path) -> Iterator[Path]:
     beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         yield beside
-        beside.chmod(_MODE & ~_umask())
+        mask = os.umask(0o022)  # there is no other way to read it than to set it
+        os.umask(mask)
+        beside.chmod(_MODE & ~mask)
         beside.rename(folder)
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise
-
-
-def _umask() -> int:
-    """Of this process; there is no other way to read it than to set it."""
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask

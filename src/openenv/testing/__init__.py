@@ -1,4 +1,4 @@
-"""What users prove their own parts with."""
+"""Tests that users inherit for their own environments and providers."""
 
 from __future__ import annotations
 

@@ -89,8 +89,7 @@ async def runtime_isolation(harness: ConformanceHarness) -> str:
             if seen[-1].done:
                 break
         count = (await _state(mine)).get("step_count")
-        stopped = other.client.disconnect()
-        await stopped
+        await other.client.disconnect()
         state = await _state(mine)
     answered = len(seen) - 1
     seedable = (await harness.facts()).seedable
@@ -136,7 +135,7 @@ async def reading_changes_nothing(harness: ConformanceHarness, actions: list[dic
     """Compares episodes in which the state is read, and is not; what follows no seed cannot be compared.
 
     Raises:
-        Fault: They differ.
+        CheckFailure: They differ.
     """
     episodes: list[list[CallOutcome]] = []
     for reads in (0, 0, 2):

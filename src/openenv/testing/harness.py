@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import json
 import time
@@ -37,7 +38,7 @@ class Repertoire:
         server: What serves it.
         given: Actions by its author, for tests.
         offered: Actions that it offers itself (`web_actions`).
-        tools: Its tools, as `list_tools` tells them; None if it has none.
+        tools: Its tools, as `list_tools` lists them; None if it has none.
 
     Raises:
         CheckSkip: There is no way to make an action.
@@ -143,22 +144,18 @@ HINT = (
 
 def offered(environment: Any, _: None) -> Any:
     """The operation that resets an environment and asks what it offers then."""
-    if not callable(getattr(environment, "web_actions", None)) or _says_nothing(environment):
+    inherited = getattr(type(environment), "web_actions", None) is Environment.web_actions
+    if inherited or not callable(getattr(environment, "web_actions", None)):
         return []
     observation = profile_of(type(environment)).reset(environment, {})
-    if inspect.isawaitable(observation):
-        return _offered_later(environment, observation)
-    return [dict(action) for _, action in environment.web_actions(observation)]
 
+    def actions_after(observation: Any) -> list[dict[str, Any]]:
+        return [dict(action) for _, action in environment.web_actions(observation)]
 
-async def _offered_later(environment: Any, observation: Any) -> list[dict[str, Any]]:
-    return [dict(action) for _, action in environment.web_actions(await observation)]
+    async def actions_later() -> list[dict[str, Any]]:
+        return actions_after(await observation)
 
-
-def _says_nothing(environment: Any) -> bool:
-    from ..environment import Environment
-
-    return getattr(type(environment), "web_actions", None) is Environment.web_actions
+    return actions_later() if inspect.isawaitable(observation) else actions_after(observation)
 
 
 def _edges(part: Mapping[str, Any]) -> list[Any]:
@@ -265,7 +262,7 @@ class EpisodePlayer:
         Errors are part of what is seen. After one that says that the session is of no use any more, nothing follows.
 
         Raises:
-            Fault: A step did not return in time.
+            CheckFailure: A step did not return in time.
         """
         until = None if limit_s is None else time.monotonic() + limit_s
         await asyncio.sleep(0)  # inline environments never wait, and others want to run too
@@ -304,7 +301,7 @@ class ConformanceHarness:
         actions: To play with; None: those that the environment offers, or else some that its schema allows.
 
     Raises:
-        CheckSkip: The app was not made by `create_app`, so nobody can play in this process.
+        CheckSkip: The app was not made by `create_app`, so it cannot be played in this process.
 
     Attributes:
         stuck: An environment was seen that does not close.
@@ -379,8 +376,14 @@ class ConformanceHarness:
                 async with opened_session(self.server.manager) as session:
                     profile = session.profile
                     assert profile is not None
-                    seedable = profile.seedable and await self._takes_seeds(session)
-                    actions = await self._offered(session, profile)
+                    seedable, actions = profile.seedable, []
+                    if seedable:
+                        with contextlib.suppress(OpenEnvError):  # get_metadata may raise: other checks see it
+                            metadata = await result_of(lambda done: session.call(_metadata, None, done))
+                            seedable = getattr(metadata, "seedable", None) is not False
+                    if profile.execution is not Execution.PROCESS or session.executor is not None:
+                        with contextlib.suppress(OpenEnvError):
+                            actions = await result_of(lambda done: session.call(offered, None, done))
                 self._facts = EnvironmentFacts(profile.name, profile.execution, seedable, actions)
             await self.quiet()
         return self._facts
@@ -416,22 +419,6 @@ class ConformanceHarness:
                     episodes.append(await player.play(turned[:STEPS], number, self.call_s / SAMPLES))
             self._sample = episodes
         return self._sample
-
-    async def _takes_seeds(self, session: Any) -> bool:
-        try:
-            told = await result_of(lambda done: session.call(_metadata, None, done))
-        except OpenEnvError:  # whose own affair that is
-            return True
-        return getattr(told, "seedable", None) is not False
-
-    async def _offered(self, session: Any, profile: Any) -> list[dict[str, Any]]:
-        if profile.execution is Execution.PROCESS and session.executor is None:
-            return []
-        try:
-            found: list[dict[str, Any]] = await result_of(lambda done: session.call(offered, None, done))
-        except OpenEnvError:
-            return []
-        return found
 
 
 def _metadata(environment: Any, _: None) -> Any:

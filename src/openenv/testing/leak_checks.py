@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 # What is made once, for all sessions, is made in the first of them.
 CYCLES = 3
-# What was told to end does so soon.
+# What was asked to end does so soon.
 PAUSES_S = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)
 _PROC = Path("/proc/self")
 _COMPLAINTS = "close() of its environment failed"
@@ -55,7 +55,7 @@ async def find_leaks(cycle: Callable[[], Awaitable[None]]) -> Leaks:
 
 
 def resident_bytes() -> int | None:
-    """Memory of this process and its children; None where that cannot be told."""
+    """Memory of this process and its children; None where that is unknown."""
     try:
         return sum(map(_resident, [Path("/proc/self"), *(Path(f"/proc/{child}") for child in descendants("self"))]))
     except OSError:
@@ -66,8 +66,15 @@ async def _held_after() -> dict[str, Counter[str]]:
     await asyncio.sleep(0)
     gc.collect()
     return {
-        "threads": Counter(_thread_name(thread.name) for thread in threading.enumerate()),
-        "tasks": Counter(_task_name(task) for task in asyncio.all_tasks()),
+        # Without the numbers, which are different for each of many.
+        "threads": Counter(
+            "openenv" if name.startswith("openenv-") else name.rstrip("0123456789 ()").rstrip("-_") or name
+            for name in (thread.name for thread in threading.enumerate())
+        ),
+        "tasks": Counter(
+            str(getattr(coroutine, "__qualname__", coroutine))
+            for coroutine in (task.get_coro() for task in asyncio.all_tasks())
+        ),
         "open files and sockets": Counter(_files()),
         "processes": Counter(_command(child) for child in _children("self")),
     }
@@ -80,18 +87,6 @@ def _more(before: dict[str, Counter[str]], now: dict[str, Counter[str]]) -> Iter
         if count >= CYCLES:
             most = sorted((held - before[kind]).items(), key=lambda each: -each[1])[:3]
             yield f"{count} {kind} ({', '.join(f'{number} of {name}' for name, number in most)})"
-
-
-def _thread_name(name: str) -> str:
-    """The name without what is different for each of many."""
-    if name.startswith("openenv-"):
-        return "openenv"
-    return name.rstrip("0123456789 ()").rstrip("-_") or name
-
-
-def _task_name(task: asyncio.Task[object]) -> str:
-    coroutine = task.get_coro()
-    return str(getattr(coroutine, "__qualname__", coroutine))
 
 
 def _files() -> Iterable[str]:

@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import OpenEnvError, StepTimeout, UsageError
 from ..runtime.manager import opened_session
 from .check import Check, CheckFailure, CheckSkip, CheckWarning
-from .determinism_checks import reading_changes_nothing
+from .determinism_checks import outcome_of_call, reading_changes_nothing
 from .harness import CallOutcome, ConformanceHarness, EpisodePlayer, is_unsendable
 from .leak_checks import find_leaks
 from .schemas import first_fault
@@ -78,7 +78,7 @@ async def runtime_state(harness: ConformanceHarness) -> str:
             await _begin_episode(player)
             states.append(await player.state())
             for action in actions:
-                seen = await _step_outcome(player, action)
+                seen = await outcome_of_call(player.step(action), "step")
                 count += seen.error is None or is_unsendable(seen.error)
                 states.append(await player.state())
                 if seen.done:
@@ -141,7 +141,7 @@ async def runtime_after_done(harness: ConformanceHarness) -> str:
         seen = await player.play(actions * (MANY_STEPS // len(actions) + 1), 1, harness.call_s / 2)
         if not seen[-1].done:
             raise CheckSkip(f"no episode ended within {len(seen) - 1} steps, so none could be taken after its end")
-        after = await _step_outcome(player, actions[0])
+        after = await outcome_of_call(player.step(actions[0]), "step")
         if after.error is None and not after.done:
             raise CheckFailure(
                 f"the episode was over after {len(seen) - 1} steps, and another step gave done=False "
@@ -171,7 +171,7 @@ async def runtime_bad_action(harness: ConformanceHarness) -> str:
     async with harness.session() as player:
         await _begin_episode(player)
         for action in wrong:
-            seen = await _step_outcome(player, action)
+            seen = await outcome_of_call(player.step(action), "step")
             if seen.error is not None and not isinstance(seen.error, UsageError):
                 raise CheckFailure(
                     f"the action {shorten(action)}, which is wrong, raised {describe_error(seen.error, harness)}.",
@@ -180,7 +180,7 @@ async def runtime_bad_action(harness: ConformanceHarness) -> str:
             await _check_usable(player, harness, f"the wrong action {shorten(action)}")
         tried = 0
         for action in [*good, *([] if repertoire.chosen else repertoire.edges())]:
-            seen = await _step_outcome(player, action)
+            seen = await outcome_of_call(player.step(action), "step")
             tried += 1
             if isinstance(seen.error, StepTimeout):
                 await _begin_episode(player)
@@ -243,13 +243,6 @@ async def _begin_episode(player: EpisodePlayer, episode_id: str | None = None) -
     except OpenEnvError as error:
         if not is_unsendable(error):
             raise
-
-
-async def _step_outcome(player: EpisodePlayer, action: Any) -> CallOutcome:
-    try:
-        return await player.step(action)
-    except OpenEnvError as error:
-        return CallOutcome("step", False, error=error)
 
 
 def describe_error(error: BaseException, harness: ConformanceHarness) -> str:

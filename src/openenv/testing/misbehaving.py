@@ -1,4 +1,4 @@
-"""A server that misbehaves on request, for tests of whatever starts servers: `python -m openenv.testing.misbehaving`.
+"""A server that misbehaves on request, for tests of what starts servers: `python -m openenv.testing.misbehaving`.
 
 Behaviours:
     serve: An environment that repeats messages, at the address that the variables HOST and PORT say.
@@ -86,8 +86,8 @@ def _serve_late() -> None:
 
 
 def _crash() -> None:
-    told = {**environ_of_environments(), KEYS: ServerSettings.read().api_keys}
-    _say("\n".join(f"{name}={value}" for name, value in told.items()))
+    variables = {**environ_of_environments(), KEYS: ServerSettings.read().api_keys}
+    _say("\n".join(f"{name}={value}" for name, value in variables.items()))
     _say(LAST_WORDS)
     sys.exit(CRASH_CODE)
 

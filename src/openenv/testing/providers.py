@@ -10,7 +10,7 @@ import time
 import traceback
 import unittest
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -43,15 +43,11 @@ def raises(kind: type[BaseException], when: str) -> Iterator[list[BaseException]
 
 
 def traceback_text(error: BaseException) -> str:
-    """All that anybody could read of an error: notes and causes, too."""
+    """All that a user can read of an error: notes and causes, too."""
     return "".join(traceback.format_exception(error))
 
 
-async def truth_of(value: Awaitable[object]) -> bool:
-    return bool(await value)
-
-
-async def until(holds: Callable[[], Awaitable[bool]], limit_s: float, otherwise: str) -> None:
+async def until(holds: Callable[[], Awaitable[object]], limit_s: float, otherwise: str) -> None:
     limit = time.monotonic() + limit_s
     while not await holds():
         check(time.monotonic() < limit, f"{otherwise} within {limit_s:g} s")
@@ -59,7 +55,7 @@ async def until(holds: Callable[[], Awaitable[bool]], limit_s: float, otherwise:
 
 
 class CommandLines:
-    """Looks for secrets on the command lines of this machine, as anybody may."""
+    """Looks for secrets on the command lines of this machine, which all its users can read."""
 
     def __init__(self, secrets: list[str]):
         self._secrets = secrets
@@ -77,15 +73,11 @@ class CommandLines:
 
     def _watch(self) -> None:
         while not self._over.wait(GLANCE_S):
-            self.found.update(line for line in _command_lines() if any(each in line for each in self._secrets))
-
-
-def _command_lines() -> Iterator[str]:
-    for line in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            yield line.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue  # it has ended
+            for file in Path("/proc").glob("[0-9]*/cmdline"):
+                with suppress(OSError):  # the process has ended
+                    line = file.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                    if any(each in line for each in self._secrets):
+                        self.found.add(line)
 
 
 class ProviderConformance:
@@ -118,7 +110,7 @@ class ProviderConformance:
     # What a subclass says.
 
     def provider(self) -> Provider:
-        """A provider that nobody else uses. One with `close()` is closed after the test."""
+        """A provider for this test alone. One with `close()` is closed after the test."""
         raise NotImplementedError("say in provider() which provider is tested")
 
     def spec(self, behaviour: str) -> LaunchSpec:
@@ -135,7 +127,7 @@ class ProviderConformance:
         return server.url
 
     async def look_for_remains(self, provider: Provider, deployment: Deployment) -> list[str]:
-        """What the place still has of a deployment that was stopped, beyond what `leftovers` tells."""
+        """What the place still has of a deployment that was stopped, beyond what `leftovers` lists."""
         return []
 
     # The tests.
@@ -167,7 +159,7 @@ class ProviderConformance:
             if not self.logs:
                 raise unittest.SkipTest("this place keeps no logs")
             deployment = await self._ready(provider)
-            await until(lambda: truth_of(deployment.logs()), self.soon_s, "the log stays empty")
+            await until(deployment.logs, self.soon_s, "the log stays empty")
             log = await deployment.logs()
             for secret in deployment.secrets:
                 check(secret not in log, "a secret is in the log")
@@ -217,10 +209,10 @@ class ProviderConformance:
                 await deployment.ready(10 * self.soon_s)
             took = time.monotonic() - began
             check(took < self.soon_s, f"it took {took:.1f} s to notice that the server has crashed")
-            told = traceback_text(caught[0])
-            check(not isinstance(caught[0], NotReady), f"it was waited for one that had crashed: {told}")
-            check(not self.logs or LAST_WORDS in told, f"the end of the server's log is not in the error: {told}")
-            check(spec.env_vars["CONFORMANCE_TOKEN"] not in told, "a secret is in the error")
+            text = traceback_text(caught[0])
+            check(not isinstance(caught[0], NotReady), f"it was waited for one that had crashed: {text}")
+            check(not self.logs or LAST_WORDS in text, f"the end of the server's log is not in the error: {text}")
+            check(spec.env_vars["CONFORMANCE_TOKEN"] not in text, "a secret is in the error")
 
         self._conduct(test)
 
@@ -240,7 +232,12 @@ class ProviderConformance:
             if self.restarts:
                 await self._anew(deployment)
             else:
-                await until(lambda: self._seen_gone(deployment, server), self.soon_s, "the end is not seen")
+
+                async def is_gone() -> bool:
+                    await deployment.refresh()
+                    return server.gone is not None
+
+                await until(is_gone, self.soon_s, "the end is not seen")
                 check(deployment.urls == [], f"a dead server's address is still offered: {deployment.urls}")
 
         self._conduct(test)
@@ -345,7 +342,9 @@ class ProviderConformance:
             for each in made:
                 await self._nothing_left(provider, each)
             for address, each in addresses.items():
-                await self._closed(each, address)
+                with raises(OpenEnvError, "at the address of a server that was stopped"):
+                    async with self._client(each, address, connect_timeout_s=self.hang_s) as env:
+                        await env.reset()
         finally:
             close = getattr(provider, "close", None)
             if close is not None:
@@ -359,11 +358,6 @@ class ProviderConformance:
         check(not left, f"left of {deployment.name}: {left}")
         remains = await self.look_for_remains(provider, deployment)
         check(not remains, f"left of {deployment.name}: {remains}")
-
-    async def _closed(self, deployment: Deployment, address: str) -> None:
-        with raises(OpenEnvError, "at the address of a server that was stopped"):
-            async with self._client(deployment, address, connect_timeout_s=self.hang_s) as env:
-                await env.reset()
 
     async def _ready(self, provider: Provider, spec: LaunchSpec | None = None) -> Deployment:
         deployment = await provider.launch(spec or self.spec("serve"))
@@ -397,10 +391,6 @@ class ProviderConformance:
             return True
 
         await until(played, self.ready_s, "no other server was started in place of the one that died")
-
-    async def _seen_gone(self, deployment: Deployment, server: Server) -> bool:
-        await deployment.refresh()
-        return server.gone is not None
 
     async def _begun(self, deployment: Deployment, starting: asyncio.Future[Any], moment: float) -> None:
         async def counted() -> bool:

@@ -48,7 +48,11 @@ def _check_observation(harness: ConformanceHarness, seen: CallOutcome) -> None:
     schemas = [harness.schemas[part]]
     if seen.reset and Repertoire.takes_tools(harness.server):  # what a tool call gives is not what a reset gives
         schemas.append(schema_of(Observation) or {})
-    faults = [first_fault(_own_fields(seen), _without_beside(schema), "observation") for schema in schemas]
+    own = {name: value for name, value in seen.observation.items() if name not in _BESIDE}
+    faults = []
+    for schema in schemas:
+        required = [name for name in schema.get("required", ()) if name not in _BESIDE]
+        faults.append(first_fault(own, {**schema, "required": required}, "observation"))
     if None not in faults:
         raise CheckFailure(
             f"{seen.call}: {faults[0]}.",
@@ -67,17 +71,6 @@ def _check_observation(harness: ConformanceHarness, seen: CallOutcome) -> None:
                 f"{seen.call}: the observation has fields that are not declared: {', '.join(sorted(more))}.",
                 "declare them in the observation class, or put them into its metadata",
             )
-
-
-def _own_fields(seen: CallOutcome) -> dict[str, Any]:
-    """The observation without what travels beside it."""
-    return {name: value for name, value in seen.observation.items() if name not in _BESIDE}
-
-
-def _without_beside(schema: dict[str, Any]) -> dict[str, Any]:
-    if "required" not in schema:
-        return schema
-    return {**schema, "required": [name for name in schema["required"] if name not in _BESIDE]}
 
 
 def _unreadable(harness: ConformanceHarness, seen: CallOutcome) -> str | None:

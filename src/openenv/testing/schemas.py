@@ -139,7 +139,7 @@ def first_fault(value: Any, schema: Schema, place: str) -> str | None:
     """
     try:
         return next(_Faults(schema.get("$defs", {})).of(value, schema, place, 0), None)
-    except (AttributeError, LookupError, TypeError, ValueError):  # somebody wrote the schema by hand, and none
+    except (AttributeError, LookupError, TypeError, ValueError):  # it was written by hand, and is no schema
         return None
 
 
@@ -284,7 +284,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-# What comes of a schema that somebody wrote by hand, and of odd values.
+# Errors of schemas that were written by hand, and of odd values.
 _ODD = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 # From here on the shortest that a schema allows: one that contains itself must come to an end.
 DEEP = 4
@@ -435,7 +435,8 @@ class SchemaValues:
         return text[:most].ljust(least, "a")
 
     def _array(self, schema: Schema, place: str, depth: int) -> list[Any]:
-        fixed = [self._value(part, f"{place}[{index}]", depth + 1) for index, part in enumerate(_prefix(schema))]
+        first = schema.get("prefixItems", ())
+        fixed = [self._value(part, f"{place}[{index}]", depth + 1) for index, part in enumerate(first)]
         least = max(int(schema.get("minItems", 0)) - len(fixed), 0)
         most = int(schema.get("maxItems", len(fixed) + least + MORE_ITEMS)) - len(fixed)
         items = schema.get("items", True)
@@ -483,10 +484,6 @@ def _implied(schema: Schema) -> str:
     if "properties" in schema or "additionalProperties" in schema:
         return "object"
     return "array" if "items" in schema or "prefixItems" in schema else "string"
-
-
-def _prefix(schema: Schema) -> list[Any]:
-    return list(schema.get("prefixItems", ()))
 
 
 def _joined(one: Schema, other: Schema) -> dict[str, Any]:
