@@ -12,7 +12,7 @@ from .classes import class_of, entry_info
 
 
 class AutoAction:
-    """Finds the action class of an environment, whose name is written as for `AutoEnv`::
+    """Finds the action class of an environment. Names are written as for `AutoEnv`::
 
         EchoAction = AutoAction.from_env("echo")
 

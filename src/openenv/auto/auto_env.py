@@ -58,7 +58,7 @@ class SpacePackage(NamedTuple):
     def installed(self) -> catalog.EnvironmentEntry | None:
         """Its package, if that is installed here: from there, or by its name from an index or a folder.
 
-        One that was installed from another repository is another owner's, whatever its name.
+        One that was installed from another repository is another owner's, even with the same name.
         """
         there = [entry for entry in catalog.entries() if entry.distribution is not None]
         of_it = [entry for entry in there if entry.origin.removesuffix(".git").endswith(f"/{self.owner}/{self.name}")]

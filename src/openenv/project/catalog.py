@@ -82,7 +82,7 @@ def _packages(distribution: Distribution) -> Iterator[str]:
             yield file.parts[0]
     root = _project(distribution)
     if root is not None:
-        # Of a project whose folder is the package, only the folder has the name.
+        # Where the project's folder is the package, only the folder has the name.
         yield root.name
         for folder in (root, root / "src"):
             if folder.is_dir():

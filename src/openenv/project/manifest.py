@@ -297,12 +297,12 @@ class Remark(NamedTuple):
     Attributes:
         place: Where it stands.
         saw: What was seen.
-        mend: What to do about it.
+        fix: What to do about it.
     """
 
     place: YamlPosition
     saw: str
-    mend: str
+    fix: str
 
 
 def remarks(place: Path) -> list[Remark]:
@@ -346,8 +346,8 @@ def _unknown(
     for key, place in keys:
         close = difflib.get_close_matches(key.lower().replace("-", "_"), known, 1, _LIKE)
         if key not in known and (close or every):
-            mend = f"write `{close[0]}`" if close else "remove it, or see docs/settings.md"
-            yield Remark(place, f"`{key}` {words}, and has no effect", mend)
+            fix = f"write `{close[0]}`" if close else "remove it, or see docs/settings.md"
+            yield Remark(place, f"`{key}` {words}, and has no effect", fix)
 
 
 _DOCKERFILES = ("server/Dockerfile", "Dockerfile")

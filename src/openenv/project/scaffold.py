@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import keyword
 import os
 import re
@@ -218,7 +219,7 @@ class Scaffold:
         """
         files = self.files()
         try:
-            with _parents(self.folder), _whole_or_not_at_all(self.folder) as beside:
+            with _whole_or_not_at_all(self.folder) as beside:
                 for path, text in files.items():
                     file = beside / path
                     file.parent.mkdir(parents=True, exist_ok=True)
@@ -262,33 +263,25 @@ def _check_free(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _parents(folder: Path) -> Iterator[None]:
-    """Makes the folders that it will be in; those that were made go again if it is not."""
-    made = []
-    parent = folder.parent
-    while not parent.exists():
-        made.append(parent)
-        parent = parent.parent
+def _whole_or_not_at_all(folder: Path) -> Iterator[Path]:
+    """A folder to write into that becomes the given one when all went well.
+
+    Otherwise it is removed, with the folders above that were made for it.
+    """
+    made = list(itertools.takewhile(lambda parent: not parent.exists(), folder.parents))
+    beside = None
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        yield
-    except BaseException:
-        for each in made:
-            with contextlib.suppress(OSError):  # not empty: it is in use
-                each.rmdir()
-        raise
-
-
-@contextlib.contextmanager
-def _whole_or_not_at_all(folder: Path) -> Iterator[Path]:
-    """A folder to write into that becomes the given one when all went well, and is gone otherwise."""
-    beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
+        beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
         yield beside
         mask = os.umask(0o022)  # there is no other way to read it than to set it
         os.umask(mask)
         beside.chmod(_MODE & ~mask)
         beside.rename(folder)
     except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)
+        if beside is not None:
+            shutil.rmtree(beside, ignore_errors=True)
+        for each in made:
+            with contextlib.suppress(OSError):  # not empty: it is in use
+                each.rmdir()
         raise

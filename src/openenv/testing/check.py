@@ -13,22 +13,22 @@ class CheckFailure(AssertionError):
 
     Args:
         saw: What was seen, in one line, with the values.
-        mend: What to do about it.
+        fix: What to do about it.
     """
 
-    def __init__(self, saw: str, mend: str):
-        super().__init__(f"{saw} To mend it: {mend}")
+    def __init__(self, saw: str, fix: str):
+        super().__init__(f"{saw} To mend it: {fix}")
         self.saw = saw
-        self.mend = mend
+        self.fix = fix
 
 
 class CheckWarning(UserWarning):
     """A check found something worth a word, and no fault. The arguments are those of `CheckFailure`."""
 
-    def __init__(self, saw: str, mend: str):
-        super().__init__(f"{saw} To mend it: {mend}")
+    def __init__(self, saw: str, fix: str):
+        super().__init__(f"{saw} To mend it: {fix}")
         self.saw = saw
-        self.mend = mend
+        self.fix = fix
 
 
 class CheckSkip(unittest.SkipTest):
@@ -43,7 +43,7 @@ class Check:
         id: `level.what-is-asked`, as in `runtime.seed`; it never changes its meaning.
         asks: The question in one line, for the table of all checks.
         run: Takes what is looked at, and returns what it saw if all is well; or is a coroutine function that does.
-            Raises `CheckFailure`, `CheckWarning` or `CheckSkip`; whatever else it raises is an error of its own.
+            Raises `CheckFailure`, `CheckWarning` or `CheckSkip`; any other exception is an error of the check itself.
         needs: Ids of checks that must have passed (or warned) before, in the same run.
     """
 

@@ -141,7 +141,7 @@ def _resident(place: Path) -> int:
 
 
 class _Complaints(logging.Handler):
-    """Hears what is said about environments whose `close` fails."""
+    """Collects the log records of environments that fail to `close`."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

@@ -227,7 +227,7 @@ async def runtime_close(harness: ConformanceHarness) -> str:
             "have close() end what it waits for, and wait for it with a limit",
         )
     if found.complaints:
-        raise CheckFailure(f"close() raised: {found.complaints[0]}.", "have close() work whatever was called before")
+        raise CheckFailure(f"close() raised: {found.complaints[0]}.", "have close() work after any other call")
     if found.left:
         raise CheckFailure(
             f"{found.cycles} sessions were opened and closed, and left behind {'; '.join(found.left)}.",
@@ -237,7 +237,7 @@ async def runtime_close(harness: ConformanceHarness) -> str:
 
 
 async def _begin_episode(player: EpisodePlayer, episode_id: str | None = None) -> None:
-    """An episode, whatever its first observation."""
+    """Begins an episode; its first observation may be one that cannot be sent."""
     try:
         await player.reset(1, episode_id)
     except OpenEnvError as error:

@@ -32,7 +32,7 @@ DRAIN_S = 0.2
 
 
 class OutputTail:
-    """A pipe to which a process writes, and whose reader keeps the end.
+    """A pipe that a process writes to; the reader keeps the end of the text.
 
     Attributes:
         reading: The end that is read, without waiting.
@@ -214,12 +214,12 @@ class Examination:
             last = words.last()
             quoted = f" (its last words: {last})" if last else ""
             if reason is not None:
-                return {"saw": f"{reason}{quoted}.", "mend": _MEND_HANGS}
+                return {"saw": f"{reason}{quoted}.", "mend": _FIX_HANGS}
             code = process.returncode
             how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
             return {
                 "saw": f"the process of the environment ended with {how} while this was asked{quoted}.",
-                "mend": _MEND_ENDS,
+                "mend": _FIX_ENDS,
             }
 
     @contextlib.contextmanager
@@ -305,15 +305,15 @@ class Examination:
         self.heard(finding)
 
 
-_MEND_HANGS = "have every call return, or give up after a time of its own; and await, on the event loop, what waits"
-_MEND_ENDS = (
+_FIX_HANGS = "have every call return, or give up after a time of its own; and await, on the event loop, what waits"
+_FIX_ENDS = (
     "nothing that an environment does may end its process: no os._exit, no crash of an extension module; or declare "
     "execution = 'process'"
 )
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends a process with whatever it has started, also in sessions of their own."""
+    """Ends a process and all that it has started, also in sessions of their own."""
     started = descendants(str(process.pid))
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

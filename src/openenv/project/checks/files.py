@@ -38,7 +38,7 @@ def static_keys(place: Path) -> str:
     found = remarks(Project.find(place).manifest.path)
     if found:
         saw = "; ".join(f"{each.place}: {each.saw}" for each in found)
-        raise CheckWarning(f"{FILE_NAME}, {saw}.", "; ".join(dict.fromkeys(each.mend for each in found)))
+        raise CheckWarning(f"{FILE_NAME}, {saw}.", "; ".join(dict.fromkeys(each.fix for each in found)))
     return "none looks misspelt, and none is given twice"
 
 
@@ -91,7 +91,7 @@ def static_user(place: Path) -> str:
     user = file.stages()[-1].last("USER")
     if user is None:
         raise CheckWarning(
-            f"{file.name} has no USER: the environment, and whatever an agent has it do, runs as root.",
+            f"{file.name} has no USER: the environment, and all that an agent has it do, runs as root.",
             "add `RUN useradd --create-home --uid 1000 openenv` and `USER 1000` to the last stage",
         )
     name = user.rest.partition(":")[0].strip()
@@ -109,7 +109,7 @@ def static_healthcheck(place: Path) -> str:
     check = file.stages()[-1].last("HEALTHCHECK")
     if check is None or check.rest.upper() == "NONE":
         raise CheckWarning(
-            f"{file.name} has no HEALTHCHECK: nobody notices when the server hangs.",
+            f"{file.name} has no HEALTHCHECK: a server that hangs is not noticed.",
             "add a HEALTHCHECK that asks http://127.0.0.1:PORT/ready",
         )
     return f"HEALTHCHECK {check.rest[:60]}"
@@ -128,7 +128,7 @@ def static_port(place: Path) -> str:
             raise CheckFailure(
                 f"{file.name}, line {line}: {what.partition(' ')[0]} says port {port}, and {FILE_NAME} says "
                 f"{project.manifest.port}.",
-                "let both say the same: whoever starts the image connects to the port of the manifest",
+                "let both say the same: launchers connect to the port of the manifest",
             )
     return f"port {project.manifest.port}, {', '.join(ports) if ports else 'which nothing in it contradicts'}"
 

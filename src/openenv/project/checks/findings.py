@@ -98,7 +98,7 @@ def run(
     """Runs checks on a subject, one after the other.
 
     Args:
-        checks: In their order; those whose `needs` have failed are skipped.
+        checks: In their order; a check is skipped when one of its `needs` has failed.
         subject: Given to each.
         level: Of all of them.
         heard: Gets each finding when it is there.
@@ -155,22 +155,22 @@ def ask(
         InternalFault: The check raised what no check may raise.
     """
     began = time.perf_counter()
-    outcome, mend = Outcome.PASS, None
+    outcome, fix = Outcome.PASS, None
     try:
         saw = check.run(subject())
         if inspect.iscoroutine(saw):
             saw = complete(saw)
     except CheckFailure as error:
-        outcome, saw, mend = Outcome.FAIL, error.saw, error.mend
+        outcome, saw, fix = Outcome.FAIL, error.saw, error.fix
     except CheckWarning as error:
-        outcome, saw, mend = Outcome.WARNING, error.saw, error.mend
+        outcome, saw, fix = Outcome.WARNING, error.saw, error.fix
     except CheckSkip as error:
         outcome, saw = Outcome.SKIPPED, error
     except NotAProject:
         raise
     except OpenEnvError as error:  # no check expected it, and the subject is its cause
-        outcome, saw, mend = Outcome.FAIL, f"{type(error).__name__}: {error.message}.", "see the message"
+        outcome, saw, fix = Outcome.FAIL, f"{type(error).__name__}: {error.message}.", "see the message"
     except Exception as error:
         raise InternalFault(check.id, f"{type(error).__name__}: {error}") from error
     took = time.perf_counter() - began
-    return Finding(check=check.id, level=level, outcome=outcome, saw=str(saw), mend=mend, seconds=took)
+    return Finding(check=check.id, level=level, outcome=outcome, saw=str(saw), mend=fix, seconds=took)

@@ -81,8 +81,13 @@ def static_models(subject: EnvironmentUnderTest) -> str:
     ):
         schema = schema_of(kind)
         if schema is None:
+            reason = "it cannot be made"
+            try:
+                TypeAdapter(kind).json_schema()
+            except Exception as error:  # noqa: BLE001 - foreign code: types bring their own schema functions
+                reason = str(error).partition("\n")[0]
             raise CheckFailure(
-                f"the {name} {_named(kind)} has no JSON Schema: {_reason(kind)}.",
+                f"the {name} {_named(kind)} has no JSON Schema: {reason}.",
                 "declare its fields with types that JSON has: numbers, texts, lists, dicts, models, enums",
             )
         parts = {"": schema, **{f"{part}.": each for part, each in schema.get("$defs", {}).items()}}
@@ -138,14 +143,6 @@ def static_client(subject: EnvironmentUnderTest) -> str:
 
 def _named(kind: Any) -> str:
     return str(getattr(kind, "__name__", kind))
-
-
-def _reason(kind: Any) -> str:
-    try:
-        TypeAdapter(kind).json_schema()
-    except Exception as error:  # noqa: BLE001 - the edge to foreign code: types bring their own schema functions
-        return str(error).partition("\n")[0]
-    return "it cannot be made"
 
 
 CHECKS = (

@@ -21,7 +21,7 @@ from .url_server import (
 )
 
 _GIVE_KEY = "give a key of scope control by --api-key (OPENENV_API_KEY)"
-# Whatever may be behind an address: what is not there, and what is there for others.
+# Statuses of what is not there, and of what is there for others.
 _ABSENT, _BARRED = {404, 405}, {401, 403}
 _LIST_TOOLS = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
 _CODES: dict[int, Any] = {
@@ -181,7 +181,7 @@ def _compare_routes(site: ServerUnderTest, served: list[str], control: list[str]
     listed = [path for path in control if path in paths]
     if listed and not served:
         raise CheckFailure(f"{', '.join(listed)} is in /openapi.json, and not served", "list what is served")
-    # In production a key of scope control is served what others are not told of.
+    # In production a key of scope control is served more than the document lists.
     if served and len(listed) < len(control) and not site.has_key:
         raise CheckWarning(f"{', '.join(served)} is served, and not in /openapi.json", "list what is served")
 
@@ -474,7 +474,7 @@ def check_url(
     api_key: str | None = None,
     heard: Callable[[Finding], None] | None = None,
 ) -> Report:
-    """Checks a running server of any implementation, in bounded time whatever it does.
+    """Checks a running server of any implementation, in bounded time.
 
     Args:
         url: Its address: `http(s)://`, `ws(s)://`, or a bare `host:port`.

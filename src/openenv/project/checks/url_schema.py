@@ -56,13 +56,13 @@ def check_value(name: str, value: Any, schema: Any, seconds: float) -> None:
     """
     plain = _without_patterns(schema)
     lenient = {keyword: part for keyword, part in plain.items() if keyword != "required"}
-    mend = "declare what is sent in the class, or send what it declares"
+    fix = "declare what is sent in the class, or send what it declares"
     fault = _within(seconds, lambda: first_fault(value, lenient, name), name)
     if fault is not None:
-        raise CheckFailure(excerpt(fault), mend)
+        raise CheckFailure(excerpt(fault), fix)
     absent = _within(seconds, lambda: first_fault(value, plain, name), name)
     if absent is not None:
-        raise CheckWarning(excerpt(absent), mend)
+        raise CheckWarning(excerpt(absent), fix)
 
 
 def action_of(schema: Any, seconds: float) -> Any:
@@ -73,7 +73,7 @@ def action_of(schema: Any, seconds: float) -> Any:
         raise CheckSkip(f"its schema asks for more than {LONG:,} of something")
     try:
         plain = _without_patterns(schema)
-        # What nobody requires is left out: less can be wrong with it.
+        # Optional properties are left out: less can be wrong.
         optional = frozenset(schema.get("properties", ())) - frozenset(schema.get("required", ()))
         return _within(seconds, SchemaValues(plain, skipped=optional).value, "the action")
     except NoValue as error:
@@ -92,7 +92,7 @@ def _within(seconds: float, look: Callable[[], T], name: str) -> T:
             raised.append(error)
         except RecursionError:
             raised.append(CheckFailure(f"the schema of {name} has no end", "let each $ref lead to something smaller"))
-        except Exception as error:  # noqa: BLE001 - of a library, on what somebody wrote to break it
+        except Exception as error:  # noqa: BLE001 - of a library, on a schema that was written to break it
             raised.append(CheckSkip(f"the schema of {name} cannot be worked with: {excerpt(repr(error))}"))
 
     thread = threading.Thread(target=run, daemon=True, name="openenv-schema")

@@ -242,13 +242,13 @@ class ProbeConnectionClosed(CheckFailure):
 class ProbeConnectionRefused(CheckFailure):
     """The server does not take the connection; with the `status` that it answers, if it is one of HTTP."""
 
-    def __init__(self, saw: str, mend: str, status: int | None = None):
-        super().__init__(saw, mend)
+    def __init__(self, saw: str, fix: str, status: int | None = None):
+        super().__init__(saw, fix)
         self.status = status
 
 
 class _NoRedirectConnect(connect):
-    """One that follows nobody elsewhere."""
+    """A connection that follows no redirect."""
 
     def process_redirect(self, exc: Exception) -> Exception | str:
         return exc
@@ -271,7 +271,7 @@ class ProbeConnection:
         """Connects.
 
         Raises:
-            ProbeConnectionRefused: The server does not let anybody in.
+            ProbeConnectionRefused: The server takes no connection.
         """
         return site.run(cls._begin(site))
 
@@ -292,10 +292,10 @@ class ProbeConnection:
             raise site.late("the handshake at /ws") from None
         except InvalidStatus as error:
             status = error.response.status_code
-            mend = "serve the environment's WebSocket there"
+            fix = "serve the environment's WebSocket there"
             if status in {401, 403}:
-                mend = "give a key of scope control by --api-key (OPENENV_API_KEY)"
-            raise ProbeConnectionRefused(f"/ws answers the handshake with status {status}", mend, status) from None
+                fix = "give a key of scope control by --api-key (OPENENV_API_KEY)"
+            raise ProbeConnectionRefused(f"/ws answers the handshake with status {status}", fix, status) from None
         except (InvalidHandshake, WebSocketException, OSError, EOFError) as error:
             raise ProbeConnectionRefused(
                 f"/ws: no WebSocket ({excerpt(str(error) or type(error).__name__)})",
@@ -325,7 +325,7 @@ class ProbeConnection:
         return self._site.run(self._take(after))
 
     def end(self) -> None:
-        """Closes, whatever state it is in."""
+        """Closes, in any state."""
         self._site.run(self._end())
 
     async def _say(self, text: str) -> None:

@@ -238,7 +238,7 @@ class HubUser(NamedTuple):
     Attributes:
         name: The user.
         organizations: Those that the user is in.
-        may_write: Whether the token may, as far as can be told.
+        may_write: Whether the token may, as far as is known.
     """
 
     name: str
@@ -263,7 +263,7 @@ class Hub:
         token: What it knows the user by; None takes that of huggingface_hub (`HF_TOKEN`, `hf auth login`).
         endpoint: Its address; None takes `HF_ENDPOINT`.
         patience: How long it is waited for.
-        say: Told what is waited for.
+        say: Hears what is waited for.
         secrets: What may be read in no error, beside the token.
 
     Raises:
@@ -340,7 +340,7 @@ class Hub:
                 )
 
     def user(self) -> HubUser:
-        """Whose the token is.
+        """The owner of the token.
 
         Raises:
             Unauthorized: There is no token, or the Hub does not take it.
@@ -383,16 +383,7 @@ class Hub:
         raise AssertionError
 
     def _once(self, what: str, call: Callable[[], T]) -> T:
-        self._bound_session()
-        try:
-            return call()
-        except OpenEnvError:
-            raise
-        except Exception as error:  # noqa: BLE001 - an edge: huggingface_hub, and the HTTP library it has this year
-            raise hub_error(what, self.endpoint, error, self._secrets) from None
-
-    def _bound_session(self) -> None:
-        """Bounds the time of the library's requests, which it waits for without end, and takes over its retries."""
+        # The library waits for its requests without end, and has its own retries.
         with self._bounding:
             client: Any = self._library.get_session()
             hooks = client.event_hooks["response"]
@@ -400,10 +391,16 @@ class Hub:
                 patience = self._patience
                 client.timeout = (patience.connect_s, patience.silence_s, patience.silence_s, patience.silence_s)
                 client.event_hooks = {**client.event_hooks, "response": [*hooks, _raise_if_transient]}
+        try:
+            return call()
+        except OpenEnvError:
+            raise
+        except Exception as error:  # noqa: BLE001 - an edge: huggingface_hub, and the HTTP library it has this year
+            raise hub_error(what, self.endpoint, error, self._secrets) from None
 
 
 class _TransientStatus(Exception):
-    """Takes an answer that says "later" past the library, whose own retries last for as long as the Hub likes."""
+    """Takes an answer that says "later" past the library: its own retries last for as long as the Hub likes."""
 
     def __init__(self, response: Any):
         super().__init__(f"status {response.status_code}")

@@ -22,6 +22,26 @@ class _Rule:
     keeps: bool
     folders_only: bool
 
+    @classmethod
+    def read(cls, line: str, git: bool) -> Self | None:
+        """Reads a line of an ignore file; None for a line that matches nothing."""
+        glob = re.sub(r"(?<!\\) +$", "", line) if git else line.strip()
+        if not glob or glob.startswith("#"):
+            return None
+        keeps = glob.startswith("!")
+        glob = glob.removeprefix("!") if git else glob.removeprefix("!").strip().removeprefix("./")
+        folders_only = git and glob.endswith("/")
+        glob = glob.rstrip("/") if git else glob.strip("/")
+        anywhere = git and "/" not in glob
+        glob = glob.removeprefix("/")
+        if not glob or glob == ".":
+            return None
+        try:
+            matches = re.compile(("(?:.*/)?" if anywhere else "") + "".join(_translated(glob, git)), re.DOTALL)
+        except re.error:  # such as [z-a], which matches nothing
+            return None
+        return cls(matches, keeps, folders_only)
+
 
 @dataclass(frozen=True, slots=True)
 class Globs:
@@ -44,7 +64,7 @@ class Globs:
             dialect: `GIT`, where a glob without a slash is looked for in all folders, or `DOCKER`, where it is not.
         """
         git = dialect == GIT
-        rules = (_rule(line, git) for line in text.removeprefix("\ufeff").splitlines())
+        rules = (_Rule.read(line, git) for line in text.removeprefix("\ufeff").splitlines())
         return cls(tuple(rule for rule in rules if rule is not None), git)
 
     def leaves_out(self, path: PurePosixPath, folder: bool = False) -> bool:
@@ -64,25 +84,6 @@ class Globs:
             if out and self.strict:
                 return True
         return out
-
-
-def _rule(line: str, git: bool) -> _Rule | None:
-    glob = re.sub(r"(?<!\\) +$", "", line) if git else line.strip()
-    if not glob or glob.startswith("#"):
-        return None
-    keeps = glob.startswith("!")
-    glob = glob.removeprefix("!") if git else glob.removeprefix("!").strip().removeprefix("./")
-    folders_only = git and glob.endswith("/")
-    glob = glob.rstrip("/") if git else glob.strip("/")
-    anywhere = git and "/" not in glob
-    glob = glob.removeprefix("/")
-    if not glob or glob == ".":
-        return None
-    try:
-        matches = re.compile(("(?:.*/)?" if anywhere else "") + "".join(_translated(glob, git)), re.DOTALL)
-    except re.error:  # such as [z-a], which matches nothing
-        return None
-    return _Rule(matches, keeps, folders_only)
 
 
 _TOKEN = re.compile(
@@ -175,7 +176,7 @@ id_ed25519*
 *.keystore
 *.kdbx
 """
-# What no ignore file leaves out: the Space needs it, and so does whoever pulls it.
+# What no ignore file leaves out: the Space needs it, and so does a pull of it.
 _KEPT = frozenset({"openenv.yaml", "README.md", "pyproject.toml", ".dockerignore", ".gitignore"})
 # Virtual environments have any name.
 _OF_VENVS = "pyvenv.cfg"
@@ -205,7 +206,7 @@ class Tree:
         Raises:
             UsageError: A folder or an ignore file cannot be read.
         """
-        walk = _Walk(folder, _excluded(exclude), _KEPT | kept)
+        walk = _Walk(folder, _Exclude.read(exclude), _KEPT | kept)
         files = dict(sorted(walk.files()))
         return cls(files, walk.left_out)
 
@@ -295,19 +296,20 @@ class _Exclude:
     globs: Globs
     lines: tuple[str, ...]
 
+    @classmethod
+    def read(cls, file: Path | None) -> Self:
+        """Reads the file; None excludes nothing."""
+        if file is None:
+            return cls(Globs.read("", GIT), ())
+        if not file.is_file():
+            raise UsageError(f"--exclude {file}: there is no such file; write a glob a line into it")
+        text = _text(file)
+        lines = [line.strip() for line in text.splitlines()]
+        return cls(Globs.read(text, GIT), tuple(line for line in lines if line and line[0] not in "#!"))
+
     def leaves_out(self, path: PurePosixPath, folder: bool = False) -> bool:
         text = f"{path}/" if folder else str(path)
         return self.globs.leaves_out(path, folder) or any(fnmatch.fnmatchcase(text, line) for line in self.lines)
-
-
-def _excluded(file: Path | None) -> _Exclude:
-    if file is None:
-        return _Exclude(Globs.read("", GIT), ())
-    if not file.is_file():
-        raise UsageError(f"--exclude {file}: there is no such file; write a glob a line into it")
-    text = _text(file)
-    lines = [line.strip() for line in text.splitlines()]
-    return _Exclude(Globs.read(text, GIT), tuple(line for line in lines if line and line[0] not in "#!"))
 
 
 def _text(file: Path) -> str:

@@ -58,7 +58,7 @@ def pull(
         revision: A branch, a tag or a commit; None: the newest.
         token: What the Hub knows the user by; None takes that of huggingface_hub. A public Space needs none.
         patience: How long the Hub is waited for.
-        say: Told what is being done.
+        say: Hears what is being done.
 
     Returns:
         What was fetched. If anything fails, or this is interrupted, there is no folder.
@@ -73,28 +73,27 @@ def pull(
     if not is_empty and (folder.exists() or folder.is_symlink()):
         raise UsageError(f"{folder} exists already: name another folder with --output-dir, or move it away")
     with Hub(token=token, patience=patience, say=say) as hub:
-        return _fetch(hub, name, folder, revision)
-
-
-def _fetch(hub: Hub, name: SpaceName, folder: Path, revision: str | None) -> Pulled:
-    """Fetches a Space into a folder that is free."""
-    what = f"fetching {name}"
-    info: Any = call_on_thread(lambda: hub.ask(what, lambda: hub.api.space_info(str(name), revision=revision)))
-    if FILE_NAME not in {each.rfilename for each in info.siblings or ()}:
-        raise UsageError(f"{name} is no environment, for it has no {FILE_NAME}: is it another Space that you mean?")
-    with _beside(folder) as part:
-        call = partial(hub.api.snapshot_download, str(name), repo_type="space", revision=info.sha, local_dir=part)
-        call_on_thread(lambda: hub.ask(what, call))
-        shutil.rmtree(part / ".cache", ignore_errors=True)  # notes of the library
-        count = sum(path.is_file() for path in part.rglob("*"))
-        part.chmod(0o755)
-        with contextlib.suppress(OSError):
-            folder.rmdir()
-        try:
-            part.rename(folder)
-        except OSError as error:
-            raise UsageError(f"{folder} cannot be made: {error.strerror}; name another with --output-dir") from None
-    return Pulled(name, folder, str(info.sha), count)
+        what = f"fetching {name}"
+        info: Any = call_on_thread(lambda: hub.ask(what, lambda: hub.api.space_info(str(name), revision=revision)))
+        if FILE_NAME not in {each.rfilename for each in info.siblings or ()}:
+            raise UsageError(
+                f"{name} is no environment, for it has no {FILE_NAME}: is it another Space that you mean?"
+            )
+        with _beside(folder) as part:
+            call = partial(hub.api.snapshot_download, str(name), repo_type="space", revision=info.sha, local_dir=part)
+            call_on_thread(lambda: hub.ask(what, call))
+            shutil.rmtree(part / ".cache", ignore_errors=True)  # notes of the library
+            count = sum(path.is_file() for path in part.rglob("*"))
+            part.chmod(0o755)
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+            try:
+                part.rename(folder)
+            except OSError as error:
+                raise UsageError(
+                    f"{folder} cannot be made: {error.strerror}; name another with --output-dir"
+                ) from None
+        return Pulled(name, folder, str(info.sha), count)
 
 
 @contextmanager

@@ -57,15 +57,15 @@ def push(
 ) -> list[Published]:
     """Publishes a project as one Space, or as several that are the same. Blocks for as long as that takes.
 
-    Each Space gets one commit: whatever fails, it has all files of a push or none.
+    Each Space gets one commit: it has all files of a push, or none.
 
     Args:
         project: The project; it is not changed.
         request: How it is to be published. Its `check` is for the caller to heed: nothing is checked here.
         token: What the Hub knows the user by; None takes that of huggingface_hub.
         patience: How long the Hub is waited for.
-        say: Told what is being done.
-        heard: Told of each Space when it is done, on another thread.
+        say: Hears what is being done.
+        heard: Hears of each Space when it is done, on another thread.
         stage: What is uploaded, where the caller has it already.
 
     Returns:
@@ -85,7 +85,11 @@ def push(
         _check_rights(user, names[0])
         stage = stage or Stage.of(project, request)
         stage.check_no_secrets([str(hub.token), *request.secrets.values()])
-        for note in [*stage.notes, *_warnings(variables, request)]:
+        secret = [name for name, value in variables.items() if secrets_of({name: value})]
+        notes = [f"everybody can read the variable {name} of the Space: is it a --secret?" for name in secret]
+        if request.interface and variables.get(INTERFACE, "true").lower() in {"false", "0", "no", "off"}:
+            notes.append(f"the variable {INTERFACE} turns the web UI off again")
+        for note in [*stage.notes, *notes]:
             say(note)
         settings = SpaceSettings(
             private=request.private or None, hardware=request.hardware, variables=variables, secrets=request.secrets
@@ -129,14 +133,6 @@ def _check_rights(user: HubUser, name: SpaceName) -> None:
             f"{' (' + ', '.join(sorted(user.organizations)) + ')' if user.organizations else ''}: push to "
             f"{user.name}/{name.name}, or `hf auth login` as somebody who may"
         )
-
-
-def _warnings(variables: Mapping[str, str], request: SpaceRequest) -> list[str]:
-    secret = [name for name, value in variables.items() if secrets_of({name: value})]
-    notes = [f"everybody can read the variable {name} of the Space: is it a --secret?" for name in secret]
-    if request.interface and variables.get(INTERFACE, "true").lower() in {"false", "0", "no", "off"}:
-        notes.append(f"the variable {INTERFACE} turns the web UI off again")
-    return notes
 
 
 def _push_one(space: Space, stage: Stage, settings: SpaceSettings, request: SpaceRequest) -> Published:

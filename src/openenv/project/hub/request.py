@@ -21,7 +21,7 @@ class SpaceName(NamedTuple):
     """The name of a Space.
 
     Attributes:
-        owner: The user or organization; "" for whoever asks.
+        owner: The user or organization; "" for the user of the token.
         name: What it is called there.
     """
 
@@ -47,7 +47,7 @@ class SpaceName(NamedTuple):
 
     @classmethod
     def whole(cls, text: str) -> Self:
-        """Reads the name of a Space that is there, which says whose it is.
+        """Reads the name of a Space that is there, with its owner.
 
         Raises:
             InvalidArgument: It is none.
@@ -93,14 +93,14 @@ class SpaceRequest:
         repo_id: Name of the Space, with or without its owner; None: as the manifest says, of the token's user.
         base_image: Image to build on; None: the Dockerfile's own.
         interface: Whether it has the web UI.
-        private: Whether nobody else may see it. A Space that is public already is made private first.
+        private: Whether others cannot see it. A Space that is public already is made private first.
         create_pr: Whether to open a pull request instead of changing the Space.
         exclude: File with a glob a line of what is not uploaded.
         delete: Globs of files of the Space to delete in the same commit.
         hardware: Its hardware; None leaves it as it is.
         count: How many Spaces: name-1 to name-N if there are several.
         variables: Public variables; they win over the `variables:` of the manifest.
-        secrets: Variables that nobody can read there.
+        secrets: Variables that cannot be read there.
         check: Whether the project is checked first.
     """
 

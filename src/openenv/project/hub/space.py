@@ -21,10 +21,10 @@ class SpaceSettings:
     """What is set at a Space, beside its files.
 
     Attributes:
-        private: Whether nobody else may see it; None leaves it as it is.
+        private: Whether others cannot see it; None leaves it as it is.
         hardware: Its hardware; None leaves it.
         variables: Public variables.
-        secrets: Variables that nobody can read there.
+        secrets: Variables that cannot be read there.
     """
 
     private: bool | None = None
@@ -238,13 +238,13 @@ def fork(
     Args:
         source: The Space: `owner/name`, or the address of its page.
         target: Name of the copy, with or without an owner; None: that of the source, of the token's user.
-        private: Whether nobody else may see the copy.
+        private: Whether others cannot see the copy.
         hardware: Its hardware; None: the Hub's default.
         variables: Public variables of the copy.
-        secrets: Variables that nobody can read there. Those of the source are not copied.
+        secrets: Variables that cannot be read there. Those of the source are not copied.
         token: What the Hub knows the user by; None takes that of huggingface_hub.
         patience: How long the Hub is waited for.
-        say: Told what is being done.
+        say: Hears what is being done.
 
     Raises:
         OpenEnvError: There is no such Space, the name is taken, or the Hub refuses it.
@@ -288,7 +288,7 @@ def _duplicate(hub: Hub, copy: Space, origin: SpaceName, settings: SpaceSettings
         )
 
     try:
-        # Its first attempt may have had its effect: then the second is told so.
+        # The first attempt may have had its effect: then the second gets a conflict.
         hub.ask(f"copying {origin} to {copy.name}", call)
     except OpenEnvError as error:
         if error.data.get("status") == 409:

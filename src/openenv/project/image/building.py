@@ -33,9 +33,9 @@ class Context:
     """The files of a build.
 
     Attributes:
-        folder: Whose files they are.
+        folder: The folder of the files.
         files: Names of those that are sent, in their order: all but what `.dockerignore` names.
-        added: What is sent besides or instead, by name.
+        added: What is sent in addition or instead, by name.
     """
 
     folder: Path
@@ -48,7 +48,7 @@ class Context:
 
         Args:
             folder: The folder.
-            added: What is sent besides, by name.
+            added: What is sent in addition, by name.
 
         Raises:
             UsageError: It, or its `.dockerignore`, cannot be read.
@@ -58,7 +58,11 @@ class Context:
         if not folder.is_dir():
             raise UsageError(f"there is no folder {folder}: name what the Dockerfile copies from with --context")
         try:
-            found = exclude_paths(str(folder), _patterns(folder))
+            patterns = list(_IGNORED)
+            if (folder / IGNORE_FILE).is_file():
+                lines = [line.strip() for line in (folder / IGNORE_FILE).read_text(encoding="utf-8-sig").splitlines()]
+                patterns = [line for line in lines if line and not line.startswith("#")]
+            found = exclude_paths(str(folder), patterns)
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(
                 f"{folder} cannot be read: {error}; name in {IGNORE_FILE} what the image needs not"
@@ -82,7 +86,7 @@ class Context:
         return sizes
 
     def write(self, file: IO[bytes]) -> None:
-        """Writes all of it as a tar file, whoever's the files are here, and whenever they were copied.
+        """Writes all of it as a tar file, with fixed owners.
 
         Raises:
             UsageError: A file cannot be read.
@@ -114,14 +118,6 @@ class Context:
             ) from None
 
 
-def _patterns(folder: Path) -> list[str]:
-    file = folder / IGNORE_FILE
-    if not file.is_file():
-        return list(_IGNORED)
-    lines = [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines()]
-    return [line for line in lines if line and not line.startswith("#")]
-
-
 BuildCallback = Callable[[BuildProgress | str], object]
 OUTSIDE = ".openenv.Dockerfile"
 """What a Dockerfile is called in the context that is not in its folder."""
@@ -151,7 +147,7 @@ class BuildRequest:
         cache: Whether steps that were executed by an earlier build may be taken from there.
         arguments: The Dockerfile's arguments (ARG).
         platform: As in `linux/amd64`; None: the engine's.
-        variables: Environment variables that the image has besides the Dockerfile's.
+        variables: Environment variables that the image has in addition to the Dockerfile's.
     """
 
     tags: Sequence[str] = ()
@@ -200,7 +196,7 @@ def build(project: Project, request: BuildRequest, report: BuildCallback = lambd
     Args:
         project: The project.
         request: How.
-        report: Told what is done, and each step.
+        report: Hears what is done, and each step.
 
     Raises:
         UsageError: The request is odd, or the Dockerfile fails: the message says in which line, and has the end of
@@ -222,7 +218,11 @@ class _Build:
         self._folder = (request.context or project.folder).resolve()
         path = _dockerfile(project, request, self._folder)
         if request.context is None:
-            self._folder = _context(project, path)
+            # The project's folder; for older trees another near it, where what their Dockerfile copies is.
+            sources = [source.lstrip("/") for source in Dockerfile.read(path).sources()]
+            near = (project.folder, path.parent.resolve(), *project.folder.parents[:ABOVE])
+            fitting = (each for each in near if all((each / source).exists() for source in sources))
+            self._folder = next(fitting, project.folder)
         inside = path.is_relative_to(self._folder)
         self._place = path.relative_to(self._folder).as_posix() if inside else OUTSIDE
         self._dockerfile = _adapted(Dockerfile.read(path, self._place if inside else str(path)), request)
@@ -362,16 +362,6 @@ def _dockerfile(project: Project, request: BuildRequest, folder: Path) -> Path:
             "of a new project (`openenv init NAME`)"
         )
     return found
-
-
-def _context(project: Project, path: Path) -> Path:
-    """The project's folder; for older trees another near it, where what their Dockerfile copies is."""
-    sources = Dockerfile.read(path).sources()
-    above = project.folder.parents[:ABOVE]
-    for folder in (project.folder, path.parent.resolve(), *above):
-        if all((folder / source.lstrip("/")).exists() for source in sources):
-            return folder
-    return project.folder
 
 
 def _adapted(dockerfile: Dockerfile, request: BuildRequest) -> Dockerfile:

@@ -198,19 +198,14 @@ class BuildSteps:
             reason = f"the command ended with exit code {ended[1]}"
         step = self.all[-1] if self.all else None
         text = "" if step is None else step.text
-        self.failure = BuildFailure(
-            reason, 0 if step is None else step.number, text, self._where(step, reason), tuple(self._tail)
-        )
-
-    def _where(self, step: BuildStep | None, reason: str) -> int | None:
-        """The line in the Dockerfile."""
+        line = None if step is None else step.line
         named = re.search(r"(?:parse error|syntax error)[^\n]*?line (\d+)", reason, re.IGNORECASE)
-        if named is not None:
-            return int(named[1])
         unknown = re.search(r"unknown instruction: (\S+)", reason)
-        if unknown is not None:
-            return next((each.first for each in self._instructions if each.word == unknown[1].upper()), None)
-        return None if step is None else step.line
+        if named is not None:
+            line = int(named[1])
+        elif unknown is not None:
+            line = next((each.first for each in self._instructions if each.word == unknown[1].upper()), None)
+        self.failure = BuildFailure(reason, 0 if step is None else step.number, text, line, tuple(self._tail))
 
     def _line_of(self, text: str) -> int | None:
         """The line of the next instruction of that kind: some engines count each stage anew, or leave out an ARG."""

@@ -31,12 +31,12 @@ def image_word(name: str) -> str:
 
 
 def local_name(project: Project) -> str:
-    """What a project's image is called where nobody says otherwise."""
+    """The name of a project's image, where none is given."""
     return LOCAL + image_word(project.manifest.name)
 
 
 def image_name(text: str) -> str:
-    """The name of an image that somebody gave, with its tag.
+    """A given name of an image, with its tag.
 
     Raises:
         UsageError: No image can be called that.
@@ -146,7 +146,7 @@ def push_image(image: str, name: str, report: PushCallback = lambda _: None) -> 
     Args:
         image: An image of the engine's.
         name: Its name at the registry, with its tag.
-        report: Told how far it is.
+        report: Hears how far it is.
 
     Raises:
         UsageError: There is no such image here.
