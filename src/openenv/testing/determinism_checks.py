@@ -203,10 +203,3 @@ def episode_difference(harness: ConformanceHarness, one: list[CallOutcome], othe
 
 def _answer(seen: CallOutcome) -> str:
     return "an answer" if seen.error is None else f"{type(seen.error).__name__}: {seen.error.message[:120]}"
-
-
-CHECKS = (
-    runtime_seed,
-    runtime_episodes,
-    runtime_isolation,
-)

@@ -8,19 +8,37 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from .check import Check, CheckWarning
-from .determinism_checks import CHECKS as REPEAT
+from .determinism_checks import runtime_episodes, runtime_isolation, runtime_seed
 from .harness import ConformanceHarness
-from .lifecycle_checks import CHECKS as CONDUCT
-from .load_checks import CHECKS as LOAD_CHECKS
-from .schema_checks import CHECKS as TRUTH
-
-# In the order in which `openenv validate` asks: what others build on comes first, what may end the process last.
-_OF_RUNTIME = {check.id.partition(".")[2]: check for check in (*CONDUCT, *TRUTH, *REPEAT)}
-_ORDER = (
-    *("session", "reset", "step", "state", "schema", "finite", "reward", "done", "after-done"),
-    *("seed", "episodes", "isolation", "bad-action", "close"),
+from .lifecycle_checks import (
+    runtime_after_done,
+    runtime_bad_action,
+    runtime_close,
+    runtime_reset,
+    runtime_session,
+    runtime_state,
+    runtime_step,
 )
-RUNTIME: tuple[Check, ...] = tuple(_OF_RUNTIME[name] for name in _ORDER)
+from .load_checks import CHECKS as LOAD_CHECKS
+from .schema_checks import runtime_done, runtime_finite, runtime_reward, runtime_schema
+
+# In the order of `openenv validate`: what others build on comes first, what may end the process last.
+RUNTIME: tuple[Check, ...] = (
+    runtime_session,
+    runtime_reset,
+    runtime_step,
+    runtime_state,
+    runtime_schema,
+    runtime_finite,
+    runtime_reward,
+    runtime_done,
+    runtime_after_done,
+    runtime_seed,
+    runtime_episodes,
+    runtime_isolation,
+    runtime_bad_action,
+    runtime_close,
+)
 
 
 class EnvironmentConformance:
@@ -116,11 +134,11 @@ class EnvironmentConformance:
     def _ask(self, name: str) -> None:
         check = next(each for each in (*RUNTIME, *LOAD_CHECKS) if each.id == name)
         try:
-            asyncio.run(self._asked(check))
-        except CheckWarning as doubt:
-            warnings.warn(doubt, stacklevel=2)
+            asyncio.run(self._run(check))
+        except CheckWarning as warning:
+            warnings.warn(warning, stacklevel=2)
 
-    async def _asked(self, check: Check) -> None:
+    async def _run(self, check: Check) -> None:
         harness = ConformanceHarness(
             self.app(), call_s=self.call_s, sessions=self.sessions, episodes=self.episodes, actions=self.actions()
         )

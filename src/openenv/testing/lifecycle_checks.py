@@ -263,14 +263,3 @@ def describe_outcome(seen: CallOutcome) -> str:
 def shorten(action: Any) -> str:
     text = json.dumps(action, default=repr, ensure_ascii=False)
     return text if len(text) <= 100 else f"{text[:97]}..."
-
-
-CHECKS = (
-    runtime_session,
-    runtime_reset,
-    runtime_step,
-    runtime_state,
-    runtime_after_done,
-    runtime_bad_action,
-    runtime_close,
-)

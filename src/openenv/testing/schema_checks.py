@@ -187,11 +187,3 @@ def _numbers(value: Any, place: str) -> Iterator[tuple[str, float]]:
     elif isinstance(value, list):
         for index, each in enumerate(value):
             yield from _numbers(each, f"{place}[{index}]")
-
-
-CHECKS = (
-    runtime_schema,
-    runtime_finite,
-    runtime_reward,
-    runtime_done,
-)

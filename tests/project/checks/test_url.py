@@ -17,7 +17,7 @@ from starlette.routing import Mount
 from openenv.envs.echo.server.echo_environment import EchoEnvironment
 from openenv.errors import UsageError
 from openenv.project.checks import Finding, Outcome, Report
-from openenv.project.checks import url as url_frames
+from openenv.project.checks import url as url_checks
 from openenv.project.checks.url import CHECKS, TIMEOUT_S, check_url
 from openenv.project.checks.url_server import ServerUnderTest
 from openenv.server import create_app
@@ -288,7 +288,7 @@ def test_a_full_server_is_waited_for_and_then_told(monkeypatch: pytest.MonkeyPat
             self.now += seconds
 
     clock = Clock()
-    monkeypatch.setattr(url_frames, "time", clock)
+    monkeypatch.setattr(url_checks, "time", clock)
     full = {"type": "error", "data": {"code": "CAPACITY_REACHED", "message": "1 of 1"}}
     with served(foreign(frames={"reset": full})) as address:
         report = check_url(address)
