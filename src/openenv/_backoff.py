@@ -1,4 +1,4 @@
-"""Random numbers and pauses for retries, independent of the program's own `random` and of forks."""
+"""Retries with growing, randomised pauses, independent of the program's own `random` and of forks."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from typing import TypeVar
 from .errors import OpenEnvError, TooManyFailures
 
 system_random = SystemRandom()
-
-
 T = TypeVar("T")
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 2.0
@@ -34,7 +32,9 @@ async def retry_connect(dial: Callable[[], Awaitable[T]], patience_s: float) -> 
             return await dial()
         except OpenEnvError as error:
             pause = max(jittered_pause(longest), error.retry_after_s or 0.0)
-            if not _is_transient(error) or loop.time() + pause > deadline:
+            # Wrong keys of a neighbour behind the same address lock it for a while, for those with the right one too.
+            transient = error.retryable or isinstance(error, TooManyFailures)
+            if not transient or loop.time() + pause > deadline:
                 raise
         await asyncio.sleep(pause)
         longest = min(2 * longest, LONGEST_PAUSE_S)
@@ -43,8 +43,3 @@ async def retry_connect(dial: Callable[[], Awaitable[T]], patience_s: float) -> 
 def jittered_pause(longest_s: float) -> float:
     """A pause of half that length or more: clients that lost their connections together come back apart."""
     return longest_s * system_random.uniform(0.5, 1.0)
-
-
-def _is_transient(error: OpenEnvError) -> bool:
-    # Wrong keys of a neighbour behind the same address close the door for a while, to those with the right one too.
-    return error.retryable or isinstance(error, TooManyFailures)

@@ -137,7 +137,7 @@ async def test_tasks_over_a_socket_and_from_a_server_of_v1(url):
         with pytest.raises((UsageError, StepFailed), match="the file is gone|2"):
             await tasks[2]
         assert env._held is not None
-        assert (env._held.linked is None) is (url in WITHOUT_V2)
+        assert (env._held.resumable is None) is (url in WITHOUT_V2)
         result = await env.reset(split=tasks.split, index=1)
         assert result.metadata == {"question": "test 1"}
 

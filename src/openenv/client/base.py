@@ -244,23 +244,23 @@ class BaseClient(LoopBound):
 
     async def _restore_async(self, source: BaseClient, timeout_s: float | None) -> None:
         other = source._held
-        if other is None or other.linked is None or other.error is not None or other is self._held:
+        if other is None or other.resumable is None or other.error is not None or other is self._held:
             which = "itself" if other is not None and other is self._held else "a client without a session"
             raise UsageError(f"restore from {which}: give a client of the same server that has an episode")
         session = await self._session_for("fork")
-        mine, its = session.link.affinity, other.linked.link.affinity
+        mine, its = session.link.affinity, other.resumable.link.affinity
         if mine != its:
             raise UsageError(
                 f"restore from a session of another server or worker process ({its}, and here {mine}): take sessions "
                 "that were forked from one another"
             )
-        ref = other.linked.ref
+        ref = other.resumable.ref
         assert self._held is not None
         await self._held.call("restore", {"source": ref.session, "token": ref.token}, timeout_s)
 
     async def _session_for(self, capability: str) -> ResumableSession:
         """The session, on a server that can do more than reset and step. Raises `UsageError` if it cannot."""
-        session = (await self._open()).linked
+        session = (await self._open()).resumable
         if session is None:
             raise UsageError(f"{capability} needs protocol v2, and this server speaks v1 only: upgrade it")
         hello = await session.link.greeting(self._options.connect_timeout_s)

@@ -36,6 +36,11 @@ def deadline_of(due: float, now: float) -> float:
     return min(LONGEST_S, max(SHORTEST_S, due - now))
 
 
+def too_large(size: int, most: int, setting: str = "max_message_size_mb") -> MessageTooLarge:
+    """The error for a message that is not sent."""
+    return MessageTooLarge(f"a message of {size} bytes is over the limit of {most} ({setting})")
+
+
 class Receiver(Protocol):
     """Takes the frames of a connection. Called on the event loop that made it."""
 
@@ -94,7 +99,7 @@ class ClientSession(Protocol):
         """Whether its server ends it soon, so that the next episode is better begun elsewhere."""
 
     @property
-    def linked(self) -> ResumableSession | None:
+    def resumable(self) -> ResumableSession | None:
         """The session of protocol v2 that it is; None for one of v1, which is all that it is."""
 
     async def call(self, kind: CallKind, data: Any, timeout_s: float | None) -> dict[str, Any]:
@@ -287,9 +292,7 @@ class ClientConnectionV2:
         frame, request = self._protocol.request(op, fields, waiter)
         if len(frame) > self._max_bytes:
             self._protocol.withdraw(request)
-            raise MessageTooLarge(
-                f"a message of {len(frame)} bytes is over the limit of {self._max_bytes} ({self._limit})"
-            )
+            raise too_large(len(frame), self._max_bytes, self._limit)
         self._spoken = True
         self._transport.send(frame)
         return request
@@ -484,7 +487,7 @@ class ClientConnectionV1:
         return False  # v1 has no message for it
 
     @property
-    def linked(self) -> None:
+    def resumable(self) -> None:
         return None
 
     def begin(self, transport: Transport) -> None:
@@ -507,9 +510,7 @@ class ClientConnectionV1:
             raise unwritable_error(kind, error) from error
         if len(frame) > self._max_bytes:
             self._protocol.withdraw(request)
-            raise MessageTooLarge(
-                f"a message of {len(frame)} bytes is over the limit of {self._max_bytes} (max_message_size_mb)"
-            )
+            raise too_large(len(frame), self._max_bytes)
         try:
             self._transport.send(frame)
             async with asyncio.timeout(timeout_s):

@@ -11,7 +11,6 @@ from pydantic import ConfigDict, ValidationError
 from pydantic_core import from_json, to_json
 
 from ..errors import (
-    MessageTooLarge,
     OpenEnvError,
     ProtocolViolation,
     ServerFull,
@@ -24,7 +23,7 @@ from ..errors import (
 )
 from ..mcp.types import CallToolAction, CallToolObservation, ListToolsObservation, Tool
 from ..types import Observation, State, StepResult
-from .connection import Transport, session_lost
+from .connection import Transport, session_lost, too_large
 from .endpoints import ANY_SERVER, Endpoint, mcp_url
 from .env_client import EnvClient, SyncEnvClient
 from .payloads import parse_observation
@@ -72,8 +71,7 @@ class McpConnection:
         request_id = next(self._ids)
         frame = to_json({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params})
         if len(frame) > self._max_bytes:
-            size = f"a message of {len(frame)} bytes is over the limit of {self._max_bytes}"
-            raise MessageTooLarge(f"{size} (max_message_size_mb)")
+            raise too_large(len(frame), self._max_bytes)
         waiter = self._waiting[request_id] = self._loop.create_future()
         try:
             self._transport.send(frame)

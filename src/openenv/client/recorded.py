@@ -52,8 +52,8 @@ class RecordedClientSession:
         self._session = session
         self._end = end
         self._recorder = recorder_at(folder)
-        linked = session.linked
-        name = secrets.token_urlsafe(12) if linked is None else linked.ref.session
+        resumable = session.resumable
+        name = secrets.token_urlsafe(12) if resumable is None else resumable.ref.session
         self._tap = Tap(self._recorder, b"", name)
         _taps[name] = self._tap
 
@@ -67,8 +67,8 @@ class RecordedClientSession:
         self._tap.went_on_from(source)
 
     @property
-    def linked(self) -> ResumableSession | None:
-        return self._session.linked
+    def resumable(self) -> ResumableSession | None:
+        return self._session.resumable
 
     @property
     def error(self) -> OpenEnvError | None:

@@ -271,7 +271,7 @@ class ResumableSession:
         return self.error is None and self._link.error is None and self._link.draining
 
     @property
-    def linked(self) -> ResumableSession:
+    def resumable(self) -> ResumableSession:
         return self
 
     @property
@@ -396,8 +396,18 @@ class ResumableSession:
 
     def _send(self, call: _PendingCall) -> None:
         self._underway = True
+        fields: Payload = {"session": self._id}
+        if call.seq:
+            fields["seq"] = call.seq
+        contents = _CONTENTS.get(call.kind)
+        if contents is not None:
+            fields[contents] = call.data
+        elif call.data:
+            fields |= call.data
+        if call.due is not None and call.kind in _TIMED:
+            fields["deadline_s"] = deadline_of(call.due, self.loop.time())
         try:
-            call.request = self._link.ask(call.kind, self._fields(call), call)
+            call.request = self._link.ask(call.kind, fields, call)
         except (OpenEnvError, ValueError) as error:
             if self._link.error is not None:
                 self._underway = False
@@ -407,17 +417,6 @@ class ResumableSession:
                 self._seq -= 1
             if not call.done():
                 call.set_exception(error if isinstance(error, OpenEnvError) else unwritable_error(call.kind, error))
-
-    def _fields(self, call: _PendingCall) -> Payload:
-        contents = _CONTENTS.get(call.kind)
-        if contents is not None:
-            fields = {"session": self._id, "seq": call.seq, contents: call.data}
-        else:
-            counted = {"seq": call.seq} if call.seq else {}
-            fields = {"session": self._id, **counted, **(call.data or {})}
-        if call.due is not None and call.kind in _TIMED:
-            fields["deadline_s"] = deadline_of(call.due, self.loop.time())
-        return fields
 
     def _withdraw(self, call: _PendingCall) -> None:
         """Has the server stop the work of a call that was cancelled."""

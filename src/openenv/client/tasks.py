@@ -207,7 +207,7 @@ async def _splits(client: EnvClient[Any, Any, Any], timeout_s: float | None) -> 
 async def _ask(client: EnvClient[Any, Any, Any], method: str, timeout_s: float | None, **arguments: Any) -> Any:
     """In the session itself, or by HTTP from a server that speaks v1 only."""
     session = await client._open()
-    if session.linked is None:
+    if session.resumable is None:
         return await ask_by_http(client, method, arguments, timeout_s)
     await client._session_for("tasks")
     reply = await session.call("tasks", {"method": method, **arguments}, timeout_s)

@@ -129,7 +129,6 @@ class SyncVectorEnvClient(Generic[ActT, ObsT]):
 logger = logging.getLogger("openenv.client")
 
 
-T = TypeVar("T")
 # Servers without v2 that a warning has named.
 _mentioned: set[str] = set()
 
