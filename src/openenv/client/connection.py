@@ -340,7 +340,7 @@ class ClientConnectionV2:
             self.end(violation)
             return
         if isinstance(message, Event):
-            self._heard(message.name, message.fields)
+            self._on_event(message.name, message.fields)
             return
         request = message.request
         if request is None:
@@ -381,7 +381,7 @@ class ClientConnectionV2:
             self._dismiss(closes[:half])
             self._dismiss(closes[half:])
 
-    def _heard(self, name: str, fields: Payload) -> None:
+    def _on_event(self, name: str, fields: Payload) -> None:
         if name == "hello":
             if self.hello is not None:
                 return  # another one would only add a heartbeat

@@ -87,13 +87,13 @@ class BatchSender:
             fields["wait_s"] = min(MOST_WAIT_S, max(0.0, batch.send_by - now))
         if batch.due is not None:
             fields["deadline_s"] = deadline_of(batch.due, now)
-        hear = partial(self._received, entries, batch), partial(self._refused, entries, batch)
+        on_reply = partial(self._on_frame, entries, batch), partial(self._on_error, entries, batch)
         try:
-            request = self._link.stream("batch", fields, *hear)
+            request = self._link.stream("batch", fields, *on_reply)
         except (MessageTooLarge, ValueError) as error:
             if len(calls) == 1:
                 failure = error if isinstance(error, OpenEnvError) else InvalidAction(str(error))
-                self._refused(entries, batch, failure)
+                self._on_error(entries, batch, failure)
                 return
             # The halves are sent apart, until each call that cannot be sent is alone.
             half = len(calls) // 2
@@ -111,7 +111,7 @@ class BatchSender:
             if isinstance(entry, PendingOpen):
                 self._connection.cancelled(entry)
 
-    def _received(self, entries: list[BatchEntry], batch: PendingBatch, payload: Payload, more: bool) -> None:
+    def _on_frame(self, entries: list[BatchEntry], batch: PendingBatch, payload: Payload, more: bool) -> None:
         """Takes one frame of replies."""
         answered = self._connection.answered
         try:
@@ -147,7 +147,7 @@ class BatchSender:
                 self._connection.left_out(entry, batch, violation)
         self._link.end(violation)
 
-    def _refused(self, entries: list[BatchEntry], batch: PendingBatch, error: OpenEnvError) -> None:
+    def _on_error(self, entries: list[BatchEntry], batch: PendingBatch, error: OpenEnvError) -> None:
         if self._link.error is not None:
             return  # it ended: `ResumableConnection` decides about its calls
         self._opening -= sum(isinstance(entry, PendingOpen) for entry in entries)
@@ -331,7 +331,7 @@ class ResumableConnection:
         if slot.session is not None and self._slots.pop(slot.session, None) is slot:
             slot.drop_session()
 
-    def _heard(self, name: str, fields: Payload) -> None:
+    def _on_event(self, name: str, fields: Payload) -> None:
         session = str(fields.get("session"))
         slot = self._slots.pop(session, None) if name == "session_lost" else None
         if slot is not None and slot.session == session:
@@ -344,10 +344,10 @@ class ResumableConnection:
     def _take_link(self, link: ClientConnectionV2) -> None:
         self.link = link
         self._sender = BatchSender(link, self)
-        link.on_event = self._heard
-        link.on_end = self._lost
+        link.on_event = self._on_event
+        link.on_end = self._on_end
 
-    def _lost(self, error: OpenEnvError) -> None:
+    def _on_end(self, error: OpenEnvError) -> None:
         """The link has ended."""
         in_use = any(slot.connection is self for slot in self._slots.values())
         if in_use and not self._closing and self._resumption.window_s(self.link):
@@ -362,7 +362,7 @@ class ResumableConnection:
             return {session: slot.token for session, slot in self._slots.items()} | self._unwanted
 
         try:
-            link, verdicts = await self._resumption.run(self.link, tokens, self._heard)
+            link, verdicts = await self._resumption.run(self.link, tokens, self._on_event)
         except SessionLost as error:
             self._finish(error)
         else:

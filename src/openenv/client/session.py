@@ -264,7 +264,7 @@ class ResumableSession:
         if ref is None:
             self._open()
         elif link.error is not None:
-            self._lost(link.error)
+            self._on_end(link.error)
 
     @property
     def leaving(self) -> bool:
@@ -359,7 +359,7 @@ class ResumableSession:
 
     def refused(self, call: _PendingCall, error: OpenEnvError) -> None:
         if self._link.error is not None:
-            return  # not an answer: `_lost` decides about the call when all requests of the link have failed
+            return  # not an answer: `_on_end` decides about the call when all requests of the link have failed
         if isinstance(error, GONE):
             if isinstance(error, SequenceError):
                 self._link.post("close", {"session": self._id})
@@ -434,32 +434,32 @@ class ResumableSession:
 
     def _take_link(self, link: ClientConnectionV2) -> None:
         self._link = link
-        link.on_event = self._heard
-        link.on_end = self._lost
+        link.on_event = self._on_event
+        link.on_end = self._on_end
 
     def _open(self) -> None:
         if self._link.error is not None:
-            self._lost(self._link.error)
+            self._on_end(self._link.error)
             return
         fields: Payload = {"session": self._id, "token": self._token}
         if self._wait_s is not None:
             fields["wait_s"] = self._wait_s
-        self._link.stream("open", fields, self._admitted, self._open_refused)
+        self._link.stream("open", fields, self._on_opened, self._on_refused)
 
-    def _admitted(self, *_: object) -> None:
+    def _on_opened(self, *_: object) -> None:
         self._served = True
 
-    def _open_refused(self, error: OpenEnvError) -> None:
+    def _on_refused(self, error: OpenEnvError) -> None:
         if self._link.error is None:  # else it is no answer
             self._refused = True
             self._end(error)
 
-    def _heard(self, name: str, fields: Payload) -> None:
+    def _on_event(self, name: str, fields: Payload) -> None:
         if name == "session_lost" and fields.get("session") == self._id:
             error = loss_reason(fields)
             self._end(error if isinstance(error, SessionLost) else session_lost(error))
 
-    def _lost(self, error: OpenEnvError) -> None:
+    def _on_end(self, error: OpenEnvError) -> None:
         """The link has ended."""
         if self.error is None and not self._closing and self._resumption.window_s(self._link):
             self._returning = self.loop.create_task(self._return())
@@ -469,7 +469,7 @@ class ResumableSession:
     async def _return(self) -> None:
         """Goes on with the session on another connection."""
         try:
-            link, verdicts = await self._resumption.run(self._link, lambda: {self._id: self._token}, self._heard)
+            link, verdicts = await self._resumption.run(self._link, lambda: {self._id: self._token}, self._on_event)
         except SessionLost as error:
             self._returning = None
             self._end(error)

@@ -17,7 +17,7 @@ from pydantic_core import from_json, to_json
 
 from ..errors import InvalidMessage
 from .arrays import pack_array, read_array, unpack_array, write_array
-from .values import DOLLAR, UNWRITABLE, Portable, encode_plain, is_plain
+from .values import DOLLAR, UNWRITABLE, Portable, encode_json, encode_plain, is_plain
 
 # In the order in which our own client prefers them.
 SUBPROTOCOLS = ("openenv.v2.msgpack", "openenv.v2.json")
@@ -170,7 +170,7 @@ class JsonCodec(Codec):
         results = [
             b'{"call":%d,%b}' % (place, body.fields)
             if session is None
-            else b'{"call":%d,"session":%b,%b}' % (place, _encode_json(session), body.fields)
+            else b'{"call":%d,"session":%b,%b}' % (place, encode_json(session), body.fields)
             for place, session, body in items
         ]
         return b'{"id":%d,"ok":true,"results":[%b],"more":%b}' % (
@@ -187,7 +187,6 @@ def has_marks(text: bytes | bytearray | str) -> bool:
     return b'"$' in text or b"u0024" in text
 
 
-_encode_json = msgspec.json.Encoder().encode
 _decode_json = msgspec.json.Decoder().decode
 
 

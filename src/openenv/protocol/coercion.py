@@ -49,7 +49,7 @@ def _leaf(origin: Any, arguments: tuple[Any, ...]) -> Coercer | None:
     if not isinstance(origin, type):
         return None
     if origin is bytes:
-        return partial(_unmarked, mark="$bytes")
+        return partial(_unmark, mark="$bytes")
     if numpy is not None and issubclass(origin, numpy.ndarray):
         element = next(iter(get_args(arguments[1])), None) if len(arguments) == 2 else None
         concrete = isinstance(element, type) and element.__module__ == "numpy" and not element.__subclasses__()
@@ -62,7 +62,7 @@ def _leaf(origin: Any, arguments: tuple[Any, ...]) -> Coercer | None:
 
 
 def _array(numpy: Any, dtype: Any, value: Any) -> Any:
-    value = _unmarked(value, "$array")
+    value = _unmark(value, "$array")
     if is_tensor(value):  # bfloat16, of which numpy knows nothing
         return value
     if not isinstance(value, (list, int, float)):
@@ -75,7 +75,7 @@ def _array(numpy: Any, dtype: Any, value: Any) -> Any:
 
 
 def _tensor(torch: Any, value: Any) -> Any:
-    value = _unmarked(value, "$array")
+    value = _unmark(value, "$array")
     if is_tensor(value) or not (is_array(value) or isinstance(value, (list, int, float))):
         return value
     try:
@@ -84,7 +84,7 @@ def _tensor(torch: Any, value: Any) -> Any:
         return value
 
 
-def _unmarked(value: Any, mark: str) -> Any:
+def _unmark(value: Any, mark: str) -> Any:
     if not isinstance(value, dict) or value.keys() != {mark}:
         return value
     try:
@@ -159,7 +159,7 @@ def _of_fields(cls: Any, within: dict[Any, _Fields]) -> Coercer | None:
         return None
     if cls in within:  # it holds its own like
         return within[cls]
-    declared = _declared(cls)
+    declared = _field_types(cls)
     if not declared:
         return None
     fields = within[cls] = _Fields()
@@ -170,7 +170,7 @@ def _of_fields(cls: Any, within: dict[Any, _Fields]) -> Coercer | None:
     return fields if fields.coercers else None
 
 
-def _declared(cls: type[Any]) -> list[tuple[list[str], Any]]:
+def _field_types(cls: type[Any]) -> list[tuple[list[str], Any]]:
     """The names of each field and its type; none for what has no fields, or some that cannot be made out."""
     if issubclass(cls, BaseModel):
         return [

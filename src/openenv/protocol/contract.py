@@ -280,10 +280,10 @@ class _Fit:
         key = (id(sent), id(taken))
         if key not in self._known:
             self._known[key] = None  # what refers to itself fits if all else does
-            self._known[key] = self._compared(place, sent, taken, depth)
+            self._known[key] = self._compare(place, sent, taken, depth)
         return self._known[key]
 
-    def _compared(self, place: str, sent: Schema, taken: Schema, depth: int) -> _Misfit | None:
+    def _compare(self, place: str, sent: Schema, taken: Schema, depth: int) -> _Misfit | None:
         if "anyOf" in sent:
             misfits = (self.misfit(place, each, taken, depth) for each in sent["anyOf"])
             return next((misfit for misfit in misfits if misfit is not None), None)

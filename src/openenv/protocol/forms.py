@@ -1,6 +1,6 @@
-"""Observations and actions as plain dicts, for programs with routes and pages of their own.
+"""Observations and actions as plain dicts, for programs with their own routes and pages.
 
-The way of a step does not lead through here: it writes bytes (`payload`) and reads them (`action`).
+A step does not use these: the server writes bytes (`encoding`) and reads them (`server`).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _LEFT_OUT = object()
 
 
 def _meant(text: str, cls: type[Any], name: str) -> Any:
-    """What a text that is no value of its field stands for; the text itself if it stands for nothing else."""
+    """The value of a text that its field does not take; the text itself if it is no JSON."""
     if not text.strip():
         return _LEFT_OUT
     field = getattr(cls, "model_fields", {}).get(name)

@@ -101,34 +101,34 @@ class NormalSchema:
         return {**self.root, "$defs": self.definitions} if self.definitions else self.root
 
     def _digest(self, node: Any, depth: int) -> str:
-        written = json.dumps(self._unfolded(node, depth), sort_keys=True, separators=(",", ":"))
+        written = json.dumps(self._unfold(node, depth), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(written.encode()).hexdigest()[:HASH_DIGITS]
 
-    def _unfolded(self, node: Any, depth: int) -> Any:
+    def _unfold(self, node: Any, depth: int) -> Any:
         """A node in which digests stand for references, and for alternatives so that their order is that of these."""
         if isinstance(node, list):
-            return [self._unfolded(each, depth) for each in node]
+            return [self._unfold(each, depth) for each in node]
         if not isinstance(node, dict):
             return node
         if "$ref" in node:
-            return self._named(node["$ref"], depth)
+            return self._digest_named(node["$ref"], depth)
         unfolded = {
-            key: self._unfolded(value, depth)
+            key: self._unfold(value, depth)
             for key, value in node.items()
             if key not in _APART and not key.startswith(BESIDE)
         }
         if "properties" in node:
-            unfolded["properties"] = {name: self._unfolded(each, depth) for name, each in node["properties"].items()}
+            unfolded["properties"] = {name: self._unfold(each, depth) for name, each in node["properties"].items()}
         if "anyOf" in node:
             unfolded["anyOf"] = sorted(
                 {
-                    self._named(each["$ref"], depth) if "$ref" in each else self._digest(each, depth)
+                    self._digest_named(each["$ref"], depth) if "$ref" in each else self._digest(each, depth)
                     for each in node["anyOf"]
                 }
             )
         return unfolded
 
-    def _named(self, name: str, depth: int) -> str:
+    def _digest_named(self, name: str, depth: int) -> str:
         if depth == 0:
             return "deeper"
         key = (name, depth)

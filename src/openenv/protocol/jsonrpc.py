@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-import msgspec
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
-from .values import UNWRITABLE
+from .values import UNWRITABLE, encode_json
 
 Fields = dict[str, Any]
 
@@ -69,7 +68,7 @@ def read(text: bytes | str) -> Any:
     """The JSON value of a message.
 
     Raises:
-        Fault: It is none, or neither an object nor a list of such.
+        RpcError: It is none, or neither an object nor a list of such.
     """
     try:
         value = from_json(text)
@@ -86,7 +85,7 @@ def read_one(value: Any) -> RpcRequest:
     """One request out of a JSON value.
 
     Raises:
-        Fault: It is no request; says why.
+        RpcError: It is no request; says why.
     """
     if not isinstance(value, dict):
         raise _invalid(f"a request is an object, not {type(value).__name__}")
@@ -120,18 +119,15 @@ def error_reply(request_id: Any, fault: RpcError) -> Fields:
 def encode(fields: Mapping[str, Any] | list[Fields]) -> bytes:
     """A reply, or several, as JSON. What cannot be written becomes an error that says so."""
     try:
-        return _encode(fields)
+        return encode_json(fields)
     except UNWRITABLE:
         pass
     try:
         return to_json(fields, inf_nan_mode="null")
     except (PydanticSerializationError, *UNWRITABLE) as error:
         fault = RpcError(JsonRpcErrorCode.INTERNAL_ERROR, f"the result cannot be written as JSON: {error}")
-        return _encode(error_reply(fields.get("id") if isinstance(fields, Mapping) else None, fault))
+        return encode_json(error_reply(fields.get("id") if isinstance(fields, Mapping) else None, fault))
 
 
 def _invalid(why: str) -> RpcError:
     return RpcError(JsonRpcErrorCode.INVALID_REQUEST, f"Invalid request: {why}")
-
-
-_encode = msgspec.json.Encoder().encode

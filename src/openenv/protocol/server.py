@@ -270,10 +270,10 @@ class ServerProtocol:
         try:
             message: ClientMessage = self._validate(frame)
         except ValidationError as error:
-            return self._coerced(frame, error)
+            return self._read_coerced(frame, error)
         return message
 
-    def _coerced(self, frame: bytes | str, error: ValidationError) -> ClientMessage:
+    def _read_coerced(self, frame: bytes | str, error: ValidationError) -> ClientMessage:
         """A step with arrays or bytes in its action, in the forms of v1. Raises what `error` means for any other."""
         values = coerced = None
         if self._coerce is not None:

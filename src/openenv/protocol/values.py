@@ -101,7 +101,7 @@ def encode_plain(value: Any, inf_nan_mode: Literal["constants", "strings"] = "co
     Raises:
         TypeError, ValueError, RecursionError: It is not plain after all, or holds text that is no Unicode.
     """
-    text = _encode(value)
+    text = encode_json(value)
     # msgspec writes NaN as null too. Where there is a null too many, the slower encoder tells them apart.
     if text.rfind(b"null") >= 0 and text.count(b"null") != _nones(value):  # `in` and `count` take four times as long
         return to_json(value, inf_nan_mode=inf_nan_mode)
@@ -116,7 +116,7 @@ def _nones(value: Any) -> int:
     return members.count(None) + sum(list(inner.values()).count(None) for inner in members if type(inner) is dict)
 
 
-_encode = msgspec.json.Encoder().encode
+encode_json = msgspec.json.Encoder().encode
 
 
 _SCALAR_TYPES = frozenset({None, types.NoneType, bool, int, float, str, bytes})
@@ -144,7 +144,7 @@ class ObservationPlan(NamedTuple):
         return fields.copy() if len(fields) == self.width else None
 
     def is_plain(self, fields: dict[str, Any]) -> bool:
-        """Whether these fields of an instance are plain (`plain.is_plain`), or else refused by msgspec."""
+        """Whether these fields of an instance are plain (`is_plain`), or else refused by msgspec."""
         for name in self.loose:
             value = fields[name]
             if type(value) is dict and not value:
