@@ -154,7 +154,7 @@ _NOT_COPIED = ("_resumption", "_held", "_closed", "_others", "_loop", "_pid", "_
 
 
 class BaseClient(LoopBound):
-    """Opens and closes the session of a client; the subclass makes the calls, and sets what is declared here."""
+    """Opens and closes the session of a client; the subclass makes the calls, and sets these attributes."""
 
     _app: Any
     _base_url: str | None

@@ -284,7 +284,7 @@ class ClientConnectionV2:
         Args:
             op: What to do.
             fields: The request's other fields.
-            waiter: Hears of it, perhaps before this returns.
+            waiter: Takes the reply, perhaps before this returns.
         """
         if self.error is not None:
             raise self.error
@@ -315,7 +315,7 @@ class ClientConnectionV2:
                 self._transport.drop()
 
     async def aclose(self, sessions: Sequence[str] = ()) -> None:
-        """Closes the connection. What is still asked then fails.
+        """Closes the connection; requests without a reply fail.
 
         Args:
             sessions: Its sessions, which are ended first: else they would wait for their client to come back.

@@ -159,8 +159,8 @@ class Endpoints:
         base_urls: Their addresses, in every form that a single one may have.
 
     Raises:
-        InvalidArgument: There are none.
-        UsageError: One of them is no address.
+        InvalidArgument: The list is empty.
+        UsageError: One of them is not an address.
     """
 
     def __init__(self, base_urls: Sequence[str]):

@@ -29,7 +29,7 @@ class LaunchMixin:
 
     @classmethod
     def from_docker_image(cls, image: str, provider: Any = None, **kwargs: Any) -> Self:
-        """A client with a server of its own: a container, which is stopped when the client is closed.
+        """Starts a container for a client; closing the client stops it.
 
         In a running event loop it is to be awaited, or entered by `async with`, and the container is started then; by
         `.sync()` or `with`, which block, it is also to be had there. In other code it is started before this returns.
@@ -135,7 +135,7 @@ class SyncEnvClient(Generic[ActT, ObsT, StateT]):
         self._client.waited(self._client.restore, source)
 
     def tasks(self, split: str | None = None) -> SyncTasks:
-        """See `EnvClient.tasks`; what it gives does not need to be awaited."""
+        """See `EnvClient.tasks`; its methods block."""
         return SyncTasks(self._client.waited(self._client.tasks, split))
 
     @property
@@ -316,7 +316,7 @@ class EnvClient(BaseClient, LaunchMixin, Generic[ActT, ObsT, StateT]):
         Args:
             action: The action.
             timeout_s: Seconds for this call, in place of `message_timeout_s`.
-            kwargs: Accepted for programs that pass more, and of no effect: what a step needs is in its action.
+            kwargs: Accepted for existing programs, and ignored: the action has all that a step needs.
 
         Raises:
             InvalidAction: The server does not accept the action; `error.data["errors"]` says why.
@@ -448,7 +448,7 @@ class EnvClient(BaseClient, LaunchMixin, Generic[ActT, ObsT, StateT]):
         self.__dict__.update(state)
         self._begin()
 
-    # What a subclass may override.
+    # Subclasses may override these.
 
     def _step_payload(self, action: ActT) -> dict[str, Any]:
         """The action as the `data` of a step."""

@@ -42,9 +42,9 @@ _KEY_ERRORS: dict[int, tuple[type[Unauthorized], str]] = {
 }
 
 
-# What stands between client and server may say why it leads nowhere.
+# A gateway between client and server may report why it reaches no server.
 _GATEWAY_STATUSES = (HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT)
-# What it can know. That a session is lost, or the protocol was not kept, is for its server and this client to say.
+# The errors that a gateway can know. Only the server and this client know of lost sessions and broken protocol.
 _GATEWAY_ERRORS = frozenset(
     (ConnectionFailed, ConnectionLost, ConnectTimeout, ProviderFailed, NotReady, LaunchFailed, ProviderBusy)
 )
@@ -85,11 +85,11 @@ def _reported_error(url: str, error: WSHandshakeError) -> OpenEnvError | None:
 
 
 def redirect_target(url: str, headers: Headers, error: WSHandshakeError) -> tuple[str, Headers]:
-    """Where an answer sends the client, and what to say there: another server gets no key.
+    """The address that an answer redirects to, and the headers for it: another server gets no key.
 
     Raises:
-        WSHandshakeError: It sends it nowhere.
-        ConnectionFailed: It sends it where nothing is encrypted, from where that was.
+        WSHandshakeError: It is no redirect.
+        ConnectionFailed: It leads from an encrypted address to one that is not.
     """
     location = None
     if error.response is not None and error.response.status in _REDIRECTS:

@@ -333,7 +333,7 @@ class MCPToolClient(MCPClientBase):
     """
 
     def call_tool(self, *name: str, **arguments: Any) -> Awaitable[Any]:
-        """Calls a tool: `call_tool("add", a=1, b=2)`. It is no step of the episode.
+        """Calls a tool: `call_tool("add", a=1, b=2)`. This is not a step of the episode.
 
         Args:
             name: Of the tool.

@@ -82,7 +82,7 @@ class MemoryTransport:
 
 
 class _ServerEnd:
-    """What the server sees of the client."""
+    """The client's end of the channel, for the server."""
 
     def __init__(self, transport: MemoryTransport):
         self._transport = transport

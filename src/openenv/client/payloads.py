@@ -31,7 +31,7 @@ def dump_action(action: Any) -> dict[str, Any]:
             return _fields(action, empty)
         try:
             return action.model_dump(mode="json", exclude=empty)
-        except ValueError:  # an array, in a class that has forms of its own for something else
+        except ValueError:  # an array, in a class with its own forms for other values
             return _fields(action, empty)
     if isinstance(action, Mapping):
         return dict(action)
@@ -52,7 +52,7 @@ def _is_text(cls: type[BaseModel]) -> bool:
 
 @cache
 def _loose_fields(cls: type[BaseModel]) -> tuple[str, ...]:
-    """The fields that may hold bytes or arrays by their types; none of a class that has forms of its own in JSON."""
+    """The fields that may hold bytes or arrays by their types; none for a class with its own forms in JSON."""
     if has_own_forms(cls):
         return ()
     return tuple(name for name, field in cls.model_fields.items() if not is_tight(field.annotation))
@@ -110,11 +110,11 @@ def _validate(adapter: TypeAdapter[Any], values: Mapping[str, Any]) -> Any:
         error = refused
     from ..protocol.coercion import coercer_of  # few replies need it
 
-    lift = coercer_of(adapter._type)
-    lifted = values if lift is None else lift(values)
-    if lifted is not values:
+    coerce = coercer_of(adapter._type)
+    coerced = values if coerce is None else coerce(values)
+    if coerced is not values:
         try:
-            return adapter.validate_python(lifted)
+            return adapter.validate_python(coerced)
         except ValidationError as refused:
             error = refused
     raise ProtocolViolation(

@@ -89,7 +89,7 @@ def portal() -> Portal:
 
 
 def close_with_portal(client: LoopBound, loop: asyncio.AbstractEventLoop) -> None:
-    """Has a client closed together with the portal, if its connection lives there."""
+    """Closes a client together with the portal, if its connection is there."""
     own = _PortalState.portal
     if own is not None and own.loop is loop:
         own.clients.add(client)
@@ -193,10 +193,10 @@ class LoopBound:
         raise NotImplementedError
 
     def _offered(self, call: Coroutine[Any, Any, T]) -> Awaitable[T]:
-        """A coroutine for a caller who can await, its result for one who cannot."""
+        """A coroutine for a caller that can await, else its result."""
         try:
             running = asyncio.get_running_loop()
-            # In a coroutine that a block has begun, as one of a subclass, there is no waiting for its own loop.
+            # A coroutine that a block has begun, as one of a subclass, must not wait for its own loop.
             blocking = self._blocking and self._loop is not running
         except RuntimeError:
             blocking = True
@@ -205,7 +205,7 @@ class LoopBound:
         return self._routed(call)
 
     async def _routed(self, call: Coroutine[Any, Any, T]) -> T:
-        """Runs a call on the event loop that the connection lives on, when it is awaited."""
+        """Runs a call on the event loop of the connection, when it is awaited."""
         running = asyncio.get_running_loop()
         loop = self._claim(running)
         return await (call if loop is running else asyncio.wrap_future(submit_to(loop, call)))

@@ -1,4 +1,4 @@
-"""What is said on the wire. No sockets, no clock, no event loop: bytes in, typed messages out, and back.
+"""The wire protocol. No sockets, no clock, no event loop: bytes in, typed messages out, and back.
 
 Names are imported when they are first used: a client does not load the server's side.
 """

@@ -95,7 +95,7 @@ def read_array(dtype: Any, shape: Any, data: bytes) -> Any:
     """The array of an element type, shape and elements; without numpy, a mapping of these three.
 
     Raises:
-        ValueError: They do not fit one another, or are none.
+        ValueError: They do not fit together, or are not of these kinds.
     """
     size = ELEMENT_SIZES.get(dtype) if isinstance(dtype, str) else None
     if size is None:

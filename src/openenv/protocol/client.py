@@ -185,7 +185,7 @@ class ClientProtocolV2:
 
         Args:
             op: What is asked.
-            fields: What else the message says: plain values, models, bytes, numpy arrays.
+            fields: The message's other fields: plain values, models, bytes, numpy arrays.
             waiter: Kept with the request.
 
         Raises:

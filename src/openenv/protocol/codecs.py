@@ -32,7 +32,7 @@ def choose(offered: Iterable[str]) -> str | None:
 
 
 class Body(Struct, frozen=True, gc=False):
-    """Entries of a map, encoded, without the map around them: what a reply says beside its `id`.
+    """Encoded entries of a map, without the map around them: a reply without its `id`.
 
     Attributes:
         count: How many entries.
@@ -301,7 +301,7 @@ def _write_msgpack(value: Any) -> bytes:
 
 
 def _map_header(count: int) -> bytes:
-    """What a map of so many entries starts with."""
+    """The first bytes of a map of `count` entries."""
     if count < 16:
         return _SMALL[count]
     return struct.pack(">BH", 0xDE, count) if count < 1 << 16 else struct.pack(">BI", 0xDF, count)

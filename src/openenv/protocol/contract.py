@@ -32,20 +32,20 @@ __all__ = [
 
 
 PARTS = ("action", "observation", "state")
-"""What a contract has a schema of."""
+"""The parts of a contract."""
 # They travel beside the observation, and versions of this package write their types differently.
 _BESIDE = ("done", "reward", "metadata")
 
 
 class Contract:
-    """What one side takes and gives.
+    """The schemas of one side.
 
     Args:
         schemas: JSON Schemas by name of the part. A part that is absent, or None, is opaque: nothing is known of it,
             and it compares equal to anything.
 
     Raises:
-        ValueError: A schema is none.
+        ValueError: A schema is not one.
 
     Attributes:
         parts: The parts that are not opaque, in normal form.
@@ -114,7 +114,7 @@ def contract_of(action: Any, observation: Any, state: Any) -> Contract:
 
 
 def _set_free(observation: Schema) -> None:
-    """Of what travels beside the observation, only the names count."""
+    """Frees the types of the fields that travel beside the observation: only their names count."""
     properties = observation.get("properties")
     if properties is None:
         return

@@ -19,9 +19,9 @@ Schema = dict[str, Any]
 ANYTHING: Schema = {}
 """Accepts any value."""
 OPAQUE: Schema = {"$comment": "opaque"}
-"""What has no schema: nothing is known of it, and it compares equal to anything."""
+"""Stands for a type without a schema, and compares equal to anything."""
 BESIDE = "x-"
-"""How the keys begin that others write beside a schema: they are handed on, and decide about no value."""
+"""The prefix of keys for other programs: they are kept, and restrict no value."""
 # The hash does not distinguish types that are nested deeper.
 MOST_DEPTH = 12
 HASH_DIGITS = 16
@@ -74,7 +74,7 @@ class NormalSchema:
         self._digests: dict[tuple[str, int], str] = {}
 
     def resolve(self, node: Schema) -> Schema:
-        """What a node says, or the definition says that it names; always the same object for the same node.
+        """A node, or the definition that it refers to; always the same object for the same node.
 
         Raises:
             ValueError: The definition is missing.
@@ -97,7 +97,7 @@ class NormalSchema:
         return self.digest(self.root)
 
     def schema(self) -> Schema:
-        """It as a JSON Schema."""
+        """The JSON Schema."""
         return {**self.root, "$defs": self.definitions} if self.definitions else self.root
 
     def _digest(self, node: Any, depth: int) -> str:
@@ -138,7 +138,7 @@ class NormalSchema:
 
 
 def accepts_all(node: Schema) -> bool:
-    """Whether a node says nothing about a value."""
+    """Whether a node accepts every value."""
     return node in (ANYTHING, OPAQUE)
 
 
@@ -197,7 +197,7 @@ def _plain(schema: Mapping[str, Any]) -> Schema:
 
 
 def _contents(schema: Mapping[str, Any]) -> Schema:
-    """What a schema says of the values inside of a list or map. What accepts anything is left out."""
+    """The schemas of the values in a list or map, without those that accept anything."""
     plain: Schema = {key: _normal(schema[key]) for key in _SCHEMAS if key in schema}
     if schema.get("additionalProperties") is False:
         plain["additionalProperties"] = False
@@ -261,7 +261,7 @@ MOST_VARIANTS = 5
 
 
 def describe_schema(schema: NormalSchema, node: Schema, depth: int = 3) -> str:
-    """What a value must be: `integer >= 0`, `list of string`, `string or null`."""
+    """Describes a node in words: `integer >= 0`, `list of string`, `string or null`."""
     node = schema.resolve(node)
     if "anyOf" in node:
         variants = [describe_schema(schema, each, depth - 1) for each in node["anyOf"][:MOST_VARIANTS]]

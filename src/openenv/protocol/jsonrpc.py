@@ -14,7 +14,7 @@ Fields = dict[str, Any]
 
 
 class JsonRpcErrorCode(IntEnum):
-    """What an error says by number."""
+    """The numbers of errors."""
 
     PARSE_ERROR = -32700
     """Not JSON."""
@@ -68,7 +68,7 @@ def read(text: bytes | str) -> Any:
     """The JSON value of a message.
 
     Raises:
-        RpcError: It is none, or neither an object nor a list of such.
+        RpcError: It is not JSON, or neither an object nor a list of objects.
     """
     try:
         value = from_json(text)
@@ -85,7 +85,7 @@ def read_one(value: Any) -> RpcRequest:
     """One request out of a JSON value.
 
     Raises:
-        RpcError: It is no request; says why.
+        RpcError: It is no request; the message says why.
     """
     if not isinstance(value, dict):
         raise _invalid(f"a request is an object, not {type(value).__name__}")
@@ -117,7 +117,7 @@ def error_reply(request_id: Any, fault: RpcError) -> Fields:
 
 
 def encode(fields: Mapping[str, Any] | list[Fields]) -> bytes:
-    """A reply, or several, as JSON. What cannot be written becomes an error that says so."""
+    """A reply, or several, as JSON. A result that cannot be written becomes an error."""
     try:
         return encode_json(fields)
     except UNWRITABLE:

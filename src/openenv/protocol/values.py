@@ -109,7 +109,7 @@ def encode_plain(value: Any, inf_nan_mode: Literal["constants", "strings"] = "co
 
 
 def _nones(value: Any) -> int:
-    """How often None stands in the upper two levels of a dict."""
+    """How many None there are in the upper two levels of a dict."""
     if type(value) is not dict:
         return 0
     members = list(value.values())
@@ -125,7 +125,7 @@ _CONTAINERS = frozenset({list, tuple, dict, Mapping, Sequence})
 
 
 class ObservationPlan(NamedTuple):
-    """What has to be known of an observation class to write its instances without pydantic.
+    """Facts about an observation class, to write its instances without pydantic.
 
     Attributes:
         width: Fields of the class, `reward` and `done` included.
