@@ -50,7 +50,7 @@ class GitServerClient:
 
     Args:
         gitea_url: `http(s)://host:port` of the server.
-        username: Whose repositories these are.
+        username: The owner of the repositories.
         password: Their password, or a token.
         workspace_dir: Where working copies lie; made when the first is cloned.
         timeout_s: Seconds that one git command may take.
@@ -190,7 +190,7 @@ class GitServerClient:
             raise UsageError(f"{commit!r} is no branch, tag or hash")
         here = f"refs/remotes/origin/{commit}"
         known = self._run(["rev-parse", "--verify", "--quiet", here], folder).returncode == 0
-        # A branch is put where the server has it, whatever became of it here.
+        # A branch is put where the server has it, also where it was moved here.
         words = ["checkout", "--force", "-B", commit, here] if known else ["checkout", "--force", "--detach", commit]
         self._git("checkout", words, folder)
 

@@ -136,7 +136,13 @@ class UserPolicy:
     def _failure(self, error: BaseException) -> PolicyFailed:
         text = error.message if isinstance(error, OpenEnvError) else str(error)
         said = f"{type(error).__name__}: {text}" if text else type(error).__name__
-        return PolicyFailed(f"{self.name} raised {said}{_place(error)}")
+        # Where it was raised: the last line that is not of the library.
+        library, place = ("<frozen", sys.base_prefix + "/lib"), ""
+        for frame in traceback.extract_tb(error.__traceback__):
+            file = frame.filename
+            if file != __file__ and not file.startswith(library) and "/concurrent/futures/" not in file:
+                place = f" ({Path(file).name}, line {frame.lineno})"
+        return PolicyFailed(f"{self.name} raised {said}{place}")
 
 
 class _UserAgent:
@@ -171,16 +177,6 @@ def load_policy(target: str) -> UserPolicy:
     if module.endswith(".py"):
         module = module.removesuffix(".py").replace("/", ".")
     return UserPolicy(target, attribute_of(import_module(module, target), path, target))
-
-
-def _place(error: BaseException) -> str:
-    """Where it was raised: the last line that is not of the library."""
-    library = ("<frozen", sys.base_prefix + "/lib")
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        file = frame.filename
-        if file != __file__ and not file.startswith(library) and "/concurrent/futures/" not in file:
-            return f" ({Path(file).name}, line {frame.lineno})"
-    return ""
 
 
 # What is part of every action, and of none in particular.

@@ -239,21 +239,6 @@ def compare(first: Report, second: Report) -> list[Comparison]:
     Raises:
         UsageError: They are of different environments or splits, or have no score in common.
     """
-    _check(first, second)
-    threshold = second.about.success_at if first.about.success_at is None else first.about.success_at
-    figures: dict[str, Callable[[Report], Values]] = {
-        "return": lambda report: {each.key: each.score for each in report.episodes if each.score is not None},
-        "success": lambda report: {**successes_of(report.episodes, threshold)},
-        "length": lambda report: {each.key: float(each.length) for each in report.episodes if each.failure is None},
-    }
-    found = [_compared(name, values(first), values(second)) for name, values in figures.items()]
-    comparisons = [comparison for comparison in found if comparison is not None]
-    if not any(comparison.figure == "return" for comparison in comparisons):
-        raise UsageError(f"nothing can be compared: {_scored(first)} of A and {_scored(second)} of B have a return")
-    return comparisons
-
-
-def _check(first: Report, second: Report) -> None:
     for what, ours, theirs in (
         ("environment", first.about.environment, second.about.environment),
         ("split", first.about.split, second.about.split),
@@ -262,9 +247,20 @@ def _check(first: Report, second: Report) -> None:
             raise UsageError(f"A is of the {what} {ours!r}, and B of {theirs!r}: evaluate both on the same one")
     if (first.about.split is None) != (second.about.split is None):
         raise UsageError("one of them played tasks of a split, and the other seeds: evaluate both in the same way")
+    threshold = second.about.success_at if first.about.success_at is None else first.about.success_at
+    figures: dict[str, Callable[[Report], Values]] = {
+        "return": lambda report: {each.key: each.score for each in report.episodes if each.score is not None},
+        "success": lambda report: {**successes_of(report.episodes, threshold)},
+        "length": lambda report: {each.key: float(each.length) for each in report.episodes if each.failure is None},
+    }
+    found = [_compare_figure(name, values(first), values(second)) for name, values in figures.items()]
+    comparisons = [comparison for comparison in found if comparison is not None]
+    if not any(comparison.figure == "return" for comparison in comparisons):
+        raise UsageError(f"nothing can be compared: {_scored(first)} of A and {_scored(second)} of B have a return")
+    return comparisons
 
 
-def _compared(figure: str, ours: Values, theirs: Values) -> Comparison | None:
+def _compare_figure(figure: str, ours: Values, theirs: Values) -> Comparison | None:
     if not ours or not theirs:
         return None
     common = [key for key in ours if key in theirs]

@@ -294,7 +294,16 @@ class Runner:
             progress = self._waiting.popleft()
             progress.attempts += 1
             try:
-                episode = await self._play_case(client, progress)
+                progress.began = time.monotonic()
+                case, named = progress.case, {}
+                if self._options.named:
+                    name = f"seed-{case.seed}" if case.index is None else f"{case.split}-{case.index}-{case.repeat}"
+                    again = "" if progress.attempts == 1 else f"-again-{progress.attempts - 1}"
+                    named["episode_id"] = f"{name}{again}"
+                first = await client.reset(**case.arguments(), **named)
+                self._with_session.add(client)
+                most_steps = self._options.max_steps
+                episode = await play(client, case, self._policy, first, most_steps, named.get("episode_id"))
             except CapacityError as error:
                 return await self._wait_for_room(progress, error)
             except OpenEnvError as error:
@@ -306,17 +315,6 @@ class Runner:
             else:
                 self._note(progress, episode)
         return False
-
-    async def _play_case(self, client: GenericEnvClient, progress: _Progress) -> EpisodeResult:
-        progress.began = time.monotonic()
-        case, named = progress.case, {}
-        if self._options.named:
-            name = f"seed-{case.seed}" if case.index is None else f"{case.split}-{case.index}-{case.repeat}"
-            again = "" if progress.attempts == 1 else f"-again-{progress.attempts - 1}"
-            named["episode_id"] = f"{name}{again}"
-        first = await client.reset(**case.arguments(), **named)
-        self._with_session.add(client)
-        return await play(client, case, self._policy, first, self._options.max_steps, named.get("episode_id"))
 
     async def _wait_for_room(self, progress: _Progress, error: CapacityError) -> bool:
         """No room for a session: those that have one play its case, or else it waits."""

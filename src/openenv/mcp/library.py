@@ -242,7 +242,7 @@ def in_fastmcp_request(context: Any) -> Iterator[Any]:
 
 
 class _LazyContext:
-    """A context whose session is opened when one of its coroutines needs it."""
+    """A context that opens its session when one of its coroutines needs it."""
 
     _sessions: McpSessions
     _number: int | None = None
@@ -465,7 +465,7 @@ class _ToolRaised(Exception):
 
 
 def _mark_tool_errors(function: Callable[..., Any], asynchronous: bool) -> Callable[..., Any]:
-    """The function, whose own errors are not taken for those of its arguments."""
+    """The function, with its own errors marked, so that they are not taken for errors of its arguments."""
     if asynchronous:
 
         async def called_later(*args: Any, **kwargs: Any) -> Any:

@@ -25,7 +25,7 @@ from .result import message_of
 
 logger = logging.getLogger("openenv.mcp")
 
-# How long `close` waits for sessions on other threads, whose servers may have something to clean up.
+# How long `close` waits for sessions on other threads: their servers may have something to clean up.
 CLOSE_S = 2.0
 # How often a loop asks whether it is its turn.
 TURN_POLL_S = 0.001
@@ -302,7 +302,7 @@ async def _connected(server: Any) -> AsyncIterator[Any]:
 
 
 # Several environments may share a server. One session at a time is set up or cleaned up there: servers guard their
-# lifespan by locks of asyncio, which do not work between event loops. By server, the loop whose turn it is.
+# lifespan by locks of asyncio, which do not work between event loops. By server, the loop that has its turn.
 _turns: WeakKeyDictionary[Any, asyncio.AbstractEventLoop] = WeakKeyDictionary()
 
 

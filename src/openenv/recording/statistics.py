@@ -120,7 +120,7 @@ class Statistics:
         }
 
 
-# Panels of one picture, and points of one panel that still can be told apart.
+# Panels of one picture, and points of one panel that can still be distinguished.
 MOST_PANELS = 8
 MOST_POINTS = 20_000
 # The running mean is over this share of the episodes.

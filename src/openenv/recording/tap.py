@@ -45,7 +45,7 @@ _loose: dict[type[Any], tuple[str, ...] | None] = {}
 
 class RecordCodec(JsonCodec):
     """The JSON of protocol v2, but NaN and infinity are texts, since their bare words are no JSON, and what is large
-    is a `Blob`, whose hash is not known yet.
+    is a `Blob`: its hash is not known yet.
 
     One for each tap: between two calls of `take_blobs` it writes one line.
 
@@ -299,7 +299,7 @@ class Tap:
             self._write(asked, None, error, ended)
 
     def gave_up(self, error: OpenEnvError) -> None:
-        """The client has been told that the call failed, whatever becomes of it."""
+        """The client has an error for the call, which may still run."""
         self.ended(None, error)
 
     def answered(self, asked: RunningCall, payload: Mapping[str, Any]) -> None:
@@ -343,7 +343,7 @@ class Tap:
                 outcome = encode_outcome(result, self._codec).fields
             except OpenEnvError as refused:  # what its client hears, too: a reward that is no number, or the like
                 error = refused
-            except BaseException as fault:  # the edge to foreign code, whose values may raise anything
+            except BaseException as fault:  # the edge to foreign code: its values may raise anything
                 if from_signal(fault):
                     raise
                 error = unsendable_error(result, fault)
@@ -380,7 +380,7 @@ class Tap:
         """The repr stands for a value that cannot be written: the call is done all the same."""
         try:
             return self._codec.encode(value)
-        except Exception as error:  # noqa: BLE001 - the edge to foreign code, whose values may raise anything
+        except Exception as error:  # noqa: BLE001 - the edge to foreign code: its values may raise anything
             name, fault = type(value).__qualname__, type(error).__qualname__
             warn_once(logger, "a %s cannot be recorded: records have its repr in its place: %s", name, fault)
             try:

@@ -240,7 +240,7 @@ def _one_of(space: spaces.OneOf[Any]) -> SpaceCodec:
 
 
 def _counts(space: Space[Any]) -> bool:
-    """Whether the number of its members can be told from a stack of them."""
+    """Whether the number of its members can be read off a stack of them."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         parts = list(space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces)
         return bool(parts) and all(map(_counts, parts))

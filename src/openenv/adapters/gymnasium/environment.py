@@ -264,17 +264,15 @@ def parse_target(text: str) -> tuple[str, dict[str, Any]]:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
     except ValueError as error:
         raise UsageError(f"the arguments in {text!r} are not of the form key=value&key=value: {error}") from error
-    kwargs = {key: _value(value) for key, value in pairs}
+    kwargs: dict[str, Any] = {}
+    for key, value in pairs:
+        try:
+            kwargs[key] = json.loads(value, parse_constant=float)
+        except ValueError:
+            kwargs[key] = value
     if len(kwargs) < len(pairs):
         raise UsageError(f"an argument is given twice in {text!r}")
     return env_id, kwargs
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text, parse_constant=float)
-    except ValueError:
-        return text
 
 
 def _description(env_id: str, env: gymnasium.Env[Any, Any]) -> str:

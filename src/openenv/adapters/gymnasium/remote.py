@@ -120,8 +120,16 @@ def _get_schemas(url: str, client: GenericEnvClient) -> Schemas:
         with urllib.request.build_opener(_Redirects, *proxies).open(request, timeout=options.connect_timeout_s) as it:
             body = it.read(MOST_BYTES + 1)
     except urllib.error.HTTPError as error:
-        with error:
-            raise _http_error(url, error.code) from None
+        error.close()
+        if error.code == HTTPStatus.UNAUTHORIZED:
+            raise Unauthorized(f"{url} wants a key: pass api_key=..., or set OPENENV_API_KEY") from None
+        if error.code == HTTPStatus.FORBIDDEN:
+            what = f"{url} does not let this api_key (OPENENV_API_KEY) read: pass one with a wider scope"
+            raise Forbidden(what) from None
+        raise ConnectionFailed(
+            f"{url} answers HTTP {error.code}, and no schemas: is that an openenv server? Else give "
+            "observation_space, decode_observation, action_space and encode_action"
+        ) from None
     except (OSError, HTTPException) as error:
         why = getattr(error, "reason", error)
         raise ConnectionFailed(f"{url} cannot be asked for the types of its environment: {why}") from None
@@ -131,17 +139,6 @@ def _get_schemas(url: str, client: GenericEnvClient) -> Schemas:
         return _check_schemas(json.loads(body), url)
     except (ValueError, RecursionError):
         raise ProtocolViolation(f"{url} answers what is no JSON: {body[:100]!r}") from None
-
-
-def _http_error(url: str, status: int) -> OpenEnvError:
-    if status == HTTPStatus.UNAUTHORIZED:
-        return Unauthorized(f"{url} wants a key: pass api_key=..., or set OPENENV_API_KEY")
-    if status == HTTPStatus.FORBIDDEN:
-        return Forbidden(f"{url} does not let this api_key (OPENENV_API_KEY) read: pass one with a wider scope")
-    return ConnectionFailed(
-        f"{url} answers HTTP {status}, and no schemas: is that an openenv server? Else give observation_space, "
-        "decode_observation, action_space and encode_action"
-    )
 
 
 def _check_schemas(schemas: Any, place: str) -> Schemas:

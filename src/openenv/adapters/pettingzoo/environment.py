@@ -101,7 +101,7 @@ class AgentGame(ABC):
     @property
     @abstractmethod
     def to_act(self) -> list[Any]:
-        """Whose actions the next step takes."""
+        """The agents that act in the next step."""
 
     @abstractmethod
     def reset(self, seed: int | None, options: dict[str, Any] | None) -> AgentReports:

@@ -13,7 +13,7 @@ from ...types import StepResult
 
 # Fields that are no part of what there is to read.
 _BESIDE = frozenset({"reward", "done", "metadata", "truncated", "terminated"})
-# Fields whose text, where there is one, is written to be read.
+# Fields for text that is written to be read.
 _WORDS = ("text", "message", "observation", "content", "output", "prompt", "response")
 
 
