@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from .._asyncio import on_thread, retrieve_exception
+from .._asyncio import on_thread, start_task
 from ..errors import LaunchFailed, ProviderBusy, UsageError
 from .base import PRIVATE_SERVER_VARIABLES, BlockingContainers, Leftover, SingleServerProvider, StartRate
 from .deployment import Deployment, Server
 from .docker_engine import PullProgress, docker_client, docker_errors, pull
 from .owner import DEPLOYMENT, OWNER, PROVIDER, OwnerProcess
 from .redaction import TAIL_LINES, redact, secrets_of, with_tail
-from .spec import Capabilities, LaunchSpec, Resources
+from .spec import CONTAINER_PORT, Capabilities, LaunchSpec, Resources
 from .warm_pool import WarmPool
 
 
@@ -32,8 +32,6 @@ def gpus_for(deployment: Deployment) -> tuple[str, ...]:
 
 
 LOOPBACK = "127.0.0.1"
-CONTAINER_PORT = 8000
-"""What images of environments listen on (`port` in openenv.yaml)."""
 NO_NETWORK = "none"
 # What images need that begin as root, to read their volumes and to become somebody else. All others are dropped.
 KEPT_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
@@ -77,8 +75,15 @@ def request(deployment: Deployment, server: Server, gpus: tuple[str, ...], netwo
     else:
         options = {name: value for name, value in options.items() if name not in {"network", "network_mode"}}
         given |= {"network": network, "dns": [LOOPBACK]}  # or some engines would ask others for it
-    labels = {**_labels(options.get("labels")), **deployment.labels}
-    return {**given, **options, **_privileges(options), "name": server.name, "labels": labels}
+    labels = options.get("labels") or ()
+    labels = labels if isinstance(labels, Mapping) else dict.fromkeys(labels, "")
+    return {
+        **given,
+        **options,
+        **_privileges(options),
+        "name": server.name,
+        "labels": {**labels, **deployment.labels},
+    }
 
 
 def _limits(spec: LaunchSpec) -> dict[str, Any]:
@@ -112,10 +117,6 @@ def _privileges(options: Mapping[str, Any]) -> dict[str, Any]:
     if "cap_drop" not in options:
         given |= {"cap_drop": ["ALL"], "cap_add": [*KEPT_CAPABILITIES, *(options.get("cap_add") or ())]}
     return given
-
-
-def _labels(labels: Any) -> dict[str, str]:
-    return dict(labels) if isinstance(labels, Mapping) else dict.fromkeys(labels or (), "")
 
 
 # Seconds between the request to end and the end.
@@ -225,9 +226,15 @@ class Containers:
             if any_port and any(words in str(error) for words in _PORT_TAKEN):
                 raise ProviderBusy(str(error)) from None  # by somebody else who takes free ones; the next is another
             raise
-        place = _address(facts, network, port) if network is not None else _published(facts, port)
+        if network is not None:
+            address = (facts["NetworkSettings"]["Networks"].get(network) or {}).get("IPAddress")
+            place = f"{address}:{port}" if address else None
+        else:
+            published = facts["NetworkSettings"]["Ports"].get(f"{port}/tcp")
+            place = f"{LOOPBACK}:{published[0]['HostPort']}" if published else None
         if place is None:
-            raise LaunchFailed(f"the container {self._unreachable(container, facts)}")
+            how = _ending(facts) or "was given no port: is its network one that ports are published in?"
+            raise LaunchFailed(with_tail(f"the container {how}", self.log(container, TAIL_LINES)))
         return f"http://{place}"
 
     def running(self, labels: Mapping[str, str]) -> frozenset[str]:
@@ -298,10 +305,6 @@ class Containers:
         found = [_leftover("container", each, (each["Names"] or [each["Id"]])[0].lstrip("/")) for each in containers]
         return found + [_leftover("network", each, each["Name"]) for each in networks]
 
-    def _unreachable(self, container: Container, facts: Mapping[str, Any]) -> str:
-        how = _ending(facts) or "was given no port: is its network one that ports are published in?"
-        return with_tail(how, self.log(container, TAIL_LINES))
-
 
 def _insist(removal: Callable[[], object]) -> None:
     """Removes something, also when somebody else is at it, or the engine still uses it for a moment."""
@@ -322,16 +325,6 @@ def _insist(removal: Callable[[], object]) -> None:
             return
 
 
-def _address(facts: Mapping[str, Any], network: str, port: int) -> str | None:
-    address = (facts["NetworkSettings"]["Networks"].get(network) or {}).get("IPAddress")
-    return f"{address}:{port}" if address else None
-
-
-def _published(facts: Mapping[str, Any], port: int) -> str | None:
-    places = facts["NetworkSettings"]["Ports"].get(f"{port}/tcp")
-    return f"{LOOPBACK}:{places[0]['HostPort']}" if places else None
-
-
 def _ending(facts: Mapping[str, Any]) -> str | None:
     state = facts["State"]
     if state.get("Status") not in _OVER:
@@ -342,8 +335,7 @@ def _ending(facts: Mapping[str, Any]) -> str | None:
 
 
 def _leftover(kind: str, facts: Mapping[str, Any], name: str) -> Leftover:
-    labels = facts.get("Labels") or {}
-    return Leftover(kind, name, labels.get(DEPLOYMENT, ""), OwnerProcess.read(labels.get(OWNER, "")), facts["Id"])
+    return Leftover.from_labels(kind, name, facts.get("Labels") or {}, facts["Id"])
 
 
 T = TypeVar("T")
@@ -512,8 +504,7 @@ class LocalDockerProvider(BlockingContainers, SingleServerProvider):
         now = asyncio.get_running_loop().time()
         if self._seen is None or now - self._seen_at > GLANCE_S:
             labels = {PROVIDER: type(self).__name__, OWNER: str(OwnerProcess.this())}
-            self._seen = asyncio.ensure_future(on_thread(lambda: self._containers.running(labels)))
-            self._seen.add_done_callback(retrieve_exception)
+            self._seen = start_task(on_thread(lambda: self._containers.running(labels)))
             self._seen_at = now
         return await asyncio.shield(self._seen)
 
@@ -535,8 +526,7 @@ class LocalDockerProvider(BlockingContainers, SingleServerProvider):
         """Does one thing after the other to something, each to its end: what is half made could not be removed."""
         while what.work is not None and not what.work.done():
             await asyncio.wait([what.work])
-        what.work = work = asyncio.ensure_future(on_thread(call))
-        work.add_done_callback(retrieve_exception)
+        work = what.work = start_task(on_thread(call))
         return await asyncio.shield(work)
 
     async def _fetch(self, image: str, platform: str | None, variables: Mapping[str, str]) -> None:

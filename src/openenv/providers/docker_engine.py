@@ -43,7 +43,10 @@ def docker_client() -> Any:
         raise MissingExtra("docker", "docker") from None
     host = kwargs_from_env().get("base_url") or DEFAULT_HOST
     try:
-        _knock(host)
+        if host.startswith("unix://"):
+            # The SDK leaves a socket open when it connects to one that nothing answers at.
+            with socket.socket(socket.AF_UNIX) as end:
+                end.connect(host.removeprefix("unix://"))
         engine = docker.from_env(max_pool_size=CONNECTIONS)
     except (OSError, docker.errors.DockerException) as error:
         raise ProviderFailed(_absent(host, error)) from error
@@ -53,24 +56,13 @@ def docker_client() -> Any:
         engine.close()
         raise ProviderFailed(_absent(host, error)) from error
     if host.startswith("unix://"):
-        _reach(engine.api, host)
+        # Its requests, too, leave no socket open that nothing answers at.
+        from .docker_socket import SocketAdapter
+
+        api, scheme = engine.api, "http+docker://"
+        api.get_adapter(scheme).close()
+        api.mount(scheme, SocketAdapter(f"http+{host}", api.timeout, max_pool_size=CONNECTIONS))
     return engine
-
-
-def _knock(host: str) -> None:
-    """Tries the engine's socket, if it is one of this machine: the SDK leaves one open that nobody answers at."""
-    if host.startswith("unix://"):
-        with socket.socket(socket.AF_UNIX) as end:
-            end.connect(host.removeprefix("unix://"))
-
-
-def _reach(api: Any, host: str) -> None:
-    """Has a client's requests leave no socket open where nobody answers any more."""
-    from .docker_socket import SocketAdapter
-
-    scheme = "http+docker://"
-    api.get_adapter(scheme).close()
-    api.mount(scheme, SocketAdapter(f"http+{host}", api.timeout, max_pool_size=CONNECTIONS))
 
 
 def _absent(host: str, error: Exception) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
-from .._asyncio import on_thread, retrieve_exception
+from .._asyncio import on_thread, start_task
 from .._exceptions import add_cleanup_note
 from ..errors import LaunchFailed, MissingExtra, ProviderFailed, UsageError
 from ..settings import ray_address
@@ -25,7 +25,7 @@ from .local import environment_labels, variables_of
 from .owner import OwnerProcess
 from .process import GRACE_S
 from .ray_actor import ActorPlan, ActorReport, ServerActor
-from .redaction import KEYS, key_of, redact, with_tail
+from .redaction import KEYS, key_of, last_lines, redact, with_tail
 from .spec import Capabilities, LaunchSpec
 
 ANSWER_S = 5.0
@@ -322,10 +322,8 @@ class RayProvider(BlockingRuntime, SingleServerProvider):
         return deployment
 
     def spec_of(self, port: int | None, env_vars: dict[str, str], options: dict[str, Any]) -> LaunchSpec:
-        if self._target is None:
-            raise UsageError('RayProvider() has no target: RayProvider("echo"), or launch() a LaunchSpec')
         key = None if KEYS in {**self.variables, **env_vars} else self.api_key
-        return LaunchSpec(target=self._target, port=port, env_vars=env_vars, options=options, api_key=key)
+        return super().spec_of(port, env_vars, options).changed(api_key=key)
 
     def _options(self, spec: LaunchSpec) -> tuple[str, int, Mapping[str, float]]:
         given = spec.options
@@ -452,9 +450,7 @@ class RayProvider(BlockingRuntime, SingleServerProvider):
         """Sees whether a server is there, and where it is now."""
         try:
             report = await self._asked(lambda: self._cluster.report(server.handle.name))
-        except ActorGone as error:
-            server.gone = str(error)
-        except ActorAway as error:
+        except (ActorGone, ActorAway) as error:
             server.gone = str(error)
         else:
             server.gone = report.end or (None if report.url else "is being started again")
@@ -467,7 +463,7 @@ class RayProvider(BlockingRuntime, SingleServerProvider):
             log = await self._asked(lambda: self._cluster.tail(server.handle.name))
         except (ActorGone, ActorAway):
             return ""
-        return "\n".join(log.splitlines()[-lines:])
+        return last_lines(log, lines)
 
     async def find_leftovers(self) -> list[Leftover]:
         actors = await self._asked(self._cluster.actors)
@@ -515,8 +511,7 @@ def _checked(
 
 async def _bounded(call: Callable[[], T], limit_s: float) -> T:
     # Ray may wait for its head for as long as it likes: the end of this process does not wait for that.
-    task = asyncio.ensure_future(on_thread(call, detached=True))
-    task.add_done_callback(retrieve_exception)
+    task = start_task(on_thread(call, detached=True))
     try:
         done, _ = await asyncio.wait([task], timeout=limit_s)
     except asyncio.CancelledError:

@@ -35,7 +35,7 @@ def redact(text: str, secrets: Iterable[str]) -> str:
     """A text without the secrets, and without what looks like one.
 
     Args:
-        text: What somebody will read.
+        text: The text of an error or a log.
         secrets: As `secrets_of` found them, the longest first.
     """
     for secret in secrets:
@@ -53,6 +53,11 @@ def key_of(variables: Mapping[str, str]) -> str | None:
         if not colon and scope and scope != "none":
             return scope
     return None
+
+
+def last_lines(text: str, lines: int) -> str:
+    """The end of a log."""
+    return "\n".join(text.splitlines()[-lines:])
 
 
 TAIL_LINES = 50

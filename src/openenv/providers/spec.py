@@ -10,6 +10,8 @@ from typing import Any, Self
 
 from ..errors import UsageError
 
+CONTAINER_PORT = 8000
+"""The port that images of environments listen on (`port` in openenv.yaml)."""
 _UNITS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 
 

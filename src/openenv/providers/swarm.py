@@ -13,9 +13,8 @@ from .base import BlockingContainers, Leftover, StartRate
 from .deployment import Deployment, Server
 from .owner import DEPLOYMENT, OWNER, PROVIDER, OwnerProcess
 from .redaction import TAIL_LINES, redact, with_tail
-from .spec import Capabilities, LaunchSpec, Resources
+from .spec import CONTAINER_PORT, Capabilities, LaunchSpec, Resources
 from .swarm_api import (
-    CONTAINER_PORT,
     PUBLISH_MODES,
     PUBLISHED,
     STOP_S,
@@ -140,25 +139,18 @@ class SwarmService:
                 server.url = next(filter(None, urls.values()), server.url)
                 server.gone = None if any(urls.values()) else self._absence(server, list(slots.values()))
             return
-        self._take_away(slots)
-        for slot in slots.values():
-            self._seat(slot, urls[slot.key])
-
-    def _seat(self, slot: TaskSlot, url: str | None) -> None:
-        """Has a server stand for a slot: the one that does, one for which there was no slot yet, or another one."""
-        servers = self._deployment.servers
-        server = next((each for wanted in (slot.key, None) for each in servers if each.handle.slot == wanted), None)
-        server = server or self._deployment.new_server()
-        server.handle = Replica(self, slot.key)
-        server.url = url or server.url
-        server.gone = None if slot.running else self._absence(server, [slot])
-
-    def _take_away(self, slots: dict[str, TaskSlot]) -> None:
-        for server in list(self._deployment.servers):
-            if server.handle.slot is not None and server.handle.slot not in slots:
-                server.gone = _REMOVED
-                if slots:  # otherwise all of it is gone, which somebody is to see
-                    self._deployment.servers.remove(server)
+        servers = deployment.servers
+        for server in [each for each in servers if each.handle.slot is not None and each.handle.slot not in slots]:
+            server.gone = _REMOVED
+            if slots:  # otherwise all of it is gone, which is to be seen
+                servers.remove(server)
+        for key, slot in slots.items():
+            # The server of this slot, one that had no slot yet, or another one.
+            found = next((each for wanted in (key, None) for each in servers if each.handle.slot == wanted), None)
+            server = found or deployment.new_server()
+            server.handle = Replica(self, key)
+            server.url = urls[key] or server.url
+            server.gone = None if slot.running else self._absence(server, [slot])
 
     async def _url(self, slot: TaskSlot) -> str | None:
         """The address of what is in a slot, as soon as it runs; by the mesh, that of all slots."""
@@ -349,12 +341,12 @@ class DockerSwarmProvider(BlockingContainers):
             await service.survey()
 
     async def why_gone(self, server: Server) -> str | None:
-        seat: Replica | None = server.handle
-        return None if seat is None or not seat.service.id else await seat.service.gone(seat.slot)
+        replica: Replica | None = server.handle
+        return None if replica is None or not replica.service.id else await replica.service.gone(replica.slot)
 
     async def read_log(self, server: Server, lines: int) -> str:
-        seat: Replica | None = server.handle
-        return "" if seat is None or not seat.service.id else await seat.service.log(seat.slot, lines)
+        replica: Replica | None = server.handle
+        return "" if replica is None or not replica.service.id else await replica.service.log(replica.slot, lines)
 
     async def _remove(self, deployment: Deployment) -> None:
         if deployment.servers:
@@ -387,9 +379,10 @@ class DockerSwarmProvider(BlockingContainers):
         mine = f"{PROVIDER}={type(self).__name__}"
         services = await self._manager.services(mine)
         networks = await self._manager.networks(type(self).__name__)
+        made = Leftover.from_labels
         return [
-            *(_leftover("service", each["Spec"]["Name"], each["Spec"]["Labels"], each["ID"]) for each in services),
-            *(_leftover("network", each["Name"], each["Labels"], each["Id"]) for each in networks),
+            *(made("service", each["Spec"]["Name"], each["Spec"]["Labels"], each["ID"]) for each in services),
+            *(made("network", each["Name"], each["Labels"], each["Id"]) for each in networks),
         ]
 
     async def remove_leftover(self, leftover: Leftover) -> None:
@@ -397,7 +390,3 @@ class DockerSwarmProvider(BlockingContainers):
             await self._manager.remove_network(leftover.handle)
         else:
             await self._end(leftover.deployment)
-
-
-def _leftover(kind: str, name: str, labels: dict[str, str], handle: str) -> Leftover:
-    return Leftover(kind, name, labels.get(DEPLOYMENT, ""), OwnerProcess.read(labels.get(OWNER, "")), handle)

@@ -16,6 +16,8 @@ from ..errors import ProviderFailed, UsageError
 from .deployment import Deployment
 from .docker_engine import docker_client, docker_errors
 from .owner import DEPLOYMENT, PROVIDER
+from .redaction import last_lines
+from .spec import CONTAINER_PORT
 
 _ENDINGS = {
     "failed": "failed",
@@ -67,7 +69,11 @@ def slots_of(tasks: Iterable[Mapping[str, Any]]) -> dict[str, TaskSlot]:
     for task in sorted(tasks, key=lambda task: _moment(task.get("CreatedAt", ""))):
         histories.setdefault(str(task.get("Slot") or task.get("NodeID", "")), []).append(task)
     # The tasks of a slot that was taken away are on their way out, all of them.
-    there = {key: history for key, history in histories.items() if any(not _leaving(task) for task in history)}
+    there = {
+        key: history
+        for key, history in histories.items()
+        if any(task.get("DesiredState") != "remove" for task in history)
+    }
     return {key: _slot(key, there[key]) for key in sorted(there, key=lambda key: (len(key), key))}
 
 
@@ -112,10 +118,6 @@ def _state(task: Mapping[str, Any]) -> str:
     return str(task.get("Status", {}).get("State", "new"))
 
 
-def _leaving(task: Mapping[str, Any]) -> bool:
-    return task.get("DesiredState") == "remove"
-
-
 def _moment(stamp: str) -> str:
     """A time of the engine, to be compared: it leaves out zeros at the end of fractions."""
     return stamp.removesuffix("Z").ljust(len("2000-01-01T00:00:00.000000000"), "0")
@@ -124,8 +126,6 @@ def _moment(stamp: str) -> str:
 PUBLISH_MODES = ("ingress", "host", "dnsrr")
 PUBLISHED = "published_port"
 """The option of ours: the port of the nodes that a service is published at."""
-# What images of environments listen on (`port` in openenv.yaml).
-CONTAINER_PORT = 8000
 # Seconds between the request to end and the end, beyond the grace of the sessions.
 STOP_S = 5.0
 # Seconds before a server that has ended is started again.
@@ -367,7 +367,7 @@ class SwarmManager:
                 whole = await self._ask("reading a service's log", read)
         except (ProviderFailed, TimeoutError):
             return ""  # some log drivers cannot be read
-        return "\n".join(logged_by(tasks, whole).splitlines()[-lines:])
+        return last_lines(logged_by(tasks, whole), lines)
 
     async def services(self, *labels: str) -> list[dict[str, Any]]:
         """The services with some labels."""
@@ -419,8 +419,14 @@ class SwarmManager:
         def remove() -> None:
             from docker.errors import APIError, NotFound
 
+            def joined() -> bool:
+                templates = (service["Spec"]["TaskTemplate"] for service in self._engine.api.services())
+                return any(
+                    network == each["Target"] for template in templates for each in template.get("Networks") or ()
+                )
+
             limit = time.monotonic() + DETACH_S
-            while not self._joined(network):
+            while not joined():
                 try:
                     self._engine.api.remove_network(network)
                 except NotFound:
@@ -433,10 +439,6 @@ class SwarmManager:
                     return
 
         await self._whole("removing a network", remove)
-
-    def _joined(self, network: str) -> bool:
-        templates = (service["Spec"]["TaskTemplate"] for service in self._engine.api.services())
-        return any(network == each["Target"] for template in templates for each in template.get("Networks") or ())
 
     def _secrets(self, wanted: list[Any] | None) -> list[Any] | None:
         """Secrets of the swarm, of which the SDK wants more than the names."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from .topology import COOKIE, HEADER, PARAMETER, Backend, Topology
+from .topology import COOKIE, HEADER, PARAMETER, Topology
 
 BOOTSTRAP = "envoy.yaml"
 """The file that Envoy is started with; read once."""
@@ -29,7 +29,7 @@ _BUFFER_BYTES = 64 * 1024
 # A backend's turns are as its requests to the power of minus this: with more, turns are planned further ahead than
 # the numbers hold when many sessions end together.
 _BIAS = 0.5
-# What Envoy answers on its administration port; nobody stops it from there.
+# What Envoy answers on its administration port; it cannot be stopped from there.
 _ADMIN_PATHS = ("/ready", "/listeners", "/clusters", "/stats", "/server_info")
 
 
@@ -105,6 +105,10 @@ def _seconds(number: float) -> str:
 
 
 def _bootstrap(topology: Topology, routes: Fields) -> Fields:
+    # Room for the connections of all sessions, and for as many that ask for something else.
+    kind = "extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig"
+    most = {"max_active_downstream_connections": 2 * topology.max_sessions}
+    limit = _extension("resource_monitors.global_downstream_max_connections", kind, most)
     return {
         "node": {"id": "openenv-gateway", "cluster": "openenv"},
         "admin": {
@@ -112,15 +116,8 @@ def _bootstrap(topology: Topology, routes: Fields) -> Fields:
             "allow_paths": [{"prefix": path} for path in _ADMIN_PATHS],
         },
         "static_resources": {"listeners": [_listener(topology, routes)]},
-        "overload_manager": {"resource_monitors": [_limit(topology)]},
+        "overload_manager": {"resource_monitors": [limit]},
     }
-
-
-def _limit(topology: Topology) -> Fields:
-    """Room for the connections of all sessions, and for as many that ask for something else."""
-    kind = "extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig"
-    most = {"max_active_downstream_connections": 2 * topology.max_sessions}
-    return _extension("resource_monitors.global_downstream_max_connections", kind, most)
 
 
 def _listener(topology: Topology, routes: Fields) -> Fields:
@@ -164,7 +161,20 @@ def _manager(routes: Fields) -> tuple[str, Fields]:
 
 
 def _routes(topology: Topology) -> Fields:
-    named = [_route(_goal(backend), **match) for backend in topology.backends for match in _naming(backend)]
+    named = []
+    for backend in topology.backends:
+        exactly = {"string_match": {"exact": backend.name}}
+        cookie = {
+            "string_match": {"safe_regex": {"regex": f"(?:.*;)? *{COOKIE}={re.escape(backend.name)} *(?:;.*)?"}}
+        }
+        ways: list[Fields] = [
+            {"query_parameters": [{"name": PARAMETER, **exactly}]},
+            {"headers": [{"name": HEADER, **exactly}]},
+            {"headers": [{"name": "cookie", **cookie}]},
+        ]
+        for match in ways:
+            there = {"metadata_match": {"filter_metadata": {"envoy.lb": {_BACKEND: backend.name}}}}
+            named.append(_route(there, **match))
     handshake = {"name": "upgrade", "string_match": {"exact": "websocket", "ignore_case": True}}
     post = {"name": ":method", "string_match": {"exact": "POST"}}
     # The session of a handshake without an answer ends with its connection: another server may be asked.
@@ -177,7 +187,7 @@ def _routes(topology: Topology) -> Fields:
     anywhere[1]["response_headers_to_add"] = [
         {"header": {"key": "set-cookie", "value": f"{COOKIE}={_NAMED}; Path=/; HttpOnly; SameSite=Strict"}}
     ]
-    # Nearly every request is one that names nobody: it is not compared with all names.
+    # Nearly every request is one that names no backend: it is not compared with all names.
     first = _route(new, headers=[handshake, *_NOBODY["headers"]], query_parameters=_NOBODY["query_parameters"])
     tells = {"header": {"key": HEADER, "value": _NAMED}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
     host = {
@@ -206,27 +216,12 @@ _NOBODY: Fields = {
 _UNSEEN = "connect-failure,refused-stream,reset-before-request"
 
 
-def _naming(backend: Backend) -> list[Fields]:
-    """The ways in which a request names a backend."""
-    exactly = {"string_match": {"exact": backend.name}}
-    cookie = f"(?:.*;)? *{COOKIE}={re.escape(backend.name)} *(?:;.*)?"
-    return [
-        {"query_parameters": [{"name": PARAMETER, **exactly}]},
-        {"headers": [{"name": HEADER, **exactly}]},
-        {"headers": [{"name": "cookie", "string_match": {"safe_regex": {"regex": cookie}}}]},
-    ]
-
-
 def _route(action: Fields, **match: Any) -> Fields:
     place = {} if "path" in match else {"prefix": "/"}
     return {
         "match": {**place, **match},
         "route": {"cluster": CLUSTER, **action, "timeout": "0s", "idle_timeout": "0s"},
     }
-
-
-def _goal(backend: Backend) -> Fields:
-    return {"metadata_match": {"filter_metadata": {"envoy.lb": {_BACKEND: backend.name}}}}
 
 
 def _retry(reasons: str) -> Fields:
@@ -249,6 +244,10 @@ def _stated(topology: Topology) -> Fields:
 
 
 def _cluster(topology: Topology, found: Fields) -> Fields:
+    # Answers of a proxy before a server. 500 and 503 are a server's own: it failed, or it is full.
+    no_server = {"name": ":status", "string_match": {"safe_regex": {"regex": "502|504"}}}
+    limits = ("max_connections", "max_pending_requests", "max_requests", "max_retries")
+    breaker = {"priority": "DEFAULT", **dict.fromkeys(limits, topology.max_sessions)}
     return {
         "name": CLUSTER,
         **found,
@@ -260,14 +259,14 @@ def _cluster(topology: Topology, found: Fields) -> Fields:
         "ignore_health_on_host_removal": True,
         "health_checks": [_health_check(topology)],
         "outlier_detection": _outlier_detection(),
-        "circuit_breakers": _breakers(topology),
+        "circuit_breakers": {"thresholds": [breaker]},
         "typed_extension_protocol_options": {
             "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": _typed(
                 "extensions.upstreams.http.v3.HttpProtocolOptions",
                 {
                     "explicit_http_config": {"http_protocol_options": {}},
                     "common_http_protocol_options": {"idle_timeout": _seconds(_BACKEND_IDLE_S)},
-                    "outlier_detection": {"error_matcher": _no_server()},
+                    "outlier_detection": {"error_matcher": {"http_response_headers_match": {"headers": [no_server]}}},
                 },
             )
         },
@@ -338,18 +337,6 @@ def _outlier_detection() -> Fields:
     }
 
 
-def _no_server() -> Fields:
-    """Answers of somebody who stands before a server. 500 and 503 are a server's own: it failed, or it is full."""
-    status = {"name": ":status", "string_match": {"safe_regex": {"regex": "502|504"}}}
-    return {"http_response_headers_match": {"headers": [status]}}
-
-
-def _breakers(topology: Topology) -> Fields:
-    most = topology.max_sessions
-    limits = {"max_connections": most, "max_pending_requests": most, "max_requests": most, "max_retries": most}
-    return {"thresholds": [{"priority": "DEFAULT", **limits}]}
-
-
 def _encryption(topology: Topology) -> Fields:
     if topology.backend_ca is None:
         return {}
@@ -361,7 +348,11 @@ def _encryption(topology: Topology) -> Fields:
     }
     # Without a name there is nothing to compare, and any certificate of these authorities would do.
     addresses = sorted({backend.host for backend in topology.backends if backend.tls and not backend.certified})
-    by_address = [_encrypted(address, _certified(authority, address)) for address in addresses]
+    by_address = []
+    for address in addresses:
+        names = [{"san_type": "IP_ADDRESS", "matcher": {"exact": address}}]
+        context = {"validation_context": {**authority, "match_typed_subject_alt_names": names}}
+        by_address.append(_encrypted(address, {"common_tls_context": context}))
     plain = _extension("transport_sockets.raw_buffer", "extensions.transport_sockets.raw_buffer.v3.RawBuffer")
     return {
         "transport_socket_matches": [
@@ -382,19 +373,12 @@ def _encrypted(match: str | bool, context: Fields) -> Fields:
     }
 
 
-def _certified(authority: Fields, address: str) -> Fields:
-    names = [{"san_type": "IP_ADDRESS", "matcher": {"exact": address}}]
-    return {"common_tls_context": {"validation_context": {**authority, "match_typed_subject_alt_names": names}}}
-
-
 def _assignment(topology: Topology) -> Fields:
-    endpoints = [_endpoint(backend) for backend in topology.backends]
+    endpoints = []
+    for backend in topology.backends:
+        metadata: Fields = {"envoy.lb": {_BACKEND: backend.name}}
+        if backend.tls:
+            metadata["envoy.transport_socket_match"] = {"tls": backend.certified is not None or backend.host}
+        endpoint = {"address": _address(backend.host, backend.port), "hostname": backend.certified or ""}
+        endpoints.append({"endpoint": endpoint, "metadata": {"filter_metadata": metadata}})
     return {"cluster_name": CLUSTER, "endpoints": [{"lb_endpoints": endpoints}]}
-
-
-def _endpoint(backend: Backend) -> Fields:
-    metadata: Fields = {"envoy.lb": {_BACKEND: backend.name}}
-    if backend.tls:
-        metadata["envoy.transport_socket_match"] = {"tls": backend.certified is not None or backend.host}
-    endpoint = {"address": _address(backend.host, backend.port), "hostname": backend.certified or ""}
-    return {"endpoint": endpoint, "metadata": {"filter_metadata": metadata}}

@@ -99,16 +99,11 @@ def _back(topology: Topology) -> list[str]:
 
 
 def _server(topology: Topology, backend: Backend) -> str:
-    idle = f" pool-purge-delay {_BACKEND_IDLE_S}s"
-    return f"    server {backend.name} {backend.place}{idle}{_encryption(topology, backend)}"
-
-
-def _encryption(topology: Topology, backend: Backend) -> str:
+    line = f"    server {backend.name} {backend.place} pool-purge-delay {_BACKEND_IDLE_S}s"
     if not backend.tls:
-        return ""
-    name = backend.certified
-    named = "" if name is None else f" sni str({name}) verifyhost {name}"
-    return f" ssl verify required ca-file {topology.backend_ca}{named} check-ssl"
+        return line
+    named = "" if backend.certified is None else f" sni str({backend.certified}) verifyhost {backend.certified}"
+    return f"{line} ssl verify required ca-file {topology.backend_ca}{named} check-ssl"
 
 
 def _statistics(topology: Topology) -> list[str]:

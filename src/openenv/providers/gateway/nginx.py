@@ -29,7 +29,9 @@ def render(topology: Topology) -> dict[str, str]:
     """
     if any(backend.tls for backend in topology.backends):
         raise UsageError("nginx cannot check the certificates of several backends: have Envoy or HAProxy before TLS")
-    http = [*_general(), *_maps(topology), *_upstreams(topology), *_server(topology), *_status(topology)]
+    http = [*_general(), *_maps(topology), *_upstreams(topology), *_server(topology)]
+    if topology.admin_port:
+        http += ["", f"server {{ listen 127.0.0.1:{topology.admin_port}; location / {{ stub_status; }} }}"]
     lines = [
         "worker_processes auto;",
         # Each session is two of them, and a worker may get all.
@@ -58,7 +60,11 @@ def _general() -> list[str]:
 
 def _maps(topology: Topology) -> list[str]:
     """Who comes back to a session names its server; what a server is called, by its address."""
-    known = [f"    {_source(backend.name)} to-{backend.name};" for backend in topology.backends]
+    known = [
+        # Some words on the left of a map are directives.
+        "    " + ("\\" if backend.name in _MAP_WORDS else "") + f"{backend.name} to-{backend.name};"
+        for backend in topology.backends
+    ]
     named = [
         f"    ~(?:^|,\\x20){re.escape(backend.place)}$ {backend.name};"
         for backend in topology.backends
@@ -86,11 +92,6 @@ def _maps(topology: Topology) -> list[str]:
         "}",
         "",
     ]
-
-
-def _source(name: str) -> str:
-    """A name on the left of a map, where some words are directives."""
-    return f"\\{name}" if name in _MAP_WORDS else name
 
 
 def _upstreams(topology: Topology) -> list[str]:
@@ -140,9 +141,3 @@ def _proxying(topology: Topology) -> list[str]:
         "proxy_next_upstream error;",
         "proxy_next_upstream_tries 3;",
     ]
-
-
-def _status(topology: Topology) -> list[str]:
-    if not topology.admin_port:
-        return []
-    return ["", f"server {{ listen 127.0.0.1:{topology.admin_port}; location / {{ stub_status; }} }}"]

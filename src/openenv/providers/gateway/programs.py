@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
-from ..._asyncio import on_thread, retrieve_exception
+from ..._asyncio import on_thread, start_task
 from ..._tuning import raise_file_limit
 from ...errors import LaunchFailed, MissingExtra, NotReady, ProviderFailed, UsageError
 from ..process import Process
@@ -80,9 +80,8 @@ class Envoy:
         raise_file_limit()
         command = [self._program, "-c", str(folder / envoy.BOOTSTRAP), "--concurrency", str(self._threads)]
         command += ["--admin-address-path", str(folder / "admin"), "--disable-hot-restart", "--log-level", "warning"]
-        # Whoever is cancelled here leaves a process that begins all the same: `stop` waits for it.
-        self._starting = asyncio.ensure_future(on_thread(lambda: Process(command, {"PATH": os.defpath}, folder)))
-        self._starting.add_done_callback(retrieve_exception)
+        # A caller who is cancelled here leaves a process that begins all the same: `stop` waits for it.
+        self._starting = start_task(on_thread(lambda: Process(command, {"PATH": os.defpath}, folder)))
         await asyncio.shield(self._starting)
         await self._until(lambda: self._listens(folder / "admin"), timeout_s, "did not listen")
 
@@ -97,7 +96,7 @@ class Envoy:
         expected = {canonical_address(backend.host, backend.port) for backend in topology.backends}
 
         async def known() -> bool:
-            return await self._known() == expected
+            return set(map(_place, await self._hosts())) == expected
 
         await self._until(known, CHANGE_S, "did not take the changed backends")
 
@@ -151,10 +150,6 @@ class Envoy:
         """Addresses of the backends that do not answer when they are asked how they are."""
         hosts = await self._hosts()
         return {_place(host) for host in hosts if host.get("health_status", {}).get("failed_active_health_check")}
-
-    async def _known(self) -> set[tuple[str, int]]:
-        """Addresses of the backends that it has."""
-        return set(map(_place, await self._hosts()))
 
     async def _hosts(self) -> list[dict[str, Any]]:
         """What it says of the backends that it has."""
@@ -310,14 +305,6 @@ def _on_path(name: str) -> str | None:
     return shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin:/sbin")
 
 
-def _check_envoy(program: str, topology: Topology, _: Path) -> None:
-    validate(topology, program)
-
-
-def _check_haproxy(program: str, _: Topology, folder: Path) -> None:
-    check_configuration([program, "-c", "-f", str(folder / haproxy.CONFIGURATION)], "HAProxy")
-
-
 def _check_nginx(program: str, _: Topology, folder: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="openenv-gateway-") as place:
         settings = f"pid {place}/pid; error_log stderr;"
@@ -328,12 +315,20 @@ def _check_nginx(program: str, _: Topology, folder: Path) -> None:
 BALANCERS: Mapping[str, Balancer] = {
     each.name: each
     for each in (
-        Balancer("envoy", envoy.render, _envoy, _check_envoy, f"envoy -c {{}}/{envoy.BOOTSTRAP}"),
+        Balancer(
+            "envoy",
+            envoy.render,
+            _envoy,
+            lambda program, topology, _: validate(topology, program),
+            f"envoy -c {{}}/{envoy.BOOTSTRAP}",
+        ),
         Balancer(
             "haproxy",
             lambda topology, _: haproxy.render(topology),
             lambda: _on_path("haproxy"),
-            _check_haproxy,
+            lambda program, _, folder: check_configuration(
+                [program, "-c", "-f", str(folder / haproxy.CONFIGURATION)], "HAProxy"
+            ),
             f"haproxy -W -f {{}}/{haproxy.CONFIGURATION}",
         ),
         Balancer(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from ..._asyncio import run_to_completion
-from ..._backoff import system_random
+from ..._backoff import jittered_pause
 from ...errors import LaunchFailed, MissingExtra, ProviderBusy, ProviderFailed
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class KubernetesApi:
                 if number == attempts or (isinstance(failure, ApiRefusal) and not failure.passing):
                     raise
                 asked_for = failure.retry_after_s if isinstance(failure, ApiRefusal) else None
-            pause = FIRST_PAUSE_S * 2 ** (number - 1) * system_random.uniform(0.5, 1.0)
+            pause = jittered_pause(FIRST_PAUSE_S * 2 ** (number - 1))
             await asyncio.sleep(min(max(pause, asked_for or 0.0), LONGEST_PAUSE_S))
         raise AssertionError("an attempt returns or raises")
 

@@ -12,6 +12,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 from websockets.typing import Subprotocol
 
+from ..._asyncio import first_of
 from ...errors import LaunchFailed, ProviderFailed
 from ..base import ConnectionRefusal
 from .api import UNAUTHORIZED, KubernetesCluster
@@ -47,7 +48,7 @@ class PortForward:
         self._port = port
         self.refusal: ConnectionRefusal | None = None
         self._listener: asyncio.Server | None = None
-        self._roads: set[asyncio.Task[None]] = set()
+        self._connections: set[asyncio.Task[None]] = set()
 
     async def start(self, local_port: int | None = None) -> int:
         """Listens; the port.
@@ -67,25 +68,27 @@ class PortForward:
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.close()
-        roads = list(self._roads)
-        for road in roads:
-            road.cancel()
-        if roads:
-            await asyncio.wait(roads)
+        connections = list(self._connections)
+        for connection in connections:
+            connection.cancel()
+        if connections:
+            await asyncio.wait(connections)
 
     async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        road = asyncio.current_task()
-        assert road is not None
-        self._roads.add(road)
+        connection = asyncio.current_task()
+        assert connection is not None
+        self._connections.add(connection)
         try:
             with contextlib.suppress(OSError, WebSocketException, ProviderFailed, TimeoutError):
                 async with await self._reach() as there:
                     self.refusal = None
-                    await _first_to_end(_outward(reader, there), _inward(there, writer))
+                    await first_of(
+                        asyncio.ensure_future(_outward(reader, there)), asyncio.ensure_future(_inward(there, writer))
+                    )
         except asyncio.CancelledError:
             writer.transport.abort()  # by `stop`: what a client does not read would hold it up for ever
         finally:
-            self._roads.discard(road)
+            self._connections.discard(connection)
             writer.close()
             with contextlib.suppress(OSError, asyncio.CancelledError):
                 await writer.wait_closed()
@@ -152,14 +155,3 @@ async def _inward(there: ClientConnection, writer: asyncio.StreamWriter) -> None
         else:
             writer.write(message[1:])
             await writer.drain()
-
-
-async def _first_to_end(*calls: Any) -> None:
-    """Runs calls together until one ends, and ends the others."""
-    tasks = [asyncio.ensure_future(call) for call in calls]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -10,11 +10,9 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 from ...errors import UsageError
-from ..spec import LaunchSpec, Resources
+from ..spec import CONTAINER_PORT, LaunchSpec, Resources
 
-PORT = 8000
-"""Port that servers listen on in their containers, where nobody says otherwise."""
-# Seconds in which everybody on a cluster hears that a Pod takes no new connections any more.
+# Seconds until a whole cluster knows that a Pod takes no new connections any more.
 SETTLE_S = 5
 # Seconds that a server needs beyond the grace of its sessions, for calls that run and for its own end.
 BEYOND_GRACE_S = 15
@@ -130,7 +128,7 @@ class PodWorkload:
     name: str
     image: str
     command: Sequence[str] | None = None
-    port: int = PORT
+    port: int = CONTAINER_PORT
     selector: Mapping[str, str]
     labels: Mapping[str, str]
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -163,7 +161,7 @@ class PodWorkload:
             name=name,
             image=str(spec.image),
             command=None if spec.command is None else tuple(spec.command),
-            port=spec.port or PORT,
+            port=spec.port or CONTAINER_PORT,
             selector=selector,
             labels=labels,
             variables=variables,

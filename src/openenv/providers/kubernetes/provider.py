@@ -294,7 +294,10 @@ class KubernetesProvider(BlockingContainers, SingleServerProvider):
         deployment = super().deployment(spec.changed(options={**self._options, **spec.options}))
         if spec.count > 1 and deployment.spec.options.get("local_port") is not None:
             raise UsageError("several servers cannot be forwarded to one local_port: leave it out")
-        deployment.handle = SharedObjects(_workload(deployment))
+        labels = {**_LABELS, **deployment.labels}
+        selector = {DEPLOYMENT: deployment.name}
+        workload = PodWorkload.of(deployment.spec, deployment.name, selector, labels, deployment.variables)
+        deployment.handle = SharedObjects(workload)
         return deployment
 
     def spec_of(self, image: str, port: int | None, env_vars: dict[str, str], options: dict[str, Any]) -> LaunchSpec:
@@ -424,18 +427,10 @@ class KubernetesProvider(BlockingContainers, SingleServerProvider):
         return address
 
 
-def _workload(deployment: Deployment) -> PodWorkload:
-    labels = {**_LABELS, **deployment.labels}
-    selector = {DEPLOYMENT: deployment.name}
-    return PodWorkload.of(deployment.spec, deployment.name, selector, labels, deployment.variables)
-
-
 def _leftover(kind: str, found: Manifest) -> Leftover:
     metadata = found["metadata"]
-    labels = metadata["labels"]
     termination_s = found.get("spec", {}).get("terminationGracePeriodSeconds", 0) if kind == "Pod" else 0
-    owner = OwnerProcess.read(labels.get(OWNER, ""))
-    return Leftover(kind, metadata["name"], labels.get(DEPLOYMENT, ""), owner, (kind, metadata["uid"], termination_s))
+    return Leftover.from_labels(kind, metadata["name"], metadata["labels"], (kind, metadata["uid"], termination_s))
 
 
 @contextmanager

@@ -12,11 +12,10 @@ from ..base import PRIVATE_SERVER_VARIABLES, BlockingContainers, Leftover, Singl
 from ..deployment import Deployment, Server
 from ..owner import DEPLOYMENT, OWNER, PROVIDER
 from ..redaction import KEYS, key_of, secrets_of
-from ..spec import Capabilities, LaunchSpec
+from ..spec import CONTAINER_PORT, Capabilities, LaunchSpec
 from .jobs import HubJob, HubJobsApi
 from .relay import ProxyTimeouts, SandboxRoute
 
-PORT = 8000
 # Settings that a specification may have for itself.
 _OPTIONS = frozenset({"flavor", "timeout", "secrets", "labels"})
 
@@ -132,7 +131,7 @@ class HFSandboxProvider(BlockingContainers, SingleServerProvider):
     async def start_server(self, deployment: Deployment, server: Server) -> None:
         from .proxy import open_route
 
-        port = deployment.spec.port or PORT
+        port = deployment.spec.port or CONTAINER_PORT
         wanted = self._wanted(deployment, port)
         job = HubJob(self._hub, server.name, port, self._glance_s, [*deployment.secrets, *wanted["secrets"].values()])
         assert deployment.api_key is not None

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..._asyncio import on_thread, run_to_completion
 from ...errors import LaunchFailed
-from ..redaction import secrets_of
+from ..redaction import last_lines, secrets_of
 from .job import TaskNotice, newest
 from .task import SECRETS, TOKEN, VARIABLES, proof
 
@@ -136,7 +136,7 @@ class FolderChannel(TaskChannel):
                 text = log.read().decode(errors="replace")
         except OSError:
             return ""
-        return "\n".join(text.splitlines()[-lines:])
+        return last_lines(text, lines)
 
 
 def labels_of(folder: Path) -> dict[str, str] | None:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 
-from ..._asyncio import retrieve_exception
+from ..._asyncio import start_task
 from ...errors import LaunchFailed, ProviderBusy, ProviderFailed
 from ...settings import environ_of_environments
 from ..base import StartRate
@@ -196,7 +196,7 @@ class JobStates:
         self._since: dict[str, float] = {}
         self._jobs: dict[str, SlurmJob] = {}
         self._asked = float("-inf")
-        self._question: asyncio.Task[None] | None = None
+        self._question: asyncio.Future[None] | None = None
 
     def watch(self, tasks: Iterable[str]) -> None:
         """Asks for these from now on."""
@@ -229,8 +229,7 @@ class JobStates:
 
     async def _answer(self) -> None:
         if self._question is None:
-            self._question = asyncio.ensure_future(self._ask())
-            self._question.add_done_callback(retrieve_exception)
+            self._question = start_task(self._ask())
         question = self._question
         try:
             await asyncio.shield(question)

@@ -14,12 +14,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from ..._asyncio import on_thread, retrieve_exception
+from ..._asyncio import on_thread, start_task
 from ..._exceptions import add_cleanup_note
 from ...errors import LaunchFailed, NotReady, ProviderFailed, UsageError
 from ..base import BlockingRuntime, Leftover, StartRate
 from ..deployment import Deployment, Server
-from ..owner import DEPLOYMENT, OWNER, OwnerProcess
+from ..owner import DEPLOYMENT
 from ..redaction import KEYS, TAIL_LINES, key_of, redact, with_tail
 from ..spec import Capabilities, LaunchSpec
 from . import task
@@ -303,10 +303,8 @@ class SlurmProvider(BlockingRuntime):
     # How it does it.
 
     def spec_of(self, port: int | None, env_vars: dict[str, str], options: dict[str, Any]) -> LaunchSpec:
-        if self._target is None:
-            raise UsageError('SlurmProvider() has no target: SlurmProvider("echo"), or launch() a LaunchSpec')
         key = None if KEYS in {**self.variables, **env_vars} else self.api_key
-        return LaunchSpec(target=self._target, port=port, env_vars=env_vars, options=options, api_key=key)
+        return super().spec_of(port, env_vars, options).changed(api_key=key)
 
     async def _add(self, deployment: Deployment, count: int) -> None:
         servers = [deployment.new_server() for _ in range(count)]
@@ -339,8 +337,7 @@ class SlurmProvider(BlockingRuntime):
         text = await self._request.script(deployment.spec, board)
         board.used = True
         told = run("sbatch", *arguments, text=text, variables=environ_of_jobs() | dict(board.environ))
-        submission = asyncio.ensure_future(told)
-        submission.add_done_callback(retrieve_exception)
+        submission = start_task(told)
         try:
             return (await asyncio.shield(submission)).strip().partition(";")[0]
         except (ProviderFailed, asyncio.CancelledError) as error:
@@ -420,8 +417,7 @@ class SlurmProvider(BlockingRuntime):
             for path in self._parent.iterdir():
                 labels = labels_of(path)
                 if labels is not None and labels.get(DEPLOYMENT) == path.name:
-                    owner = OwnerProcess.read(labels.get(OWNER, ""))
-                    found.append(Leftover("folder", path.name, labels[DEPLOYMENT], owner, str(path)))
+                    found.append(Leftover.from_labels("folder", path.name, labels, str(path)))
         return found
 
 
