@@ -93,7 +93,7 @@ _OF_SESSIONS = ("/reset", "/step", "/state")
 
 
 class ControlRoute(APIRoute):
-    """One that is not there for whoever may not use it."""
+    """A route that does not exist for clients that may not use it."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         server = getattr(getattr(scope.get("app"), "state", None), "openenv", None)
@@ -103,7 +103,7 @@ class ControlRoute(APIRoute):
 
 
 def register(app: FastAPI) -> None:
-    """Adds every route, the WebSocket endpoint, the translation of errors, and the guard before it all to an app."""
+    """Adds every route, the WebSocket endpoints, the error handlers and the authentication to an app."""
     server: HTTPEnvServer = app.state.openenv
     has_page = server.settings.web_interface and not server.authenticator.production
     for route in (*ROUTES, *WEB_ROUTES) if has_page else ROUTES:
@@ -137,7 +137,7 @@ def _add_page(app: FastAPI) -> None:
 
 
 def protect(app: FastAPI, server: HTTPEnvServer) -> None:
-    """Has an app answer errors as errors, and puts the guard before all that it serves."""
+    """Installs the error handlers of an app, and the authentication before all that it serves."""
     install_error_handlers(app)
     redact_logs()
     # Not `add_middleware`, which an app that has started refuses; ours is the innermost, so that what adds headers to
@@ -151,14 +151,16 @@ logger = logging.getLogger("openenv.server")
 
 
 def install_lifespan(app: FastAPI, server: HTTPEnvServer) -> None:
-    """Has a server start before whatever its app's owner does at the start, and close its sessions after all else."""
+    """Starts a server before the owner's lifespan of its app, and closes its sessions after that."""
     owners = app.router.lifespan_context
 
     @asynccontextmanager
     async def lifespan(running: Any) -> AsyncIterator[Any]:
         _log_access(server)
-        if running is not app:
-            _protect_host_app(running, server)
+        if running is not app and getattr(running.state, "openenv", None) is None:
+            # The routes were included into another app, which needs the same middleware and error handlers.
+            running.state.openenv = server
+            protect(running, server)
         server.manager.warm()
         if server.recorder is not None:
             server.recorder.start()
@@ -171,13 +173,6 @@ def install_lifespan(app: FastAPI, server: HTTPEnvServer) -> None:
             await server.aclose()
 
     app.router.lifespan_context = lifespan
-
-
-def _protect_host_app(host: FastAPI, server: HTTPEnvServer) -> None:
-    """The routes were included into another app: what stands around them is to stand there too."""
-    if getattr(host.state, "openenv", None) is None:
-        host.state.openenv = server
-        protect(host, server)
 
 
 def _log_access(server: HTTPEnvServer) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from openenv.server.workers import broadcast
-from openenv.server.workers.broadcast import Broadcast, answer
+from openenv.server.workers.broadcast import Broadcast, send_sessions
 
 from ...unhurried import Unhurried
 from .whereabouts import opened
@@ -46,12 +46,12 @@ class Parent:
             keys += int(name, 16).to_bytes(8, "big")
             ends.append(here.detach())
             self.tasks.append(asyncio.create_task(behave(there, name)))
-        self.broadcast.told(len(self.workers).to_bytes(2, "big") + keys, ends)
+        self.broadcast.take_sockets(len(self.workers).to_bytes(2, "big") + keys, ends)
 
 
 def having(count):
     async def behave(end, name):
-        await answer(end, sessions(count, name))
+        await send_sessions(end, sessions(count, name))
 
     return behave
 
@@ -131,7 +131,7 @@ async def test_one_that_is_silent_is_left_out_after_its_time(monkeypatch):
 
 
 async def test_a_parent_without_room_for_files():
-    sink = Broadcast(lambda: sink.told(b"\0\1" + (0xB1).to_bytes(8, "big"), []), list)
+    sink = Broadcast(lambda: sink.take_sockets(b"\0\1" + (0xB1).to_bytes(8, "big"), []), list)
     assert unanswered(await sink.all_sessions()) == ["b1"]
 
 
@@ -141,7 +141,7 @@ async def test_a_parent_that_says_nothing(monkeypatch):
     assert await sink.all_sessions() == sessions(1, "a0")
     here, there = socket.socketpair()
     with there:
-        sink.told(b"\0\1" + bytes(8), [here.detach()])  # too late
+        sink.take_sockets(b"\0\1" + bytes(8), [here.detach()])  # too late
         assert there.recv(1) == b""
 
 
@@ -157,5 +157,5 @@ async def test_those_who_ask_at_one_time_share_an_answer():
 async def test_an_asker_that_has_gone_keeps_nobody_busy():
     here, there = socket.socketpair()
     here.close()
-    await answer(there, sessions(2000, "b1"))
+    await send_sessions(there, sessions(2000, "b1"))
     assert there.fileno() == -1

@@ -46,9 +46,6 @@ class Drawing(msgspec.Struct):
     notes: list[str] = msgspec.field(default_factory=list)
 
 
-NOTHING = b"{}"
-
-
 class ObservationFields(dict[str, Any]):
     """The fields of an observation, `reward` and `done` among them, as `render_web` and `web_actions` get them.
 

@@ -1,4 +1,4 @@
-"""The files of the page at `/web`: built by Vite, served to everybody."""
+"""The files of the page at `/web`: built by Vite, served without a key."""
 
 from __future__ import annotations
 
@@ -118,7 +118,8 @@ async def slash(request: Request) -> Response:
 async def asset(request: Request, name: str) -> Response:
     """A file of the page."""
     path = STATIC / "assets" / name
-    if not _NAME.fullmatch(name) or path.suffix not in _TYPES or not _is_inside(STATIC, path):
+    known = _NAME.fullmatch(name) and path.suffix in _TYPES and path.is_file()
+    if not known or not path.resolve().is_relative_to(STATIC.resolve()):
         return error_response(UsageError(f"the page has no file {name[:80]!r}: load the page again"), NOT_FOUND)
     return _file_response(
         request, path, {**_COMMON, "Cache-Control": _FOREVER if _HASHED.search(name) else _ASK_AGAIN}
@@ -191,10 +192,6 @@ def _read(path: Path, changed: int, size: int) -> StaticFile:
     """A file as it is since then."""
     content = path.read_bytes()
     return StaticFile(content, f'"{blake2b(content, digest_size=12).hexdigest()}"')
-
-
-def _is_inside(folder: Path, path: Path) -> bool:
-    return path.is_file() and path.resolve().is_relative_to(folder.resolve())
 
 
 def _takes_gzip(accepted: str) -> bool:

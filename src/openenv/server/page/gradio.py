@@ -357,10 +357,10 @@ def add_page(app: FastAPI, server: HTTPEnvServer, builder: Callable[..., Any], t
     metadata = load_environment_metadata(server.env_factory, server.env_name)
     manager = WebInterfaceManager(server, metadata=metadata)
     fields = action_fields(server.action_cls)
+    # Actions are a model's tokens.
+    is_chat = any(field["name"] == "tokens" and field["type"] == "tensor" for field in fields)
     quick_start = get_quick_start_markdown(metadata, server.action_cls, server.observation_cls)
-    blocks = builder(
-        manager, fields, metadata, _is_chat(fields), title or get_gradio_display_title(metadata), quick_start
-    )
+    blocks = builder(manager, fields, metadata, is_chat, title or get_gradio_display_title(metadata), quick_start)
     gradio.mount_gradio_app(app, blocks, path=CUSTOM_PATH)
     app.state.openenv_page = manager
 
@@ -376,8 +376,3 @@ def _without_gradio(name: str) -> Callable[[], HTMLResponse]:
         return HTMLResponse(page, 501)
 
     return custom_page
-
-
-def _is_chat(fields: list[dict[str, Any]]) -> bool:
-    """Whether actions are a model's tokens."""
-    return any(field["name"] == "tokens" and field["type"] == "tensor" for field in fields)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -27,7 +27,7 @@ Facts = dict[str, Any]
 
 
 class Broadcast:
-    """Asks all workers on behalf of this one. One question at a time: who asks meanwhile gets the same answer.
+    """Asks all workers on behalf of this one. One question at a time: its answer is for all who ask meanwhile.
 
     Args:
         ask: Sends the question to the parent.
@@ -39,7 +39,7 @@ class Broadcast:
         self._here = here
         self._running: asyncio.Task[list[Facts]] | None = None
         self._answers: list[tuple[str, asyncio.Task[list[Facts]]]] = []
-        self._told = asyncio.Event()
+        self._complete = asyncio.Event()
 
     async def all_sessions(self) -> list[Facts]:
         """Sessions of all workers.
@@ -52,46 +52,47 @@ class Broadcast:
             self._running.add_done_callback(self._forget)
         return await asyncio.shield(self._running)
 
-    def told(self, payload: bytes, sockets: list[int]) -> None:
+    def take_sockets(self, payload: bytes, sockets: list[int]) -> None:
         """The parent has handed over some of the sockets on which others answer."""
-        keys = [f"{int.from_bytes(key, 'big'):x}" for key in _split(payload[_COUNT_BYTES:])]
+        places = range(_COUNT_BYTES, len(payload), KEY_BYTES)
+        keys = [f"{int.from_bytes(payload[place : place + KEY_BYTES], 'big'):x}" for place in places]
         ends: Iterable[int | None] = [*sockets, *[None] * (len(keys) - len(sockets))]
-        if self._running is None or self._told.is_set():  # it came too late
+        if self._running is None or self._complete.is_set():  # it came too late
             for descriptor in sockets:
                 os.close(descriptor)
             return
         for key, end in zip(keys, ends, strict=True):
-            heard = _no_answer() if end is None else _read(socket.socket(fileno=end))
-            self._answers.append((key, asyncio.create_task(heard)))
+            self._answers.append((key, asyncio.create_task(_read(end))))
         if len(self._answers) >= int.from_bytes(payload[:_COUNT_BYTES], "big"):
-            self._told.set()
+            self._complete.set()
 
     async def _run(self) -> list[Facts]:
         self._answers.clear()
-        self._told.clear()
+        self._complete.clear()
         sessions = self._here()
         self._ask()
         deadline = asyncio.get_running_loop().time() + ANSWER_S
         try:
             async with asyncio.timeout_at(deadline):
-                await self._told.wait()
+                await self._complete.wait()
         except TimeoutError:
             logger.warning("the parent process does not say whom to ask for sessions: only this worker's are listed")
-        self._told.set()
+        self._complete.set()
         for key, answer in self._answers:
             try:
                 async with asyncio.timeout_at(deadline):
                     sessions += await answer
             except (OSError, ValueError, TimeoutError) as error:
                 logger.warning("worker %s does not say what sessions it has: %s", key, str(error) or "it is silent")
-                sessions.append(_unanswered(key))
+                unknown = dict.fromkeys(("age_s", "idle_s", "steps", "peer"))
+                sessions.append({"id": None, "state": "unanswered", **unknown, "worker": key})
         return sessions
 
     def _forget(self, task: asyncio.Task[list[Facts]]) -> None:
         self._running = None
 
 
-async def answer(end: socket.socket, sessions: list[Facts]) -> None:
+async def send_sessions(end: socket.socket, sessions: list[Facts]) -> None:
     """Writes what sessions there are, as fast as it is read, and closes."""
     try:
         _, writer = await asyncio.open_unix_connection(sock=end)
@@ -104,18 +105,20 @@ async def answer(end: socket.socket, sessions: list[Facts]) -> None:
                 await writer.drain()
         finally:
             writer.close()
-    except (OSError, TimeoutError):  # nobody reads it any more
+    except (OSError, TimeoutError):  # the other worker has stopped reading
         end.close()
 
 
-async def _read(end: socket.socket) -> list[Facts]:
-    """Reads an answer.
+async def _read(end: int | None) -> list[Facts]:
+    """Reads an answer from a socket, of which this is the descriptor.
 
     Raises:
-        OSError: It has no end.
-        ValueError: It is none.
+        OSError: There is no socket, or the answer is not complete.
+        ValueError: What comes is no answer.
     """
-    reader, writer = await asyncio.open_unix_connection(sock=end, limit=MOST_LINE_BYTES)
+    if end is None:
+        raise ConnectionRefusedError("it cannot be asked")
+    reader, writer = await asyncio.open_unix_connection(sock=socket.socket(fileno=end), limit=MOST_LINE_BYTES)
     sessions: list[Facts] = []
     try:
         while (line := await reader.readline()) != END:
@@ -125,16 +128,3 @@ async def _read(end: socket.socket) -> list[Facts]:
     finally:
         writer.close()
     return sessions
-
-
-async def _no_answer() -> list[Facts]:
-    raise ConnectionRefusedError("it cannot be asked")
-
-
-def _unanswered(key: str) -> Facts:
-    nothing = dict.fromkeys(("age_s", "idle_s", "steps", "peer"))
-    return {"id": None, "state": "unanswered", **nothing, "worker": key}
-
-
-def _split(keys: bytes) -> Iterator[bytes]:
-    return (keys[at : at + KEY_BYTES] for at in range(0, len(keys), KEY_BYTES))

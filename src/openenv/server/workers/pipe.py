@@ -66,7 +66,7 @@ def can_pass_sockets() -> bool:
 
 
 class Pipe:
-    """One end of the road. Never waits."""
+    """One end of the pipe between the parent and a worker. Never waits."""
 
     def __init__(self, end: socket.socket):
         end.setblocking(False)
@@ -136,6 +136,6 @@ class Pipe:
             else:
                 self._end.send(data)
         except OSError:
-            # No room; or too many sockets are on their way (ETOOMANYREFS), which a reader mends as well.
+            # No room; or too many sockets are on their way (ETOOMANYREFS), which end when the other side reads.
             return False
         return True

@@ -71,8 +71,8 @@ class WorkerSlot:
     """A place for one worker.
 
     Attributes:
-        worker: Who has it; None between a death and a restart.
-        successor: Who will have it when it is ready.
+        worker: The worker that has it; None between a death and a restart.
+        successor: The worker that will have it when that is ready.
         restart_at: When the next one is started, after a death.
     """
 
@@ -213,14 +213,14 @@ class WorkerPool:
 
     @staticmethod
     def _answer_sockets(workers: list[WorkerProcess]) -> list[int]:
-        """Ends of roads to workers, in their order; fewer where there is no room for more files."""
+        """Sockets on which workers answer, in their order; fewer where the process may open no more files."""
         ends: list[int] = []
         for worker in workers:
             try:
                 here, there = socket.socketpair()
             except OSError:
                 break
-            with there:  # one whose pipe is full is not asked: on its road there is nothing to read
+            with there:  # one whose pipe is full is not asked: its socket has nothing to read
                 worker.pipe.send(MessageKind.TELL, b"", [there.fileno()])
             ends.append(here.detach())
         return ends
@@ -318,7 +318,7 @@ class WorkerPool:
         self._again(slot, lived_s, f"{worker.pid} {worker.cause}, {what}")
 
     def _again(self, slot: WorkerSlot, lived_s: float, what: str) -> None:
-        """A seat is empty: it is filled again, if the budget allows."""
+        """Fills an empty slot again, if the budget allows."""
         now = time.monotonic()
         pause = self._policy.died(now, lived_s)
         if pause is None:

@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from enum import Enum
+from types import FrameType
 
 from .pipe import MessageKind, Pipe, PipeMessage
 from .table import BEAT, DECIDED, DRIFT, KEY, WorkerRow, WorkerTable
@@ -38,7 +39,7 @@ class SilenceDetector:
 
 
 WorkerCommand = Callable[[int, int, int, int], list[str]]
-"""The command line of a worker, given the descriptors of its pipe, the table and the ledger, and its row."""
+"""The command line of a worker, given the descriptors of its pipe, the table and the metrics, and its row."""
 
 # Signals that end a process for what its own code did.
 CRASHES = {
@@ -54,6 +55,10 @@ CRASHES = {
 GROUP_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 
+def ignore_signal(number: int, frame: FrameType | None) -> None:
+    """A handler that does nothing; unlike SIG_IGN, processes that are started do not inherit it."""
+
+
 class WorkerPhase(Enum):
     STARTING = "starting"
     READY = "ready"
@@ -67,16 +72,16 @@ class WorkerProcess:
     Args:
         command: Makes its command line.
         table: The shared table.
-        metrics: Descriptor of the shared ledger.
+        metrics: Descriptor of the shared metrics.
         row: Its row, which is free.
         start_s: Seconds it has to become ready.
         silence_s: Seconds it may be silent from then on.
 
     Attributes:
-        phase: Where in its life it is.
+        phase: What it does: start, serve, leave, or nothing any more.
         deadline: When it is killed, unless something happens before; None: not at all.
         complaint: Why it cannot start, in its own words.
-        pipe: The parent's end of the road to it.
+        pipe: The parent's end of the pipe to it.
         ready_at: When it became ready.
     """
 
@@ -174,7 +179,7 @@ class WorkerProcess:
 
     @property
     def killed(self) -> bool:
-        """Whether somebody else has ended it by a signal; not one that its own code brought about."""
+        """Whether a signal from outside has ended it, and not one that its own code caused."""
         code = self.exit_code
         return self._killed_for is None and code is not None and code < 0 and -code not in CRASHES
 
@@ -193,7 +198,7 @@ class WorkerProcess:
                 os.close(descriptor)
 
     def unread_messages(self) -> list[PipeMessage]:
-        """After its death: messages that it has not read, and whose sockets somebody else can have."""
+        """After its death: messages that it has not read, and whose sockets another worker can have."""
         unread: list[PipeMessage] = []
         while self.pipe.full:
             before = len(unread)

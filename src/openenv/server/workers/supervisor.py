@@ -10,14 +10,13 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterable
-from types import FrameType
 from typing import Any, Self
 
 from ...settings import ServerSettings
 from .acceptor import Acceptor
 from .pipe import EXHAUSTED_S, KEY_BYTES, MessageKind, PipeMessage
 from .pool import WorkerPool
-from .process import WorkerCommand, WorkerProcess
+from .process import WorkerCommand, WorkerProcess, ignore_signal
 
 
 class Signals:
@@ -31,7 +30,7 @@ class Signals:
         self._reader.setblocking(False)
         self._writer.setblocking(False)
         self._wakeup = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
-        self._handlers: dict[int, Any] = {number: signal.signal(number, _ignore_signal) for number in self._numbers}
+        self._handlers: dict[int, Any] = {number: signal.signal(number, ignore_signal) for number in self._numbers}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -50,10 +49,6 @@ class Signals:
             return [signal.Signals(number) for number in self._reader.recv(4096)]
         except BlockingIOError:
             return []
-
-
-def _ignore_signal(number: int, frame: FrameType | None) -> None:
-    """The number is in the wake-up socket already."""
 
 
 logger = logging.getLogger("openenv.supervisor")

@@ -23,7 +23,7 @@ from ..._tuning import raise_file_limit
 from ..proxy import ARRIVAL, PROXY, ForwardingInfo
 from ..server import sessions_here
 from ..transports.uvicorn import FastPath, HTTPProtocol
-from .broadcast import Broadcast, answer
+from .broadcast import Broadcast, send_sessions
 from .pipe import (
     EXHAUSTED_S,
     KEY_BYTES,
@@ -38,7 +38,7 @@ from .pipe import (
     Pipe,
     PipeMessage,
 )
-from .process import GROUP_SIGNALS
+from .process import GROUP_SIGNALS, ignore_signal
 from .serving import DrainingServer
 from .slots import SharedSlots, WorkerLoad
 from .table import BEAT, KEY, SharedMetrics, WorkerTable
@@ -50,18 +50,18 @@ def exit_with_parent(pipe: int) -> None:
     Only code that keeps the interpreter to itself for good would hold it up.
 
     Args:
-        pipe: Descriptor of the road to the parent, which stays open for the process's life.
+        pipe: Descriptor of the pipe to the parent, which stays open for the process's life.
     """
-    # A thread, since the signal that the kernel can send at a parent's death would leave no time for a farewell.
-    threading.Thread(target=_exit_after, args=(pipe,), name="openenv-orphan", daemon=True).start()
 
+    def exit_after() -> None:
+        end = select.poll()
+        end.register(pipe, 0)  # for nothing but its end, which is always reported
+        end.poll()
+        time.sleep(ORPHAN_S)
+        os._exit(1)
 
-def _exit_after(pipe: int) -> None:
-    road = select.poll()
-    road.register(pipe, 0)  # nothing but its end, which is always told
-    road.poll()
-    time.sleep(ORPHAN_S)
-    os._exit(1)
+    # A thread, since the signal that the kernel can send at a parent's death would leave no time to close sessions.
+    threading.Thread(target=exit_after, name="openenv-orphan", daemon=True).start()
 
 
 class WorkerConfig(uvicorn.Config):
@@ -95,7 +95,10 @@ class WorkerHTTPProtocol(HTTPProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         if self._handed_on:
-            self._introduce()
+            # The client is the one that the line names, not the worker that asks (`proxy.proxy_line`).
+            with contextlib.suppress(ValueError):  # the line names none
+                _, _, client, local, client_port, local_port = self._first.decode("latin-1").split()
+                self.client, self.server = (client, int(client_port)), (local, int(local_port))
         elif self._first:
             self.data_received(self._first)
 
@@ -116,12 +119,6 @@ class WorkerHTTPProtocol(HTTPProtocol):
         if not self._decided:
             self._decided = True
             cast(WorkerConfig, self.config).worker_load.note_decision()
-
-    def _introduce(self) -> None:
-        """Takes the client for who it is, and not for the worker that asks in its place (`forward.introduction`)."""
-        with contextlib.suppress(ValueError):  # of whom nothing is known
-            _, _, client, local, client_port, local_port = self._first.decode("latin-1").split()
-            self.client, self.server = (client, int(client_port)), (local, int(local_port))
 
 
 class _WorkerFastPath(FastPath):
@@ -149,15 +146,15 @@ class Membership:
     """What a worker process has in common with its parent and the other workers.
 
     Args:
-        pipe: Descriptor of its end of the road to the parent.
+        pipe: Descriptor of its end of the pipe to the parent.
         table: Descriptor of the shared table.
-        metrics: Descriptor of the shared ledger.
+        metrics: Descriptor of the shared metrics.
         row: Its row in both.
     """
 
     def __init__(self, pipe: int, table: int, metrics: int, row: int):
         for number in GROUP_SIGNALS:
-            signal.signal(number, _ignore_signal)
+            signal.signal(number, ignore_signal)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, GROUP_SIGNALS)
         for descriptor in (pipe, table, metrics):
             os.set_inheritable(descriptor, False)
@@ -209,7 +206,7 @@ class Worker(DrainingServer):
                 row,
                 limits.max_sessions,
                 membership.load,
-                self._freed,
+                lambda rows: self._post(MessageKind.FREE, b"".join(row.to_bytes(2, "big") for row in rows)),
                 limits.max_sessions_per_key,
             )
             self.environment.manager.share(self._slots)
@@ -260,9 +257,9 @@ class Worker(DrainingServer):
                 self._slots.on_free()
         elif message.kind is MessageKind.TELL:
             for descriptor in message.sockets:
-                self._keep(answer(socket.socket(fileno=descriptor), self._sessions_here()))
+                self._keep(send_sessions(socket.socket(fileno=descriptor), self._sessions_here()))
         elif message.kind is MessageKind.TOLD:
-            self._broadcast.told(message.payload, message.sockets)
+            self._broadcast.take_sockets(message.payload, message.sockets)
         elif message.kind is MessageKind.RETIRE:
             # Clients can come back to their sessions here for as long as the parent accepts connections.
             self._loop.call_later(SETTLE_S, self.drain, float(message.payload), RUNNING_S, True)
@@ -300,7 +297,13 @@ class Worker(DrainingServer):
             # What another worker has read was no TLS, or no longer.
             secured = None if first else self._config.ssl
             await self._loop.connect_accepted_socket(
-                lambda: self._protocol(first),
+                lambda: WorkerHTTPProtocol(
+                    config=self._config,
+                    server_state=self.server_state,
+                    app_state=self.lifespan.state,
+                    _loop=self._loop,
+                    first=first,
+                ),
                 connection,
                 ssl=secured,
                 ssl_handshake_timeout=self._handshake_s if secured else None,
@@ -309,15 +312,6 @@ class Worker(DrainingServer):
             connection.close()
             self._member.load.closed()
             self._member.load.note_decision()
-
-    def _protocol(self, first: bytes) -> WorkerHTTPProtocol:
-        return WorkerHTTPProtocol(
-            config=self._config,
-            server_state=self.server_state,
-            app_state=self.lifespan.state,
-            _loop=self._loop,
-            first=first,
-        )
 
     def _redirect(self, key: str, connection: socket.socket, read: bytes) -> bool:
         """Hands a connection to the worker of a key. False: there is none, or it is this one."""
@@ -337,10 +331,6 @@ class Worker(DrainingServer):
     def _sessions_here(self) -> list[dict[str, Any]]:
         return [] if self.environment is None else sessions_here(self.environment.manager, self._member.key)
 
-    def _freed(self, rows: list[int]) -> None:
-        """A slot is free for workers in which newcomers wait."""
-        self._post(MessageKind.FREE, b"".join(row.to_bytes(2, "big") for row in rows))
-
     def _post(self, kind: MessageKind, payload: bytes, sockets: tuple[int, ...] | list[int] = ()) -> None:
         self._pipe.post(kind, payload, sockets)
         if self._pipe.full:
@@ -354,7 +344,3 @@ class Worker(DrainingServer):
     def _beat(self) -> None:
         self._member.row.add(BEAT, 1)
         self._loop.call_later(self._beat_s, self._beat)
-
-
-def _ignore_signal(number: int, frame: FrameType | None) -> None:
-    pass
