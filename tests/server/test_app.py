@@ -1,8 +1,10 @@
-"""What an app says of itself when it starts."""
+"""What an app says of itself when it starts, and what the parts around it load."""
 
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 
 import pytest
 from starlette.testclient import TestClient
@@ -32,3 +34,11 @@ def test_a_key_that_can_be_guessed_is_warned_of_without_showing_it(caplog):
     (warning,) = said_at_start(caplog, api_keys="control:a-key-that-is-long-enough,agent:hunter2")
     assert warning.startswith("key 2 ")
     assert "hunter2" not in warning
+
+
+@pytest.mark.parametrize("module", ["openenv.server.workers", "openenv.server.server", "openenv.server.page.episode"])
+def test_processes_that_serve_no_http_load_no_web_framework(module: str) -> None:
+    """The parent of workers, servers in memory, and session processes that read operations of the page."""
+    frameworks = ("fastapi", "starlette", "uvicorn")
+    script = f"import sys, {module}; print(*(name for name in {frameworks} if name in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "\n"

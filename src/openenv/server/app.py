@@ -92,7 +92,7 @@ def create_app(
         title_override: Title of that page.
         mode: `simulation`, or `production`, in which clients use tools only; None: as OPENENV_MODE says.
     """
-    if mode is not None:  # before anything is made of it: session processes are told by what makes them
+    if mode is not None:  # before anything is made of it: session processes get it from the factory
         settings = (settings or ServerSettings.read()).model_copy(update={"mode": mode})
     server = HTTPEnvServer(
         env,

@@ -131,7 +131,7 @@ class Keyring:
     __slots__ = ("_holders", "open", "short")
 
     def __init__(self, keys: list[tuple[Scope, str]]):
-        # Digests, so that a comparison takes the same time whatever the lengths are.
+        # Digests, so that a comparison takes the same time at all lengths.
         self._holders = [(_digest(key.encode()), scope) for scope, key in keys]
         self.open = not keys
         self.short = [number for number, (_, key) in enumerate(keys, 1) if len(key) < SHORT_KEY]
@@ -244,7 +244,7 @@ def _network(address: str) -> str:
 _PORTS = {"http": 80, "ws": 80, "https": 443, "wss": 443}
 _ANY = "*"
 _ELSEWHERE = frozenset({b"cross-site", b"same-site"})
-# Of what somebody sent, shown in an error.
+# Characters of a request that an error shows.
 MOST_SHOWN = 200
 
 
@@ -419,7 +419,7 @@ class RequestHead(NamedTuple):
     local: str | None = None
 
     def __str__(self) -> str:
-        """The request in one line of bounded length, whatever its path holds."""
+        """The request in one line of bounded length, with its path quoted."""
         return f"{self.method} {quote(self.path[:MOST_SHOWN])}"
 
 

@@ -102,13 +102,13 @@ def _validation_error(request: Request, error: Exception) -> JSONResponse:
     """A body that does not validate. What was sent is not sent back: it may hold what JSON cannot say."""
     assert isinstance(error, RequestValidationError)
     faults = error.errors()
-    told = [{name: fault.get(name) for name in ("type", "loc", "msg")} for fault in faults]
-    if len(told) > MOST_FAULTS:
-        told = too_many_faults(len(told))
-    return error_response(InvalidAction("the request does not validate", data={"errors": told}))
+    shown = [{name: fault.get(name) for name in ("type", "loc", "msg")} for fault in faults]
+    if len(shown) > MOST_FAULTS:
+        shown = too_many_faults(len(shown))
+    return error_response(InvalidAction("the request does not validate", data={"errors": shown}))
 
 
 def _internal_error(request: Request, error: Exception) -> JSONResponse:
-    """What nobody expected. The server's log gets the traceback, from whoever runs the app."""
+    """An unexpected error. The ASGI server writes its traceback to the log."""
     what = f"{request.method} {request.url.path} failed in the server ({type(error).__name__}): see its log"
     return error_response(OpenEnvError(what))

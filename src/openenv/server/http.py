@@ -62,7 +62,7 @@ async def open_(request: Request) -> Response:
     """Opens a session: later requests name it in the header `X-Session-ID`, or by the cookie that comes with this."""
     server = server_of(request)
     shared = await server.shared_sessions.open(principal_of(request.scope, server))
-    if await request.is_disconnected():  # nobody will ever name it
+    if await request.is_disconnected():  # no client will name it
         await shared.close()
     manager = server.manager
     slot = {"active_sessions": manager.held, "max_sessions": manager.limits.max_sessions}

@@ -103,7 +103,7 @@ async def socket(websocket: WebSocket) -> None:
     try:
         await asyncio.wait([reading, serving], return_when=asyncio.FIRST_COMPLETED)
     finally:
-        # Nothing that waits: whoever cancels this does not let it wait.
+        # Without another wait: a server that cancels this does not let it wait.
         for task in (reading, serving):
             if not task.cancel() and not task.cancelled() and (error := task.exception()) is not None:
                 logger.debug("a client of /mcp has left: %s", error)

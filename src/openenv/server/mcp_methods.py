@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def has_tools(factory: Callable[[], Any]) -> bool:
-    """Whether its environments may have tools, as far as that can be told without making one."""
+    """Whether its environments may have tools, as far as its class says."""
     cls = class_of(factory)
     return cls is None or issubclass(cls, MCPEnvironment)
 
@@ -39,7 +39,7 @@ def action_type_of(factory: Callable[[], Any], action_cls: Any) -> Any:
 
 
 def factory_of(factory: Callable[[], Any], mode: str) -> Callable[[], Any]:
-    """The factory, whose environments are told the mode if they have tools that one mode alone has."""
+    """The factory, which gives its environments the mode if they may have tools of one mode alone."""
     return FactoryInMode(factory).of(mode) if has_tools(factory) else factory
 
 
@@ -68,7 +68,7 @@ class MCPConversation:
 
     Attributes:
         shared: The session that is used by what names none.
-        opened: The sessions that it has opened, of which nobody may know yet.
+        opened: The sessions that it has opened, which no client may know yet.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class MCPConversation:
             shared.depart("its connection has ended")
 
     def give_up(self) -> None:
-        """Ends what was opened for a client that has left without an answer: nobody will name it."""
+        """Ends what was opened for a client that has left without an answer, and will not name it."""
         for shared in self.opened:
             shared.depart("its client has left while it was opened")
 
@@ -137,7 +137,7 @@ class MCPConversation:
         }
 
     async def ping(self, request: RpcRequest) -> Fields:
-        """Says that there is somebody."""
+        """Answers a ping."""
         return {}
 
     async def use_tools(self, request: RpcRequest) -> Any:
@@ -178,7 +178,7 @@ class MCPConversation:
         return {"session_id": shared.id, "closed": True}
 
     async def _open(self, begins: bool) -> SharedSession:
-        """A new session; with `begins`, reset: whoever may not do that himself needs an episode to use tools in."""
+        """A new session; with `begins`, reset: a client that may not reset needs an episode to use tools in."""
         shared = await self._server.shared_sessions.open(self._principal)
         if begins:
             try:

@@ -49,8 +49,8 @@ async def environment_metadata(server: HTTPEnvServer) -> EnvironmentMetadata:
         metadata = metadata_of(cls)
     else:
         async with opened_session(server.manager) as session:
-            told = await result_of(lambda done: session.call(_ask, None, done))
-        metadata = EnvironmentMetadata.model_validate(told)  # fields alone, from an environment in another process
+            info = await result_of(lambda done: session.call(_ask, None, done))
+        metadata = EnvironmentMetadata.model_validate(info)  # fields alone, from an environment in another process
     if cls is not None and not profile_of(cls).seedable:
         metadata.seedable = False
     return with_readme(metadata, server)
@@ -72,7 +72,7 @@ def places_of(cls: type[Any]) -> list[Path]:
     if module is None:
         return []
     folder = Path(module).resolve().parent
-    # Only where a project lies: the folder above site-packages is nobody's.
+    # Only where a project lies: the folder above site-packages belongs to no project.
     return [folder, *([folder.parent] if (folder.parent / "openenv.yaml").exists() else [])]
 
 
@@ -132,7 +132,7 @@ PANEL_BYTES = 4 * 1024 * 1024
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 # What these are where nothing is said of them.
 _USUAL: dict[str, Any] = {"seed": int | None, "episode_id": str | None}
-# What the endpoints ask of these, whatever the environment takes.
+# What the endpoints ask of these, for every environment.
 _BOUNDS: dict[str, dict[str, Any]] = {"seed": {"minimum": 0}, "episode_id": {"maxLength": 255}}
 
 ANY_RESET: dict[str, Any] = {
@@ -171,11 +171,11 @@ def class_info(cls: type[Any]) -> EnvironmentInfo:
 
 def instance_info(environment: Any, _: None) -> str:
     """The operation: the same of an instance, as JSON."""
-    told = class_info(type(environment))
+    info = class_info(type(environment))
     ask = getattr(environment, "get_metadata", None)
     if ask is not None:
-        told.metadata = EnvironmentMetadata.model_validate(ask()).model_dump()
-    return to_json(msgspec.to_builtins(told), inf_nan_mode="strings", fallback=repr).decode()
+        info.metadata = EnvironmentMetadata.model_validate(ask()).model_dump()
+    return to_json(msgspec.to_builtins(info), inf_nan_mode="strings", fallback=repr).decode()
 
 
 def _reset_schema(cls: type[Any]) -> dict[str, Any]:
@@ -224,7 +224,7 @@ _LISTING = ToolRequest(None, {}, standard=True)
 
 
 class PageInfo(NamedTuple):
-    """What a page is told.
+    """What a page gets.
 
     Attributes:
         fields: Those of `EnvironmentMetadata`, `reset_schema`, `seedable`, `tools` (None for an environment without),
@@ -249,9 +249,9 @@ class EnvironmentInfoLoader:
         self._asking: asyncio.Task[PageInfo] | None = None
 
     async def tell(self, principal: Principal) -> PageInfo:
-        """What is known. An instance is made if its class does not tell everything, for the first visitor alone.
+        """What is known. An instance is made if its class does not tell everything, for the first request alone.
 
-        If none can be made, the class alone is told of, with a note, and the next visitor has it asked again.
+        If none can be made, it says what the class alone says, with a note, and the next request asks again.
         """
         if self._known is not None:
             return self._known
@@ -279,32 +279,32 @@ class EnvironmentInfoLoader:
             why = error.message
         logger.warning("the page is told of the class of %s alone: %s", server.env_name, why)
         known = EnvironmentInfo({"name": server.env_name, "description": f"{server.env_name} environment"})
-        told = known if cls is None else class_info(cls)
-        return self._known_of(told, None, f"an instance of the environment could not be asked: {why}")
+        info = known if cls is None else class_info(cls)
+        return self._known_of(info, None, f"an instance of the environment could not be asked: {why}")
 
     async def _of_instance(self, session: Session, may_have_tools: bool) -> PageInfo:
         text = await result_of(lambda done: session.call(instance_info, None, done))
         try:
-            told = msgspec.json.decode(text, type=EnvironmentInfo)
-            EnvironmentMetadata.model_validate(told.metadata)
-        except (ValueError, TypeError, RecursionError) as error:  # of a process in which nobody is to be believed
+            info = msgspec.json.decode(text, type=EnvironmentInfo)
+            EnvironmentMetadata.model_validate(info.metadata)
+        except (ValueError, TypeError, RecursionError) as error:  # of a process that is not trusted
             raise StepFailed(f"its introduction cannot be read: {error}") from error
         tools = None
         if may_have_tools:
             listed = await result_of(lambda done: session.call(answer, _LISTING, done))
             tools = _tools(listed.get("result", {}).get("tools"))
-        return self._known_of(told, tools)
+        return self._known_of(info, tools)
 
-    def _known_of(self, told: EnvironmentInfo, tools: list[dict[str, Any]] | None, *notes: str) -> PageInfo:
-        metadata = with_readme(EnvironmentMetadata.model_validate(told.metadata), self._server)
+    def _known_of(self, info: EnvironmentInfo, tools: list[dict[str, Any]] | None, *notes: str) -> PageInfo:
+        metadata = with_readme(EnvironmentMetadata.model_validate(info.metadata), self._server)
         fields = {
             **metadata.model_dump(),
-            "reset_schema": told.reset_schema,
-            "seedable": told.seedable,
+            "reset_schema": info.reset_schema,
+            "seedable": info.seedable,
             "tools": tools,
             "notes": list(notes),
         }
-        return PageInfo(fields, told.panel)
+        return PageInfo(fields, info.panel)
 
 
 def _tools(wire: Any) -> list[dict[str, Any]] | None:

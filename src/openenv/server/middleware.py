@@ -158,7 +158,7 @@ def may_control(scope: MutableMapping[str, Any], server: HTTPEnvServer) -> bool:
 
 
 def log_refusal(error: OpenEnvError, head: RequestHead) -> None:
-    """Notes that somebody was not let in; not each time, of somebody who tries all the time."""
+    """Logs a refusal; at level debug, for a client that tries all the time."""
     METER.failed(error)
     level = logging.DEBUG if isinstance(error, TooManyFailures) else logging.WARNING
     origin = head.peer[0] if head.peer else "-"

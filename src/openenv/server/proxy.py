@@ -89,7 +89,7 @@ class UpstreamRequest:
             yield bytes(event.data)
 
     def close(self) -> None:
-        """Gives the connection up, whatever was still to come."""
+        """Gives the connection up, also before the answer is complete."""
         self._writer.transport.abort()
 
     async def _next(self) -> object:
@@ -162,7 +162,7 @@ _T = TypeVar("_T")
 SPARE_S = 2.0
 PROXY = b"PROXY "
 """What a connection begins with that is handed on for one request; no request of a client does."""
-# Nobody sees it: whoever asked has left.
+# No client sees it: the one that asked has left.
 GONE = 499
 ARRIVAL = "openenv.arrival"
 """Where the scope of a request says how it came (`ForwardingInfo`)."""
@@ -198,7 +198,7 @@ async def forward_to_owner(
         timeout_s: The time that the request gives its own call.
 
     Returns:
-        The answer; None if the session belongs here, or to nobody.
+        The answer; None if the session belongs to this process, or is unknown.
 
     Raises:
         UnknownSession: Its worker process has ended.

@@ -63,8 +63,8 @@ def recorder_of(settings: ServerSettings) -> Recorder | None:
 def subject_of(server: HTTPEnvServer) -> Subject:
     """What a server's sessions are sessions of. The version is known where the class alone tells it."""
     cls = class_of(server.env_factory)
-    told = cls is not None and getattr(cls, "get_metadata", None) is Environment.get_metadata
-    return Subject(server.env_name, metadata_of(cls).version if cls and told else None, server.contract.hash)
+    known = cls is not None and getattr(cls, "get_metadata", None) is Environment.get_metadata
+    return Subject(server.env_name, metadata_of(cls).version if cls and known else None, server.contract.hash)
 
 
 def sessions_here(manager: SessionManager, worker: str | None) -> list[dict[str, Any]]:
@@ -241,7 +241,7 @@ class HTTPEnvServer:
 
     @cached_property
     def about(self) -> EnvironmentInfoLoader:
-        """What the web UI is told of the environment."""
+        """What the web UI shows of the environment."""
         from .metadata import EnvironmentInfoLoader
 
         return EnvironmentInfoLoader(self)

@@ -330,7 +330,7 @@ class SessionTable:
             sink.answer(key, v2_session.session.id, reply)
 
     def _settle(self, session: Session) -> None:
-        """Has a session know whose it is. It goes on counting for the key that it was opened with."""
+        """Gives a session to this connection. It goes on counting for the key that it was opened with."""
         session.life, session.peer = self.life, self._principal.peer
 
     def _begin(

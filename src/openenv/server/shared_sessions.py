@@ -23,7 +23,7 @@ StartCall = Callable[[Session, Done], None]
 
 # A call that may take longer need not be timed.
 LONGEST_S = 86_400.0
-# What an environment has to close before whoever closes its session is answered.
+# What an environment has to close before the request that closes its session is answered.
 CLOSING_S = 5.0
 _ENDED = (SessionState.CLOSING, SessionState.GONE)
 
@@ -58,11 +58,11 @@ class SharedSession:
 
     Attributes:
         id: Its name.
-        token: Lets somebody use it who does not hold the key that it was opened with.
-        session: What is used. Whoever is not in a call of its own only looks at it.
+        token: Lets a client use it that does not hold the key that it was opened with.
+        session: What is used. Outside of a call, only look at it.
         departed: Why it is gone; None while it is there.
         lives: The signs of life of connections that are attached to it.
-        on_lost: Hear, each once, that it was ended by somebody other than its user.
+        on_lost: Hear, each once, that it was ended by another than its user.
         page: What the web UI keeps of its episode (`page.episode.PageEpisode`); None unless it is used there.
     """
 
@@ -164,7 +164,7 @@ class SharedSession:
         return pending
 
     def withdraw(self, pending: PendingCall, stop: bool = True) -> None:
-        """Nobody waits for a call any more: if it waits it is not begun, and if it runs it may be stopped."""
+        """Gives up a call: one that waits is not begun, and one that runs may be stopped."""
         pending.done = None
         if pending is not self._running:
             self._leave_line(pending)
@@ -196,7 +196,7 @@ class SharedSession:
                 await close_session(session)
 
     def depart(self, why: str) -> None:
-        """Ends the session. Those who wait for its calls are told."""
+        """Ends the session, and answers its calls with the reason."""
         if self.departed is not None:
             return
         self.departed = why
@@ -222,11 +222,11 @@ class SharedSession:
         return self.departed is not None or self.session.state in _ENDED
 
     def gone(self) -> UnknownSession:
-        """The error for whoever asks for it after its end."""
+        """The error for calls after its end."""
         return UnknownSession(self.id, self._farewell())
 
     def admits(self, principal: Principal, token: str | None) -> bool:
-        """Whether somebody may use it: who holds the key that it was opened with, or its token."""
+        """Whether a client may use it: with the key that it was opened with, or its token."""
         if token is not None:
             return secrets.compare_digest(self.token.encode(), token.encode("utf-8", "replace"))
         return principal.holder == self._holder
@@ -256,7 +256,7 @@ class SharedSession:
 
         try:
             pending.start(self.session, done)
-        except Exception as error:  # noqa: BLE001 - whoever asks writes it; those behind must have their turn
+        except Exception as error:  # noqa: BLE001 - the caller writes it; the calls behind must have their turn
             done(None, error)
 
     def _expire(self, pending: PendingCall, timeout_s: float | None) -> StepTimeout:
@@ -274,7 +274,7 @@ class SharedSession:
         return f"session {self.id} is gone: {self.departed or 'ended'}; open another one (POST /sessions)"
 
     def _drop(self, pending: PendingCall) -> bool:
-        """Takes a call out of the line and tells whoever asked."""
+        """Takes a call out of the queue, and answers it."""
         self._leave_line(pending)
         pending.answer(None, Cancelled(f"a call of session {self.id} was cancelled, and was not executed"))
         return True
@@ -357,7 +357,7 @@ class SharedSessions:
         Args:
             session_id: Its name.
             principal: Who asks.
-            token: What lets somebody use it who holds another key.
+            token: Lets a client use it that holds another key.
 
         Raises:
             UnknownSession: There is none, or none any more; its message says why, if that is known.
@@ -423,7 +423,7 @@ class AttachedSession:
     Args:
         session_id: Its name.
         opened: Hears whether it is there.
-        on_lost: Hears why, if it is ended by somebody else.
+        on_lost: Hears why, if it is ended by another client or the server.
 
     Attributes:
         life: The sign of life of the connection.

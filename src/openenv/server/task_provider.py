@@ -170,7 +170,7 @@ async def _awaited(answer: Awaitable[Any], method: str) -> Any:
     """Awaits a method of foreign code in a task of the server.
 
     Raises:
-        StepFailed: The method raised, whatever it was: `KeyboardInterrupt` and `SystemExit` would end the event loop.
+        StepFailed: The method raised, also `KeyboardInterrupt` or `SystemExit`, which would end the event loop.
     """
     task = asyncio.current_task()
     try:
@@ -218,7 +218,7 @@ async def _inquire(provider: Any, method: Any, question: _TaskQuery, may_wait: b
 
 
 def _means_nothing(arguments: dict[str, Any]) -> bool:
-    """Whether nobody can mean that, whatever the environment would make of it: Python takes -1 for the last one."""
+    """Whether the question has no meaning, even if the environment would answer: Python takes -1 for the last."""
     index, start, stop = (arguments.get(name) for name in ("index", "start", "stop"))
     return min(index or 0, start or 0, stop or 0) < 0 or (start is not None and stop is not None and start > stop)
 
@@ -259,7 +259,7 @@ async def _said(provider: Any, may_wait: bool, method: str, *arguments: Any) -> 
 
 
 def splits_of(answer: Any) -> list[dict[str, Any]]:
-    """What `list_splits` gave, as it is told. Raises `StepFailed` if that is no list of splits."""
+    """What `list_splits` gave, as clients get it. Raises `StepFailed` if that is no list of splits."""
     try:
         return [_split_of(split) for split in answer]
     except Exception as error:  # the edge to foreign code: it may be anything
@@ -267,7 +267,7 @@ def splits_of(answer: Any) -> list[dict[str, Any]]:
 
 
 def _split_of(split: Any) -> dict[str, Any]:
-    """A split as it is told: name and type (train, test, else validation)."""
+    """A split as clients get it: name and type (train, test, else validation)."""
     if isinstance(split, Mapping):
         return dict(split)
     if isinstance(split, str):

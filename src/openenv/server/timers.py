@@ -12,7 +12,7 @@ SLOT_S = 0.025
 
 
 class DeadlineTarget(Protocol):
-    """Somebody with calls that have deadlines.
+    """An object with calls that have deadlines.
 
     Attributes:
         slot: When it will be looked at, in slots; 0 for never. Kept by `Deadlines`.
@@ -107,7 +107,7 @@ class KeepaliveTarget(Protocol):
 
 
 class AppKeepalive:
-    """The pulse of a connection whose client speaks by itself.
+    """The target for a connection whose client sends heartbeats itself.
 
     Args:
         silent: Whether it said nothing since the last time this was asked.
@@ -145,7 +145,7 @@ class Keepalive:
 
     @property
     def ticking(self) -> bool:
-        """Whether a timer is set: only while there is somebody to watch."""
+        """Whether a timer is set: only while there is a connection to watch."""
         return self._timer is not None
 
     @property

@@ -246,7 +246,7 @@ class V2Connection:
         self._finish(CLOSE_INTERNAL_ERROR)
 
     def stop(self) -> None:
-        """The server ends now: so do the sessions here, and the client is told that it need not come back."""
+        """The server ends now: so do the sessions here, and the client hears that it need not come back."""
         for session in self._table.sessions:
             session.end(SessionLost("the server was stopped"))
         self.disconnected()

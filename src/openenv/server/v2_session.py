@@ -157,8 +157,8 @@ class V2Session:
     """One session of a connection; kept as the session's `user`.
 
     Reset, step and restore are counted by the client, from 1. A number executes once: repeated, it gets the result of
-    the call that is running, or the reply that was stored. A call that was counted stays counted whatever becomes of
-    it, also when its action is not valid or it is cancelled before its turn.
+    the call that is running, or the reply that was stored. A call that was counted stays counted, also when its
+    action is not valid or it is cancelled before its turn.
 
     Args:
         table: The sessions of the connection it belongs to.
@@ -221,7 +221,7 @@ class V2Session:
             opening.answer(self.session.id, self.table.open_reply(self))
             self._advance()
         else:
-            # One that moved to another connection while it opened has nobody who asks.
+            # One that moved to another connection while it opened has no request to answer.
             self.table.released(self, error if opening.sink is NULL_SINK else None)
             self._dismiss(error)
 
@@ -327,7 +327,7 @@ class V2Session:
         self.session.detach()
 
     def leave(self) -> None:
-        """Nobody came back in time: ends the session, a call with a deadline first."""
+        """Ends the session to which no client came back in time, after a running call with a deadline."""
         running = self._running
         if running is not None and running.due is not None and running.early_reply is None:
             self._ends_after_call = True
@@ -335,7 +335,7 @@ class V2Session:
             self.end()
 
     def end(self) -> None:
-        """Ends the session; nobody is there to be answered."""
+        """Ends the session without an answer to any call."""
         self.table.released(self, None)
         self._rest()
         self.session.close()
@@ -465,7 +465,7 @@ class V2Session:
             self._conclude(call, call.early_reply or body)
 
     def _ended(self, call: SessionCall) -> None:
-        """A call to which nobody waits for a reply has ended."""
+        """A call that needs no reply has ended."""
         if self._running is call:
             self._running = None
             if self._queue:
@@ -555,7 +555,7 @@ class V2Session:
         while self._queue and self._running is None:
             call = self._queue.popleft()
             if call.early_reply is None and call.due is not None and call.due <= time.monotonic():
-                # Nobody has looked yet: the loop was busy.
+                # The timer is late: the loop was busy.
                 call.early_reply = self._late(call, _NOT_EXECUTED)
             if call.early_reply is not None:
                 self._conclude(call, call.early_reply)
@@ -601,7 +601,7 @@ class V2Session:
         self._queue = deque(call for call in answered if call.seq) or ()
         last = self._queue[-1] if self._queue else self._running
         self.accepted = (0 if last is None else last.seq) or self.completed
-        for copy_request in copy_requests:  # whoever hears of it may ask for another one at once
+        for copy_request in copy_requests:  # the callback may ask for another one at once
             copy_request.give(None, SessionLost(f"session {self.session.id} has lost its connection"))
 
     def _refuse(self, sink: ReplySink, key: int, error: OpenEnvError) -> None:

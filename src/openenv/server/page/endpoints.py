@@ -78,7 +78,7 @@ async def reset(request: Request, body: ResetRequest | None = None) -> Response:
     shared = await server.shared_sessions.open(principal_of(request.scope, server))
     try:
         played = await PageEpisode.of(shared).reset(arguments, timeout_s)
-        if await request.is_disconnected():  # nobody will ever name it
+        if await request.is_disconnected():  # no client will name it
             raise SessionLost(f"session {shared.id} was opened for a client that has left")
         response = _answer(server, shared, played, token=shared.token)
     except BaseException:
@@ -203,7 +203,7 @@ async def episode_socket(websocket: WebSocket) -> None:
 
 
 async def _follow(websocket: WebSocket, shared: SharedSession) -> None:
-    """Sends what there is when there is something new: whoever reads slowly misses what was in between.
+    """Sends the episode when it has changed; a client that reads slowly misses states in between.
 
     Raises:
         SessionLost: The session has ended.

@@ -74,16 +74,16 @@ def draw(environment: Any, fields: dict[str, Any]) -> str | Awaitable[str]:
     return _text(drawing)
 
 
-def read_drawing(told: Any) -> Drawing:
+def read_drawing(answer: Any) -> Drawing:
     """What the operation said.
 
     Raises:
         ValueError: It is no drawing.
     """
-    if not isinstance(told, str):
+    if not isinstance(answer, str):
         raise ValueError("it is no text")
     try:
-        return msgspec.json.decode(told, type=Drawing)
+        return msgspec.json.decode(answer, type=Drawing)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
 
@@ -224,12 +224,12 @@ class PageResult(NamedTuple):
 class PageEpisode:
     """Plays in one session, and keeps what a page needs of the episode.
 
-    After each reset and step it reads the state and asks for the drawing, before anybody else's call of the session.
+    After each reset and step it reads the state and asks for the drawing, before any other call of the session.
     What fails there is noted, and fails nothing.
 
     Args:
         shared: The session.
-        draws: Whether anybody wants drawings.
+        draws: Whether drawings are wanted.
         most_logs, most_bytes: What is kept of its actions.
 
     Attributes:
@@ -329,8 +329,8 @@ class PageEpisode:
         payload, steps, took = await self.shared.call(begin, timeout_s, ended)
         await aftermath.wait()
         state = aftermath.state
-        told = self.shared.session.episode if state is None else state.get("episode_id")
-        self._id = None if told is None else str(told)
+        episode_id = self.shared.session.episode if state is None else state.get("episode_id")
+        self._id = None if episode_id is None else str(episode_id)
         for watcher in self.watchers:
             watcher.set()
         return PageResult(payload, state, aftermath.drawing, steps, took)
@@ -352,11 +352,11 @@ class PageEpisode:
 
 
 def _plain(action: Any) -> tuple[dict[str, Any], int]:
-    """An action as it is told, and what it weighs."""
+    """The fields of an action for the log, and their bytes."""
     try:
         text = to_json(action, fallback=repr, inf_nan_mode="constants")
         fields = json.loads(text)
-    except Exception as error:  # noqa: BLE001 - foreign types; the step is done, whatever can be told of it
+    except Exception as error:  # noqa: BLE001 - foreign types; the step is done in any case
         name = type(action).__qualname__
         warn_once(logger, "a %s cannot be written as JSON: the page's log shows none: %s", name, error_text(error))
         return {}, 0
@@ -406,15 +406,15 @@ class _FollowUp:
         else:
             self._over.set_result(None)
 
-    def _drawn(self, told: Any, error: BaseException | None) -> None:
-        if inspect.iscoroutine(told):
-            told.close()
+    def _drawn(self, answer: Any, error: BaseException | None) -> None:
+        if inspect.iscoroutine(answer):
+            answer.close()
             error = TypeError(
                 "it is asynchronous, which an inline environment cannot wait for: make it a plain method"
             )
         if error is None and not self._closed:
             try:
-                drawing = read_drawing(told)
+                drawing = read_drawing(answer)
             except ValueError as fault:
                 error = fault
             else:

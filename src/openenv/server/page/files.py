@@ -48,7 +48,7 @@ _PAGE_POLICY = (
     "media-src 'self' data: blob: https:; font-src 'self' data:; connect-src 'self'; frame-src 'self'; "
     "base-uri 'none'; form-action 'none'"
 )
-# A panel is one file: all of it is inline, and it has no origin, no network and nobody's key.
+# A panel is one file: all of it is inline, and it has no origin, no network and no key.
 _FRAME_POLICY = (
     "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; "
     "img-src data: blob: https:; media-src data: blob:; font-src data:; worker-src blob:; base-uri 'none'; "
@@ -59,7 +59,7 @@ PANEL_HEADERS = {
     "Content-Security-Policy": "sandbox; default-src 'none'",
     "Cache-Control": "no-store",
 }
-"""Of HTML that is to be fetched and handed to a frame. Whoever opens it by its address sees it lie still."""
+"""Of HTML that is to be fetched and handed to a frame. Opened by its address, it runs nothing."""
 _FRAME = """<!doctype html>
 <meta charset="utf-8">
 <title>Panel</title>

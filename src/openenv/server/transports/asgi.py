@@ -105,8 +105,8 @@ class ASGIChannel:
     Attributes:
         readable: Set while the client is to be asked for more.
         verdict: Why the connection must end, once it must.
-        heard: Whether something was heard since somebody last looked.
-        life: What is told of that.
+        heard: Whether something was heard since the last look.
+        life: Gets the time of that.
     """
 
     life: LastSeen

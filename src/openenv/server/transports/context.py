@@ -178,7 +178,7 @@ class ServerContext:
 
 
 def server_inside(app: Any) -> HTTPEnvServer | None:
-    """The environment server somewhere inside what uvicorn serves, whatever stands before it."""
+    """The environment server somewhere inside what uvicorn serves, behind any middleware."""
     while app is not None:
         server = getattr(getattr(app, "state", None), "openenv", None)
         if isinstance(server, HTTPEnvServer):

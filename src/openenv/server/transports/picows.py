@@ -42,7 +42,7 @@ class LingeringTransport:
     """A transport whose `close` lingers; everything else goes to the transport it wraps.
 
     Args:
-        transport: The connection. Its protocol must already be the one that shall hear `connection_lost`.
+        transport: The connection. Its protocol must already be the one that is to get `connection_lost`.
     """
 
     def __init__(self, transport: asyncio.Transport):
@@ -417,7 +417,7 @@ class PicowsChannel(WSListener):
         self.close(CLOSE_GOING_AWAY)
 
     def broken(self, code: WSCloseCode, explanation: str) -> None:
-        """picows found a frame that it will not read, and closes; before that, the client is told why."""
+        """picows found a frame that it will not read, and closes; before that, the client gets the reason."""
         if self._connection is None:
             return
         if code == WSCloseCode.MESSAGE_TOO_BIG:
@@ -479,8 +479,8 @@ class PicowsChannel(WSListener):
             return
         error = SlowReader(f"the client does not read its replies: {why}; read while you wait, or ask for less")
         METER.failed(error)
-        told = log_extra(self.session_id)
-        logger.warning("session %s: %s: %s", self.session_id, type(error).__name__, error.message, extra=told)
+        extra = log_extra(self.session_id)
+        logger.warning("session %s: %s: %s", self.session_id, type(error).__name__, error.message, extra=extra)
         self._connection.disconnected()
         self._connection = None
         self.close(CLOSE_SLOW_READER, f"{type(error).__name__}: the client does not read its replies")

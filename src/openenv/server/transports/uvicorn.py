@@ -38,7 +38,7 @@ class HTTPProtocol(HttpToolsProtocol):
     """Reads requests: what uvicorn's `http=` names (`--http openenv.server.transports.uvicorn:HTTPProtocol`).
 
     One that is not complete in time is answered 408, and one whose head is too large 431; a client that says nothing
-    at all is cut. Behind the head, time begins anew with whatever comes.
+    at all is cut. Behind the head, time begins anew with all that comes.
     """
 
     _settings: ClassVar[WeakKeyDictionary[Config, ServerSettings]] = WeakKeyDictionary()
@@ -232,7 +232,7 @@ class FastPath(asyncio.Protocol):
                 serve(context, self._transport, upgrade, principal)
 
     def _admit(self, server: HTTPEnvServer, upgrade: Upgrade) -> Principal | None:
-        """Who the client is; None: it was told why it is not let in."""
+        """The client; None: it was answered why it may not use the server."""
         peer, local = get_remote_addr(self._transport), get_local_addr(self._transport)
         head = RequestHead(HANDSHAKE, upgrade.path, upgrade.fields, peer, local[0] if local else None)
         try:
@@ -253,7 +253,7 @@ class FastPath(asyncio.Protocol):
             logger.warning("a connection for another worker process is given up: %s", error.strerror or error)
             self._transport.abort()
             return True
-        # What arrives from here on is for whoever has the connection then.
+        # What arrives from here on is for the next owner of the connection.
         self._transport.pause_reading()
         if not server.redirect(worker, twin, self._request):
             twin.close()
@@ -286,7 +286,7 @@ class FastPath(asyncio.Protocol):
 
 
 def _with_peer(app: Any, peer: tuple[str, int] | None) -> Any:
-    """An ASGI app that knows the other end of its connection, whatever headers say."""
+    """An ASGI app that knows the other end of its connection, and takes it from no header."""
 
     async def app_with_peer(scope: Any, receive: Any, send: Any) -> None:
         scope[PEER] = peer

@@ -200,16 +200,16 @@ class WorkerPool:
             ):
                 worker.pipe.post(MessageKind.FREE)
 
-    def ask(self, sink: WorkerProcess) -> None:
+    def ask(self, asking: WorkerProcess) -> None:
         """Has all other workers tell this one what sessions they have."""
         others = [
-            worker for worker in self.workers if worker is not sink and worker.phase is not WorkerPhase.STARTING
+            worker for worker in self.workers if worker is not asking and worker.phase is not WorkerPhase.STARTING
         ]
         count = len(others).to_bytes(2, "big")
         for first in range(0, max(1, len(others)), MOST_SOCKETS):
             some = others[first : first + MOST_SOCKETS]
             keys = b"".join(worker.key.to_bytes(KEY_BYTES, "big") for worker in some)
-            sink.pipe.post(MessageKind.TOLD, count + keys, self._answer_sockets(some))
+            asking.pipe.post(MessageKind.TOLD, count + keys, self._answer_sockets(some))
 
     @staticmethod
     def _answer_sockets(workers: list[WorkerProcess]) -> list[int]:

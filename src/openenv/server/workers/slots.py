@@ -194,7 +194,7 @@ class SharedSlots:
         times = self._table.times()
         if not any(times):
             return False
-        # Without this worker's own: while it lets some in, what it has told of them is not true any more.
+        # Without this worker's own: while it lets some in, its row is out of date.
         times[self._row.index] = 0
         return any(0 < time < since_ns for time in times)
 

@@ -112,12 +112,12 @@ class WorkerTable(SharedCells):
         self._all[_SERVING] = serves
 
     def times(self) -> list[int]:
-        """When the first of those that wait came, by row; 0: nobody waits there."""
+        """When the first of those that wait came, by row; 0: none waits there."""
         return self.cells[FIRST::ROW_CELLS].tolist()
 
     @property
     def first(self) -> int | None:
-        """The row in which somebody waits longest."""
+        """The row with the newcomer that waits longest."""
         times = self.times()
         return times.index(min(filter(None, times))) if any(times) else None
 
@@ -159,7 +159,7 @@ class WorkerRow:
         self._cells[self._first + cell] = value
 
     def add(self, cell: int, value: int) -> None:
-        """For the cell's one writer: nobody else's change can be lost."""
+        """For the cell's one writer: no other change can be lost."""
         self._cells[self._first + cell] += value
 
     def add_share(self, holder: int, value: int) -> None:
