@@ -13,7 +13,7 @@ from openenv.protocol.json_schema import schema_of
 from openenv.runtime.profile import class_of
 from openenv.server.metadata import _reset_schema
 from openenv.server.page.episode import _plain
-from openenv.telemetry.logs import _said
+from openenv.telemetry.logs import _logged
 
 from .environments import Plain
 
@@ -65,7 +65,7 @@ def data():
     ids=["schema", "reset", "factory", "data", "action"],
 )
 def test_the_log_says_it_once(cause, words, caplog):
-    _said.clear()
+    _logged.clear()
     with caplog.at_level(logging.WARNING, "openenv"):
         cause()
         cause()

@@ -1,4 +1,4 @@
-"""Event loops for synchronous code: a shared loop on its own thread, calls on threads, waiting."""
+"""Event loops for synchronous code: a shared loop on its own thread, calls on threads, waiting for a coroutine."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class _Threads(ThreadPoolExecutor):
 
     def submit(self, call: Callable[..., Any], /, *arguments: Any, **more: Any) -> Future[Any]:
         outcome: Future[Any] = Future()
-        outcome.set_running_or_notify_cancel()  # it goes on when nobody waits any more
+        outcome.set_running_or_notify_cancel()  # it goes on when no caller waits any more
         _begin(outcome, lambda: call(*arguments, **more))
         return outcome
 
@@ -75,7 +75,7 @@ class _SharedLoop:
 def shared_loop() -> BackgroundLoop:
     """The loop of this process for input and output that belongs to no other loop; made when first asked for.
 
-    No code of users may run there: what it waits for could be somebody who waits for this loop.
+    No code of users may run there: it could wait for a thread that waits for this loop.
     """
     with _SharedLoop.lock:
         if _SharedLoop.loop is None:
@@ -95,20 +95,20 @@ async def on_shared(call: Coroutine[Any, Any, T]) -> T:
     outcome.set_running_or_notify_cancel()
     begun: Future[asyncio.Task[None]] = Future()
 
-    async def settled() -> None:
+    async def run() -> None:
         try:
             outcome.set_result(await call)
-        except BaseException as error:  # noqa: BLE001 - for whoever waits
+        except BaseException as error:  # noqa: BLE001 - for the caller that waits
             outcome.set_exception(error)
 
-    def over(_: asyncio.Task[None]) -> None:
+    def on_end(_: asyncio.Task[None]) -> None:
         if not outcome.done():  # cancelled before it had begun
             call.close()
             outcome.set_exception(asyncio.CancelledError())
 
     def begin() -> None:
-        begun.set_result(background.loop.create_task(settled()))
-        begun.result().add_done_callback(over)
+        begun.set_result(background.loop.create_task(run()))
+        begun.result().add_done_callback(on_end)
 
     background.loop.call_soon_threadsafe(begin)
     ended = asyncio.wrap_future(outcome)
@@ -150,7 +150,7 @@ async def first_of(*tasks: asyncio.Future[Any]) -> set[asyncio.Future[Any]]:
 
 
 def retrieve_exception(work: asyncio.Future[Any]) -> None:
-    """To be called back by work that goes on when nobody waits any more: its failure is then no news to report."""
+    """Done callback of work that no caller waits for any more: asyncio then does not report its failure."""
     if not work.cancelled():
         work.exception()
 
@@ -162,11 +162,11 @@ async def on_thread(
 
     Args:
         call: The call.
-        abandon: What to do, on another thread, when nobody waits for it any more.
+        abandon: What to do, on another thread, when the caller does not wait for it any more.
         detached: Whether the process may end before the call does, which may be never.
     """
     outcome: Future[T] = Future()
-    outcome.set_running_or_notify_cancel()  # it goes on when nobody waits any more
+    outcome.set_running_or_notify_cancel()  # it goes on when no caller waits any more
     # No executor: those refuse work when the interpreter ends, which is when forgotten servers are stopped.
     _begin(outcome, call, detached)
     try:
@@ -187,7 +187,7 @@ def _begin(outcome: Future[Any], call: Callable[[], Any], detached: bool = False
 def _settle(outcome: Future[Any], call: Callable[[], Any]) -> None:
     try:
         outcome.set_result(call())
-    except BaseException as error:  # noqa: BLE001 - for whoever waits
+    except BaseException as error:  # noqa: BLE001 - for the caller that waits
         outcome.set_exception(error)
 
 

@@ -19,7 +19,8 @@ def deep_copy_of(environment: Any) -> Any:
     """A deep copy of an environment, or of what its `save_state` gave.
 
     Raises:
-        NotForkable: It has something that cannot be copied; the message names it.
+        NotForkable: It has something that cannot be copied, or that would go on using the original; the message
+            names it.
     """
     try:
         copy = deepcopy(environment)
@@ -32,7 +33,15 @@ def deep_copy_of(environment: Any) -> Any:
             "load_state(), which leave it out"
         ) from error
     if type(environment) not in _sound:
-        _check(environment, copy)
+        # A function that was made inside is not copied: the copy would use, and change, the original.
+        for name, value in getattr(copy, "__dict__", {}).items():
+            if _leads_to(value, environment):
+                class_name = type(environment).__name__
+                raise NotForkable(
+                    f"{class_name} cannot be forked: its attribute {name!r} holds a function made in one of its "
+                    "methods, which goes on using the original: implement save_state() and load_state(), which leave "
+                    "it out"
+                )
         _sound.add(type(environment))
     return copy
 
@@ -62,21 +71,6 @@ def _state_of(environment: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     state = object.__getstate__(environment)
     attributes, slots = state if isinstance(state, tuple) else (state, None)
     return attributes or {}, slots or {}
-
-
-def _check(environment: Any, copy: Any) -> None:
-    """A function that was made inside is not copied: in the copy, too, it uses what it was made for.
-
-    Raises:
-        NotForkable: There is such a one; who would use the copy would change the original.
-    """
-    for name, value in getattr(copy, "__dict__", {}).items():
-        if _leads_to(value, environment):
-            class_name = type(environment).__name__
-            raise NotForkable(
-                f"{class_name} cannot be forked: its attribute {name!r} holds a function made in one of its methods, "
-                "which goes on using the original: implement save_state() and load_state(), which leave it out"
-            )
 
 
 def _leads_to(value: Any, wanted: Any) -> bool:

@@ -8,7 +8,7 @@ import opcode
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from types import CodeType, TracebackType
+from types import CodeType
 from typing import Any, TypeVar
 
 from ._introspection import unwrap_partial
@@ -33,12 +33,17 @@ def from_signal(error: BaseException) -> bool:
         return False
     if threading.current_thread() is not threading.main_thread():
         return False
-    traces = list(_traces(error.__traceback__))
+    traces, trace = [], error.__traceback__
+    while trace is not None:
+        traces.append(trace)
+        trace = trace.tb_next
     frames = {trace.tb_frame.f_code for trace in traces}
     for number in signal.valid_signals():
         handler = signal.getsignal(number)
         if handler is signal.default_int_handler:
-            if isinstance(error, KeyboardInterrupt) and not (traces and _raises(traces[-1])):
+            last = traces[-1] if traces else None
+            raised = last is not None and last.tb_frame.f_code.co_code[last.tb_lasti] == _RAISE
+            if isinstance(error, KeyboardInterrupt) and not raised:
                 return True
         elif callable(handler) and _code_of(handler) in frames:
             return True
@@ -62,17 +67,6 @@ def keep_running(run: Callable[[], T]) -> T:
                 raise
             name = type(error).__name__
             logger.exception("code on the event loop raised %s: its task has failed, the event loop goes on", name)
-
-
-def _traces(trace: TracebackType | None) -> Iterator[TracebackType]:
-    while trace is not None:
-        yield trace
-        trace = trace.tb_next
-
-
-def _raises(trace: TracebackType) -> bool:
-    """Whether a `raise` statement stands where a frame was left."""
-    return trace.tb_frame.f_code.co_code[trace.tb_lasti] == _RAISE
 
 
 def _code_of(handler: Any) -> CodeType | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def lazy(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Make the `__getattr__` and `__dir__` of a module whose names live elsewhere.
+    """Make the `__getattr__` and `__dir__` of a module that takes its names from others.
 
     Use it as `__getattr__, __dir__ = lazy(__name__, {"Name": "package.module"})`. A name is looked up once and then
     kept in the module. A home that is the module's own submodule of that name gives the submodule itself.

@@ -59,7 +59,7 @@ def unwrap_partial(function: Any) -> Any:
 def type_arguments(cls: type[Any], base: type[Any]) -> tuple[Any, ...]:
     """The arguments with which a class fills in a generic base: `EnvClient[A, O, S]` gives (A, O, S).
 
-    Through generic classes in between, in whatever order they take their parameters. A base that is not
+    Through generic classes in between, in any order of their parameters. A base that is not
     filled in completely gives `()`.
     """
     arguments = _filled(cls, base, ())

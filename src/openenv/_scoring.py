@@ -30,11 +30,11 @@ class Score(float):
 
 
 class ScoreSheet:
-    """What the parts of a rubric gave during one call, whoever else uses the same rubric at that time.
+    """What the parts of a rubric gave during one call, apart from other calls that use the same rubric at that time.
 
     Attributes:
         scores: By the id of the part.
-        notes: What must be known about a score, with the part that gave it.
+        notes: Remarks about a score, with the part that gave it.
     """
 
     __slots__ = ("notes", "scores")
@@ -91,11 +91,11 @@ def _settled(rubric: Rubric, given: Any, page: ScoreSheet, observation: Any, rep
     if report:
         parts: dict[str, float | None] = {path: page.scores.get(id(part)) for path, part in _parts(rubric)}
         parts["total"] = total
-        _tell(observation, "rubric", parts)
+        _add_metadata(observation, "rubric", parts)
     if page.notes:
         paths = {id(part): path for path, part in _parts(rubric)}
         notes = {paths.get(id(part)) or rubric_label(part): note for part, note in page.notes}
-        _tell(observation, "rubric_notes", notes)
+        _add_metadata(observation, "rubric_notes", notes)
     return total
 
 
@@ -104,8 +104,8 @@ def _parts(rubric: Any) -> list[tuple[str, Any]]:
     return list(named()) if callable(named) else []
 
 
-def _tell(observation: Any, key: str, facts: dict[str, Any]) -> None:
-    """Puts facts into an observation's metadata, whatever kind of observation it is."""
+def _add_metadata(observation: Any, key: str, facts: dict[str, Any]) -> None:
+    """Puts facts into an observation's metadata, of any kind of observation."""
     if isinstance(observation, dict):
         observation["metadata"] = {**(observation.get("metadata") or {}), key: facts}
         return

@@ -1,4 +1,4 @@
-"""What a user writes: an `Environment`, transforms of its observations, and the protocols it may implement."""
+"""The base class `Environment`, transforms of its observations, and the protocols that it may implement."""
 
 from __future__ import annotations
 
@@ -102,8 +102,8 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
                 seed: Makes the episode repeatable; `self.rng` starts from it. A `reset` without this argument says
                     that the environment cannot be seeded: a client that gives a seed is warned (`SeedIgnored`).
                 episode_id: Name for the episode; the environment chooses one if it is None.
-                kwargs: Whatever else this environment's reset takes; clients' arguments that it does not take
-                    are left out before the call.
+                kwargs: Further arguments that its reset takes. Those of clients that it does not take are
+                    left out before the call.
             """
 
         @abstractmethod
@@ -133,7 +133,7 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         not do: for a connection, a lock, a thread, a file, or a large part that never changes. A class whose state
         cannot be had overrides this to raise `NotForkable`. Where `reset` and `step` are `async`, these may be too.
 
-        `self.rng` and `self.rubric` are saved and loaded besides, and need not be part of it.
+        `self.rng` and `self.rubric` are saved and loaded too, and need not be part of it.
 
         Returns:
             Anything that `copy.deepcopy` copies (and pickle, for processes). It is copied at once: what happens
@@ -150,7 +150,7 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         It is called on an instance that was just made, or that is somewhere in an episode of its own.
 
         Args:
-            state: What `save_state` returned. It is this instance's own: nobody else has it.
+            state: What `save_state` returned. It belongs to this instance alone.
 
         Raises:
             NotForkable: It is the state of another class.
@@ -193,7 +193,7 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         return 0.0 if self.rubric is None else _scoring.score(self.rubric, action, observation, self.REPORT_RUBRIC)
 
     async def _apply_rubric_async(self, action: Any, observation: Any) -> float:
-        """The same in asynchronous code, where waiting for a rubric holds up nobody else."""
+        """The same in asynchronous code, where waiting for a rubric holds up no other session."""
         if self.rubric is None:
             return 0.0
         return await _scoring.score_async(self.rubric, action, observation, self.REPORT_RUBRIC)

@@ -83,7 +83,7 @@ class OpenEnvError(Exception):
 
     Attributes:
         code: The v1 wire code of this class.
-        blame: Who must act: the caller, the environment's author, or whoever runs the machines.
+        blame: Who must act: the caller, the environment's author, or the operator of the machines.
         retryable: Whether the same call may succeed later without a change.
         message: What happened and what to do next, in one line where that is possible.
         retry_after_s: Seconds to wait before a retry, when the sender knows.
@@ -156,7 +156,7 @@ class InvalidMessage(UsageError):
 
 
 class UnknownMessage(UsageError):
-    """A message whose type nobody knows."""
+    """A message of an unknown type."""
 
     code = "UNKNOWN_TYPE"
 
@@ -196,13 +196,13 @@ class Unauthorized(UsageError):
 
 
 class Forbidden(Unauthorized):
-    """A key that is known, and whose scope does not cover the call."""
+    """A known key with a scope that does not cover the call."""
 
     code = "EXECUTION_ERROR"  # the session lives on
 
 
 class Hidden(Forbidden):
-    """What a server in production mode does not have for anybody whose key is not of scope control."""
+    """What a server in production mode has only for keys of scope control."""
 
 
 class TooManyFailures(Unauthorized):
@@ -252,7 +252,7 @@ class SlowReader(UsageError):
 
 
 class TaskTaken(UsageError):
-    """A task was taken, or given back, that is not to be had: somebody else has it, or it is done in this epoch."""
+    """A task was taken, or given back, that another client has, or that is done in this epoch."""
 
 
 class JournalInUse(UsageError):
@@ -547,8 +547,11 @@ def from_wire(data: Mapping[str, Any]) -> OpenEnvError:
         cls = _BY_CODE.get(str(data.get("code")), OpenEnvError)
     # The sender's message stands: a constructor that derives one of its own is not called.
     extras = {key: value for key, value in data.items() if key not in _FRAME_KEYS}
+    pause = data.get("retry_after_s")
+    if not isinstance(pause, (int, float)) or isinstance(pause, bool) or not 0 <= pause < float("inf"):
+        pause = None
     error = _blank(cls)
-    OpenEnvError.__init__(error, str(data.get("message", "")), retry_after_s=_pause(data), data=extras)
+    OpenEnvError.__init__(error, str(data.get("message", "")), retry_after_s=pause, data=extras)
     for name, kind in _ATTRIBUTES.items():
         if name in extras and (extras[name] is None or type(extras[name]) is kind):
             error.__dict__[name] = extras[name]
@@ -556,13 +559,6 @@ def from_wire(data: Mapping[str, Any]) -> OpenEnvError:
     if blame != error.blame and blame in get_args(Blame):  # of a class whose instances differ in it
         error.blame = cast("Blame", blame)
     return error
-
-
-def _pause(data: Mapping[str, Any]) -> float | None:
-    """`retry_after_s`, if the sender says a time there."""
-    pause = data.get("retry_after_s")
-    known = isinstance(pause, (int, float)) and not isinstance(pause, bool) and 0 <= pause < float("inf")
-    return pause if known else None
 
 
 def _blank(cls: type[OpenEnvError]) -> OpenEnvError:

@@ -1,6 +1,6 @@
-"""What is said over HTTP and WebSocket v1, as models: for programs that read or write it themselves.
+"""Models of the messages of HTTP and WebSocket v1, for programs that read or write them.
 
-The server and client of this package do not build these on the way of a step.
+The server and client of this package do not build them for a step.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class SchemaResponse(BaseMessage):
     """Answer of `GET /schema`: JSON Schemas of what the environment takes and gives.
 
     Attributes:
-        reset_observation: What `reset` gives, where somebody says so; not sent otherwise.
+        reset_observation: What `reset` gives, if its class declares it; not sent otherwise.
     """
 
     action: dict[str, Any]
@@ -89,7 +89,7 @@ class SchemaResponse(BaseMessage):
     reset_observation: dict[str, Any] | None = None
 
     @model_serializer(mode="wrap")
-    def _told(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _serialize(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields: dict[str, Any] = write(self)
         if fields.get("reset_observation") is None:
             fields.pop("reset_observation", None)

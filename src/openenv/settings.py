@@ -59,7 +59,13 @@ class _Settings(BaseModel):
         try:
             return cls(**values)
         except ValidationError as error:
-            raise InvalidArgument(cls._explain(error)) from None
+            variables = {setting.name: setting.variables for setting in cls.table()}
+            faults = (
+                f"setting {fault['loc'][0]} ({', '.join(variables.get(str(fault['loc'][0]), ()))}): "
+                f"{fault['msg']}, got {fault['input']!r}"
+                for fault in error.errors()
+            )
+            raise InvalidArgument("; ".join(faults)) from None
 
     def export(self) -> None:
         """Makes `os.environ` say what these settings say, for apps and processes made from here on."""
@@ -78,15 +84,6 @@ class _Settings(BaseModel):
             variables = extra["variables"] if isinstance(extra, dict) else []
             assert isinstance(variables, list)
             yield Setting(name, tuple(map(str, variables)), field.default, field.description or "")
-
-    @classmethod
-    def _explain(cls, error: ValidationError) -> str:
-        variables = {setting.name: setting.variables for setting in cls.table()}
-        return "; ".join(
-            f"setting {fault['loc'][0]} ({', '.join(variables.get(str(fault['loc'][0]), ()))}): "
-            f"{fault['msg']}, got {fault['input']!r}"
-            for fault in error.errors()
-        )
 
 
 _Mode = Annotated[

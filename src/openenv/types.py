@@ -1,11 +1,11 @@
-"""The words everyone uses: what goes into an environment, what comes out, and which rewards count."""
+"""Actions, observations, states and results: what goes into an environment, and what comes out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -18,9 +18,6 @@ from pydantic import (
 )
 
 from .errors import OpenEnvError
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = [
     "ActT",
@@ -41,7 +38,6 @@ __all__ = [
     "StepResult",
     "reward_mask",
 ]
-
 
 Scalar = int | float | bool
 """A single number."""
@@ -138,9 +134,9 @@ class StepResult(Generic[ObsT]):
         metadata: Facts beside the observation, None if there were none.
         truncated: The episode was cut short (a time limit) rather than finished.
         error: Why there is no result, where many sessions are stepped at once and one of them failed;
-            observation and reward are then None. Its `blame` says whose fault it was, its `retryable` whether the
+            observation and reward are then None. Its `blame` says who must act, its `retryable` whether the
             same call may succeed later.
-        terminated: The episode reached an end of its own, in the sense of Gymnasium. Where nobody says so: if it is
+        terminated: The episode reached an end of its own, in the sense of Gymnasium. By default: if it is
             over and was not cut short.
     """
 
@@ -173,10 +169,10 @@ class EnvironmentMetadata(BaseMessage):
     author: str | None = None
     documentation_url: str | None = None
     seedable: bool | None = None
-    """False for an environment whose reset takes no seed. None, which is not sent: it does, or nobody knows."""
+    """False if its reset takes no seed. None, which is not sent: it takes one, or that is unknown."""
 
     @model_serializer(mode="wrap")
-    def _told(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _serialize(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields: dict[str, Any] = write(self)
         if fields.get("seedable") is None:
             fields.pop("seedable", None)

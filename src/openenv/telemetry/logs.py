@@ -9,19 +9,19 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 # Of one process. Their arguments are names of types and the like, of which there are few.
-MOST_SAID = 1000
-_said: set[tuple[str, ...]] = set()
+MOST_WARNINGS = 1000
+_logged: set[tuple[str, ...]] = set()
 
 
 def warn_once(logger: logging.Logger, message: str, *arguments: str) -> None:
     """Logs a warning the first time that this process says it of these arguments."""
-    said = (message, *arguments)
-    if said not in _said and len(_said) < MOST_SAID:
-        _said.add(said)
+    warning = (message, *arguments)
+    if warning not in _logged and len(_logged) < MOST_WARNINGS:
+        _logged.add(warning)
         logger.warning(message, *arguments)
 
 
-# What a record may be about, beside its text: attributes that `about` gives it.
+# What a record may be about, beside its text: attributes that `log_extra` gives it.
 _SUBJECTS = ("session", "episode", "request", "job", "stage")
 _NO_ID = ("-", "(")
 # C0, DEL and C1; what Python and terminals take for the end of a line; and what turns the direction of writing.
@@ -75,7 +75,7 @@ def configure_logging(log_format: Literal["console", "json"], log_level: str) ->
 
 
 def json_line(text: str) -> str:
-    """What a command says to whoever started it, as the line of JSON that stands between those of its loggers."""
+    """A message of a command to its user, as a line of JSON like those of its loggers."""
     return JsonLines().format(logging.LogRecord("openenv.cli", logging.INFO, "", 0, text, None, None))
 
 
@@ -86,7 +86,9 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
-            "time": _utc(record.created),
+            "time": datetime.fromtimestamp(record.created, UTC)
+            .isoformat(timespec="milliseconds")
+            .replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
@@ -116,8 +118,8 @@ class ConsoleFormatter(logging.Formatter):
         line = _escaped(super().formatMessage(record))
         # The session is in the text.
         found = {name: value for name, value in _subjects(record).items() if name != "session"}
-        log_extra = ", ".join(f"{name} {_escaped(str(value))}" for name, value in found.items())
-        return f"{line} ({log_extra})" if found else line
+        subjects = ", ".join(f"{name} {_escaped(str(value))}" for name, value in found.items())
+        return f"{line} ({subjects})" if found else line
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - the name of logging.Formatter's method
         return _indented(super().formatException(ei))
@@ -138,7 +140,3 @@ def _escaped(text: str) -> str:
 def _subjects(record: logging.LogRecord) -> dict[str, Any]:
     values = {name: getattr(record, name, None) for name in _SUBJECTS}
     return {name: value for name, value in values.items() if value is not None}
-
-
-def _utc(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -29,7 +29,7 @@ BUCKET_BOUNDS = tuple(2**k / 1e9 for k in range(_SHORTEST, _LONGEST + 1))
 
 
 class Gauge(Enum):
-    """What goes up and down, in one process: sessions by state, and what else there is of them."""
+    """Gauges of one process: sessions by state, and others."""
 
     cell: int
 
@@ -52,7 +52,7 @@ class Gauge(Enum):
 
 
 class Count(Enum):
-    """What only grows, and is no error and no phase."""
+    """Counters of what is no error and no phase."""
 
     cell: int
 
@@ -87,7 +87,7 @@ ERRORS: tuple[tuple[type[OpenEnvError], str], ...] = (
         for thing in vars(errors).values()
         if isinstance(thing, type) and issubclass(thing, OpenEnvError) and thing.__module__ == errors.__name__
     },
-    # Classes whose instances differ in it.
+    # Instances of these classes differ in it.
     (errors.ToolFailed, "client"),
     (errors.UnknownSession, "infrastructure"),
 )
@@ -217,12 +217,12 @@ class Meter:
     """What happens with every step and takes too little time for being timed each time is timed where the number of a
     step has none of these bits: once in 16."""
 
-    __slots__ = ("_cells", "_everybody", "on")
+    __slots__ = ("_cells", "_read_all", "on")
 
     def __init__(self) -> None:
         self.on = False
         self._cells = memoryview(array("q", bytes(8 * CELLS)))
-        self._everybody: Callable[[], list[Reading]] | None = None
+        self._read_all: Callable[[], list[Reading]] | None = None
 
     def start(self) -> None:
         """Counts from here on, as a process that serves sessions."""
@@ -246,7 +246,7 @@ class Meter:
         cells[cell + 1 + nanoseconds.bit_length()] += times
 
     def timed(self, phase: Phase, function: Callable[[_T], _R], argument: _T) -> _R:
-        """Calls a function, whose time is that of a phase."""
+        """Calls a function and counts its time as that of a phase."""
         began = time.monotonic()
         result = function(argument)
         self.observe(phase, time.monotonic() - began)
@@ -269,25 +269,25 @@ class Meter:
         self._cells[what.cell] += change
 
     def set(self, gauge: Gauge, value: int) -> None:
-        """Something is so much now, by whoever is the only one who says so."""
+        """Sets a gauge that has one writer."""
         self._cells[gauge.cell] = value
 
-    def move(self, cells: memoryview, everybody: Callable[[], list[Reading]]) -> None:
+    def move(self, cells: memoryview, read_all: Callable[[], list[Reading]]) -> None:
         """Counts in other memory from here on, from the sums that are there.
 
         Args:
-            cells: `CELLS` numbers of 8 bytes, which nobody else writes.
-            everybody: Reads the numbers of all processes that share the memory, this one's among them.
+            cells: `CELLS` numbers of 8 bytes, which no other process writes.
+            read_all: Reads the numbers of all processes that share the memory, this one's among them.
         """
         for cell, value in enumerate(self._cells):
             if value:
                 cells[cell] = value if cell in (LAYOUT_CELL, PID_CELL, KEY_CELL) else cells[cell] + value
-        self._cells, self._everybody = cells, everybody
+        self._cells, self._read_all = cells, read_all
 
     def leave(self) -> None:
         """Counts in memory of its own again, from the sums that were reached."""
         self._cells = memoryview(array("q", self._cells.tobytes()))
-        self._everybody = None
+        self._read_all = None
 
     def reading(self) -> Reading:
         """The numbers of this process."""
@@ -295,7 +295,7 @@ class Meter:
 
     def readings(self) -> list[Reading]:
         """The numbers of every process of the server."""
-        return [self.reading()] if self._everybody is None else self._everybody()
+        return [self.reading()] if self._read_all is None else self._read_all()
 
 
 METER = Meter()

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from ..errors import MissingExtra, OpenEnvError
 
 if TYPE_CHECKING:
-    from opentelemetry.context import Context
     from opentelemetry.trace import Span, Tracer
 
 
@@ -24,7 +23,7 @@ def start() -> Callable[[str], ConnectionTracer]:
     """Gets ready to trace.
 
     Returns:
-        Makes the trail of one conversation, given the `traceparent` header of its handshake, or nothing.
+        Makes the tracer of one connection, given the `traceparent` header of its handshake, or nothing.
 
     Raises:
         MissingExtra: OpenTelemetry is not installed.
@@ -44,7 +43,7 @@ def start() -> Callable[[str], ConnectionTracer]:
 
 
 class ConnectionTracer:
-    """The spans of one conversation with a client.
+    """The spans of one connection of a client.
 
     Args:
         tracer: Makes them.
@@ -56,7 +55,11 @@ class ConnectionTracer:
 
     def __init__(self, tracer: Tracer, traceparent: str = ""):
         self._tracer = tracer
-        self._parent = _context(traceparent)
+        from opentelemetry.context import Context
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        # An empty context and not the current one, which belongs to other code on this loop.
+        self._parent = TraceContextTextMapPropagator().extract({"traceparent": traceparent}, Context())
 
     def opening(
         self, session: Callable[[], str], request: str | int | None, opened: Callable[[OpenEnvError | None], None]
@@ -89,8 +92,8 @@ class ConnectionTracer:
         from opentelemetry.trace import SpanKind
 
         facts = {"openenv.session.id": session, "openenv.episode.id": episode, "openenv.request.id": request}
-        told = {key: str(value) for key, value in facts.items() if value is not None}
-        return self._tracer.start_span(f"openenv.{name}", self._parent, SpanKind.SERVER, told)
+        attributes = {key: str(value) for key, value in facts.items() if value is not None}
+        return self._tracer.start_span(f"openenv.{name}", self._parent, SpanKind.SERVER, attributes)
 
 
 def _end(span: Span, error: BaseException | None) -> None:
@@ -104,11 +107,3 @@ def _end(span: Span, error: BaseException | None) -> None:
             span.set_attribute("openenv.blame", error.blame)
         span.set_status(StatusCode.ERROR, str(error))
     span.end()
-
-
-def _context(traceparent: str) -> Context:
-    from opentelemetry.context import Context
-    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-
-    # An empty context and not the current one: what runs here has nothing to do with whatever runs beside it.
-    return TraceContextTextMapPropagator().extract({"traceparent": traceparent}, Context())
