@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Self, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -17,7 +17,31 @@ from pydantic import (
     model_validator,
 )
 
+from ._imports import lazy
 from .errors import OpenEnvError
+
+if TYPE_CHECKING:
+    from .messages import (
+        GetTaskRangeRequest,
+        GetTaskRequest,
+        HealthResponse,
+        ListTasksRequest,
+        NumTasksRequest,
+        ResetRequest,
+        ResetResponse,
+        SchemaResponse,
+        StepRequest,
+        StepResponse,
+        WSCloseMessage,
+        WSErrorCode,
+        WSErrorResponse,
+        WSIncomingMessage,
+        WSObservationResponse,
+        WSResetMessage,
+        WSStateMessage,
+        WSStateResponse,
+        WSStepMessage,
+    )
 
 __all__ = [
     "ActT",
@@ -26,18 +50,67 @@ __all__ = [
     "CodeExecResult",
     "ConcurrencyConfig",
     "EnvironmentMetadata",
+    "GetTaskRangeRequest",
+    "GetTaskRequest",
+    "HealthResponse",
     "HealthStatus",
+    "ListTasksRequest",
+    "NumTasksRequest",
     "ObsT",
     "Observation",
+    "ResetRequest",
+    "ResetResponse",
     "Scalar",
+    "SchemaResponse",
     "ServerCapacityStatus",
     "ServerMode",
     "SessionInfo",
     "State",
     "StateT",
+    "StepRequest",
+    "StepResponse",
     "StepResult",
+    "WSCloseMessage",
+    "WSErrorCode",
+    "WSErrorResponse",
+    "WSIncomingMessage",
+    "WSObservationResponse",
+    "WSResetMessage",
+    "WSStateMessage",
+    "WSStateResponse",
+    "WSStepMessage",
     "reward_mask",
 ]
+
+# Read and written by few programs: they cost nothing to all others. A type checker sees the imports above.
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy(
+        __name__,
+        dict.fromkeys(
+            [
+                "GetTaskRangeRequest",
+                "GetTaskRequest",
+                "HealthResponse",
+                "ListTasksRequest",
+                "NumTasksRequest",
+                "ResetRequest",
+                "ResetResponse",
+                "SchemaResponse",
+                "StepRequest",
+                "StepResponse",
+                "WSCloseMessage",
+                "WSErrorCode",
+                "WSErrorResponse",
+                "WSIncomingMessage",
+                "WSObservationResponse",
+                "WSResetMessage",
+                "WSStateMessage",
+                "WSStateResponse",
+                "WSStepMessage",
+            ],
+            "openenv.messages",
+        ),
+    )
 
 Scalar = int | float | bool
 """A single number."""
