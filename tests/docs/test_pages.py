@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from openenv.project import Manifest
-from openenv.telemetry import metrics as layout
+from openenv.telemetry import metrics
 
 from . import commands, names
 from .page import NEEDS, PAGES, PLAYED_ELSEWHERE, READ, ROOT, RUN, WRITTEN, Block, Page
@@ -77,7 +77,7 @@ def manifests(block: Block) -> None:
 def metrics(queries: str) -> Iterator[str]:
     """Each metric is one that a server tells."""
     told = (
-        Path(layout.__file__).with_name("layout.py").read_text()
+        Path(metrics.__file__).read_text()
         + (ROOT / "src/openenv/server/prometheus.py").read_text()
     )
     for name in re.findall(r"openenv_\w+", queries):

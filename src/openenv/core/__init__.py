@@ -210,7 +210,7 @@ __getattr__, __dir__ = lazy(
         "HealthResponse": "openenv.messages",
         "HealthStatus": "openenv.types",
         "JsonRpcError": "openenv.mcp.types",
-        "JsonRpcErrorCode": "openenv.mcp.types",
+        "JsonRpcErrorCode": "openenv.protocol.jsonrpc",
         "JsonRpcRequest": "openenv.mcp.types",
         "JsonRpcResponse": "openenv.mcp.types",
         "LLMClient": "openenv.llm",

@@ -189,7 +189,7 @@ __getattr__, __dir__ = lazy(
         "HealthResponse": "openenv.messages",
         "HealthStatus": "openenv.types",
         "JsonRpcError": "openenv.mcp.types",
-        "JsonRpcErrorCode": "openenv.mcp.types",
+        "JsonRpcErrorCode": "openenv.protocol.jsonrpc",
         "JsonRpcRequest": "openenv.mcp.types",
         "JsonRpcResponse": "openenv.mcp.types",
         "ListTasksRequest": "openenv.messages",

@@ -56,7 +56,7 @@ __getattr__, __dir__ = lazy(
         "CallToolAction": "openenv.mcp.types",
         "CallToolObservation": "openenv.mcp.types",
         "JsonRpcError": "openenv.mcp.types",
-        "JsonRpcErrorCode": "openenv.mcp.types",
+        "JsonRpcErrorCode": "openenv.protocol.jsonrpc",
         "JsonRpcRequest": "openenv.mcp.types",
         "JsonRpcResponse": "openenv.mcp.types",
         "ListToolsAction": "openenv.mcp.types",
