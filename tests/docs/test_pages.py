@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from openenv.project import Manifest
-from openenv.telemetry import metrics
+from openenv.telemetry import metrics as telemetry_metrics
 
 from . import commands, names
 from .page import NEEDS, PAGES, PLAYED_ELSEWHERE, READ, ROOT, RUN, WRITTEN, Block, Page
@@ -76,10 +76,7 @@ def manifests(block: Block) -> None:
 
 def metrics(queries: str) -> Iterator[str]:
     """Each metric is one that a server tells."""
-    told = (
-        Path(metrics.__file__).read_text()
-        + (ROOT / "src/openenv/server/prometheus.py").read_text()
-    )
+    told = Path(telemetry_metrics.__file__).read_text() + (ROOT / "src/openenv/server/prometheus.py").read_text()
     for name in re.findall(r"openenv_\w+", queries):
         if re.sub(r"^openenv_|_(bucket|count|sum|total)$", "", name) not in told:
             yield f"no metric {name}"
