@@ -145,7 +145,8 @@ async def test_it_is_compared_up_to_a_step_with_arguments_of_its_own(file: Path)
 
 
 async def test_without_a_seed_it_is_compared_only_if_asked_for(tmp_path: Path) -> None:
-    file = await recorded(tmp_path / "a.jsonl", [None])
+    # With this many sides, two rolls are the same by chance once in 10^12 runs.
+    file = await recorded(tmp_path / "a.jsonl", [None], actions=({"sides": 10**12},) * 3)
     verdict = await played(file)
     assert (verdict.outcome, verdict.steps) == (ReplayOutcome.UNSEEDED, 0)
     assert (await played(file, ReplayRules(unseeded=True))).outcome is ReplayOutcome.DIFFERENT
