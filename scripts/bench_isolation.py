@@ -18,7 +18,7 @@ import uvloop
 from openenv.envs.benchmark.models import BenchmarkAction
 from openenv.envs.benchmark.server.benchmark_environment import InlineBenchmarkEnvironment
 from openenv.runtime.loop import InlineExecutor
-from openenv.runtime.process import Nursery, ProcessExecutor
+from openenv.runtime.process import ProcessExecutor, ProcessPool
 from openenv.runtime.profile import profile_of
 from openenv.settings import ServerSettings
 
@@ -67,7 +67,7 @@ def private_mb(pid: int) -> float:
     return sum(int(line.split()[1]) for line in lines if line.startswith("Private")) / 1024
 
 
-async def measure_opening(nursery: Nursery) -> None:
+async def measure_opening(nursery: ProcessPool) -> None:
     times = []
     for _ in range(OPENINGS):
         await asyncio.sleep(PAUSE_S)
@@ -81,7 +81,7 @@ async def measure_opening(nursery: Nursery) -> None:
 
 async def main() -> None:
     sandbox = "bwrap" if "--sandbox" in sys.argv else "none"
-    nursery = Nursery(InlineBenchmarkEnvironment, ServerSettings(sandbox=sandbox))
+    nursery = ProcessPool(InlineBenchmarkEnvironment, ServerSettings(sandbox=sandbox))
     try:
         await measure_opening(nursery)
         await measure_steps("inline", InlineExecutor())

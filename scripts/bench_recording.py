@@ -35,7 +35,7 @@ import uvloop
 from picows import WSFrame, WSListener, WSMsgType, WSTransport, ws_connect
 
 from openenv.environment import Environment
-from openenv.recording import Subject, Tap, Tapping
+from openenv.recording import Subject, Tap, TapFactory
 from openenv.recording.storage import Blob
 from openenv.runtime import Session, SessionManager
 from openenv.runtime.admission import Limits
@@ -306,7 +306,7 @@ class Idle(Environment[Talk, Heard, State]):
         return State()
 
 
-async def live(tapping: Tapping | None) -> Session:
+async def live(tapping: TapFactory | None) -> Session:
     manager = SessionManager(Idle, Limits(max_sessions=2))
     manager.tapping = tapping
     session = manager.create(lambda error: None)

@@ -6,7 +6,7 @@ from hypothesis import settings as profile
 from hypothesis import strategies as st
 
 from openenv.errors import UsageError
-from openenv.settings import ServerSettings, proxy_for
+from openenv.settings import ServerSettings, is_loopback, is_loopback_for_secrets, proxy_for
 
 TABLE = {setting.name: setting for setting in ServerSettings.table()}
 
@@ -187,3 +187,22 @@ def test_the_proxy_of_a_host(monkeypatch):
     assert proxy_for("https", "outside.example") == "http://proxy.example:3128"
     assert proxy_for("https", "inside.example") is None
     assert proxy_for("http", "outside.example") is None
+
+
+@pytest.mark.parametrize(
+    ("host", "here", "for_secrets"),
+    [
+        ("localhost", True, True),
+        ("LOCALHOST.", True, True),
+        ("127.0.0.1", True, True),
+        ("::1", True, True),
+        ("::ffff:127.0.0.1", True, True),
+        ("x.localhost", True, False),
+        ("x.localhost.", True, False),
+        ("localhost.example", False, False),
+        ("10.0.0.1", False, False),
+        (None, False, False),
+    ],
+)
+def test_which_hosts_are_this_machine(host, here, for_secrets):
+    assert (is_loopback(host), is_loopback_for_secrets(host)) == (here, for_secrets)

@@ -141,12 +141,12 @@ def start_task(call: Awaitable[T]) -> asyncio.Future[T]:
 async def first_of(*tasks: asyncio.Future[Any]) -> set[asyncio.Future[Any]]:
     """Waits until one of some tasks ends, and cancels the others. Returns those that were not cancelled."""
     try:
-        ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    return ended
+    return {task for task in tasks if not task.cancelled()}
 
 
 def retrieve_exception(work: asyncio.Future[Any]) -> None:

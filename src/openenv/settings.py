@@ -355,6 +355,11 @@ def is_loopback(host: str | None) -> bool:
     return address.is_loopback or (mapped is not None and mapped.is_loopback)
 
 
+def is_loopback_for_secrets(host: str | None) -> bool:
+    """Whether a key may go to a host in plain text: names below `.localhost` may be resolved by other machines."""
+    return is_loopback(host) and not (host or "").lower().rstrip(".").endswith(".localhost")
+
+
 def ray_address() -> str | None:
     """The Ray cluster that the process's environment names, if any."""
     return os.environ.get("RAY_ADDRESS") or None

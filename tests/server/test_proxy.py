@@ -13,8 +13,7 @@ from fastapi import Request
 
 from openenv.errors import InvalidMessage, SessionLost, StepTimeout, UnknownSession
 from openenv.server import HTTPEnvServer
-from openenv.server.proxy import ARRIVAL, ForwardingInfo, forward_to_owner, proxy_line
-from openenv.server.workers.worker import WorkerHTTPProtocol
+from openenv.server.proxy import ARRIVAL, ForwardingInfo, forward_to_owner, proxy_line, read_proxy_line
 from openenv.settings import ServerSettings
 
 from ..asynchronous import until
@@ -294,12 +293,10 @@ def test_who_asks_is_said_in_a_line_before_the_request(client, local, line):
 
 
 def test_the_owner_takes_the_client_for_who_it_is():
-    arrival = WorkerHTTPProtocol.__new__(WorkerHTTPProtocol)
-    for first, client in ((b"PROXY TCP4 1.2.3.4 10.0.0.1 5 80\r\n", ("1.2.3.4", 5)), (b"PROXY UNKNOWN\r\n", None)):
-        arrival.client = arrival.server = None
-        arrival._first = first
-        arrival._introduce()
-        assert arrival.client == client
+    named = (("1.2.3.4", 5), ("10.0.0.1", 80))
+    assert read_proxy_line(b"PROXY TCP4 1.2.3.4 10.0.0.1 5 80\r\n") == named
+    assert read_proxy_line(proxy_line({"client": ("::1", 5), "server": ("::1", 80)})) == (("::1", 5), ("::1", 80))
+    assert read_proxy_line(b"PROXY UNKNOWN\r\n") is None
 
 
 async def test_a_request_of_the_first_http_needs_no_host():

@@ -76,7 +76,7 @@ class _PortalState:
     """
 
     lock = threading.Lock()
-    claiming = threading.Lock()
+    claiming = threading.RLock()
     portal: Portal | None = None
 
 
@@ -140,7 +140,7 @@ def submit_to(loop: asyncio.AbstractEventLoop, call: Coroutine[Any, Any, T]) -> 
 
 def _forget() -> None:
     """After a fork: the thread stayed in the parent, and the locks may have been held."""
-    _PortalState.lock, _PortalState.claiming = threading.Lock(), threading.Lock()
+    _PortalState.lock, _PortalState.claiming = threading.Lock(), threading.RLock()
     _PortalState.portal = None
 
 
@@ -212,6 +212,10 @@ class LoopBound:
 
     def _claim(self, loop: asyncio.AbstractEventLoop) -> asyncio.AbstractEventLoop:
         """The event loop of the connection, which is the first that asks."""
+        mine = self._loop
+        if mine is not None and self._pid == os.getpid() and not mine.is_closed():
+            return mine
+        # Reentrant: a finaliser that runs in here may close another client.
         with _PortalState.claiming:
             if self._loop is not None and self._loop.is_closed():
                 self._loop = None

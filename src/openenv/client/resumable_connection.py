@@ -44,7 +44,7 @@ class BatchSender:
 
     Args:
         link: The connection, greeted by the server.
-        recipient: Hears of the replies.
+        connection: Takes the replies.
     """
 
     def __init__(self, link: ClientConnectionV2, connection: ResumableConnection):

@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from .._asyncio import BackgroundLoop, shared_loop
 from .._backoff import system_random
 from ..errors import MissingExtra, ModelFailed, ModelTimeout, ModelUnavailable, UsageError
-from ..settings import is_loopback
+from ..settings import is_loopback_for_secrets
 from .client import LLMClient
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        return is_loopback(urlsplit(self.root).hostname)
+        return is_loopback_for_secrets(urlsplit(self.root).hostname)
 
 
 @dataclass(frozen=True, slots=True)

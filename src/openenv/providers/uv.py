@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ..errors import ProviderFailed, UsageError
-from ..settings import environ_of_environments, is_loopback
+from ..settings import environ_of_environments, is_loopback_for_secrets
 from .base import StartRate
 from .local import ProcessProvider
 from .spec import Capabilities, LaunchSpec
@@ -91,7 +91,7 @@ class UVProvider(ProcessProvider):
         self._host = host
         # Where a server that listens there is reached from this machine.
         self._reached_at = _EVERYWHERE.get(host) or (f"[{host}]" if ":" in host else host)
-        self.public = not is_loopback(host)
+        self.public = not is_loopback_for_secrets(host)
 
     @property
     def env_vars(self) -> dict[str, str] | None:

@@ -13,6 +13,7 @@ from fastapi import Request, Response
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from .._asyncio import start_task
 from ..errors import InvalidMessage, SessionLost, StepTimeout, UnknownSession
 from .shared_sessions import worker_of
 
@@ -238,6 +239,15 @@ def proxy_line(scope: Any) -> bytes:
     return PROXY + f"{family} {client[0]} {local[0]} {client[1]} {local[1]}\r\n".encode("latin-1", "replace")
 
 
+def read_proxy_line(line: bytes) -> tuple[tuple[str, int], tuple[str, int]] | None:
+    """The addresses of client and server in a line of `proxy_line`. None: it names none."""
+    try:
+        _, _, client, server, client_port, server_port = line.decode("latin-1").split()
+        return (client, int(client_port)), (server, int(server_port))
+    except ValueError:
+        return None
+
+
 async def _ask(
     exchange: UpstreamRequest, request: Request, target: bytes, body: bytes, session_id: str, timeout_s: float | None
 ) -> Response:
@@ -271,7 +281,7 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, _T]) -> _
         while (await receive())["type"] not in {"http.disconnect", "websocket.disconnect"}:
             pass
 
-    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(leave())
+    working, leaving = start_task(work), start_task(leave())
     try:
         await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
         return working.result() if working.done() else None

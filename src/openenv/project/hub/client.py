@@ -23,7 +23,7 @@ from ...errors import (
     UsageError,
 )
 from ...providers.redaction import redact
-from ...settings import ClientSettings, is_loopback
+from ...settings import ClientSettings, is_loopback_for_secrets
 from .request import SHORTEST
 
 NO_TOKEN = "there is no token for the Hub: `hf auth login`, or set HF_TOKEN"  # noqa: S105 - words
@@ -291,7 +291,9 @@ class Hub:
             raise MissingExtra(error.name or "huggingface_hub", "hub") from None
         self.endpoint = (endpoint or ClientSettings.read().hub_url).rstrip("/")
         address = urlsplit(self.endpoint)
-        if not (address.scheme == "https" or (address.scheme == "http" and is_loopback(address.hostname))):
+        if not (
+            address.scheme == "https" or (address.scheme == "http" and is_loopback_for_secrets(address.hostname))
+        ):
             raise UsageError(
                 f"HF_ENDPOINT is {self.endpoint!r}: it must begin with https://, for a token is sent there"
             )

@@ -12,7 +12,7 @@ from urllib.parse import SplitResult, urlsplit
 from ..._asyncio import on_thread, start_task
 from ..._backoff import jittered_pause
 from ...errors import LaunchFailed, MissingExtra, NotReady, OpenEnvError, ProviderBusy, ProviderFailed, UsageError
-from ...settings import is_loopback
+from ...settings import is_loopback_for_secrets
 from ..base import StartRate
 from ..redaction import redact
 
@@ -205,7 +205,9 @@ def may_have_begun(error: OpenEnvError) -> bool:
 
 def check_encrypted(what: str, address: SplitResult, insecure: bool) -> None:
     """Raises `UsageError` if a token would be sent in plain text over a network."""
-    if address.scheme == "https" or (address.scheme == "http" and (insecure or is_loopback(address.hostname))):
+    if address.scheme == "https" or (
+        address.scheme == "http" and (insecure or is_loopback_for_secrets(address.hostname))
+    ):
         return
     raise UsageError(f"{what} is {address.geturl()!r}: it must be https (insecure=True allows http)")
 
@@ -275,7 +277,7 @@ class HubJob:
         fresh = asyncio.get_running_loop().time() < self._seen_at + self._glance_s
         if self.id is None or self.stage in ENDED or (fresh and self._glance is None):
             return
-        if self._glance is None:
+        if self._glance is None or self._glance.done():
             self._glance = start_task(self._look(self.id))
         await asyncio.shield(self._glance)
 
@@ -353,7 +355,7 @@ class HubJob:
         beginning = f"{self.id}--{self._port}."
         for url in urls:
             host = urlsplit(url).hostname or ""
-            if host.startswith(beginning.lower()) or is_loopback(host):
+            if host.startswith(beginning.lower()) or is_loopback_for_secrets(host):
                 try:
                     check_encrypted(f"the address of job {self.id}", urlsplit(url), self._hub.insecure)
                 except OpenEnvError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import os
@@ -20,7 +19,7 @@ from typing import Any, cast
 import uvicorn
 
 from ..._tuning import raise_file_limit
-from ..proxy import ARRIVAL, PROXY, ForwardingInfo
+from ..proxy import ARRIVAL, PROXY, ForwardingInfo, read_proxy_line
 from ..server import sessions_here
 from ..transports.uvicorn import FastPath, HTTPProtocol
 from .broadcast import Broadcast, send_sessions
@@ -96,9 +95,9 @@ class WorkerHTTPProtocol(HTTPProtocol):
         super().connection_made(transport)
         if self._handed_on:
             # The client is the one that the line names, not the worker that asks (`proxy.proxy_line`).
-            with contextlib.suppress(ValueError):  # the line names none
-                _, _, client, local, client_port, local_port = self._first.decode("latin-1").split()
-                self.client, self.server = (client, int(client_port)), (local, int(local_port))
+            named = read_proxy_line(self._first)
+            if named is not None:
+                self.client, self.server = named
         elif self._first:
             self.data_received(self._first)
 
