@@ -282,11 +282,12 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, _T]) -> _
             pass
 
     working, leaving = start_task(work), start_task(leave())
+    both: set[asyncio.Future[Any]] = {working, leaving}
     try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         return working.result() if working.done() else None
     finally:  # without another wait: a server that cancels this does not let it wait
-        for task in (working, leaving):
+        for task in both:
             task.cancel()
 
 
