@@ -15,9 +15,9 @@ import tempfile
 import time
 from typing import Any, ClassVar
 
-from openenv.environment import Environment
-from openenv.server.app import create_app
-from openenv.types import Action, Observation, State
+from openenv.core.env_server.http_server import create_app
+from openenv.core.env_server.interfaces import Environment
+from openenv.core.env_server.types import Action, Observation, State
 
 # Set by the suite: sessions that a server of these apps may have.
 LIMIT = int(os.environ.get("MAX_CONCURRENT_ENVS", "20000"))

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from openenv.environment import Environment, Transform
-from openenv.types import Action, Observation, State
+from openenv.core.env_server.interfaces import Environment, Transform
+from openenv.core.env_server.types import Action, Observation, State
 
 __all__ = ["ENVIRONMENTS", "FACTORIES", "Count", "Counted", "Counting"]
 

@@ -14,10 +14,10 @@ from starlette.testclient import TestClient
 
 from openenv.core import EnvClient, StepResult
 from openenv.core.env_server import HTTPEnvServer, create_app, create_fastapi_app
+from openenv.core.env_server.types import ConcurrencyConfig, State
 from openenv.errors import ConcurrencyConfigurationError, StepFailed, UsageError
 from openenv.server.server import DEFAULT_MAX_SESSIONS
 from openenv.settings import ServerSettings
-from openenv.types import ConcurrencyConfig, State
 
 from ..server.wires import WIRES
 from .odd_environments import ENVIRONMENTS, FACTORIES, Count, Counted, Counting

@@ -97,8 +97,8 @@ def test_what_has_an_older_name_is_pickled_under_its_home():
 
 
 def test_the_type_variables_of_generic_bases_come_along() -> None:
+    from openenv.core.client_types import ObsT
     from openenv.core.env_server import interfaces
-    from openenv.types import ObsT
 
     assert (interfaces.ActT, interfaces.ObsT, interfaces.StateT) == Environment.__parameters__
     assert (ObsT,) == StepResult.__parameters__

@@ -3,9 +3,12 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from openenv.core._adapters import deserialize_action, deserialize_action_with_preprocessing
-from openenv.mcp.types import CallToolAction, ListToolsAction
-from openenv.protocol.forms import serialize_observation
+from openenv.core.env_server.mcp_types import CallToolAction, ListToolsAction
+from openenv.core.env_server.serialization import (
+    deserialize_action,
+    deserialize_action_with_preprocessing,
+    serialize_observation,
+)
 from openenv.types import Action, Observation
 
 CALL = {"type": "call_tool", "tool_name": "add", "arguments": {"a": 1}}

@@ -24,10 +24,25 @@ from fastmcp import FastMCP
 from pydantic import ValidationError
 from starlette.testclient import TestClient
 
-from openenv.client.mcp_client import MCPToolClient
 from openenv.core import EnvClient, GenericEnvClient, StepResult
 from openenv.core.containers.runtime import ContainerProvider, RuntimeProvider, UVProvider
+from openenv.core.containers.runtime.providers import DockerSwarmProvider
 from openenv.core.env_server import Action, Environment, Observation, State
+from openenv.core.env_server.exceptions import ConcurrencyConfigurationError
+from openenv.core.env_server.http_server import HTTPEnvServer, create_app, create_fastapi_app
+from openenv.core.env_server.mcp_environment import MCPEnvironment
+from openenv.core.env_server.mcp_types import (
+    CallToolAction,
+    CallToolObservation,
+    ListToolsAction,
+    ListToolsObservation,
+    Tool,
+    ToolError,
+    ToolErrorType,
+)
+from openenv.core.env_server.types import ConcurrencyConfig
+from openenv.core.llm_client import LLMClient
+from openenv.core.mcp_client import MCPToolClient
 from openenv.core.rubrics import (
     ExponentialDiscountingTrajectoryRubric,
     Gate,
@@ -38,22 +53,6 @@ from openenv.core.rubrics import (
     Sequential,
     WeightedSum,
 )
-from openenv.errors import ConcurrencyConfigurationError
-from openenv.llm.client import LLMClient
-from openenv.mcp.environment import MCPEnvironment
-from openenv.mcp.types import (
-    CallToolAction,
-    CallToolObservation,
-    ListToolsAction,
-    ListToolsObservation,
-    Tool,
-    ToolError,
-    ToolErrorType,
-)
-from openenv.providers.swarm import DockerSwarmProvider
-from openenv.server.app import create_app, create_fastapi_app
-from openenv.server.server import HTTPEnvServer
-from openenv.types import ConcurrencyConfig
 from tests.server.wires import served
 
 ROWS: dict[str, str] = {}

@@ -133,10 +133,10 @@ def test_a_place_that_never_answers_keeps_no_program_from_ending() -> None:
     program = """
 import asyncio, threading
 from types import SimpleNamespace
-from openenv.providers import collection
+from openenv.providers import catalog
 
-collection.ANSWER_S = 0.1
-(place,) = asyncio.run(collection.places([SimpleNamespace(make=threading.Event().wait)]))
+catalog.ANSWER_S = 0.1
+(place,) = asyncio.run(catalog.places([SimpleNamespace(make=threading.Event().wait)]))
 print(place.closed)
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)

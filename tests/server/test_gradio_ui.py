@@ -125,9 +125,9 @@ def test_without_gradio_the_error_says_what_to_install(monkeypatch):
     with pytest.raises(MissingExtra, match="pip install gradio"):
         build_gradio_app(None, [], CHESS, False)
     with pytest.raises(ImportError, match="pip install gradio"):
-        from openenv.server.page.gradio_theme import OPENENV_GRADIO_THEME  # noqa: F401
+        from openenv.core.env_server.gradio_theme import OPENENV_GRADIO_THEME  # noqa: F401
     with pytest.raises(ImportError, match="pip install gradio"):
-        from openenv.server.page.gradio_theme import OPENENV_GRADIO_CSS  # noqa: F401
+        from openenv.core.env_server.web_interface import OPENENV_GRADIO_CSS  # noqa: F401
 
 
 def test_titles():

@@ -5,11 +5,11 @@ from typing import Any
 from fastmcp import FastMCP
 from pydantic import BaseModel, Field
 
-from openenv.environment import Environment
-from openenv.mcp.environment import MCPEnvironment
-from openenv.mcp.types import CallToolAction, CallToolObservation
-from openenv.server.app import create_app
-from openenv.types import Action, Observation, State
+from openenv.core.env_server.http_server import create_app
+from openenv.core.env_server.interfaces import Environment
+from openenv.core.env_server.mcp_environment import MCPEnvironment
+from openenv.core.env_server.mcp_types import CallToolAction, CallToolObservation
+from openenv.core.env_server.types import Action, Observation, State
 
 
 class Point(BaseModel):

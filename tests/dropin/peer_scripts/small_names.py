@@ -24,7 +24,7 @@ def case(test: Callable[[], Any]) -> Callable[[], Any]:
 
 @case
 def websocket_urls() -> Any:
-    from openenv.client.endpoints import convert_to_ws_url
+    from openenv.core.utils import convert_to_ws_url
 
     urls = ["http://a:1", "https://a/b/", "ws://a", "wss://a/c//", "a:8000", "a:8000/x/", "localhost", "http://a?b=/"]
     return [convert_to_ws_url(url) for url in urls]
@@ -32,21 +32,21 @@ def websocket_urls() -> Any:
 
 @case
 def subdomains() -> Any:
-    from openenv.providers.launch import hf_space_subdomain
+    from openenv.core.env_client import hf_space_subdomain
 
     return [hf_space_subdomain(name) for name in ["Owner/My_env", "o/a.b-c", "o/-edge-", "O/Ünï"]]
 
 
 @case
 def coroutines_without_a_loop() -> Any:
-    from openenv._asyncio import run_async_safely
+    from openenv.core.utils import run_async_safely
 
     return run_async_safely(asyncio.sleep(0, "done"))
 
 
 @case
 def coroutines_beside_a_loop() -> Any:
-    from openenv._asyncio import run_async_safely
+    from openenv.core.env_server.mcp_environment import run_async_safely
 
     async def fail() -> None:
         raise ValueError("as it was")
@@ -66,8 +66,7 @@ def coroutines_beside_a_loop() -> Any:
 def tools_of_a_server() -> Any:
     from fastmcp import FastMCP
 
-    from openenv.mcp.library import get_server_tools
-    from openenv.mcp.toolbox import VALID_MODES
+    from openenv.core.env_server.mcp_environment import VALID_MODES, get_server_tools
 
     server = FastMCP("small")
 
@@ -89,8 +88,8 @@ def get_routes() -> Any:
     from starlette.testclient import TestClient
 
     from openenv.core import GetEndpointConfig
-    from openenv.messages import HealthResponse
-    from openenv.server.app import register_get_endpoints
+    from openenv.core.env_server.route_config import register_get_endpoints
+    from openenv.core.env_server.types import HealthResponse
 
     class Wrong:
         pass
@@ -115,7 +114,7 @@ def get_routes() -> Any:
 def capacity() -> Any:
     from pydantic import ValidationError
 
-    from openenv.types import ServerCapacityStatus
+    from openenv.core.env_server.types import ServerCapacityStatus
 
     status = ServerCapacityStatus(active_sessions=1, max_sessions=2)
     try:
@@ -129,9 +128,10 @@ def capacity() -> Any:
 def pages() -> Any:
     import gradio
 
-    from openenv.server.page.gradio import get_gradio_display_title, get_quick_start_markdown
-    from openenv.server.page.gradio_theme import OPENENV_GRADIO_CSS, OPENENV_GRADIO_THEME
-    from openenv.types import Action, EnvironmentMetadata, Observation
+    from openenv.core.env_server.gradio_theme import OPENENV_GRADIO_CSS, OPENENV_GRADIO_THEME
+    from openenv.core.env_server.gradio_ui import get_gradio_display_title
+    from openenv.core.env_server.types import Action, EnvironmentMetadata, Observation
+    from openenv.core.env_server.web_interface import get_quick_start_markdown
 
     metadata = EnvironmentMetadata(name="chess", description="d")
     titles = [get_gradio_display_title(metadata), get_gradio_display_title(None, "else")]

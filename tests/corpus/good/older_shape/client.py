@@ -3,7 +3,8 @@
 from typing import Any
 
 from openenv.core import EnvClient
-from openenv.types import State, StepResult
+from openenv.core.client_types import StepResult
+from openenv.core.env_server.types import State
 
 from .models import MazeAction, MazeObservation
 

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from openenv.types import Action, Observation
+from openenv.core.env_server.types import Action, Observation
 
 
 class MazeAction(Action):

@@ -1,5 +1,10 @@
 """The actions and observations of tools are those of OpenEnv."""
 
-from openenv.mcp.types import CallToolAction, CallToolObservation, ListToolsAction, ListToolsObservation
+from openenv.core.env_server.mcp_types import (
+    CallToolAction,
+    CallToolObservation,
+    ListToolsAction,
+    ListToolsObservation,
+)
 
 __all__ = ["CallToolAction", "CallToolObservation", "ListToolsAction", "ListToolsObservation"]

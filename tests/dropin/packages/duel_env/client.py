@@ -3,8 +3,8 @@
 from typing import Any, Dict
 
 from openenv.core import EnvClient
-from openenv.types import StepResult
-from openenv.types import State
+from openenv.core.client_types import StepResult
+from openenv.core.env_server.types import State
 
 from .models import DuelAction, DuelObservation
 

@@ -2,7 +2,7 @@
 
 from typing import Dict, List, Literal
 
-from openenv.types import Action, Observation
+from openenv.core.env_server.types import Action, Observation
 from pydantic import Field
 
 

@@ -8,7 +8,7 @@ from openenv.core import EnvClient
 try:
     from openenv_core.client_types import StepResult
 except ImportError:
-    from openenv.types import StepResult
+    from openenv.core.client_types import StepResult
 
 from .models import HarborAction, HarborObservation, HarborState
 

@@ -4,7 +4,7 @@ from datetime import datetime, timezone
 from enum import Enum
 from typing import List, Optional, Union
 
-from openenv.types import Action, Observation, State
+from openenv.core.env_server.types import Action, Observation, State
 from pydantic import Field
 
 

@@ -1,6 +1,6 @@
 """The client of the logbook."""
 
-from openenv.client.mcp_client import MCPToolClient
+from openenv.core.mcp_client import MCPToolClient
 
 
 class LogbookEnv(MCPToolClient):

@@ -1,5 +1,5 @@
 """Actions and observations of tools, as OpenEnv has them."""
 
-from openenv.mcp.types import CallToolAction, CallToolObservation, ListToolsAction
+from openenv.core.env_server.mcp_types import CallToolAction, CallToolObservation, ListToolsAction
 
 __all__ = ["CallToolAction", "CallToolObservation", "ListToolsAction"]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any, Dict
 
 try:
-    from openenv.types import StepResult
-    from openenv.client.env_client import EnvClient
+    from openenv.core.client_types import StepResult
+    from openenv.core.env_client import EnvClient
 
     from .models import Parcel, ParcelAction, ParcelObservation, ParcelState, Van
 except ImportError:
     from models import Parcel, ParcelAction, ParcelObservation, ParcelState, Van
-    from openenv.types import StepResult
-    from openenv.client.env_client import EnvClient
+    from openenv.core.client_types import StepResult
+    from openenv.core.env_client import EnvClient
 
 
 class ParcelEnv(EnvClient[ParcelAction, ParcelObservation, ParcelState]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Dict, List, Literal, Optional
 
-from openenv.types import Action, Observation, State
+from openenv.core.env_server.types import Action, Observation, State
 from pydantic import BaseModel, Field, field_validator
 
 

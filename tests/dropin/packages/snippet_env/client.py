@@ -3,8 +3,8 @@
 from typing import Any, Dict
 
 from openenv.core import EnvClient
-from openenv.types import StepResult
-from openenv.types import Observation, State
+from openenv.core.client_types import StepResult
+from openenv.core.env_server.types import Observation, State
 
 from .models import SnippetAction
 

@@ -1,6 +1,6 @@
 """Models of the snippets."""
 
-from openenv.types import Action
+from openenv.core.env_server.types import Action
 from pydantic import Field
 
 

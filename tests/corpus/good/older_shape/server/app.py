@@ -1,6 +1,6 @@
 """The app, with the imports that the older template has."""
 
-from openenv.server.app import create_app
+from openenv.core.env_server.http_server import create_app
 
 try:
     from ..models import MazeAction, MazeObservation

@@ -2,8 +2,8 @@
 
 from uuid import uuid4
 
-from openenv.environment import Environment
-from openenv.types import State
+from openenv.core.env_server.interfaces import Environment
+from openenv.core.env_server.types import State
 
 try:
     from ..models import MazeAction, MazeObservation

@@ -6,8 +6,8 @@ from uuid import uuid4
 from fastmcp import FastMCP
 
 try:
-    from openenv.mcp.environment import MCPEnvironment
-    from openenv.types import Action, Observation, State
+    from openenv.core.env_server.mcp_environment import MCPEnvironment
+    from openenv.core.env_server.types import Action, Observation, State
 except ImportError:
     from core.env_server.mcp_environment import MCPEnvironment
     from core.env_server.types import Action, Observation, State

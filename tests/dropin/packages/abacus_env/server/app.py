@@ -1,13 +1,13 @@
 """The app of the abacus."""
 
 try:
-    from openenv.server.app import create_app
+    from openenv.core.env_server.http_server import create_app
 
     from ..models import CallToolAction, CallToolObservation
     from .abacus_env_environment import AbacusEnvironment
 except ImportError:
     from models import CallToolAction, CallToolObservation
-    from openenv.server.app import create_app
+    from openenv.core.env_server.http_server import create_app
     from server.abacus_env_environment import AbacusEnvironment
 
 app = create_app(

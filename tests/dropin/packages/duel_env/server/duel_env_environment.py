@@ -2,8 +2,8 @@
 
 from typing import Any, Optional
 
-from openenv.environment import Environment
-from openenv.types import State
+from openenv.core.env_server.interfaces import Environment
+from openenv.core.env_server.types import State
 
 from ..models import DuelAction, DuelObservation
 from .rubrics import DuelRubric

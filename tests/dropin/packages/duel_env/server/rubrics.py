@@ -5,7 +5,7 @@ import inspect
 from typing import Any, List, Tuple
 
 from openenv.core.rubrics import Gate, Rubric, RubricDict, Sequential, WeightedSum
-from openenv.rubrics.trajectory import ExponentialDiscountingTrajectoryRubric
+from openenv.core.rubrics.trajectory import ExponentialDiscountingTrajectoryRubric
 
 
 class Bold(Rubric):

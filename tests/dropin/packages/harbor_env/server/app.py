@@ -2,7 +2,7 @@
 
 import os
 
-from openenv.server.app import create_app
+from openenv.core.env_server.http_server import create_app
 
 try:
     from harbor_env.models import HarborAction, HarborObservation, HarborState

@@ -4,8 +4,8 @@ import asyncio
 from typing import Any, Dict, List, Optional
 from uuid import uuid4
 
-from openenv.environment import Environment, Transform
-from openenv.types import EnvironmentMetadata
+from openenv.core.env_server.interfaces import Environment, Transform
+from openenv.core.env_server.types import EnvironmentMetadata
 
 try:
     from ..models import Berth, HarborAction, HarborObservation, HarborState

@@ -1,7 +1,7 @@
 """The app of the logbook."""
 
 import uvicorn
-from openenv.server.app import create_app
+from openenv.core.env_server.http_server import create_app
 
 from ..models import CallToolAction, CallToolObservation
 from .logbook_env_environment import LogbookEnvironment

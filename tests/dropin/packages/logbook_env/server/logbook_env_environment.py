@@ -4,8 +4,8 @@ from typing import Any, Optional
 from uuid import uuid4
 
 from fastmcp import Context, FastMCP
-from openenv.mcp.environment import MCPEnvironment
-from openenv.types import Action, Observation, State
+from openenv.core.env_server.mcp_environment import MCPEnvironment
+from openenv.core.env_server.types import Action, Observation, State
 
 
 class LogbookEnvironment(MCPEnvironment):

@@ -2,7 +2,7 @@
 
 import uvicorn
 from openenv.core.env_server import create_app
-from openenv.types import Observation
+from openenv.core.env_server.types import Observation
 
 from ..models import SnippetAction
 from .snippet_env_environment import SnippetEnvironment

@@ -3,8 +3,8 @@
 from typing import Any, Optional
 
 from fastmcp import FastMCP
-from openenv.mcp.environment import MCPEnvironment
-from openenv.types import Action, Observation, State
+from openenv.core.env_server.mcp_environment import MCPEnvironment
+from openenv.core.env_server.types import Action, Observation, State
 
 GOAL = 42
 
