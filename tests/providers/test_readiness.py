@@ -145,7 +145,7 @@ async def test_a_full_server_is_ready_unless_it_says_that_it_is_not() -> None:
             await peer.read_request()
             asked = peer.request.split()[1].decode()
             if asked.endswith("/ws"):
-                peer.read_request = known  # type: ignore[method-assign]
+                peer.read_request = known
                 await answering(error("CAPACITY_REACHED"))(peer)
             else:
                 status = ready if asked.endswith("/ready") else health

@@ -126,9 +126,7 @@ def test_bodies_of_all_http_requests_together_are_bounded():
     body = json.dumps({"action": {"kind": "wait", "metadata": {"padding": "x" * (700 * 1024)}}})
     with (
         fast(app_of(max_message_mb=1, max_unsent_mb=1)) as address,
-        socket.create_connection(
-            tuple(address.split(":"))  # type: ignore[arg-type]
-        ) as first,
+        socket.create_connection(address.split(":")) as first,
     ):
         fields = f"Host: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
         first.sendall(f"POST /step HTTP/1.1\r\n{fields}\r\n\r\n{body}".encode())

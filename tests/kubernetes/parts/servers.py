@@ -45,8 +45,8 @@ def at_length(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
         asyncio.run(bounded())
 
-    run.__signature__ = inspect.signature(test)  # type: ignore[attr-defined]
-    del run.__wrapped__  # type: ignore[attr-defined]
+    run.__signature__ = inspect.signature(test)
+    del run.__wrapped__
     return run
 
 
