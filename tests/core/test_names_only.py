@@ -13,6 +13,7 @@ import openenv.core
 
 ROOT = Path(openenv.core.__file__).parent
 ADAPTERS = ROOT / "_adapters.py"
+APP = ROOT / "_app.py"
 LAZY = "__getattr__, __dir__"
 NEEDS_GRADIO = "openenv.server.page.gradio_theme"
 
@@ -24,7 +25,7 @@ def name_of(path: Path) -> str:
 
 FILES = {name_of(path): path for path in sorted(ROOT.rglob("*.py"))}
 TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FILES.items()}
-NAMES_ONLY = sorted(name for name, path in FILES.items() if path != ADAPTERS)
+NAMES_ONLY = sorted(name for name, path in FILES.items() if path not in {ADAPTERS, APP})
 
 
 def package_of(name: str) -> str:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from openenv.server import create_app
+from openenv import create_app
 
-from ..models import GridworldAction, GridworldObservation, GridworldState
 from .gridworld_environment import GridworldEnvironment
 
 # The class, and not an instance: each session gets one of its own.
-app = create_app(
-    GridworldEnvironment, GridworldAction, GridworldObservation, env_name="gridworld", state_cls=GridworldState
-)
+app = create_app(GridworldEnvironment, name="gridworld")

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from openenv.server import create_app
+from openenv import create_app
 
-from ..models import PythonSandboxAction, PythonSandboxObservation, PythonSandboxState
 from . import walls
 from .python_sandbox_environment import PythonSandboxEnvironment
 
 walls.check()
 
 # The class, and not an instance: each session gets one of its own.
-app = create_app(
-    PythonSandboxEnvironment,
-    PythonSandboxAction,
-    PythonSandboxObservation,
-    env_name="python_sandbox",
-    state_cls=PythonSandboxState,
-)
+app = create_app(PythonSandboxEnvironment, name="python_sandbox")

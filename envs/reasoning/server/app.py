@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from openenv.server import create_app
+from openenv import create_app
 
-from ..models import ReasoningAction, ReasoningObservation, ReasoningState
 from .bank import question, score
 from .reasoning_environment import ReasoningEnvironment
 from .tasks import MIXED
@@ -15,6 +14,4 @@ for name in MIXED:
     score(question(name, "train", 0), "")
 
 # The class, and not an instance: each session gets one of its own.
-app = create_app(
-    ReasoningEnvironment, ReasoningAction, ReasoningObservation, env_name="reasoning", state_cls=ReasoningState
-)
+app = create_app(ReasoningEnvironment, name="reasoning")

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
+from openenv import create_app
 from openenv.mcp import CallToolAction
-from openenv.server import create_app
 
-from ..models import ToolShopObservation, ToolShopState, ToolShopTask
+from ..models import ToolShopObservation
 from .tool_shop_environment import ToolShopEnvironment
 
 # The class, and not an instance: each session gets one of its own.
-app = create_app(
-    ToolShopEnvironment,
-    CallToolAction,
-    ToolShopObservation,
-    env_name="tool_shop",
-    state_cls=ToolShopState,
-    reset_observation_cls=ToolShopTask,
-)
+app = create_app(ToolShopEnvironment, action=CallToolAction, observation=ToolShopObservation, name="tool_shop")

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from openenv.server import create_app
+from openenv import create_app
 
-from ..models import WordGameAction, WordGameObservation, WordGameState
 from .word_game_environment import WordGameEnvironment
 
 # The class, and not an instance: each session gets one of its own.
-app = create_app(
-    WordGameEnvironment, WordGameAction, WordGameObservation, env_name="word_game", state_cls=WordGameState
-)
+app = create_app(WordGameEnvironment, name="word_game")

@@ -67,8 +67,8 @@ if TYPE_CHECKING:
     )
     from ..protocol.forms import serialize_observation
     from ..protocol.jsonrpc import JsonRpcErrorCode
-    from ..server import HTTPEnvServer, create_app, create_fastapi_app
-    from ..server.app import GetEndpointConfig, create_web_interface_app
+    from ..server import HTTPEnvServer
+    from ..server.app import GetEndpointConfig
     from ..server.page.gradio import WebInterfaceManager
     from ..types import (
         Action,
@@ -98,6 +98,7 @@ if TYPE_CHECKING:
     from . import tools as tools
     from . import utils as utils
     from ._adapters import deserialize_action, deserialize_action_with_preprocessing
+    from ._app import create_app, create_fastapi_app, create_web_interface_app
 
 __all__ = [
     "RESERVED_TOOL_NAMES",
@@ -264,10 +265,10 @@ __getattr__, __dir__ = lazy(
         "WebInterfaceManager": "openenv.server.page.gradio",
         "client_types": "openenv.core.client_types",
         "containers": "openenv.core.containers",
-        "create_app": "openenv.server",
-        "create_fastapi_app": "openenv.server",
+        "create_app": "openenv.core._app",
+        "create_fastapi_app": "openenv.core._app",
         "create_llm_client": "openenv.llm",
-        "create_web_interface_app": "openenv.server.app",
+        "create_web_interface_app": "openenv.core._app",
         "deserialize_action": "openenv.core._adapters",
         "deserialize_action_with_preprocessing": "openenv.core._adapters",
         "env_client": "openenv.core.env_client",

@@ -201,14 +201,13 @@ def _from_project(folder: Path) -> Any:
 
 def _app_of(module: str, attribute: str, target: str) -> Any:
     from ..environment import Environment
-    from ..providers.in_process import types_of
 
     value = attribute_of(import_module(module, target), attribute, target)
     if inspect.isclass(value) and issubclass(value, Environment):
-        from ..server import create_app
+        from ..server.app import app_of, server_of
+        from ..server.declared_types import declared_types
 
-        action, observation, state = types_of(value, target)
-        return create_app(value, action, observation, state_cls=state)
+        return app_of(server_of(value, declared_types(value).complete(value, target)))
     if not callable(value) or inspect.isclass(value):
         raise UsageError(f"{target} is a {type(value).__name__}: an app or an Environment class can be served")
     return value

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 from .._imports import lazy
 
 if TYPE_CHECKING:
-    from .app import create_app, create_fastapi_app
     from .server import HTTPEnvServer
 
-__all__ = ["HTTPEnvServer", "create_app", "create_fastapi_app"]
+__all__ = ["HTTPEnvServer"]
 
 __getattr__, __dir__ = lazy(
     __name__,
     {
         "HTTPEnvServer": f"{__name__}.server",
-        "create_app": f"{__name__}.app",
-        "create_fastapi_app": f"{__name__}.app",
+        # Programs that import these from here give them the arguments of existing code.
+        "create_app": "openenv.core._app",
+        "create_fastapi_app": "openenv.core._app",
     },
 )

@@ -11,8 +11,8 @@ from pydantic import BaseModel
 
 from .. import __version__
 from ..settings import ServerSettings
-from ..types import ConcurrencyConfig, ServerMode, State
-from .server import HTTPEnvServer
+from .declared_types import DeclaredTypes, declared_types
+from .server import HTTPEnvServer, check_factory
 
 
 @dataclass
@@ -59,89 +59,76 @@ def _endpoint(handler: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def create_app(
-    env: Callable[[], Any],
-    action_cls: Any,
-    observation_cls: Any,
-    env_name: str | None = None,
-    max_concurrent_envs: int | None = None,
-    concurrency_config: ConcurrencyConfig | None = None,
-    gradio_builder: Callable[..., Any] | None = None,
-    custom_tab_name: str = "Custom",
-    custom_tab_primary: bool = False,
-    show_default_tab: bool = True,
-    title_override: str | None = None,
-    state_cls: Any = State,
+    environment: Callable[[], Any],
     *,
-    mode: ServerMode | str | None = None,
-    reset_observation_cls: Any = None,
+    action: Any = None,
+    observation: Any = None,
+    name: str | None = None,
+    max_sessions: int | None = None,
     settings: ServerSettings | None = None,
 ) -> FastAPI:
-    """Makes an app that serves an environment over WebSocket and HTTP, for any ASGI server.
+    """Makes an app that serves an environment over WebSocket and HTTP, for any ASGI server::
+
+        app = create_app(GuessEnvironment)
 
     The app is an ordinary FastAPI app: add routes and middleware to it, mount it, delete its routes. Its
-    `state.openenv` is the `HTTPEnvServer` behind it, which documents the arguments and errors that are not here. The
-    web UI is at `/web`, and `/` leads there unless something else is served there; not in production mode, and not
-    with ENABLE_WEB_INTERFACE=false.
+    `state.openenv` is the `HTTPEnvServer` behind it. The web UI is at `/web`, and `/` leads there unless something
+    else is served there; not in production mode, and not with ENABLE_WEB_INTERFACE=false.
 
     Args:
-        gradio_builder: Makes a page for people, which is mounted at `/web/custom` where Gradio is installed
-            (`server.gradio.add_page`); not in production mode, and not with ENABLE_WEB_INTERFACE=false.
-        custom_tab_name: Taken and not used: the page stands alone.
-        custom_tab_primary: The same.
-        show_default_tab: The same.
-        title_override: Title of that page.
-        mode: `simulation`, or `production`, in which clients use tools only; None: as OPENENV_MODE says.
+        environment: An `Environment` class, or a function that makes one; each session has an instance.
+        action: The type of its actions; None takes that of the class, `Environment[A, O, S]`.
+        observation: The type of its observations; None takes that of the class.
+        name: Name to list it by; None takes that of the class.
+        max_sessions: Most sessions at one time. By default 1 for a class that does not declare
+            `SUPPORTS_CONCURRENT_SESSIONS`, and plenty for one that does. OPENENV_MAX_SESSIONS goes before it.
+        settings: None reads them from the process's environment.
+
+    Raises:
+        TypeError: `environment` is an instance.
+        ConcurrencyConfigurationError: More than one session for a class that does not support it.
+        UsageError: A type is neither given nor declared. `max_sessions` is below 1. A setting, or the class's
+            `execution`, is not valid, or the folder for records cannot be written.
+        MissingExtra: `tracing` is set, and the extra `otel` is not installed.
     """
-    if mode is not None:  # before anything is made of it: session processes get it from the factory
-        settings = (settings or ServerSettings.read()).model_copy(update={"mode": mode})
-    server = HTTPEnvServer(
-        env,
-        action_cls,
-        observation_cls,
-        max_concurrent_envs,
-        concurrency_config,
-        env_name,
-        state_cls,
-        reset_observation_cls=reset_observation_cls,
+    check_factory(environment)
+    types = declared_types(environment)
+    if action is not None:
+        types = types._replace(action=action)
+    if observation is not None:
+        types = types._replace(observation=observation)
+    return app_of(
+        server_of(environment, types.complete(environment, "create_app"), max_sessions, name=name, settings=settings)
+    )
+
+
+def server_of(
+    environment: Callable[[], Any],
+    types: DeclaredTypes,
+    max_sessions: int | None = None,
+    *,
+    name: str | None = None,
+    settings: ServerSettings | None = None,
+) -> HTTPEnvServer:
+    """A server of an environment whose types are known. Arguments and errors as for `create_app`."""
+    return HTTPEnvServer(
+        environment,
+        types.action,
+        types.observation,
+        max_sessions,
+        env_name=name,
+        state_cls=types.state,
+        reset_observation_cls=types.reset_observation,
         settings=settings,
     )
+
+
+def app_of(server: HTTPEnvServer) -> FastAPI:
+    """The app of a server, with its routes."""
     app = FastAPI(
         title=f"{server.env_name} environment",
         version=__version__,
         description="Drive it with `openenv.EnvClient` over the WebSocket at `/ws`, or over these routes.",
     )
-    server.register_routes(app, mode=mode)
-    if gradio_builder is not None and server.settings.web_interface and not server.authenticator.production:
-        from .page.gradio import add_page
-
-        add_page(app, server, gradio_builder, title_override)
+    server.register_routes(app)
     return app
-
-
-create_web_interface_app = create_app
-
-
-def create_fastapi_app(
-    env: Callable[[], Any],
-    action_cls: Any,
-    observation_cls: Any,
-    max_concurrent_envs: int | None = None,
-    concurrency_config: ConcurrencyConfig | None = None,
-    env_name: str | None = None,
-    state_cls: Any = State,
-    *,
-    mode: ServerMode | str | None = None,
-    reset_observation_cls: Any = None,
-) -> FastAPI:
-    """`create_app` with the argument order that existing code uses under this name."""
-    return create_app(
-        env,
-        action_cls,
-        observation_cls,
-        env_name,
-        max_concurrent_envs,
-        concurrency_config,
-        state_cls=state_cls,
-        mode=mode,
-        reset_observation_cls=reset_observation_cls,
-    )

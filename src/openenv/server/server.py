@@ -92,6 +92,15 @@ def sessions_here(manager: SessionManager, worker: str | None) -> list[dict[str,
     ]
 
 
+def check_factory(env: Any) -> None:
+    """Raises `TypeError` unless it can make environments: an instance is one, and sessions need one each."""
+    if isinstance(env, Environment) or not callable(env):
+        raise TypeError(
+            f"env is an instance of {type(env).__name__}: pass the class or a function that makes one, "
+            "since every session gets an environment of its own"
+        )
+
+
 # For an environment whose instances share nothing: enough for any trainer on one machine.
 DEFAULT_MAX_SESSIONS = 20_000
 CAPABILITIES = ("attach", "batch", "call", "cancel", "deadline", "fork", "mcp", "resume", "tasks")
@@ -148,11 +157,7 @@ class HTTPEnvServer:
         reset_observation_cls: Any = None,
         settings: ServerSettings | None = None,
     ):
-        if isinstance(env, Environment) or not callable(env):
-            raise TypeError(
-                f"env is an instance of {type(env).__name__}: pass the class or a function that makes one, "
-                "since every session gets an environment of its own"
-            )
+        check_factory(env)
         if max_concurrent_envs is not None and concurrency_config is not None:
             raise ValueError("give max_concurrent_envs or concurrency_config, not both")
         if max_concurrent_envs is not None and max_concurrent_envs < 1:

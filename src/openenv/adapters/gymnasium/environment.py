@@ -238,12 +238,9 @@ def gymnasium_environment(env_id: str, **kwargs: Any) -> type[GymnasiumEnvironme
 
 def gymnasium_app(env_id: str, **kwargs: Any) -> FastAPI:
     """Makes an app that serves a registered Gymnasium environment; arguments and errors as above."""
-    from ...server import create_app
+    from ...server.app import create_app
 
-    environment = gymnasium_environment(env_id, **kwargs)
-    return create_app(
-        environment, environment.action_cls, environment.observation_cls, env_id, state_cls=GymnasiumState
-    )
+    return create_app(gymnasium_environment(env_id, **kwargs), name=env_id)
 
 
 def parse_target(text: str) -> tuple[str, dict[str, Any]]:

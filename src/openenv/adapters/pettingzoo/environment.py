@@ -353,12 +353,9 @@ def pettingzoo_environment(module: str, **kwargs: Any) -> type[PettingZooEnviron
 
 def pettingzoo_app(module: str, **kwargs: Any) -> FastAPI:
     """Makes an app that serves an environment of PettingZoo; arguments and errors as above."""
-    from ...server import create_app
+    from ...server.app import create_app
 
-    environment = pettingzoo_environment(module, **kwargs)
-    return create_app(
-        environment, environment.action_cls, environment.observation_cls, module, state_cls=PettingZooState
-    )
+    return create_app(pettingzoo_environment(module, **kwargs), name=module)
 
 
 def _constructor(target: str) -> Callable[..., Any]:

@@ -64,8 +64,8 @@ if TYPE_CHECKING:
     )
     from ...protocol.forms import serialize_observation
     from ...protocol.jsonrpc import JsonRpcErrorCode
-    from ...server import HTTPEnvServer, create_app, create_fastapi_app
-    from ...server.app import GetEndpointConfig, create_web_interface_app
+    from ...server import HTTPEnvServer
+    from ...server.app import GetEndpointConfig
     from ...server.page.gradio import WebInterfaceManager
     from ...types import (
         Action,
@@ -82,6 +82,7 @@ if TYPE_CHECKING:
         State,
     )
     from .._adapters import deserialize_action, deserialize_action_with_preprocessing
+    from .._app import create_app, create_fastapi_app, create_web_interface_app
     from . import base_transforms as base_transforms
     from . import exceptions as exceptions
     from . import gradio_theme as gradio_theme
@@ -234,9 +235,9 @@ __getattr__, __dir__ = lazy(
         "WSStepMessage": "openenv.messages",
         "WebInterfaceManager": "openenv.server.page.gradio",
         "base_transforms": "openenv.core.env_server.base_transforms",
-        "create_app": "openenv.server",
-        "create_fastapi_app": "openenv.server",
-        "create_web_interface_app": "openenv.server.app",
+        "create_app": "openenv.core._app",
+        "create_fastapi_app": "openenv.core._app",
+        "create_web_interface_app": "openenv.core._app",
         "deserialize_action": "openenv.core._adapters",
         "deserialize_action_with_preprocessing": "openenv.core._adapters",
         "exceptions": "openenv.core.env_server.exceptions",

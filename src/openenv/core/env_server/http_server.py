@@ -38,7 +38,7 @@ from ...messages import (
 )
 from ...protocol.forms import serialize_observation
 from ...protocol.jsonrpc import JsonRpcErrorCode
-from ...server import HTTPEnvServer, create_app, create_fastapi_app
+from ...server import HTTPEnvServer
 from ...server.app import GetEndpointConfig, register_get_endpoints
 from ...types import (
     Action,
@@ -52,6 +52,7 @@ from ...types import (
     State,
 )
 from .._adapters import deserialize_action
+from .._app import create_app, create_fastapi_app
 
 __all__ = [
     "Action",

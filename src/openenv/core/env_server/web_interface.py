@@ -9,7 +9,6 @@ from ..._imports import lazy
 if TYPE_CHECKING:
     from ...environment import Environment
     from ...protocol.forms import serialize_observation
-    from ...server.app import create_web_interface_app
     from ...server.metadata import load_environment_metadata
     from ...server.page.episode import ActionLog, EpisodeState
     from ...server.page.gradio import (
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from ...server.page.gradio_theme import OPENENV_GRADIO_CSS, OPENENV_GRADIO_THEME  # noqa: F401 - `import *` needs no Gradio
     from ...types import Action, EnvironmentMetadata, Observation, State
     from .._adapters import deserialize_action_with_preprocessing
+    from .._app import create_web_interface_app
 
 __all__ = [
     "Action",
@@ -54,7 +54,7 @@ __getattr__, __dir__ = lazy(
         "State": "openenv.types",
         "WebInterfaceManager": "openenv.server.page.gradio",
         "build_gradio_app": "openenv.server.page.gradio",
-        "create_web_interface_app": "openenv.server.app",
+        "create_web_interface_app": "openenv.core._app",
         "deserialize_action_with_preprocessing": "openenv.core._adapters",
         "get_gradio_display_title": "openenv.server.page.gradio",
         "get_quick_start_markdown": "openenv.server.page.gradio",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from openenv.envs.echo.models import EchoAction, EchoObservation
+from openenv import create_app
 from openenv.envs.echo.server.echo_environment import EchoEnvironment
-from openenv.server import create_app
 
-app = create_app(EchoEnvironment, EchoAction, EchoObservation, env_name="echo")
+app = create_app(EchoEnvironment, name="echo")
