@@ -2,9 +2,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Tests with a verb each: they need more than the project's own Python packages.
+NOT_HERE := --ignore tests/infra --ignore tests/kubernetes --ignore tests/web
 PIP := $(BIN)/pip --quiet --quiet --disable-pip-version-check
 
-.PHONY: help install infra demo web test test-web test-infra test-kubernetes test-trainers check format docs cov bench bench-vector bench-scale bench-cartpole bench-peer bench-recording replay-bundled plots chaos soak clean
+.PHONY: help install infra demo web test test-all test-web test-infra test-kubernetes test-trainers check format docs cov bench bench-vector bench-scale bench-cartpole bench-peer bench-recording replay-bundled plots chaos soak clean
 
 help: ## List the verbs
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -20,8 +22,11 @@ $(VENV)/.installed: pyproject.toml requirements-dev.txt
 demo: install ## Serve, drive and measure on this machine; writes out/demo
 	@$(BIN)/openenv bench demo --output-dir out/demo
 
-test: install ## Run every test; ARGS="-n 2 --dist loadfile" takes half the time
-	@$(BIN)/python -m pytest --ignore tests/infra --ignore tests/kubernetes --ignore tests/web $(ARGS)
+test: install ## The tests that take under two seconds each, in as many processes as there are cores
+	@$(BIN)/python -m pytest $(NOT_HERE) -m "not slow" -n auto --dist loadfile $(ARGS)
+
+test-all: install ## Every test but those of the verbs below; CI runs them
+	@$(BIN)/python -m pytest $(NOT_HERE) $(ARGS)
 
 web: ## Build the page that servers show at /web; skipped where there is no npm
 	@if command -v npm >/dev/null; then \
@@ -104,9 +109,9 @@ chaos: install ## Faults put to 200 live sessions, here and under the released p
 soak: install ## 2,000 sessions that come and go for 15 minutes
 	@$(BIN)/python -m tests.chaos --only soak --soak-s 900
 
-.venv-peer/.installed:
+.venv-peer/.installed: requirements-peer.txt
 	@test -x .venv-peer/bin/python || $(PYTHON) -m venv .venv-peer
-	@.venv-peer/bin/pip install --quiet --quiet --disable-pip-version-check openenv==0.10.0 uvloop httptools
+	@.venv-peer/bin/pip install --quiet --quiet --disable-pip-version-check --no-deps -r requirements-peer.txt
 	@touch $@
 
 .venv-trainers/.installed: requirements-trainers.txt

@@ -281,6 +281,7 @@ frame_keys = st.sampled_from(
 names = st.sampled_from([*TREE, "EXECUTION_ERROR", "SESSION_ERROR", "FACTORY_ERROR"])
 
 
+@pytest.mark.slow
 @given(st.dictionaries(frame_keys | st.text(max_size=5), json_values | names, max_size=6))
 def test_from_wire_never_raises(data):
     error = from_wire(data)
@@ -305,6 +306,7 @@ class TestInvalidAction:
         error = from_wire({"message": "Invalid message", "code": "VALIDATION_ERROR", "errors": faults})
         assert str(error).startswith("Invalid message")
 
+    @pytest.mark.slow
     @given(st.lists(st.fixed_dictionaries({}, optional={"loc": json_values, "msg": json_values})))
     def test_it_prints_faults_that_are_nearly_right(self, faults):
         error = from_wire({"message": "Invalid message", "code": "VALIDATION_ERROR", "errors": faults})

@@ -183,6 +183,7 @@ def test_a_client_imports_no_server(program):
         assert not any(f"{name}.".startswith(f"openenv.{package}.") for name in modules)
 
 
+@pytest.mark.slow
 def test_a_server_imports_nothing_that_only_measuring_needs():
     modules = modules_after("from openenv import create_app")
     assert tops(modules).isdisjoint({"gymnasium", "httpx", "matplotlib", "numpy", "rich", "typer"})

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from mypy import api
 
+pytestmark = pytest.mark.slow
+
 ENVIRONMENT = """
 from openenv.environment import Environment
 from openenv.types import Action, Observation, State

@@ -58,6 +58,7 @@ def test_values_without_spread_leave_no_doubt():
     assert welch_interval([1.0, 1.0], [3.0, 3.0]) == (2.0, 2.0)
 
 
+@pytest.mark.slow
 def test_nineteen_of_twenty_intervals_hold_the_truth():
     chance = random.Random(7)
 

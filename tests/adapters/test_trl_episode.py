@@ -211,6 +211,7 @@ def test_a_full_server_is_asked_again_until_it_has_room() -> None:
             assert begun.result(PATIENCE_S) == "Talk about cats, False."
 
 
+@pytest.mark.slow
 def test_a_lost_session_leaves_the_episode_unscored_and_the_next_one_has_a_new_one() -> None:
     listening = served(chat_app())
     address = listening.__enter__()

@@ -13,6 +13,8 @@ from openenv.bench.batch import Mode
 from ..bench.pictures import EXTERNAL
 from ..bench.rows import play, workload
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def workloads():

@@ -27,6 +27,7 @@ def mine(pid: int) -> list[str]:
     return [each.name for each in left if each.owner is not None and each.owner.pid == pid]
 
 
+@pytest.mark.slow
 def test_jobs_run_here_and_are_told_of(tmp_path: Path) -> None:
     arguments = ["sandbox", *SMALL, "--hold-scale", "0.01", "--concurrency", "1,2", "--output-dir", str(tmp_path)]
     done = CliRunner().invoke(app, arguments, catch_exceptions=False)

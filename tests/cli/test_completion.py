@@ -58,6 +58,7 @@ class TestBash:
     def test_options(self, folder: Path) -> None:
         assert completed(folder, "openenv", "serve", "--relo") == ["--reload"]
 
+    @pytest.mark.slow
     def test_targets_are_bundled_environments_and_folders(self, folder: Path) -> None:
         (folder / "my_env" / "server").mkdir(parents=True)
         assert set(completed(folder, "openenv", "serve", "")) == {"echo", "benchmark", "my_env"}

@@ -214,6 +214,7 @@ def keys_of(cluster: Cluster) -> str:
     return base64.b64decode(secret["data"]["OPENENV_API_KEYS"]).decode()
 
 
+@pytest.mark.slow
 def test_servers_are_put_on_a_cluster_and_changed_there(run: Any, cluster: Cluster, file: Path) -> None:
     where = ["--kubeconfig", cluster.kubeconfig]
     code, out, err = run(file, *where, "--replicas", 2)
@@ -238,6 +239,7 @@ def test_a_cluster_that_is_too_old_is_not_changed(run: Any, cluster: Cluster, fi
     assert cluster.methods("PATCH|POST|DELETE") == []
 
 
+@pytest.mark.slow
 def test_a_deployment_that_gets_an_autoscaler_keeps_its_servers(run: Any, cluster: Cluster, file: Path) -> None:
     where = ["--kubeconfig", cluster.kubeconfig]
     assert run(file, *where, "--replicas", 3)[0] == 0
@@ -253,6 +255,7 @@ def test_a_deployment_that_gets_an_autoscaler_keeps_its_servers(run: Any, cluste
     assert deployment["spec"]["replicas"] == 4
 
 
+@pytest.mark.slow
 def test_what_is_no_longer_wanted_is_removed(run: Any, cluster: Cluster, file: Path) -> None:
     where = ["--kubeconfig", cluster.kubeconfig, "--no-wait"]
     assert run(file, *where, "--max-replicas", 3, "--prepull", "--env", "A=1", "--env", "B=2")[0] == 0
@@ -266,6 +269,7 @@ def test_what_is_no_longer_wanted_is_removed(run: Any, cluster: Cluster, file: P
     assert "B" not in secret["data"]
 
 
+@pytest.mark.slow
 def test_servers_that_fail_are_told_of(run: Any, cluster: Cluster) -> None:
     where = ["--kubeconfig", cluster.kubeconfig]
     code, _, err = run("missing:1", *where)

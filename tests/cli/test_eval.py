@@ -126,6 +126,7 @@ def test_what_cannot_be_done_is_said_before_anything_is_started(command: Command
         assert not output
 
 
+@pytest.mark.slow
 def test_every_task_of_a_split_is_played_and_other_splits_are_refused(command: Command) -> None:
     with ServedTarget("games:Guess", max_sessions=4, cwd=EVALS) as server:
         asked = (server.url, "--policy", f"{POLICIES}:guesses_up", "--concurrency", 2, "--json", "--split")
@@ -168,6 +169,7 @@ def test_without_arguments_and_with_help_it_shows_its_options(command: Command) 
     assert "A.json" in command("compare", "--help")[1]
 
 
+@pytest.mark.slow
 def test_an_environment_for_one_session_says_how_it_can_be_played(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,6 +186,7 @@ def test_an_environment_for_one_session_says_how_it_can_be_played(
     assert "warning: the seed " in complaints
 
 
+@pytest.mark.slow
 def test_a_server_that_ends_is_said_with_what_was_played(
     command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

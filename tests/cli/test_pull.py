@@ -66,6 +66,7 @@ def test_a_folder_that_is_there_is_one_line(hub: Hub, here: Path) -> None:
     assert "exists already: name another folder with --output-dir" in str(said.exception)
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_ctrl_c_leaves_nothing(hub: Hub, here: Path) -> None:
     hub.add("alice/echo", FILES)

@@ -77,6 +77,7 @@ def hint_of(url: str) -> str:
         return str(env.step({"number": 1}).observation["hint"])
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_it_survives_what_cannot_be_imported_and_keeps_the_port(tmp_path: Path) -> None:
     folder = write_project(tmp_path / "guess_env", package=True, hint="first")
@@ -110,6 +111,7 @@ def test_it_survives_what_cannot_be_imported_and_keeps_the_port(tmp_path: Path) 
         assert server.group() == []
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_a_project_that_is_broken_at_the_start_is_waited_for(tmp_path: Path) -> None:
     folder = write_project(tmp_path / "guess_env", package=True)

@@ -124,6 +124,7 @@ async def test_a_call_cancelled_after_its_reply_arrived():
         await asyncio.wait([first])
 
 
+@pytest.mark.slow
 @given(st.lists(st.booleans(), min_size=1, max_size=12))
 def test_whoever_is_still_waiting_gets_the_step_of_its_own(given_up):
     """True: the caller of that step gives up while all of them are queued."""

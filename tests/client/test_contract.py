@@ -161,6 +161,7 @@ def test_a_step_with_a_time_of_its_own() -> None:
     env.close()
 
 
+@pytest.mark.slow
 def test_a_step_may_take_longer_than_others() -> None:
     async def patient(peer: Peer) -> None:
         await peer.accept()
@@ -179,6 +180,7 @@ def test_a_step_may_take_longer_than_others() -> None:
     asyncio.run(play())
 
 
+@pytest.mark.slow
 async def test_what_a_step_is_given_beside_its_action_stays_here() -> None:
     """As with existing clients: the action is all that a step sends."""
     said = []
@@ -305,6 +307,7 @@ def test_a_copy_has_a_session_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Non
         assert made._connecting is not env._connecting
 
 
+@pytest.mark.slow
 async def test_a_connected_client_stays_where_it_is() -> None:
     async def listen(peer: Peer) -> None:
         await peer.accept()

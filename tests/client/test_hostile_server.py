@@ -51,6 +51,7 @@ async def test_what_is_no_reward_is_an_error_for_its_client_and_in_its_record(re
     assert (taken["reward"], taken["error"]) == (2.0, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reward", NO_REWARDS)
 async def test_what_is_no_reward_is_an_error_on_protocol_v1(reward):
     async def behave(peer):
@@ -110,6 +111,7 @@ async def test_capabilities_that_are_none(capabilities):
     await env.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [[], {}, "1", None, 1.5])
 async def test_an_answer_of_mcp_to_a_request_that_nobody_made_is_dropped(number):
     async def behave(peer):

@@ -237,6 +237,7 @@ class TestBothModes:
         assert await env.call_tool("increase") == {"count": 1}
         await env.close()
 
+    @pytest.mark.slow
     def test_a_client_that_nobody_has_any_more_is_closed_with_its_process_in_silence(self, address, mode):
         # In development mode, asyncio warns of callbacks that a busy machine slows down.
         program = f"""

@@ -23,6 +23,7 @@ from .playing import play_page, plays
 played = [page for page in PAGES if any(plays(block) and block.title is None for block in page.blocks)]
 
 
+@pytest.mark.slow
 @pytest.mark.real
 @pytest.mark.parametrize("page", played, ids=repr)
 def test_the_blocks_of_a_page_run(page: Page, tmp_path: Path) -> None:

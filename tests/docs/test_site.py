@@ -55,6 +55,7 @@ class Assets(HTMLParser):
             self.addresses.append(given.get("src") or "")
 
 
+@pytest.mark.slow
 def test_nothing_is_fetched_from_another_host(site: Path) -> None:
     for page in site.rglob("*.html"):
         assets = Assets()

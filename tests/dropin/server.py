@@ -19,7 +19,7 @@ from .installation import Installation
 
 __all__ = ["PACKAGE_WAYS", "WAYS", "Server"]
 
-READY_S = 60.0
+READY_S = 180.0
 STOP_S = 15.0
 # How people start servers: by our command, by the folder of their project, and by any ASGI server.
 WAYS = {

@@ -15,7 +15,7 @@ import pytest
 from .installation import DRIVERS, MORE, Installation
 from .server import Server
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 PACKAGES = (*MORE, "harbor_env")
 

@@ -219,6 +219,7 @@ def is_exact(frame: Any) -> bool:
     return isinstance(frame, dict) and frame.get("type") in {"observation", "state"} and "tools" not in str(frame)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("conversation", CONVERSATIONS)
 def test_frames_are_the_same(ours_served: Servers, peer_served: Servers, conversation: str) -> None:
     app, frames = CONVERSATIONS[conversation]
@@ -283,6 +284,7 @@ def test_a_slot_is_free_when_its_connection_has_ended(ours_served: Servers, peer
                     socket.recv(timeout=30)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("app", ["app", "tools", "single"])
 def test_validate_finds_no_fault_in_either(ours_served: Servers, peer_served: Servers, app: str) -> None:
     mine, theirs = (check_url(servers.by_app[app].url) for servers in (ours_served, peer_served))

@@ -7,7 +7,7 @@ import pytest
 from .driven import Driven, every_check
 from .installation import Installation
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -58,6 +58,7 @@ def found(survey: Path) -> list[str]:
     return listed
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_nothing_differs_that_is_not_recorded(found: list[str]) -> None:
     assert sorted(set(found) - set(RECORDED)) == [], f"make it equal, or record it with its reason in {DATA.name}"

@@ -11,7 +11,7 @@ from .driven import Driven, every_check
 from .installation import DRIVERS, NAMES, Installation, checks_of
 from .server import PACKAGE_WAYS, Server
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 BINDINGS = DRIVERS / "bindings.py"
 

@@ -17,7 +17,7 @@ PROGRAM = HERE / "peer_scripts/small_names.py"
 CASES = re.findall(r"^@case\ndef (\w+)", PROGRAM.read_text(encoding="utf-8"), re.MULTILINE)
 LIMIT_S = 120.0
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 
 def outcome(*command: str | Path) -> dict[str, Any]:

@@ -49,6 +49,7 @@ def test_the_projects_are_all_there_are() -> None:
     assert sorted(path.parent.name for path in ENVS.glob("*/openenv.yaml")) == sorted(PROJECTS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gridworld", "reasoning", "word_game"])
 def test_its_own_tests_pass(name: str) -> None:
     """Those of the other two are run beside what else is asked of them."""
@@ -57,6 +58,7 @@ def test_its_own_tests_pass(name: str) -> None:
     assert " passed" in run(sys.executable, "-m", "pytest", *options, cwd=ENVS / name)
 
 
+@pytest.mark.slow
 @each_project
 def test_it_is_valid_at_level_load(name: str) -> None:
     needs(name)

@@ -11,6 +11,7 @@ from .own_tests import ENVS, run_own_tests
 pytestmark = [
     pytest.mark.real,
     pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is missing: apt-get install bubblewrap"),
+    pytest.mark.slow,
 ]
 
 

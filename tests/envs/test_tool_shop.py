@@ -6,7 +6,7 @@ import pytest
 
 from .own_tests import run_own_tests
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 
 def test_what_it_promises_holds() -> None:

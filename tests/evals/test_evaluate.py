@@ -43,6 +43,7 @@ def _nothing_happened_yet() -> Iterator[None]:
     assert Full.inside == 0
 
 
+@pytest.mark.slow
 async def test_every_seed_is_one_episode_and_the_same_again() -> None:
     first = await evaluate(policies.go_on, range(50), env=Dice, concurrency=7)
     assert [episode.seed for episode in first.episodes] == list(range(50))
@@ -84,6 +85,7 @@ async def test_an_action_may_be_a_model() -> None:
     assert all(episode.score is not None and 10 <= episode.score <= 20 for episode in report.episodes)
 
 
+@pytest.mark.slow
 async def test_what_is_not_async_runs_one_at_a_time_beside_the_loop() -> None:
     inside: list[int] = []
     threads = set()
@@ -101,6 +103,7 @@ async def test_what_is_not_async_runs_one_at_a_time_beside_the_loop() -> None:
     assert threads != {threading.get_ident()}
 
 
+@pytest.mark.slow
 async def test_policies_that_wait_wait_together() -> None:
     waiting = asyncio.Semaphore(0)
 
@@ -156,6 +159,7 @@ async def test_no_failure_of_a_policy_holds_up_or_ends_the_others(policy: str, e
     assert not report.interrupted
 
 
+@pytest.mark.slow
 async def test_an_environment_that_fails_is_blamed_and_its_episodes_are_no_zeros() -> None:
     report = await evaluate(policies.go_on, range(40), env=Faulty)
     summary = report.summary
@@ -177,6 +181,7 @@ async def test_rewards_without_measure_are_the_environments_fault_and_no_scores(
     assert report.summary.scored == 0
 
 
+@pytest.mark.slow
 async def test_what_was_lost_to_the_infrastructure_is_played_again_with_its_seed() -> None:
     Flaky.failing.update({3: 1, 5: 2, 7: 9})
     report = await evaluate(policies.go_on, range(10), env=Flaky, retries=2)
@@ -203,6 +208,7 @@ async def test_episodes_are_cut_short_and_keep_what_they_have() -> None:
     assert all(episode.length == 2 and (episode.score or 0) >= 2 for episode in report.episodes)
 
 
+@pytest.mark.slow
 async def test_success_is_what_the_environment_says_or_a_return_that_is_enough() -> None:
     told = (await evaluate(policies.go_on, range(30), env=TellsSuccess)).summary.success
     assert told is not None

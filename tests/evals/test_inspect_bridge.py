@@ -83,6 +83,7 @@ def calling(**arguments: Any) -> ModelOutput:
     return ModelOutput.for_tool_call("mock", "add", arguments)
 
 
+@pytest.mark.slow
 def test_a_model_plays_the_tasks_of_a_split_by_its_answers(guess: str, tmp_path: Path) -> None:
     model = get_model("halving/one")
     log = log_of(environment_task(guess, split="test"), model, tmp_path)
@@ -137,6 +138,7 @@ def test_a_failure_of_the_environment_is_an_error_and_no_score(guess: str, tmp_p
         )
 
 
+@pytest.mark.slow
 def test_a_model_calls_the_tools_of_an_environment(counter: str, tmp_path: Path) -> None:
     model = saying(calling(by=1), calling(by=-1), calling(by=2), "never said")
     log = log_of(environment_task(counter, seeds=[1]), model, tmp_path)

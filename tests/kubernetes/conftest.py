@@ -19,7 +19,7 @@ from .parts.cluster import Cluster, cluster_of
 from .parts.programs import until
 
 PROGRAMS = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "openenv" / "kubernetes-1.20.2"
-GONE_S = 60.0
+GONE_S = 180.0
 _NUMBERS = itertools.count(1)
 
 

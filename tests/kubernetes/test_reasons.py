@@ -19,7 +19,7 @@ from .parts.servers import READY_S, at_length, fails, gone, plays, serving
 
 pytestmark = pytest.mark.real
 
-SOON_S = 60.0
+SOON_S = 180.0
 WRITES = "open('/tmp/much', 'wb').write(b'x' * 8_000_000); import time; time.sleep(600)"
 
 
@@ -133,10 +133,10 @@ async def test_a_pod_that_is_evicted_by_request_is_gone(space: Space) -> None:
 
 @at_length
 async def test_a_server_whose_lifetime_is_over_while_it_serves_says_so(space: Space) -> None:
-    async with await space.provider().launch(serving(options={"lifetime_s": 20})) as deployment:
+    async with await space.provider().launch(serving(options={"lifetime_s": 45})) as deployment:
         await deployment.ready(READY_S)
         await plays(deployment)
-        said = await gone(deployment, 60.0)
+        said = await gone(deployment, SOON_S)
     assert said.startswith("was ended by the cluster (DeadlineExceeded: ")
 
 

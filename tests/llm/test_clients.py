@@ -511,6 +511,7 @@ async def test_an_sdk_that_was_asked_for_must_be_there(cls, monkeypatch):
         await cls("http://127.0.0.1", 9, "small", sdk=True).complete("hi")
 
 
+@pytest.mark.slow
 def test_making_a_client_loads_no_library_for_it():
     code = (
         "import sys, openenv.llm, openenv.rubrics\n"

@@ -44,6 +44,7 @@ def test_ends_of_lines_stay() -> None:
     assert completed == "---\r\ntitle: Mine\r\nsdk: docker\r\ntags:\r\n- openenv\r\n---\r\n# Mine\r\n"
 
 
+@pytest.mark.slow
 def test_what_is_no_yaml_says_where() -> None:
     with pytest.raises(UsageError, match=r"README.md, line 3, column 7: its front matter is no YAML"):
         FrontMatter.read("---\ntitle: a\nsdk: a: b\n---\n")

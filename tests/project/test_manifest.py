@@ -161,6 +161,7 @@ def test_a_version_is_the_text_that_is_written(tmp_path: Path) -> None:
     assert read(tmp_path, "version: 3\n").version == "3"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [

@@ -61,6 +61,7 @@ async def test_it_is_served(tree: Path) -> None:
         assert isinstance(result.observation, dict)
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_it_is_checked_and_nothing_of_older_style_fails(tree: Path) -> None:
     report = examine(str(tree), Level.STATIC)

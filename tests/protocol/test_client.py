@@ -175,22 +175,26 @@ class TestViolations:
 
 
 class TestRoundTrips:
+    @pytest.mark.slow
     @given(moves)
     def test_an_action(self, move):
         sent, _ = ClientProtocol().send("step", move.model_dump())
         assert server.receive(sent) == {"type": "step", "data": move}
 
+    @pytest.mark.slow
     @given(moves)
     def test_an_action_in_the_form_for_json(self, move):
         """As clients do: in the form for JSON, where nothing may be lost either."""
         sent, _ = ClientProtocol().send("step", move.model_dump(mode="json"))
         assert server.receive(sent)["data"] == move
 
+    @pytest.mark.slow
     @given(json_objects)
     def test_reset_arguments(self, arguments):
         sent, _ = ClientProtocol().send("reset", arguments)
         assert server.receive(sent) == {"type": "reset", "data": arguments}
 
+    @pytest.mark.slow
     @given(st.sampled_from(["reset", "step"]), observations)
     def test_an_observation(self, kind, observation):
         client = ClientProtocol()
@@ -200,6 +204,7 @@ class TestRoundTrips:
         assert reply.request is request
         assert Board(**payload["observation"], reward=payload["reward"], done=payload["done"]) == observation
 
+    @pytest.mark.slow
     @given(
         st.builds(State, episode_id=st.none() | st.text(), step_count=st.integers(min_value=0), extra=json_objects)
     )
@@ -294,4 +299,4 @@ class ConversationMachine(RuleBasedStateMachine):
         assert self.client.outstanding == len(self.due)
 
 
-TestConversation = ConversationMachine.TestCase
+TestConversation = pytest.mark.slow(ConversationMachine.TestCase)

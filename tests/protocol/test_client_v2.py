@@ -123,6 +123,7 @@ class TestReplies:
             request, {"more": True}, None, False
         )
 
+    @pytest.mark.slow
     @given(
         cls=st.sampled_from([errors.StepFailed, errors.InvalidAction, errors.Draining, errors.SessionLost]),
         message=st.text(),
@@ -270,4 +271,4 @@ class ConversationMachine(RuleBasedStateMachine):
         assert self.client.outstanding == len(self.due)
 
 
-TestConversation = ConversationMachine.TestCase
+TestConversation = pytest.mark.slow(ConversationMachine.TestCase)

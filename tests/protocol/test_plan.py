@@ -192,6 +192,7 @@ class TestFields:
         assert plan_of(Board).fields(observation) is None
         assert plan_of(Board).fields(Board.model_construct()) is not None
 
+    @pytest.mark.slow
     @given(observations)
     def test_plain_by_what_the_loose_ones_hold(self, observation):
         plan = plan_of(Board)

@@ -14,6 +14,8 @@ import pytest
 from openenv.errors import ProviderBusy, ProviderFailed
 from openenv.providers.docker_engine import docker_client, docker_errors
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("docker")
 
 

@@ -77,6 +77,7 @@ def test_waiting_ends_with_the_process(start: Start) -> None:
     assert time.monotonic() - began < 20
 
 
+@pytest.mark.slow
 def test_waiting_ends_with_the_process_and_not_with_what_it_has_left_behind(start: Start) -> None:
     child = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])"  # holds the log open
     process = start(f"import subprocess, sys; {child}; print('bye'); sys.exit(3)")

@@ -161,6 +161,7 @@ async def test_a_full_server_is_ready_unless_it_says_that_it_is_not() -> None:
         await unready(place, "/ready answers 503: all stuck")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("behave", "reason"),
     [
@@ -282,6 +283,7 @@ async def test_a_place_that_stays_busy_is_told(monkeypatch: pytest.MonkeyPatch) 
         await until_ready("http://127.0.0.1:1", 60.0, gone=gone)
 
 
+@pytest.mark.slow
 async def test_a_reset_that_takes_longer_than_the_first_attempt_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("openenv.providers.readiness.ATTEMPT_S", 0.1)
 

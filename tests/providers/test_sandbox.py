@@ -22,6 +22,7 @@ def hub() -> Iterator[Hub]:
         yield stand_in
 
 
+@pytest.mark.slow
 class TestHFSandboxProvider(ProviderConformance):
     ready_s: ClassVar[float] = 30.0
 

@@ -196,6 +196,7 @@ async def test_a_job_that_the_hub_has_forgotten_is_gone(hub: Hub) -> None:
             await deployment.ready(60)
 
 
+@pytest.mark.slow
 async def test_looking_at_jobs_goes_on_while_the_hub_has_no_answer(hub: Hub) -> None:
     async with await provider_at(hub).launch(serving()) as deployment:
         hub.faults.append(Fault("GET /api/jobs/tester/*", 5, 429))
@@ -259,6 +260,7 @@ async def test_what_a_dead_process_left_is_found_by_its_labels(hub: Hub) -> None
 # Running.
 
 
+@pytest.mark.slow
 async def test_a_sandbox_that_dies_is_told_as_infrastructure_over_http_and_as_a_lost_session(hub: Hub) -> None:
     async with await provider_at(hub).launch(serving()) as deployment:
         await deployment.ready(30)
@@ -281,6 +283,7 @@ async def test_a_sandbox_that_dies_is_told_as_infrastructure_over_http_and_as_a_
         assert (answer.status_code, answer.json()["blame"], answer.json()["job"]) == (502, "infrastructure", run.id)
 
 
+@pytest.mark.slow
 async def test_the_environments_own_error_is_passed_on_unchanged(hub: Hub) -> None:
     async with await provider_at(hub).launch(serving()) as deployment:
         await deployment.ready(30)
@@ -417,6 +420,7 @@ async def _proxy() -> Any:
     return proxies._of_this_loop().proxy
 
 
+@pytest.mark.slow
 def test_the_names_that_existing_code_calls_work(hub: Hub) -> None:
     provider = provider_at(hub)
     url = provider.start_container(
@@ -432,6 +436,7 @@ def test_the_names_that_existing_code_calls_work(hub: Hub) -> None:
     assert hub.alive == []
 
 
+@pytest.mark.slow
 def test_a_client_comes_with_its_sandboxes(hub: Hub) -> None:
     provider = provider_at(hub, command=[sys.executable, "-m", "openenv.testing.misbehaving", "serve"])
     with GenericEnvClient.from_hub("owner/name", provider=provider, replicas=2) as env:
@@ -440,6 +445,7 @@ def test_a_client_comes_with_its_sandboxes(hub: Hub) -> None:
     assert hub.alive == []
 
 
+@pytest.mark.slow
 def test_servers_without_a_key_are_still_nobody_elses(hub: Hub) -> None:
     provider = provider_at(hub)
     with provider.deployment(serving(api_key="")) as deployment:

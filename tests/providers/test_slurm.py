@@ -356,6 +356,7 @@ async def test_a_server_ends_with_its_task(tmp_path: Path) -> None:
     await _over(server)
 
 
+@pytest.mark.slow
 async def test_a_task_whose_trainer_is_gone_goes_on(tmp_path: Path) -> None:
     listener = ListenerChannel(0)
     await listener.open({"GIVEN": ""}, {})

@@ -32,6 +32,7 @@ def reached(row):
     return [phase.removesuffix("_latency") for phase in PHASES if getattr(row, phase) is not None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", list(Mode))
 def test_all_requests_of_a_batch_succeed(benchmark, mode):
     seen = []
@@ -68,6 +69,7 @@ def test_a_server_that_never_answers_fails_by_the_deadline():
     assert [(row.error_type, reached(row)) for row in done.rows] == [("ConnectTimeout", [])]
 
 
+@pytest.mark.slow
 def test_what_a_full_server_refuses_is_told(moody):
     done = run_batch(RequestBatch(moody.url, Mode.WS, 12, 0.0, 10.0))
     refused = [row for row in done.rows if not row.success]
@@ -95,6 +97,7 @@ def test_an_answer_of_another_session_is_a_failure(moody):
     assert "step by session somebody else" in row.error_message
 
 
+@pytest.mark.slow
 def test_a_server_that_dies_fails_the_request():
     with ServedTarget("bench_environments:Moody", cwd=HERE) as server:
         (row,) = run_batch(RequestBatch(server.url, Mode.WS, 1, CRASH, 10.0)).rows

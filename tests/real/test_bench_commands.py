@@ -18,7 +18,7 @@ from ..bench.pictures import is_png
 from .bench_environments import RAISE
 from .bench_processes import children_of, left_of
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 HERE = Path(__file__).parent
 # Its wait ends at once when its server does.
 WAITS = "openenv.envs.benchmark.server.benchmark_environment:AsyncBenchmarkEnvironment"

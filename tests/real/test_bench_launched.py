@@ -21,7 +21,7 @@ from openenv.cli.bench import app
 from ..server.wires import eventually
 from .bench_processes import left_of
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 WAITS = "openenv.envs.benchmark.server.benchmark_environment:AsyncBenchmarkEnvironment"
 SMALL = ("--wait-grid", "0", "--reps", "1")
 needs_envoy = pytest.mark.skipif(

@@ -16,6 +16,7 @@ def run(*arguments):
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_both_are_measured_by_the_same_rule():
     result = run(
         *("--peer-python", sys.executable, "--forms", "inline", "--rounds", 1, "--duration", 0.3),

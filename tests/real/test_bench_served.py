@@ -21,6 +21,7 @@ pytestmark = pytest.mark.real
 HERE = Path(__file__).parent
 
 
+@pytest.mark.slow
 def test_a_target_is_ready_on_entering_and_gone_on_leaving():
     with ServedTarget("echo", workers=2, max_sessions=10) as server:
         probe(server.url)
@@ -110,6 +111,7 @@ def test_what_does_not_end_when_asked_is_killed_with_its_children(monkeypatch):
     assert left_of(pids) == []
 
 
+@pytest.mark.slow
 def test_it_does_not_outlive_a_process_that_is_killed():
     code = (
         "import sys\n"

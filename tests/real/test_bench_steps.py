@@ -11,7 +11,7 @@ from openenv.errors import LaunchFailed
 
 from .bench_environments import CRASH, RAISE
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 HERE = Path(__file__).parent
 
 

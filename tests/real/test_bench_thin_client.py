@@ -162,6 +162,7 @@ async def test_a_connection_that_ends_ends_the_call(close):
         await client.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "payload", [b"[]", b"not JSON", b'{"type":"state","data":{}}', b'{"type":"observation","data":{}}']
 )

@@ -124,6 +124,7 @@ async def test_a_session_comes_back_to_its_own_server(apps: list[Any], urls: lis
             assert sessions(apps) == [2, 2, 2]
 
 
+@pytest.mark.slow
 async def test_a_server_that_dies_takes_its_sessions_and_no_others() -> None:
     apps = [app_of(resume_window_s=2.0) for _ in range(2)]  # so long, its return is waited for
     with ExitStack() as others, ExitStack() as doomed:

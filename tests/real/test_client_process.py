@@ -128,6 +128,7 @@ def test_a_client_made_after_a_fork_works_in_both_processes(address):
     assert output == ["1", "1.0"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("close", [True, False])
 @pytest.mark.parametrize("thread", ["asyncio.to_thread", "at_once"])
 @pytest.mark.parametrize("loop", ["plain", "asyncio"])

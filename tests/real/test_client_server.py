@@ -253,6 +253,7 @@ async def test_one_client_from_several_event_loops(at):
         await env.close()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("then", ["close", "reset"])
 def test_an_event_loop_that_was_closed_with_the_connection_open(at, then):

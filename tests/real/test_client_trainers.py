@@ -92,6 +92,7 @@ def in_a_running_loop(factory: Callable[[], Any]) -> list[list[int]]:
     return asyncio.run(work())
 
 
+@pytest.mark.slow
 def test_factories_and_clients_in_spawned_processes(url: str, app: Any) -> None:
     factories = [partial(CounterEnv, base_url=url), Again(CounterEnv(base_url=url, message_timeout_s=20.0))]
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as processes:
@@ -114,6 +115,7 @@ def test_a_client_that_was_used_and_closed_can_be_sent(url: str) -> None:
     env.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("idle_timeout_s", [4.0])
 def test_instances_that_wait_for_their_next_batch_keep_their_episode(idle_timeout_s: float) -> None:
     """Pings and heartbeats come often, and the wait is longer than a client may be silent."""

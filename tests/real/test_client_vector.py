@@ -156,6 +156,7 @@ async def test_without_a_window_a_connection_that_is_cut_costs_its_sessions_and_
             assert relay.connections == 2
 
 
+@pytest.mark.slow
 async def test_a_server_that_has_gone_is_told_as_values():
     with served(app_of(resume_window_s=0.2), **SERVERS["fast"]) as address:
         envs = VectorEnvClient(CounterEnv, address, 3, connect_timeout_s=20.0)
@@ -168,6 +169,7 @@ async def test_a_server_that_has_gone_is_told_as_values():
     await envs.close()
 
 
+@pytest.mark.slow
 async def test_one_that_hangs_holds_nobody_else_up(at):
     gate = Gate()
     gates = iter([None, gate, None])
@@ -239,6 +241,7 @@ async def test_a_server_of_v1_gets_a_connection_for_each_environment(caplog, mon
 # Processes.
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="several workers")
 async def test_a_worker_that_dies_takes_its_sessions_and_the_others_play_on(tmp_path):
     target = whereabouts(tmp_path, "inline")

@@ -383,6 +383,7 @@ async def test_every_version_is_offered_and_the_first_one_is_what_a_silent_serve
         assert place.peers[0].header("Sec-WebSocket-Protocol") == OFFER
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("subprotocol", "kind"), [("openenv.v2.msgpack", BINARY), ("openenv.v2.json", TEXT)])
 async def test_the_version_that_the_server_chooses_is_spoken(subprotocol, kind):
     codec = codec_of(subprotocol)
@@ -804,6 +805,7 @@ async def test_a_message_over_the_limit_is_not_sent_and_the_next_reply_is_its_ow
         assert await env.state() == {"step_count": 3.0}
 
 
+@pytest.mark.slow
 async def test_a_large_message_each_way():
     async def generous(peer):
         await peer.accept()
@@ -822,6 +824,7 @@ async def test_a_large_message_each_way():
 # Late replies.
 
 
+@pytest.mark.slow
 async def test_a_late_reply_never_reaches_the_next_call():
     late = asyncio.Event()
 
@@ -846,6 +849,7 @@ async def test_a_late_reply_never_reaches_the_next_call():
         await env.close()
 
 
+@pytest.mark.slow
 async def test_a_call_cancelled_as_its_reply_arrives():
     """The frame is read in the same turn of the loop in which the caller gives up."""
     replied = asyncio.Event()
@@ -908,6 +912,7 @@ async def test_a_slow_server_that_answers_pings_is_waited_for():
         await env.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("interval", [None, 0])
 async def test_pings_can_be_turned_off(interval):
     async def quiet(peer):

@@ -21,7 +21,7 @@ from ..chaos.proxy import Proxy
 from ..cli.process import serving
 from ..server.workers.whereabouts import whereabouts
 
-pytestmark = [pytest.mark.real, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
+pytestmark = [pytest.mark.real, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"), pytest.mark.slow]
 
 # Those of a dead worker must be told within this time.
 TOLD_S = 10.0

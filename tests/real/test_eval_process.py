@@ -68,6 +68,7 @@ def test_ctrl_c_tells_what_was_found_and_leaves_nothing_behind(tmp_path: Path, h
     assert len(result["episodes"]) == result["summary"]["scored"] == 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_it_with_its_server_though_the_policy_is_stuck(tmp_path: Path, number: int) -> None:
     (tmp_path / "policy.py").write_text(POLICY.format(**BLOCKING))
@@ -90,6 +91,7 @@ def test_a_signal_ends_it_with_its_server_though_the_policy_is_stuck(tmp_path: P
     assert left_of(served) == []
 
 
+@pytest.mark.slow
 async def test_episodes_of_a_worker_that_dies_are_played_again_with_the_same_seeds() -> None:
     steps = 0
 

@@ -27,7 +27,7 @@ from ..cli.process import Serving, serving
 from ..cli.projects import write_module
 from ..server.workers.whereabouts import eventually, whereabouts, workers_of
 
-pytestmark = [pytest.mark.real, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
+pytestmark = [pytest.mark.real, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"), pytest.mark.slow]
 
 # Those of a dead worker must be told within this time.
 TOLD_S = 20.0

@@ -154,6 +154,7 @@ def fails(server: Serving, where: str, **more: Any) -> None:
         assert quitting.step({}).reward == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", ["1", "2"])
 @pytest.mark.parametrize("app", ["of_loop", "inline"])
 def test_an_environment_ends_no_server_whatever_it_raises_and_wherever(target: str, app: str, workers: str) -> None:
@@ -192,6 +193,7 @@ def test_a_constructor_that_raises_it(target: str) -> None:
         assert server.get("/health") == {"status": "healthy"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_signals_end_it_during_a_step_on_the_event_loop(target: str, tmp_path: Path, workers: str) -> None:
     """The step blocks the event loop, which sees to the first signal after it; the second one does not wait."""

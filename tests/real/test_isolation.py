@@ -21,7 +21,7 @@ from openenv.runtime.process import sandbox
 from ..cli.process import LIMIT_S, Serving, serving
 from ..runtime.process.wild import alive, descendants
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 WILD = "tests.runtime.process.wild:Wild"

@@ -163,6 +163,7 @@ def server(tmp_path_factory):
 
 
 class TestTwoWorkers:
+    @pytest.mark.slow
     def test_the_official_client_keeps_its_session(self, server):
         with ExitStack() as clients:
             seen = [clients.enter_context(official_client(server.url)) for _ in range(4)]
@@ -195,6 +196,7 @@ class TestTwoWorkers:
             assert env.call_tool("which") == "simulation"
 
 
+@pytest.mark.slow
 def test_environments_in_processes_of_their_own_know_the_mode(tmp_path):
     (tmp_path / "tools_app.py").write_text(APP)
     with serving("tools_app:app", "--isolation", "process", cwd=tmp_path, OPENENV_MODE="production") as server:

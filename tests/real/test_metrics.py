@@ -15,7 +15,7 @@ from ..cli.process import LIMIT_S, serving
 from ..server.test_prometheus import parsed
 from ..server.workers.whereabouts import Caller, eventually, whereabouts, workers_of
 
-pytestmark = [pytest.mark.real, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
+pytestmark = [pytest.mark.real, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"), pytest.mark.slow]
 
 STEPS = ("openenv_phase_seconds_count", "step")
 RESTARTS = ("openenv_worker_restarts_total",)

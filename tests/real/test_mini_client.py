@@ -22,7 +22,7 @@ from ..cli.process import Serving, serving
 from ..cli.projects import write_module
 from ..mini_client import CODECS, Array, Failed, Json, Lasting, MiniClient, MiniClientV1, Msgpack
 
-pytestmark = [pytest.mark.real, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
+pytestmark = [pytest.mark.real, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"), pytest.mark.slow]
 
 # Answers what it is given; a step may wait at a gate.
 ANSWERING = """

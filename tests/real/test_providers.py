@@ -60,6 +60,7 @@ def process_of(provider: Any) -> Process:
 # This Python.
 
 
+@pytest.mark.slow
 def test_an_episode_on_a_server_of_ones_own() -> None:
     provider = LocalProvider("echo", max_sessions=2)
     env = GenericEnvClient(provider=provider)
@@ -74,6 +75,7 @@ def test_an_episode_on_a_server_of_ones_own() -> None:
     env.close()
 
 
+@pytest.mark.slow
 async def test_awaited_and_with_workers() -> None:
     async with GenericEnvClient(provider=LocalProvider("echo", workers=2, max_sessions=3)) as env:
         await env.reset()
@@ -93,6 +95,7 @@ def test_a_block_of_its_own(no_threads_left: None) -> None:
         provider.base_url  # noqa: B018
 
 
+@pytest.mark.slow
 def test_several_at_the_same_time_take_different_ports() -> None:
     def play(_: int) -> str:
         with LocalProvider("echo") as provider, GenericEnvClient(provider.base_url) as env:
@@ -105,6 +108,7 @@ def test_several_at_the_same_time_take_different_ports() -> None:
         assert len(set(threads.map(play, range(4)))) == 4
 
 
+@pytest.mark.slow
 def test_a_port_that_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         provider = LocalProvider("echo")
@@ -116,6 +120,7 @@ def test_a_port_that_is_taken() -> None:
         provider.stop()
 
 
+@pytest.mark.slow
 def test_a_folder_with_a_key_that_nobody_sees(tmp_path: Path) -> None:
     folder = folder_with(tmp_path, BROKEN + "print('token:', os.environ['MY_TOKEN'], flush=True)\n")
     variables = {"MY_TOKEN": "hush-hush", "OPENENV_API_KEYS": "control:a-key-that-is-long-enough"}
@@ -140,6 +145,7 @@ def test_a_server_that_ends_says_why(tmp_path: Path) -> None:
         GenericEnvClient(provider=LocalProvider(str(folder), env_vars={"MY_TOKEN": "hush-hush"})).reset()
 
 
+@pytest.mark.slow
 def test_a_server_that_does_not_listen_in_time(tmp_path: Path) -> None:
     folder = folder_with(tmp_path, "import time\nprint('thinking', flush=True)\ntime.sleep(60)\n")
     provider = LocalProvider(str(folder), start_timeout_s=8.0)
@@ -149,6 +155,7 @@ def test_a_server_that_does_not_listen_in_time(tmp_path: Path) -> None:
         provider.wait_for_ready()
 
 
+@pytest.mark.slow
 def test_an_environment_that_is_never_made(tmp_path: Path) -> None:
     app = """
 from openenv.server import create_app
@@ -168,6 +175,7 @@ app = create_app(make, Action, Observation)
     assert not lives(pid)
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_while_it_becomes_ready() -> None:
     provider = LocalProvider("echo")
     provider.start()
@@ -195,6 +203,7 @@ def test_settings_win_over_what_is_made_for_each_server() -> None:
     assert provider.deployment(LaunchSpec(target="echo", api_key="k" * 20)).api_key == "k" * 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["interrupt", "exit", "kill"])
 def test_nothing_is_left_when_the_program_ends(how: str) -> None:
     program = """

@@ -102,6 +102,7 @@ def test_what_a_killed_trainer_left_is_removed_and_nothing_else() -> None:
         eventually(lambda: not any(map(lives, others)))
 
 
+@pytest.mark.slow
 def test_servers_with_children_go_whole(tmp_path: Path) -> None:
     program = """
 import asyncio, os, sys

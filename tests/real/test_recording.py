@@ -24,7 +24,11 @@ from ..cli.process import LIMIT_S, serving
 from ..recording.lines import lines_in
 from ..server.workers.whereabouts import eventually, whereabouts
 
-pytestmark = [pytest.mark.real, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, mounts")]
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, mounts"),
+    pytest.mark.slow,
+]
 
 PLAYERS = 8
 LOST_S = 1.0

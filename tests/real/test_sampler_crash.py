@@ -11,7 +11,7 @@ import pytest
 
 from openenv.evals.sampler import TaskSampler
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 SIZE, SHARDS, ROUNDS = 30_000, 2, 6
 TRAINER = """

@@ -65,11 +65,13 @@ def test_a_process_that_ends_cancels_its_jobs(hub: Hub, how: str | int) -> None:
     assert hub.alive == []
 
 
+@pytest.mark.slow
 def test_the_example_of_the_page_runs(hub: Hub, tmp_path: Path) -> None:
     play_page(Page("docs/sandbox.md"), tmp_path, frozenset({"hub"}), HF_ENDPOINT=hub.url, HF_TOKEN=TOKEN)
     assert hub.alive == []
 
 
+@pytest.mark.slow
 def test_what_a_killed_process_left_is_removed_and_nothing_else(hub: Hub) -> None:
     command = [sys.executable, "-m", "openenv", "providers", "gc", "--provider", "hf"]
     with trainer(hub, "stay") as killed, trainer(hub, "stay") as alive:
@@ -105,6 +107,7 @@ def test_a_connection_that_is_lost_on_the_way_is_made_again_and_its_session_goes
     asyncio.run(play())
 
 
+@pytest.mark.slow
 def test_many_sessions_go_over_one_proxy(hub: Hub) -> None:
     async def play() -> None:
         provider = HFSandboxProvider(endpoint=hub.url, token=TOKEN, glance_s=0.2)

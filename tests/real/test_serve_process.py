@@ -50,6 +50,7 @@ def test_it_serves_until_it_is_told_to_stop(number):
             play(server.url)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", SIGNALS)
 @pytest.mark.parametrize("group", [True, False])
 def test_several_workers_until_they_are_told_to_stop(number, group):
@@ -88,6 +89,7 @@ def test_it_stops_with_sessions_open_and_a_step_running(tmp_path, workers):
             idle.step({})
 
 
+@pytest.mark.slow
 def test_a_process_that_an_environment_keeps_from_ending_says_so_by_its_exit_code(tmp_path):
     """A step that blocks the event loop for ever, begun while the server is ending."""
     write_module(
@@ -151,6 +153,7 @@ def test_the_console_script_and_the_module_are_the_same():
         assert said.stdout == f"openenv {openenv.__version__}\n"
 
 
+@pytest.mark.slow
 def test_settings_may_be_variables():
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
@@ -214,6 +217,7 @@ def test_a_session_waits_for_a_slot_as_long_as_it_is_told(tmp_path):
             GenericEnvClient(server.url).sync().reset()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", ["1", "2"])
 @pytest.mark.parametrize(
     "target", ["guess_env.server.app:app", "guess_env.server.guess_environment:Guess", "guess_env"]

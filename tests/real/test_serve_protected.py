@@ -20,7 +20,7 @@ from openenv.errors import ConnectionFailed, Forbidden, Unauthorized
 from ..cli.certificates import certificate
 from ..cli.process import LIMIT_S, serving
 
-pytestmark = [pytest.mark.real, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
+pytestmark = [pytest.mark.real, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"), pytest.mark.slow]
 each_number_of_workers = pytest.mark.parametrize("workers", ["1", "2"])
 
 

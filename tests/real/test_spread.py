@@ -21,7 +21,7 @@ from ..mini_client import Failed, MiniClient, Msgpack
 from ..ports import held_port
 from ..server.workers.whereabouts import Caller, eventually, whereabouts, workers_of
 
-pytestmark = [pytest.mark.real, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
+pytestmark = [pytest.mark.real, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"), pytest.mark.slow]
 
 # Put before the environment: a worker waits until the test lets it go on.
 GATE = """

@@ -16,7 +16,7 @@ import pytest
 from ..cli.process import Serving, serving
 from ..server.workers.whereabouts import Caller, eventually, open_files, whereabouts, workers_of
 
-pytestmark = [pytest.mark.real, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
+pytestmark = [pytest.mark.real, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"), pytest.mark.slow]
 
 
 @pytest.fixture

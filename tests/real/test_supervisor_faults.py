@@ -18,7 +18,7 @@ import pytest
 from ..cli.process import serving
 from ..server.workers.whereabouts import Caller, eventually, whereabouts, workers_of
 
-pytestmark = [pytest.mark.real, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
+pytestmark = [pytest.mark.real, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"), pytest.mark.slow]
 
 # What the machine of a test may take longer than the rule says.
 BUSY_S = 10.0

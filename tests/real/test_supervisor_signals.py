@@ -16,7 +16,7 @@ from ..cli.process import LIMIT_S, serving
 from ..cli.projects import write_module
 from ..server.workers.whereabouts import Caller, eventually, whereabouts, workers_of
 
-pytestmark = [pytest.mark.real, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
+pytestmark = [pytest.mark.real, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"), pytest.mark.slow]
 
 WORKERS = pytest.mark.parametrize("workers", ["1", "2"])
 

@@ -23,7 +23,7 @@ from openenv.project.scaffold import Scaffold, Template
 from ..cli.process import serving
 from ..modules import forget
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 LIMIT_S = 120.0
 each_template = pytest.mark.parametrize("template", Template)

@@ -18,7 +18,11 @@ from ..cli.process import Serving, serving
 from ..cli.projects import write_module
 from ..server.workers.whereabouts import eventually, workers_of
 
-pytestmark = [pytest.mark.real, pytest.mark.skipif(sys.platform != "linux", reason="ends processes by their id")]
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.skipif(sys.platform != "linux", reason="ends processes by their id"),
+    pytest.mark.slow,
+]
 
 MODULE = """
 import os

@@ -418,6 +418,7 @@ class Isolated(Sync):
         super().__init__(rubric=Sequential(Where(), judge("0.5", "prose")))
 
 
+@pytest.mark.slow
 async def test_a_process_tells_the_scores_and_the_failures_too():
     app = create_app(Isolated, Move, Board, max_concurrent_envs=2)
     async with EnvClient[Move, Board, State](app=app) as env:

@@ -867,5 +867,5 @@ class House(RuleBasedStateMachine):
         assert all(len(witness.verdicts) <= 1 for _, witness in [*self.live, *self.over])
 
 
-TestHouse = House.TestCase
+TestHouse = pytest.mark.slow(House.TestCase)
 TestHouse.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -76,7 +76,7 @@ class ProbeEnvironment(Environment[ProbeAction, ProbeObservation, State]):
 
     def do_wait(self, action: ProbeAction) -> ProbeObservation:
         type(self).waiting.set()
-        assert type(self).gate.wait(20)
+        assert type(self).gate.wait(120)
         return self.do_ok(action)
 
     def do_raise(self, action: ProbeAction) -> ProbeObservation:

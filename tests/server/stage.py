@@ -94,7 +94,7 @@ class Stage(Environment[StageAction, StageObservation, State]):
         return "<i>\ud800</i>"
 
     def draw_wait(self) -> str:
-        assert Stage.gate.wait(20)
+        assert Stage.gate.wait(120)
         Stage.left.set()
         return "late"
 

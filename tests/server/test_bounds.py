@@ -69,6 +69,7 @@ def test_v1_requests_that_wait_are_at_most_one_message_of_bytes(serve):
             read_frame(raw)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("serve", [fast, stock])
 def test_v2_requests_without_a_reply_are_bounded_in_bytes(serve):
     ProbeEnvironment.forget()
@@ -97,6 +98,7 @@ def test_v2_requests_without_a_reply_are_bounded_in_bytes(serve):
             replies += json.loads(read_frame(raw)[1]).get("id", 0) > 1
 
 
+@pytest.mark.slow
 def test_mcp_requests_that_wait_are_at_most_one_message_of_bytes():
     with fast(tools(max_message_mb=1)) as address, shake_hands(address, path="/mcp") as raw:
         read_until(raw, b"\r\n\r\n")

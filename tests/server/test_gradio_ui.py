@@ -95,6 +95,7 @@ def page() -> dict[str, Any]:
     return told
 
 
+@pytest.mark.slow
 def test_the_page_is_served_beside_others(page):
     assert page["page"] == 200
     assert page["title"] == "OpenEnv: walk"

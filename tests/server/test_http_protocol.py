@@ -199,6 +199,7 @@ TRAILS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trail", TRAILS)
 def test_what_follows_a_body_is_limited_too(loop, trail):
     head = b"POST /mine HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"

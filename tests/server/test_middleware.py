@@ -326,6 +326,7 @@ def test_an_open_server_asks_for_nothing_but_keeps_pages_elsewhere_out(transport
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transport", SERVERS)
 def test_an_open_server_on_loopback_knows_only_names_of_loopback(transport):
     """A page whose name was pointed to 127.0.0.1 sends no Origin with its GETs, and reads what they answer."""

@@ -80,6 +80,7 @@ def test_when_no_more_may_be_left_behind_it_is_not_ready_before_one_returns(gate
         assert client.post("/sessions").status_code == 200
 
 
+@pytest.mark.slow
 def test_one_slot_that_is_left_is_enough(gate):
     with TestClient(app_of(2, max_abandoned_threads=0)) as client:
         hang(client)

@@ -137,6 +137,7 @@ def serving(environment: Any, name: str | None = "quiz", most: int = 4, **settin
         eventually(lambda: app.state.openenv.active_sessions == 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "environment",
     [Quiz, InlineQuiz, ProcessQuiz, AsyncQuiz, MixedQuiz, InlineAsyncQuiz, StaticQuiz, partial(Quiz)],
@@ -165,6 +166,7 @@ def test_an_environment_tells_of_its_tasks(environment):
         assert ask("num_tasks", split="exam") == {"num_tasks": 0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("environment", [Quiz, InlineQuiz, ProcessQuiz, AsyncQuiz, MixedQuiz, StaticQuiz])
 @pytest.mark.parametrize(
     ("what", "body"),
@@ -194,6 +196,7 @@ def test_the_one_task_of_none_is_out_of_range():
         assert "there is none" in facts["message"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("environment", [Quiz, ProcessQuiz, AsyncQuiz, StaticQuiz])
 def test_a_split_that_is_not_there_is_400_and_names_those_that_are(environment):
     with serving(environment) as client:

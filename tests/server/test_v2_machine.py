@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -19,6 +20,8 @@ from openenv.settings import ServerSettings
 from openenv.types import Action, Observation, State
 
 from .scripted import TOKEN, End
+
+pytestmark = pytest.mark.slow
 
 SUBPROTOCOLS = ("openenv.v2.json", "openenv.v2.msgpack")
 MAX_CONNECTIONS = 4

@@ -179,6 +179,7 @@ def test_steps_that_fail_anyway_are_not_laid_to_a_deadline() -> None:
     assert said.startswith("skipped: a step fails without a deadline too: StepFailed: the reward is -inf"), said
 
 
+@pytest.mark.slow
 def test_a_lock_that_is_not_kept_at_every_deadline_is_found() -> None:
     said = outcome(suite(Forgetful, call_s=2.0).test_the_next_episode_works_after_a_deadline)
     assert said.startswith("failed: a step had"), said

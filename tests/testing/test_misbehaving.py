@@ -51,6 +51,7 @@ def test_one_that_serves(behaviour: tuple[str, ...]) -> None:
             assert env.state()["step_count"] == 1
 
 
+@pytest.mark.slow
 def test_one_that_dies_of_a_step() -> None:
     with running("die-on-step") as (process, url):
         assert said(process, url)

@@ -14,7 +14,7 @@ from openenv.providers import Deployment, LaunchSpec, LocalProvider, Provider, S
 from openenv.providers.process import Process
 from openenv.testing import ProviderConformance
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 
 class TestLocalProvider(ProviderConformance):

@@ -129,6 +129,7 @@ words = ["type", "enum", "const", "anyOf", "allOf", "items", "properties", "requ
 KINDS = ["string", "integer", "number", "array", "object", "boolean", "null"]
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(schema=st.dictionaries(st.sampled_from(words), odd), kind=st.sampled_from(KINDS))
 def test_no_schema_makes_anything_else_happen(schema: dict[str, Any], kind: str) -> None:

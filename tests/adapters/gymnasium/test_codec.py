@@ -29,6 +29,7 @@ def types_of(member):
     return type(member), getattr(member, "dtype", None)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*Casting input x to numpy array")  # says Gymnasium of its own stacks of scalars
 @given(any_space, st.integers(0, 2**31))
 def test_every_member_travels_and_comes_back(space, seed):

@@ -238,6 +238,7 @@ def _first(env: RemoteEnv) -> Any:
     return first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_another_process_may_have_it(cartpole: str, method: str) -> None:
     env = RemoteEnv(cartpole)
@@ -272,6 +273,7 @@ def test_a_server_that_wants_a_key_gets_it(monkeypatch: pytest.MonkeyPatch) -> N
         env.close()
 
 
+@pytest.mark.slow
 def test_a_server_that_dies_in_the_middle_gives_no_reward_but_an_error() -> None:
     with serving("gymnasium:CartPole-v1") as server:
         env = RemoteEnv(server.url, connect_timeout_s=5, message_timeout_s=3)

@@ -462,6 +462,7 @@ def test_what_the_float_of_the_space_cannot_hold_moves_no_environment() -> None:
         envs.close()
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_takes_its_episodes_and_nothing_is_made_up() -> None:
     with serving("gymnasium:CartPole-v1", "--workers", "2") as server:
         envs = RemoteVectorEnv(server.url, COUNT, connections=2)
@@ -480,6 +481,7 @@ def test_a_worker_that_dies_takes_its_episodes_and_nothing_is_made_up() -> None:
         envs.close()
 
 
+@pytest.mark.slow
 def test_a_server_that_is_gone_is_an_error_of_the_road() -> None:
     with serving("gymnasium:CartPole-v1") as server:
         envs = RemoteVectorEnv(server.url, COUNT, connect_timeout_s=5, message_timeout_s=6)

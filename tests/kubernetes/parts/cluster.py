@@ -11,7 +11,7 @@ import signal
 import subprocess
 import tempfile
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +89,7 @@ class Cluster:
             "authentication": {"anonymous": {"enabled": False}, "webhook": {"enabled": True}, **known},
         }
         self.node.run(kubelet, self._client("node", f"/O=system:nodes/CN=system:node:{NAME}"))
-        until(self._node_ready, STARTS_S, "the node does not become ready")
+        self._until(self._node_ready, "the node does not become ready")
         self.version = json.loads(self.kubectl("get", "--raw", "/version"))["gitVersion"]
 
     def stop(self) -> None:
@@ -108,7 +108,7 @@ class Cluster:
 
     def until_served(self) -> None:
         """Waits until the API server is ready."""
-        until(self._served, STARTS_S, "the API server does not become ready")
+        self._until(self._served, "the API server does not become ready")
 
     def forget_history(self, key: str) -> None:
         """Has etcd delete something and remember nothing of it. While the API server is down."""
@@ -245,6 +245,13 @@ class Cluster:
         program = Program([str(self._programs / "usr/bin" / name), *arguments], self._folder / f"{name}.log")
         self._running[name] = program
         program.start()
+
+    def _until(self, holds: Callable[[], bool], what: str) -> None:
+        try:
+            until(holds, STARTS_S, what)
+        except AssertionError as error:
+            logs = "".join(f"\n{name} says:\n{program.tail}" for name, program in self._running.items())
+            raise AssertionError(f"{error}{logs}") from None
 
     def _served(self) -> bool:
         for program in self._running.values():

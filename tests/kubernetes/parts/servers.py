@@ -20,7 +20,7 @@ from .images import mounted
 
 __all__ = ["READY_S", "at_length", "fails", "gone", "plays", "serving"]
 
-READY_S = 90.0
+READY_S = 180.0
 """Seconds for a server to be ready on a machine that does other work besides."""
 TEST_S = 300.0
 PAUSE_S = 0.1

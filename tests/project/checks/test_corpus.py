@@ -13,7 +13,7 @@ from openenv.project.checks.examination import examine
 
 from ...corpus import BROKEN, GOOD, Case
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 # They wait for processes more than they compute.
 AT_ONCE = 3

@@ -84,6 +84,7 @@ def test_of_what_an_environment_prints_only_the_end_is_kept(project: Path) -> No
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < written / 1024 / 4
 
 
+@pytest.mark.slow
 def test_one_that_closes_what_it_does_not_know_and_hangs_is_not_waited_for(project: Path) -> None:
     change(project, "STEPS = 10\n", "STEPS = 10\nimport os, time\nos.closerange(3, 256)\ntime.sleep(3000)\n")
     began = time.monotonic()
@@ -92,6 +93,7 @@ def test_one_that_closes_what_it_does_not_know_and_hangs_is_not_waited_for(proje
     assert time.monotonic() - began < SOON_S
 
 
+@pytest.mark.slow
 def test_what_an_environment_that_hangs_has_started_is_ended_too(project: Path) -> None:
     started = project.parent / "started"
     change(
@@ -187,6 +189,7 @@ def test_what_stands_for_nothing_is_no_project(tmp_path: Path) -> None:
     assert (echo / "openenv.yaml").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_is_left_of_an_examination_that_is_interrupted(project: Path, how: signal.Signals) -> None:
     pids = project.parent / "pids"

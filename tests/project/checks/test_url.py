@@ -463,6 +463,7 @@ def hearing_nothing() -> Iterator[str]:
         yield address
 
 
+@pytest.mark.slow
 def test_a_conversation_that_stops_has_a_bound(hearing_nothing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     began = time.monotonic()
     report = check_url(hearing_nothing, timeout_s=0.5, heard=patient_until(monkeypatch, "url.reset"))

@@ -10,6 +10,8 @@ from ...docs.page import Page
 from ...docs.playing import play_page
 from .server import TOKEN, Hub
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.real
 def test_the_blocks_of_the_page_run(hub: Hub, tmp_path: Path) -> None:

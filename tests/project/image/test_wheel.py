@@ -125,6 +125,7 @@ def test_a_checkout_that_is_gone_is_said(tmp_path: Path, monkeypatch: pytest.Mon
         own_wheel(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_checkout_is_made_into_a_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("hatchling")
     checkout = tmp_path / "a checkout"

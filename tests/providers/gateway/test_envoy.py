@@ -14,6 +14,8 @@ from openenv.providers.gateway import COOKIE, HEADER, PARAMETER, Backend, Topolo
 
 from .shapes import THREE, topologies
 
+pytestmark = pytest.mark.slow
+
 FOLDER = "/etc/gateway"
 
 

@@ -10,7 +10,7 @@ import pytest
 from .api import Cluster, standing_in
 from .conformance import Conformance
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

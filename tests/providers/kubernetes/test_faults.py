@@ -166,6 +166,7 @@ async def test_a_slow_cluster_is_waited_for(provider: Make, cluster: Cluster) ->
         assert deployment.urls
 
 
+@pytest.mark.slow
 async def test_a_launch_that_is_cancelled_on_a_slow_cluster_leaves_nothing(provider: Make, cluster: Cluster) -> None:
     for what in ("POST .*/secrets", "POST .*/pods"):
         cluster.misbehave(what, "slow")
@@ -178,6 +179,7 @@ async def test_a_launch_that_is_cancelled_on_a_slow_cluster_leaves_nothing(provi
         assert cluster.names("Pod") + cluster.names("Secret") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forget", [False, True])
 async def test_what_happens_is_heard_of_after_a_watch_broke(provider: Make, cluster: Cluster, forget: bool) -> None:
     async with await provider().launch(serving()) as deployment:
@@ -204,6 +206,7 @@ async def test_stopping_goes_on_when_the_cluster_is_back(provider: Make, cluster
     assert cluster.names("Pod") == []
 
 
+@pytest.mark.slow
 async def test_what_could_not_be_stopped_can_be_stopped_later(provider: Make, cluster: Cluster) -> None:
     deployment = await provider().launch(idle())
     cluster.misbehave("DELETE .*/pods", 500, times=5)
@@ -240,6 +243,7 @@ async def test_a_role_without_forwarded_ports_ends_the_wait_with_what_the_cluste
     assert "the role of this account needs create and get of pods/portforward" in told
 
 
+@pytest.mark.slow
 async def test_a_server_that_is_there_is_not_gone_when_a_forwarded_port_is_refused(
     provider: Make, cluster: Cluster
 ) -> None:
@@ -253,6 +257,7 @@ async def test_a_server_that_is_there_is_not_gone_when_a_forwarded_port_is_refus
         await deployment.ready(60.0)
 
 
+@pytest.mark.slow
 async def test_a_backend_that_cannot_be_dialled_is_the_reason_of_a_server_that_is_not_ready(
     provider: Make, cluster: Cluster
 ) -> None:
@@ -267,6 +272,7 @@ async def test_a_backend_that_cannot_be_dialled_is_the_reason_of_a_server_that_i
 # Credentials.
 
 
+@pytest.mark.slow
 async def test_new_credentials_are_looked_for_when_the_old_ones_end(provider: Make, cluster: Cluster) -> None:
     async with await provider().launch(serving()) as deployment:
         await deployment.ready(15.0)
@@ -277,6 +283,7 @@ async def test_new_credentials_are_looked_for_when_the_old_ones_end(provider: Ma
         await deployment.ready(15.0)
 
 
+@pytest.mark.slow
 async def test_old_credentials_are_the_reason_of_a_server_that_is_not_ready(provider: Make, cluster: Cluster) -> None:
     async with await provider(reach="forward").launch(serving()) as deployment:
         await deployment.ready(60.0)
@@ -299,6 +306,7 @@ async def test_an_account_that_may_neither_make_nor_delete_anything_leaves_nothi
     assert cluster.methods("DELETE .*/(secrets|networkpolicies)") == []
 
 
+@pytest.mark.slow
 async def test_over_tls_and_no_copy_of_a_key_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = certificate(tmp_path)
     copies = tmp_path / "copies"
@@ -402,6 +410,7 @@ async def test_who_looks_for_leftovers_breaks_no_request_of_another_who_does(
 # What nobody may see.
 
 
+@pytest.mark.slow
 async def test_secrets_go_to_the_secret_and_nowhere_else(provider: Make, cluster: Cluster) -> None:
     spec = serving(env_vars={"MODEL_TOKEN": SECRET, "HARMLESS": "what-nobody-would-guess"})
     async with await provider().launch(spec) as deployment:

@@ -69,6 +69,7 @@ FULL = workload(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_version_takes_every_manifest(version: str) -> None:
     for of in (workload(), FULL):

@@ -214,6 +214,7 @@ def test_what_a_program_forgets_goes_with_it(tmp_path: Path, interrupted: bool) 
         assert {kind for kind, _, _ in cluster.store.things} == {"Namespace"}
 
 
+@pytest.mark.slow
 async def test_what_a_killed_trainer_left_is_found_and_removed_and_nothing_else(
     provider: Make, cluster: Cluster
 ) -> None:

@@ -292,6 +292,7 @@ async def test_limits_bind_before_the_environment_is_made():
         assert await patient.do(do="limits") == {"RLIMIT_NOFILE": 64, "RLIMIT_FSIZE": 3 * 1024 * 1024}
 
 
+@pytest.mark.slow
 async def test_a_reply_over_the_limit_is_not_read():
     async with patient_of(process_output_mb=1) as patient:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
