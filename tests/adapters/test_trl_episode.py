@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import Field
 
-from openenv.adapters.trl import Episode, environment_factory
+from openenv.adapters.trl import TrlEpisode, environment_factory
 from openenv.client import EnvClient, GenericEnvClient
 from openenv.environment import Environment
 from openenv.errors import (
@@ -313,7 +313,7 @@ def loud(observation: Heard) -> str:
     return observation.text + "!"
 
 
-def play_in_child(factory: type[Episode], results: Any) -> None:
+def play_in_child(factory: type[TrlEpisode], results: Any) -> None:
     episode: Any = factory()
     results.put((episode.reset(), episode.speak("a"), episode.get_reward(), factory.__name__))
 

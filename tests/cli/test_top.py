@@ -20,7 +20,7 @@ import openenv.cli
 from openenv.cli import main
 from openenv.cli.top import Interval, Scrape
 from openenv.errors import StepFailed
-from openenv.server.prometheus import Slots, exposition
+from openenv.server.prometheus import SlotCounts, exposition
 from openenv.telemetry.metrics import METER, Count, Gauge, Meter, Phase
 
 from ..server.probe import InlineProbe, app_of
@@ -50,7 +50,7 @@ def drawn(meter, sessions=None, width=80, height=40, before=None):
 
     first = before or Meter()
     first.start()
-    slots = Slots(5, 8)
+    slots = SlotCounts(5, 8)
     scrapes = [
         Scrape.parse(exposition([one.reading()], slots).decode(), at) for at, one in ((0.0, first), (2.0, meter))
     ]

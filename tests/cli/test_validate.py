@@ -10,7 +10,7 @@ import pytest
 
 from openenv.cli import main
 from openenv.cli import validate as command
-from openenv.project.checks import Finding, Level, Outcome, Report
+from openenv.project.checks import Finding, Level, Outcome, ValidationReport
 from openenv.project.checks.findings import InternalFault
 from openenv.server import create_app
 from openenv.testing.misbehaving import Mortal, Said, Say
@@ -95,7 +95,7 @@ def test_what_is_no_environment_is_exit_code_2(
 
 
 def test_an_error_of_a_check_is_exit_code_3(validate: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: Any, **__: Any) -> Report:
+    def broken(*_: Any, **__: Any) -> ValidationReport:
         raise InternalFault("runtime.seed", "KeyError: 'lost'")
 
     monkeypatch.setattr(command, "examine", broken)
@@ -111,12 +111,12 @@ def test_an_error_of_a_check_is_exit_code_3(validate: Run, monkeypatch: pytest.M
 def test_options_reach_the_examination(validate: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
-    def examined(target: str, level: Level, timeout_s: float, **more: Any) -> Report:
+    def examined(target: str, level: Level, timeout_s: float, **more: Any) -> ValidationReport:
         asked.append((target, level, timeout_s, more["sessions"], more["episodes"]))
         finding = Finding(check="static.it", level=Level.STATIC, outcome=Outcome.SKIPPED, saw="why " * 50)
         more["begun"]("static.it")
         more["heard"](finding)
-        return Report(target=target, findings=[finding])
+        return ValidationReport(target=target, findings=[finding])
 
     monkeypatch.setattr(command, "examine", examined)
     code, out, _ = validate("--timeout", "2.5", "--sessions", "8", "--episodes", "50")
@@ -145,7 +145,7 @@ def test_a_target_and_an_address_are_one_too_many(validate: Run) -> None:
 def test_a_report_that_cannot_be_written_is_told(
     validate: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(command, "examine", lambda target, *_, **__: Report(target=target, findings=[]))
+    monkeypatch.setattr(command, "examine", lambda target, *_, **__: ValidationReport(target=target, findings=[]))
     code, _, err = validate("echo", "-o", str(tmp_path / "gone" / "report.json"))
     assert code == 1
     assert "cannot be written" in err

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from openenv.errors import UsageError
-from openenv.evals.report import Report, RunInfo, compare, read_report, summary_of, write_report
+from openenv.evals.report import EvalReport, RunInfo, compare, read_report, summary_of, write_report
 from openenv.evals.runner import EpisodeFailure, EpisodeResult
 
 FAILED = EpisodeFailure(blame="infrastructure", error="ConnectionLost", message="gone")
 
 
-def report_of(episodes: Iterable[EpisodeResult], **about: Any) -> Report:
+def report_of(episodes: Iterable[EpisodeResult], **about: Any) -> EvalReport:
     played = list(episodes)
     facts = {"target": "x", "policy": "p", "concurrency": 1, "max_steps": 9, "retries": 0, "openenv": "1", "began": 0}
-    return Report(about=RunInfo(**{**facts, **about}), summary=summary_of(played, len(played)), episodes=played)
+    return EvalReport(about=RunInfo(**{**facts, **about}), summary=summary_of(played, len(played)), episodes=played)
 
 
 def scored(seeds: Iterable[int], gain: float = 0.0, noise: float = 0.1) -> list[EpisodeResult]:

@@ -22,7 +22,7 @@ from .terminal import INTERRUPTED, Progress, ended_in_order, exit_now, message_o
 
 if TYPE_CHECKING:
     from ..evals.evaluation import EvalRequest, Evaluation
-    from ..evals.report import Comparison, EvalSummary, Report
+    from ..evals.report import Comparison, EvalReport, EvalSummary
     from ..evals.runner import EpisodeResult
     from ..evals.server import EvalServer, LocalEvalServer
 
@@ -44,7 +44,7 @@ def progress_note(episodes: Sequence[EpisodeResult], planned: int) -> str:
     return ", ".join([*said, *([f"{failed} failed"] if failed else [])])
 
 
-def summary_lines(report: Report) -> list[str]:
+def summary_lines(report: EvalReport) -> list[str]:
     """A report, for people."""
     about, summary = report.about, report.summary
     name = tame(about.environment or about.target)
@@ -68,7 +68,7 @@ def summary_lines(report: Report) -> list[str]:
     return lines
 
 
-def comparison_lines(found: Sequence[Comparison], first: Report, second: Report) -> list[str]:
+def comparison_lines(found: Sequence[Comparison], first: EvalReport, second: EvalReport) -> list[str]:
     """Two reports side by side, for people."""
     head = ["", "A", "B", "B - A", "95 % interval", "", "compared"]
     rows = [
@@ -100,7 +100,7 @@ def _episodes(summary: EvalSummary) -> str:
     return plural(summary.played, "episode")
 
 
-def _score_lines(report: Report) -> list[str]:
+def _score_lines(report: EvalReport) -> list[str]:
     summary = report.summary
     rows = [["", "mean", "95 % interval", "least", "median", "most", "episodes"]]
     rows += [
@@ -126,7 +126,7 @@ def _indented(rows: Sequence[Sequence[str]]) -> list[str]:
     return [f"  {line}" for line in table_lines(rows, range(1, len(rows[0])))]
 
 
-def _what(report: Report) -> str:
+def _what(report: EvalReport) -> str:
     about = report.about
     return tame(f"{about.policy} in {about.environment or about.target}, {_episodes(report.summary)}")
 
@@ -172,7 +172,7 @@ def compare(first: Path, second: Path, as_json: bool) -> None:
         show_comparison(ours, theirs)
 
 
-def show_comparison(first: Report, second: Report, on_stderr: bool = False) -> None:
+def show_comparison(first: EvalReport, second: EvalReport, on_stderr: bool = False) -> None:
     """Prints how the second stands to the first.
 
     Raises:
@@ -332,7 +332,7 @@ def _serve(stack: ExitStack, target: str, workers: int, concurrency: int) -> Loc
 
 def _played(
     request: EvalRequest, served: EvalServer, here: LocalEvalServer | None, policy: Any
-) -> tuple[Report, int]:
+) -> tuple[EvalReport, int]:
     """Plays what is asked for; where that was ended early, what is played by then, and the exit code that says so."""
     with Progress() as progress, warnings.catch_warnings(record=True) as warned:
         looked = time.monotonic()
@@ -361,7 +361,7 @@ def _played(
                 progress.say(f"warning: {words}")
 
 
-def _tell(report: Report, earlier: Report | None, as_json: bool) -> None:
+def _tell(report: EvalReport, earlier: EvalReport | None, as_json: bool) -> None:
     if as_json:
         click.echo(report.model_dump_json(indent=2))
     else:

@@ -14,7 +14,7 @@ from typing import NoReturn
 import click
 
 from ..errors import NotAProject
-from ..project.checks import Finding, Level, Outcome, Report
+from ..project.checks import Finding, Level, Outcome, ValidationReport
 from ..project.checks.examination import CALL_S, EPISODES, SESSIONS, examine
 from ..project.checks.findings import InternalFault
 from .options import TARGET
@@ -130,7 +130,7 @@ def validate(
     _finish(report, as_json, output)
 
 
-def _finish(report: Report, as_json: bool, output: Path | None) -> None:
+def _finish(report: ValidationReport, as_json: bool, output: Path | None) -> None:
     text = report.model_dump_json(indent=2)
     if output is not None:
         try:

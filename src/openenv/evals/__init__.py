@@ -13,16 +13,16 @@ from .harness import EvalConfig, EvalHarness, EvalResult, InspectAIHarness
 if TYPE_CHECKING:
     from .cases import Case, cases_of_tasks
     from .evaluation import evaluate
-    from .report import Comparison, Report, compare, read_report, write_report
+    from .report import Comparison, EvalReport, compare, read_report, write_report
 
 __all__ = [
     "Case",
     "Comparison",
     "EvalConfig",
     "EvalHarness",
+    "EvalReport",
     "EvalResult",
     "InspectAIHarness",
-    "Report",
     "cases_of_tasks",
     "compare",
     "evaluate",
@@ -35,7 +35,7 @@ __getattr__, __dir__ = lazy(
     {
         "Case": f"{__name__}.cases",
         "Comparison": f"{__name__}.report",
-        "Report": f"{__name__}.report",
+        "EvalReport": f"{__name__}.report",
         "cases_of_tasks": f"{__name__}.cases",
         "compare": f"{__name__}.report",
         "evaluate": f"{__name__}.evaluation",

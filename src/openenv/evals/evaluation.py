@@ -14,7 +14,7 @@ from ..errors import InvalidArgument, UsageError
 from ..recording import check_folder
 from .cases import MOST_SEED, Case, cases_of_seeds, cases_of_tasks, derived_seeds, parse_seeds
 from .policy import Policy, RandomPolicy, UserPolicy, load_policy
-from .report import Report, RunInfo, summary_of
+from .report import EvalReport, RunInfo, summary_of
 from .runner import EpisodeResult, EvalOptions, Runner
 from .server import WAIT_S, EvalServer
 
@@ -52,7 +52,7 @@ class Evaluation:
         self._about = about
         self._began = time.monotonic()
 
-    async def run(self) -> Report:
+    async def run(self) -> EvalReport:
         """Plays all cases.
 
         Raises:
@@ -76,12 +76,12 @@ class Evaluation:
         """The policy is not needed any more."""
         self._policy.close()
 
-    def report(self) -> Report:
+    def report(self) -> EvalReport:
         """What was found so far."""
         episodes = sorted(self.episodes, key=lambda episode: self._order[episode.key])
         self._about.seconds = round(time.monotonic() - self._began, 3)
         summary = summary_of(episodes, len(self._order), self._about.success_at)
-        return Report(
+        return EvalReport(
             interrupted=len(episodes) < len(self._order), about=self._about, summary=summary, episodes=episodes
         )
 
@@ -98,7 +98,7 @@ async def evaluate(
     retries: int = 2,
     success_at: float | None = None,
     **client: Any,
-) -> Report:
+) -> EvalReport:
     """Plays a policy in an environment: `openenv eval` for Python.
 
     Args:

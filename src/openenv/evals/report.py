@@ -85,7 +85,7 @@ class EvalSummary(BaseModel):
         return sum(sum(counts.values()) for counts in self.failures.values())
 
 
-class Report(BaseModel):
+class EvalReport(BaseModel):
     """An evaluation: what `openenv eval --json` prints, and `--output` writes.
 
     Attributes:
@@ -155,7 +155,7 @@ def check_output(path: Path) -> None:
         raise UsageError(f"{path} cannot be written: {path.parent} is no folder that you may write to (--output)")
 
 
-def write_report(report: Report, path: Path) -> None:
+def write_report(report: EvalReport, path: Path) -> None:
     """Writes a report to a file, whole or not at all.
 
     Raises:
@@ -171,7 +171,7 @@ def write_report(report: Report, path: Path) -> None:
         raise UsageError(f"{path} cannot be written: {error.strerror or error}; give another --output") from None
 
 
-def read_report(path: Path) -> Report:
+def read_report(path: Path) -> EvalReport:
     """Reads what `write_report` wrote.
 
     Raises:
@@ -182,7 +182,7 @@ def read_report(path: Path) -> Report:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
     try:
-        return Report.model_validate_json(text)
+        return EvalReport.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "its beginning"
@@ -228,7 +228,7 @@ class Comparison:
     verdict: str
 
 
-def compare(first: Report, second: Report) -> list[Comparison]:
+def compare(first: EvalReport, second: EvalReport) -> list[Comparison]:
     """The difference of every figure that both have.
 
     Where both have a case, its two values belong together: the difference of pairs has Student's interval, which is
@@ -248,7 +248,7 @@ def compare(first: Report, second: Report) -> list[Comparison]:
     if (first.about.split is None) != (second.about.split is None):
         raise UsageError("one of them played tasks of a split, and the other seeds: evaluate both in the same way")
     threshold = second.about.success_at if first.about.success_at is None else first.about.success_at
-    figures: dict[str, Callable[[Report], Values]] = {
+    figures: dict[str, Callable[[EvalReport], Values]] = {
         "return": lambda report: {each.key: each.score for each in report.episodes if each.score is not None},
         "success": lambda report: {**successes_of(report.episodes, threshold)},
         "length": lambda report: {each.key: float(each.length) for each in report.episodes if each.failure is None},
@@ -296,5 +296,5 @@ def _interval(
     return welch_interval(first, second)
 
 
-def _scored(report: Report) -> str:
+def _scored(report: EvalReport) -> str:
     return f"{report.summary.scored} of {len(report.episodes)} episodes"

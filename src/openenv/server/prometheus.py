@@ -34,7 +34,7 @@ _RECORDS: tuple[tuple[Count, str, str], ...] = (
 )
 
 
-class Slots(NamedTuple):
+class SlotCounts(NamedTuple):
     """How full a server is."""
 
     held: int
@@ -48,11 +48,11 @@ async def metrics(request: Request) -> Response:
         raise HTTPException(404, _OFF)
     manager = server.manager
     manager.gauges.publish()
-    text = exposition(METER.readings(), Slots(manager.held, manager.limits.max_sessions))
+    text = exposition(METER.readings(), SlotCounts(manager.held, manager.limits.max_sessions))
     return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 
-def exposition(readings: list[Reading], slots: Slots) -> bytes:
+def exposition(readings: list[Reading], slots: SlotCounts) -> bytes:
     """The numbers of all processes of a server in Prometheus' text format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(readings, slots))
@@ -60,7 +60,7 @@ def exposition(readings: list[Reading], slots: Slots) -> bytes:
 
 
 class _Collector(Collector):
-    def __init__(self, readings: list[Reading], slots: Slots):
+    def __init__(self, readings: list[Reading], slots: SlotCounts):
         self._workers = [reading for reading in readings if reading.pid]
         self._all = total(readings)
         self._slots = slots

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from openenv.project import target
-from openenv.project.checks import Finding, Level, Outcome, Report
+from openenv.project.checks import Finding, Level, Outcome, ValidationReport
 from openenv.project.checks.examination import examine
 
 from ...corpus import BROKEN, GOOD, Case
@@ -18,14 +18,14 @@ pytestmark = [pytest.mark.real, pytest.mark.slow]
 # They wait for processes more than they compute.
 AT_ONCE = 3
 EPISODES = 40
-Reports = Callable[[str], Report]
+Reports = Callable[[str], ValidationReport]
 
 
 @pytest.fixture(scope="module")
 def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reports]:
     """The reports of all cases that tests of this run ask for, some of them at a time."""
 
-    def examined(case: Case) -> Report:
+    def examined(case: Case) -> ValidationReport:
         project = case.write(tmp_path_factory.mktemp(case.name))
         return examine(str(project), Level(case.level), case.call_s, sessions=case.sessions, episodes=EPISODES)
 
@@ -36,14 +36,14 @@ def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         if "case" in item.callspec.params
     }
     pool = ThreadPoolExecutor(AT_ONCE)
-    futures: dict[str, Future[Report]] = {
+    futures: dict[str, Future[ValidationReport]] = {
         str(case.place): pool.submit(examined, case) for case in (*BROKEN, *GOOD) if str(case.place) in wanted
     }
     yield lambda place: futures[place].result()
     pool.shutdown(cancel_futures=True)
 
 
-def found(report: Report) -> list[Finding]:
+def found(report: ValidationReport) -> list[Finding]:
     return [each for each in report.findings if each.outcome in {Outcome.FAIL, Outcome.WARNING}]
 
 

@@ -16,7 +16,7 @@ from starlette.routing import Mount
 
 from openenv.envs.echo.server.echo_environment import EchoEnvironment
 from openenv.errors import UsageError
-from openenv.project.checks import Finding, Outcome, Report
+from openenv.project.checks import Finding, Outcome, ValidationReport
 from openenv.project.checks import url as url_checks
 from openenv.project.checks.url import CHECKS, TIMEOUT_S, check_url
 from openenv.project.checks.url_server import ServerUnderTest
@@ -32,11 +32,11 @@ SHORT_S = 0.2
 PATIENCE_S = 20.0
 
 
-def of(report: Report, outcome: Outcome) -> set[str]:
+def of(report: ValidationReport, outcome: Outcome) -> set[str]:
     return {finding.check for finding in report.findings if finding.outcome is outcome}
 
 
-def finding(report: Report, check: str) -> Finding:
+def finding(report: ValidationReport, check: str) -> Finding:
     return next(each for each in report.findings if each.check == check)
 
 

@@ -5,6 +5,6 @@ Needs neither torch nor trl itself.
 
 from __future__ import annotations
 
-from .episode import Episode, environment_factory
+from .episode import TrlEpisode, environment_factory
 
-__all__ = ["Episode", "environment_factory"]
+__all__ = ["TrlEpisode", "environment_factory"]

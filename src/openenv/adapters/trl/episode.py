@@ -70,7 +70,7 @@ FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
 
 
-class Episode:
+class TrlEpisode:
     """Base of the classes that `environment_factory` makes. Its subclasses have the tools as methods.
 
     One instance serves one rollout after another: `reset`, tool calls, `get_reward`. It may be called from any
@@ -212,7 +212,7 @@ def environment_factory(
     patience_s: float = 60.0,
     name: str | None = None,
     **client_kwargs: Any,
-) -> type[Episode]:
+) -> type[TrlEpisode]:
     """The class that `GRPOTrainer(environment_factory=...)` wants, for an environment served somewhere::
 
         F = environment_factory(CounterEnv, tools={"count": CounterAction}, base_url="http://localhost:8000")
@@ -269,12 +269,12 @@ def environment_factory(
     return _class_of(config)
 
 
-def _class_of(config: EpisodeConfig) -> type[Episode]:
-    methods: dict[str, Callable[..., Any]] = {tool.name: method_of(tool, Episode._use) for tool in config.tools}
+def _class_of(config: EpisodeConfig) -> type[TrlEpisode]:
+    methods: dict[str, Callable[..., Any]] = {tool.name: method_of(tool, TrlEpisode._use) for tool in config.tools}
     if config.reward is not None:
         score = config.reward
 
-        def get_reward(self: Episode) -> float | None:
+        def get_reward(self: TrlEpisode) -> float | None:
             """The episode's reward, None if it cannot be scored."""
             return None if self._failure is not None else score(list(self._results))
 
@@ -282,8 +282,8 @@ def _class_of(config: EpisodeConfig) -> type[Episode]:
     for each, method in methods.items():
         method.__qualname__ = f"{config.name}.{each}"
     described = {"__doc__": f"Episodes of {config.client_type.__name__}.", "__module__": __name__}
-    made = EpisodeType(config.name, (Episode,), {**methods, **described, "_config": config})
-    return cast("type[Episode]", made)
+    made = EpisodeType(config.name, (TrlEpisode,), {**methods, **described, "_config": config})
+    return cast("type[TrlEpisode]", made)
 
 
 copyreg.dispatch_table[EpisodeType] = lambda cls: (_class_of, (cls._config,))

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .findings import Finding, Level, Outcome, Report
+from .findings import Finding, Level, Outcome, ValidationReport
 
-__all__ = ["Finding", "Level", "Outcome", "Report"]
+__all__ = ["Finding", "Level", "Outcome", "ValidationReport"]

@@ -23,7 +23,7 @@ from ...testing.load_checks import CHECKS as LOAD_CHECKS
 from .. import target as targets
 from ..manifest import FILE_NAME, Project
 from . import files, imports
-from .findings import Finding, InternalFault, Level, Outcome, Report, run, skip_finding
+from .findings import Finding, InternalFault, Level, Outcome, ValidationReport, run, skip_finding
 
 TAIL_BYTES = 400
 READ_BYTES = 65536
@@ -123,7 +123,7 @@ def examine(
     episodes: int = EPISODES,
     begun: Callable[[str], None] = lambda _: None,
     heard: Callable[[Finding], None] = lambda _: None,
-) -> Report:
+) -> ValidationReport:
     """Checks an environment.
 
     Args:
@@ -152,12 +152,12 @@ def examine(
         found += run(FILE_CHECKS, folder, Level.STATIC, heard)
         if found[0].outcome is Outcome.FAIL:
             found += _skipped(checks_up_to(level), f"it needs {found[0].check}, which failed", heard)
-            return Report(target=target, findings=found)
+            return ValidationReport(target=target, findings=found)
     else:
         found += _skipped(FILE_CHECKS, f"{target} is no folder with {FILE_NAME}", heard)
     served_target = target if bundled or folder is None else str(folder)
     examination = Examination(served_target, folder, call_s, sessions, episodes, begun, heard)
-    return Report(target=target, findings=found + examination.run(checks_up_to(level)))
+    return ValidationReport(target=target, findings=found + examination.run(checks_up_to(level)))
 
 
 def _skipped(checks: Any, why: str, heard: Callable[[Finding], None]) -> list[Finding]:

@@ -55,7 +55,7 @@ class Finding(BaseModel):
     seconds: float = 0.0
 
 
-class Report(BaseModel):
+class ValidationReport(BaseModel):
     """What `openenv validate` prints, and writes with `--json`.
 
     Attributes:

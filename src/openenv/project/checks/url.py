@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...testing.check import Check, CheckFailure, CheckSkip, CheckWarning
-from .findings import Finding, Level, Report, run
+from .findings import Finding, Level, ValidationReport, run
 from .url_schema import action_of, check_schema, check_value
 from .url_server import (
     RETRY_S,
@@ -473,7 +473,7 @@ def check_url(
     timeout_s: float = TIMEOUT_S,
     api_key: str | None = None,
     heard: Callable[[Finding], None] | None = None,
-) -> Report:
+) -> ValidationReport:
     """Checks a running server of any implementation, in bounded time.
 
     Args:
@@ -487,4 +487,4 @@ def check_url(
         MissingExtra: httpx or jsonschema is not installed.
     """
     with ServerUnderTest(url, timeout_s, api_key) as site:
-        return Report(target=site.place, findings=run(CHECKS, site, Level.URL, heard))
+        return ValidationReport(target=site.place, findings=run(CHECKS, site, Level.URL, heard))
