@@ -8,7 +8,7 @@ import random
 import pytest
 
 from openenv import _backoff as module
-from openenv._backoff import jittered_pause, retry_connect
+from openenv._backoff import Backoff, jittered_pause, retry_connect
 from openenv.errors import (
     ConnectionFailed,
     ConnectTimeout,
@@ -37,6 +37,15 @@ class Road:
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch):
     monkeypatch.setattr(module, "FIRST_PAUSE_S", 0.001)
+
+
+def test_pauses_double_up_to_the_longest_and_begin_again_after_a_success():
+    backoff = Backoff(0.5, 3.0)
+    assert backoff.pause_s == 0.0
+    assert [backoff.grow() for _ in range(5)] == [0.5, 1.0, 2.0, 3.0, 3.0]
+    backoff.reset()
+    assert backoff.pause_s == 0.0
+    assert backoff.grow() == 0.5
 
 
 async def test_it_tries_until_there_is_a_connection():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from random import SystemRandom
 from typing import TypeVar
@@ -13,6 +14,32 @@ system_random = SystemRandom()
 T = TypeVar("T")
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 2.0
+
+
+class Backoff:
+    """Pauses between attempts; each is twice as long as the one before.
+
+    Args:
+        first_s: The first pause in seconds.
+        longest_s: The longest pause in seconds.
+
+    Attributes:
+        pause_s: The latest pause; 0 before the first one and after `reset`.
+    """
+
+    def __init__(self, first_s: float, longest_s: float = math.inf):
+        self.first_s = first_s
+        self.longest_s = longest_s
+        self.pause_s = 0.0
+
+    def grow(self) -> float:
+        """Returns the next pause."""
+        self.pause_s = min(max(2 * self.pause_s, self.first_s), self.longest_s)
+        return self.pause_s
+
+    def reset(self) -> None:
+        """Begins with the first pause again, after a success."""
+        self.pause_s = 0.0
 
 
 async def retry_connect(dial: Callable[[], Awaitable[T]], patience_s: float) -> T:
@@ -26,18 +53,17 @@ async def retry_connect(dial: Callable[[], Awaitable[T]], patience_s: float) -> 
         OpenEnvError: That of the last attempt, or one that another attempt would not change.
     """
     loop = asyncio.get_running_loop()
-    deadline, longest = loop.time() + patience_s, FIRST_PAUSE_S
+    deadline, backoff = loop.time() + patience_s, Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
     while True:
         try:
             return await dial()
         except OpenEnvError as error:
-            pause = max(jittered_pause(longest), error.retry_after_s or 0.0)
+            pause = max(jittered_pause(backoff.grow()), error.retry_after_s or 0.0)
             # Wrong keys of a neighbour behind the same address lock it for a while, for those with the right one too.
             transient = error.retryable or isinstance(error, TooManyFailures)
             if not transient or loop.time() + pause > deadline:
                 raise
         await asyncio.sleep(pause)
-        longest = min(2 * longest, LONGEST_PAUSE_S)
 
 
 def jittered_pause(longest_s: float) -> float:

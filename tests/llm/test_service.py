@@ -64,9 +64,9 @@ async def test_the_deadline_ends_a_call(timeout_s):
 
 
 @given(st.floats(0.0, 1e6), st.none() | st.floats(0.0, 1e6))
-def test_a_pause_is_random_up_to_its_limit_and_never_shorter_than_asked(backoff_s, asked):
-    pause = _pause(ModelUnavailable("busy", retry_after_s=asked), backoff_s)
-    assert (asked or 0.0) <= pause <= max(asked or 0.0, min(backoff_s, 20.0))
+def test_a_pause_is_random_up_to_its_limit_and_never_shorter_than_asked(longest_s, asked):
+    pause = _pause(ModelUnavailable("busy", retry_after_s=asked), longest_s)
+    assert (asked or 0.0) <= pause <= max(asked or 0.0, longest_s)
 
 
 @pytest.mark.parametrize(

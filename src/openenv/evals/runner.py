@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from .._backoff import Backoff
 from ..client import GenericEnvClient
 from ..errors import (
     CapacityError,
@@ -219,6 +220,7 @@ class _Progress:
     case: Case
     attempts: int = 0
     began: float = field(default_factory=time.monotonic)
+    backoff: Backoff = field(default_factory=lambda: Backoff(PAUSE_S, MOST_PAUSE_S))
     refused_at: float | None = None
 
 
@@ -337,7 +339,7 @@ class Runner:
             raise error
         if error.blame == "infrastructure" and progress.attempts <= self._options.retries:
             self._waiting.append(progress)
-            await asyncio.sleep(min(PAUSE_S * 2 ** (progress.attempts - 1), MOST_PAUSE_S))
+            await asyncio.sleep(progress.backoff.grow())
             return False
         self._note(progress, failed_episode(progress.case, error, time.monotonic() - progress.began))
         return isinstance(error, PolicyFailed)

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr
 
 from .._asyncio import BackgroundLoop, shared_loop
-from .._backoff import system_random
+from .._backoff import Backoff, system_random
 from ..errors import MissingExtra, ModelFailed, ModelTimeout, ModelUnavailable, UsageError
 from ..settings import is_loopback_for_secrets
 from .client import LLMClient
@@ -49,13 +49,14 @@ async def within(
     loop = asyncio.get_running_loop()
     deadline = None if timeout_s is None else loop.time() + timeout_s
     failure: BaseException | None = None
+    backoff = Backoff(backoff_s, _LONGEST_PAUSE_S)
     try:
         async with asyncio.timeout_at(deadline) as limit:
             for attempt in itertools.count():
                 try:
                     return await call()
                 except Exception as error:
-                    pause = _pause(error, backoff_s * 2**attempt)
+                    pause = _pause(error, backoff.grow())
                     if attempt >= retries or pause is None or (deadline and loop.time() + pause >= deadline):
                         raise
                     failure = error
@@ -69,12 +70,12 @@ async def within(
     raise AssertionError("the last attempt returns or raises")
 
 
-def _pause(error: BaseException, backoff_s: float) -> float | None:
+def _pause(error: BaseException, longest_s: float) -> float | None:
     """Seconds before another attempt; None if there should be none."""
     if not getattr(error, "retryable", isinstance(error, (ConnectionError, TimeoutError))):
         return None
     asked = getattr(error, "retry_after_s", None) or 0.0
-    return max(float(asked), system_random.uniform(0.0, min(backoff_s, _LONGEST_PAUSE_S)))
+    return max(float(asked), system_random.uniform(0.0, longest_s))
 
 
 _CONNECT_S = 10.0

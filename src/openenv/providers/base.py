@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self, TypeVar
 
 from .._asyncio import on_shared, shared_loop
-from .._backoff import jittered_pause, system_random
+from .._backoff import Backoff, jittered_pause, system_random
 from .._exceptions import add_cleanup_note
 from ..errors import LaunchFailed, ProviderBusy, ProviderFailed, UsageError
 from .deployment import Deployment, Server
@@ -64,6 +64,7 @@ class StartRate:
         loop = asyncio.get_running_loop()
         if self._room is None or self._loop is not loop:  # after a fork, who was in there stayed in the parent
             self._room, self._loop, self._next = asyncio.Semaphore(self.at_once), loop, 0.0
+        backoff = Backoff(self.pause_s, self.longest_pause_s)
         for number in range(1, self.attempts + 1):
             try:
                 async with self._room:
@@ -77,8 +78,7 @@ class StartRate:
                 if not error.retryable or number == self.attempts:
                     raise
                 asked_for = min(error.retry_after_s or 0.0, self.longest_pause_s)
-            pause = jittered_pause(min(self.pause_s * 2 ** (number - 1), self.longest_pause_s))
-            await asyncio.sleep(max(pause, asked_for))
+            await asyncio.sleep(max(jittered_pause(backoff.grow()), asked_for))
         raise AssertionError("an attempt returns or raises")
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from .._asyncio import on_thread, start_task
+from .._backoff import Backoff
 from ..errors import LaunchFailed, ProviderBusy, UsageError
 from .base import PRIVATE_SERVER_VARIABLES, BlockingContainers, Leftover, SingleServerProvider, StartRate
 from .deployment import Deployment, Server
@@ -310,7 +311,7 @@ def _insist(removal: Callable[[], object]) -> None:
     """Removes something, also when somebody else is at it, or the engine still uses it for a moment."""
     from docker.errors import APIError, NotFound
 
-    pause = PAUSE_S
+    backoff = Backoff(PAUSE_S)
     for attempt in range(1, REMOVALS + 1):
         try:
             removal()
@@ -319,8 +320,7 @@ def _insist(removal: Callable[[], object]) -> None:
         except APIError:
             if attempt == REMOVALS:
                 raise
-            time.sleep(pause)
-            pause *= 2
+            time.sleep(backoff.grow())
         else:
             return
 

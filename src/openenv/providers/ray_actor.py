@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .._backoff import Backoff
 from ..settings import environ_of_environments
 from .local import LISTENING
 from .process import Process, free_port, is_free
@@ -97,7 +98,7 @@ class ServerActor:
 
     def _run(self) -> None:
         """Keeps a server there. On a thread that does not end before the server: the kernel would end that, too."""
-        pause = PAUSE_S
+        backoff = Backoff(PAUSE_S, LONGEST_PAUSE_S)
         for left in range(self._plan.restarts, -1, -1):
             try:
                 end, served = self._serve()
@@ -108,8 +109,7 @@ class ServerActor:
                 self._finish(end)
                 return
             with self._changed:
-                self._changed.wait_for(lambda: self._end is not None, pause)
-            pause = min(2 * pause, LONGEST_PAUSE_S)
+                self._changed.wait_for(lambda: self._end is not None, backoff.grow())
 
     def _serve(self) -> tuple[str, bool]:
         """Runs a server to its end: how it ended, and whether it had been there."""

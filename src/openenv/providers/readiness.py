@@ -14,6 +14,7 @@ from urllib.parse import SplitResult, urlsplit
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 
+from .._backoff import Backoff
 from ..errors import LaunchFailed, NotReady, OpenEnvError, UsageError
 from .redaction import with_tail
 
@@ -126,7 +127,7 @@ class _Probe:
         return self._waits_for if self._failure is None or waited > LONGEST_PAUSE_S else self._failure
 
     async def run(self) -> None:
-        pause, limit = FIRST_PAUSE_S, ATTEMPT_S
+        backoff, limit = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S), ATTEMPT_S
         while True:
             self._began = asyncio.get_running_loop().time()
             try:
@@ -139,8 +140,7 @@ class _Probe:
                 self._failure = str(error) or type(error).__name__
             else:
                 return
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_S)
+            await asyncio.sleep(backoff.grow())
 
     async def _try(self) -> None:
         self._waits_for = "it did not take a connection"

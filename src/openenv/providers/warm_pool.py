@@ -11,6 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from .._asyncio import on_shared, shared_loop
+from .._backoff import Backoff
 from ..errors import NotReady, OpenEnvError, UsageError
 from .deployment import Deployment
 from .spec import LaunchSpec
@@ -54,7 +55,7 @@ class WarmPool:
         self._waiting: deque[Deployment] = deque()
         self._starting: set[asyncio.Task[None]] = set()
         self._fault: OpenEnvError | None = None
-        self._pause = 0.0
+        self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         self._changed: asyncio.Event | None = None
         self._news = asyncio.Event()
         self._over = False
@@ -115,21 +116,21 @@ class WarmPool:
                 pass  # time to look again
 
     async def _add(self) -> None:
-        await asyncio.sleep(self._pause)
+        await asyncio.sleep(self._backoff.pause_s)
         deployment = Deployment(self._provider, self.spec)
         try:
             await deployment.start()
             await deployment.ready()
         except OpenEnvError as error:
             self._fault = error
-            self._pause = min(2 * self._pause or FIRST_PAUSE_S, LONGEST_PAUSE_S)
-            logger.warning("a warm server could not be started, again in %g s: %s", self._pause, error)
+            logger.warning("a warm server could not be started, again in %g s: %s", self._backoff.grow(), error)
             await _stopped(deployment)
         except BaseException:
             await asyncio.shield(_stopped(deployment))
             raise
         else:
-            self._fault, self._pause = None, 0.0
+            self._fault = None
+            self._backoff.reset()
             deployment.allow_restart()
             with self._lock:
                 self._waiting.append(deployment)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, cast
 
+from ..._backoff import Backoff
 from ...client import EnvClient
 from ...client.portal import portal, submit_to
 from ...errors import (
@@ -135,12 +136,12 @@ class TrlEpisode:
             self._closing = weakref.finalize(self, _close_session, self._client.async_client, os.getpid())
             self._closing.atexit = False  # at the end of the process the portal closes what is left, within a time
         end = time.monotonic() + self._config.patience_s
-        pause = FIRST_PAUSE_S
+        backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         while True:
             try:
                 return self._client.reset(**arguments)
             except (ConnectionFailed, CapacityError) as error:
-                pause = max(pause, error.retry_after_s or 0.0)
+                pause = max(backoff.grow(), error.retry_after_s or 0.0)
                 if not (error.retryable or isinstance(error, SessionLost)) or time.monotonic() + pause > end:
                     raise
                 _log.warning("no session yet, trying again in %.1f s: %s", pause, error)
@@ -150,7 +151,6 @@ class TrlEpisode:
                     "name those that its reset needs with environment_factory(columns=[...])"
                 ) from error
             time.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_S)
 
     def _use(self, tool: EpisodeTool, arguments: dict[str, Any]) -> Any:
         """Steps. What it raises, trainers show to the model.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Self, TypeVar
 from urllib.parse import urlsplit
 
+from ..._backoff import Backoff
 from ...errors import (
     CapacityError,
     ConnectionFailed,
@@ -364,13 +365,14 @@ class Hub:
         """
         patience = self._patience
         end = time.monotonic() + patience.trying_s
+        backoff = Backoff(patience.pause_s)
         for number in range(1, patience.attempts + 1):
             try:
                 return self._once(what, call)
             except OpenEnvError as error:
-                pause_s = (
-                    error.retry_after_s if error.retry_after_s is not None else patience.pause_s * 2 ** (number - 1)
-                )
+                pause_s = backoff.grow()
+                if error.retry_after_s is not None:
+                    pause_s = error.retry_after_s
                 passes = error.retryable and (again or isinstance(error, CapacityError))
                 late = time.monotonic() + pause_s > end or pause_s > patience.longest_pause_s
                 if not passes or late or number == patience.attempts:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from ..._asyncio import run_to_completion
-from ..._backoff import jittered_pause
+from ..._backoff import Backoff, jittered_pause
 from ...errors import LaunchFailed, MissingExtra, ProviderBusy, ProviderFailed
 
 if TYPE_CHECKING:
@@ -140,6 +140,7 @@ class KubernetesApi:
         """
         content = None if body is None else json.dumps(body)
         more: dict[str, Any] = {"params": dict(params or {}), "headers": dict(headers or {}), "content": content}
+        backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         for number in range(1, attempts + 1):
             try:
                 async with self._asked(method, place, more) as answer:
@@ -148,8 +149,7 @@ class KubernetesApi:
                 if number == attempts or (isinstance(failure, ApiRefusal) and not failure.passing):
                     raise
                 asked_for = failure.retry_after_s if isinstance(failure, ApiRefusal) else None
-            pause = jittered_pause(FIRST_PAUSE_S * 2 ** (number - 1))
-            await asyncio.sleep(min(max(pause, asked_for or 0.0), LONGEST_PAUSE_S))
+            await asyncio.sleep(min(max(jittered_pause(backoff.grow()), asked_for or 0.0), LONGEST_PAUSE_S))
         raise AssertionError("an attempt returns or raises")
 
     async def lines(self, place: ResourcePath, params: Mapping[str, str], silence_s: float) -> AsyncGenerator[str]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import aclosing
 from typing import Any
 
+from ..._backoff import Backoff
 from ...errors import ProviderFailed
 from .api import KubernetesCluster, Manifest, WatchExpired
 
@@ -97,7 +98,7 @@ class PodWatch:
             raise self._trouble
 
     async def _follow(self) -> None:
-        pause = FIRST_PAUSE_S
+        backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         while True:
             try:
                 items, version = await self._cluster.find("Pod", labelSelector=self._selector)
@@ -105,7 +106,8 @@ class PodWatch:
                 self.losses += 1
                 self.listed = True
                 self._tell()
-                pause, self._trouble = FIRST_PAUSE_S, None
+                backoff.reset()
+                self._trouble = None
                 while True:
                     version = await self._events(version)
                     await asyncio.sleep(FIRST_PAUSE_S)
@@ -116,8 +118,7 @@ class PodWatch:
                     self._deaf_since = asyncio.get_running_loop().time()
                 self._trouble = error
             self._tell()
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_S)
+            await asyncio.sleep(backoff.grow())
 
     async def _events(self, version: str) -> str:
         """Takes what is told until the question has to be asked anew; the version to ask from."""

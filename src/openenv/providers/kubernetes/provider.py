@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from ..._backoff import Backoff
 from ...errors import LaunchFailed, OpenEnvError, ProviderFailed, UsageError
 from ..base import (
     PRIVATE_SERVER_VARIABLES,
@@ -129,7 +130,7 @@ class ClusterAccess:
             await self.cluster.api.aclose()
 
     async def _vanished(self, name: str, uid: str | None, limit_s: float) -> bool:
-        pause, limit = FIRST_PAUSE_S, self.loop.time() + limit_s
+        backoff, limit = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S), self.loop.time() + limit_s
         while True:
             found = await self.cluster.get("Pod", name)
             if found is None or (uid is not None and found["metadata"]["uid"] != uid):
@@ -138,8 +139,7 @@ class ClusterAccess:
                 return False
             if self.deployments:  # what is watched is told of, and seldom has to be asked for
                 await self.watch.until(lambda: name not in self.watch.pods, min(limit - self.loop.time(), GLANCE_S))
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_S)
+            await asyncio.sleep(backoff.grow())
 
 
 @dataclass(eq=False)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 from ..._asyncio import on_thread, start_task
-from ..._backoff import jittered_pause
+from ..._backoff import Backoff, jittered_pause
 from ...errors import LaunchFailed, MissingExtra, NotReady, OpenEnvError, ProviderBusy, ProviderFailed, UsageError
 from ...settings import is_loopback_for_secrets
 from ..base import StartRate
@@ -98,7 +98,8 @@ class HubJobsApi:
 
     def _cancel_unwanted(self, job_id: str, namespace: str) -> None:
         """Cancels a job, on a thread that may block: its caller has gone."""
-        for number in range(self._retries.attempts):
+        backoff = Backoff(self._retries.pause_s, self._retries.longest_pause_s)
+        for _ in range(self._retries.attempts):
             try:
                 self._api.cancel_job(job_id=job_id, namespace=namespace)
             except Exception as error:  # noqa: BLE001 - an edge, as below
@@ -106,7 +107,7 @@ class HubJobsApi:
                 if not failure.retryable:
                     return  # it has ended
                 logger.warning("%s", failure, extra={"job": job_id})
-                time.sleep(jittered_pause(min(self._retries.pause_s * 2**number, self._retries.longest_pause_s)))
+                time.sleep(jittered_pause(backoff.grow()))
             else:
                 return
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 
+from ..._backoff import Backoff
 from ...errors import UsageError
 from ...settings import ServerSettings, environ_of_environments
 from . import sandbox
@@ -198,7 +199,7 @@ class ProcessPool:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._refill: asyncio.TimerHandle | None = None
         self._restart: asyncio.TimerHandle | None = None
-        self._pause_s = 0.0
+        self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         self._failure = ""
 
     @property
@@ -307,9 +308,11 @@ class ProcessPool:
         assert self._loop is not None
         self._former.append(fork_server)
         self._reap()
-        sound = self._loop.time() - fork_server.started_at > SOUND_S
-        self._pause_s = 0.0 if sound else min(max(2 * self._pause_s, FIRST_PAUSE_S), LONGEST_PAUSE_S)
-        self._restart = self._loop.call_later(self._pause_s, self._restart_fork_server, bool(self._failure))
+        if self._loop.time() - fork_server.started_at > SOUND_S:
+            self._backoff.reset()
+        else:
+            self._backoff.grow()
+        self._restart = self._loop.call_later(self._backoff.pause_s, self._restart_fork_server, bool(self._failure))
         failure, self._failure = self._failure, ""
         words = f"the process that imports environments failed: {failure}" if failure else "its parent process ended"
         self._lose(words)

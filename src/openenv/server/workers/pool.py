@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..._backoff import Backoff
 from ...errors import LaunchFailed, OpenEnvError, UsageError
 from ...settings import ServerSettings
 from ...telemetry.metrics import METER, Count
@@ -33,7 +34,7 @@ class RestartPolicy:
     def __init__(self, most: int):
         self._most = most
         self._deaths: deque[float] = deque()
-        self._streak = 0
+        self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
 
     def died(self, now: float, lived_s: float) -> float | None:
         """A worker died.
@@ -46,15 +47,15 @@ class RestartPolicy:
             Seconds until it may be replaced: none for the first. None: the budget is used up.
         """
         if lived_s >= WELL_S:
-            self._streak = 0
+            self._backoff.reset()
         while self._deaths and self._deaths[0] <= now - WINDOW_S:
             self._deaths.popleft()
         self._deaths.append(now)
         if len(self._deaths) > self._most:
             return None
-        pause = 0.0 if self._streak == 0 else FIRST_PAUSE_S * 2 ** (self._streak - 1)
-        self._streak += 1
-        return min(pause, LONGEST_PAUSE_S)
+        pause = self._backoff.pause_s
+        self._backoff.grow()
+        return pause
 
 
 logger = logging.getLogger("openenv.supervisor")
