@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import csv
 import json
+import ssl
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
-from functools import lru_cache, partial
+from functools import cache, partial
 from typing import IO, TYPE_CHECKING, Any
 
 from .._statistics import quantiles_of
@@ -22,8 +23,6 @@ from .load import LoadCounts, LoadProcess, check_share, run_load, run_loop, spli
 from .thin_client import ThinClient, destination_of
 
 if TYPE_CHECKING:
-    import ssl
-
     import httpx
 
 
@@ -258,15 +257,12 @@ def _client(batch: RequestBatch, url: str) -> httpx.AsyncClient:
     import httpx
 
     base_url = "http" + websocket_url(url).removeprefix("ws").removesuffix("/ws")
-    return httpx.AsyncClient(base_url=base_url, timeout=batch.timeout_s, verify=_tls(base_url), headers=batch.headers)
+    tls = default_tls() if base_url.startswith("https") else False
+    return httpx.AsyncClient(base_url=base_url, timeout=batch.timeout_s, verify=tls, headers=batch.headers)
 
 
-@lru_cache
-def _tls(base_url: str) -> ssl.SSLContext | bool:
-    """Made once: reading the certificates takes as long as a thousand requests."""
-    import ssl
-
-    return ssl.create_default_context() if base_url.startswith("https") else False
+# Made once: reading the certificates takes as long as a thousand requests.
+default_tls = cache(ssl.create_default_context)
 
 
 @dataclass(slots=True)
@@ -280,13 +276,6 @@ class BatchResult:
 
     rows: list[RequestRow]
     wall_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class _BatchShare:
-    rows: list[RequestRow]
-    began: float
-    ended: float
 
 
 def run_batch(
@@ -305,12 +294,12 @@ def run_batch(
     check_share(batch.sessions, processes, raise_file_limit())
     parts = run_load(partial(_requests, batch), split_evenly(batch.sessions, processes), progress=progress)
     # The clock of perf_counter is one for all processes of a machine.
-    wall_s = max(part.ended for part in parts) - min(part.began for part in parts)
-    return BatchResult([row for part in parts for row in part.rows], wall_s)
+    wall_s = max(ended for _, _, ended in parts) - min(began for _, began, _ in parts)
+    return BatchResult([row for rows, _, _ in parts for row in rows], wall_s)
 
 
-def _requests(batch: RequestBatch, member: LoadProcess, numbers: range) -> _BatchShare:
-    """In a process of the load: its share of the requests."""
+def _requests(batch: RequestBatch, member: LoadProcess, numbers: range) -> tuple[list[RequestRow], float, float]:
+    """In a process of the load: its share of the requests, when the first began and when the last had ended."""
 
     async def all_at_once() -> list[RequestRow]:
         return await asyncio.gather(*(request(batch, number, member) for number in numbers))
@@ -321,7 +310,7 @@ def _requests(batch: RequestBatch, member: LoadProcess, numbers: range) -> _Batc
     member.meet()
     began = time.perf_counter()
     rows = run_loop(all_at_once())
-    return _BatchShare(rows, began, time.perf_counter())
+    return rows, began, time.perf_counter()
 
 
 # Percent of the requests of every repetition that must succeed for a batch to count as carried.
@@ -397,10 +386,12 @@ def summarize(rows: Sequence[RequestRow], wall_s: float, repetition: int) -> Bat
         repetition: Which time this batch was done, from 1.
     """
     good = [row for row in rows if row.success]
-    connect = quantiles_of(row.connect_latency for row in good)
-    reset = quantiles_of(row.reset_latency for row in good)
-    step = quantiles_of(row.step_latency for row in good)
-    total = quantiles_of(row.total_latency for row in good)
+    latencies: dict[str, Any] = {
+        f"{phase}_{name}": value
+        for phase in ("connect", "reset", "step", "total")
+        for name, value in quantiles_of(getattr(row, f"{phase}_latency") for row in good)._asdict().items()
+        if name != "p90" or phase == "total"
+    }
     return BatchSummary(
         mode=rows[0].mode,
         num_requests=len(rows),
@@ -410,19 +401,7 @@ def summarize(rows: Sequence[RequestRow], wall_s: float, repetition: int) -> Bat
         failed=len(rows) - len(good),
         error_rate=(len(rows) - len(good)) / len(rows),
         total_wall_time=wall_s,
-        connect_p50=connect.p50,
-        connect_p95=connect.p95,
-        connect_p99=connect.p99,
-        reset_p50=reset.p50,
-        reset_p95=reset.p95,
-        reset_p99=reset.p99,
-        step_p50=step.p50,
-        step_p95=step.p95,
-        step_p99=step.p99,
-        total_p50=total.p50,
-        total_p90=total.p90,
-        total_p95=total.p95,
-        total_p99=total.p99,
+        **latencies,
         requests_per_second=len(good) / wall_s,
         effective_concurrency=sum(row.total_latency or 0.0 for row in good) / wall_s,
         unique_pids=len({row.pid for row in good} - {None}),

@@ -64,17 +64,14 @@ class Holder(Environment[Hold, Held, State]):
                 block[page] = 1
             allocation_s = time.monotonic() - began
             time.sleep(action.seconds)
-        return Held(allocation_s=allocation_s, peak_rss_bytes=_peak_bytes(), reward=1.0, done=True)
+        try:
+            status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+            peak = next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
+        except (OSError, StopIteration):
+            # That of Linux would count what this process was before it became Python, too.
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        return Held(allocation_s=allocation_s, peak_rss_bytes=peak, reward=1.0, done=True)
 
     @property
     def state(self) -> State:
         return State(step_count=self._steps)
-
-
-def _peak_bytes() -> int:
-    try:
-        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-        return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
-    except (OSError, StopIteration):
-        # That of Linux would count what this process was before it became Python, too.
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -91,7 +91,10 @@ def read_result(path: Path) -> Result:
         raise _not_a_result(path) from None
     try:
         kind, workload = document["bench"], document["workload"]
-        cases = {"": document["trials"]} if kind == STEPS else _by_case(document["batches"])
+        cases: dict[str, Any] = {"": document["trials"]} if kind == STEPS else {}
+        for batch in document["batches"] if kind != STEPS else ():
+            name = f"{batch['num_requests']:,} sessions, {batch['wait_seconds']:g} s wait"
+            cases.setdefault(name, []).append(batch)
     except (KeyError, TypeError, ValueError):
         raise _not_a_result(path) from None
     whole = all(
@@ -101,14 +104,6 @@ def read_result(path: Path) -> Result:
     if kind not in (STEPS, SCALE) or not isinstance(workload, dict) or not whole:
         raise _not_a_result(path)
     return Result(path, kind, workload, cases)
-
-
-def _by_case(batches: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    cases: dict[str, list[Mapping[str, Any]]] = {}
-    for batch in batches:
-        name = f"{batch['num_requests']:,} sessions, {batch['wait_seconds']:g} s wait"
-        cases.setdefault(name, []).append(batch)
-    return cases
 
 
 def _not_a_result(path: Path) -> UsageError:

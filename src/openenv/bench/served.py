@@ -243,7 +243,8 @@ class _Answering(WSListener):
             transport.send(WSMsgType.TEXT, _ANSWER)
 
 
-async def _serve() -> None:
+async def serve_floor() -> None:
+    """Answers every frame with the same observation until SIGTERM."""
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     server = await ws_create_server(lambda _: _Answering(), "127.0.0.1", 0, backlog=BACKLOG)
@@ -254,4 +255,4 @@ async def _serve() -> None:
 
 
 if __name__ == "__main__":
-    run_loop(_serve())
+    run_loop(serve_floor())

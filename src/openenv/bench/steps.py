@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
+from abc import ABC, abstractmethod
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -70,6 +71,10 @@ def mean_cost(trials: Sequence[StepCost]) -> StepCost:
     Args:
         trials: At least one, all of one loop.
     """
+    means: dict[str, Any] = {}
+    for figure in ("steps_per_second", "p50", "p99", "server_us_per_step", "client_us_per_step", "kib_per_session"):
+        values = [value for trial in trials if (value := getattr(trial, figure)) is not None]
+        means[figure] = fmean(values) if values else None
     return StepCost(
         sessions=min(trial.sessions for trial in trials),
         failed=sum(trial.failed for trial in trials),
@@ -77,18 +82,8 @@ def mean_cost(trials: Sequence[StepCost]) -> StepCost:
         steps=sum(trial.steps for trial in trials),
         resets=sum(trial.resets for trial in trials),
         seconds=sum(trial.seconds for trial in trials),
-        steps_per_second=fmean(trial.steps_per_second for trial in trials),
-        p50=_mean(trial.p50 for trial in trials),
-        p99=_mean(trial.p99 for trial in trials),
-        server_us_per_step=_mean(trial.server_us_per_step for trial in trials),
-        client_us_per_step=_mean(trial.client_us_per_step for trial in trials),
-        kib_per_session=_mean(trial.kib_per_session for trial in trials),
+        **means,
     )
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    there = [value for value in values if value is not None]
-    return fmean(there) if there else None
 
 
 # Steps of each session before the measurement: buffers and caches are then as large as they get.
@@ -144,54 +139,68 @@ class LoopShare:
         """Counts an error."""
         self.errors[f"{type(error).__name__}: {error.message}"] += 1
 
-    def begin(self) -> None:
-        """What was done so far was the warm-up."""
-        self.latencies, self.steps, self.resets = array("d"), 0, 0
 
+class Stepper(ABC):
+    """Some of the sessions of a closed loop, behind one client. Failures are counted and end nothing else."""
 
-class Stepper(Protocol):
-    """Some of the sessions of a closed loop. Failures are counted and end nothing else."""
+    def __init__(self, client: Any, part: LoopShare, member: LoadProcess, sessions: int = 1):
+        self._client = client
+        self._part = part
+        self._member = member
+        self._sessions = sessions
+        self._failed: set[int] = set()
 
     @property
     def alive(self) -> int:
-        """How many of its sessions step still."""
+        """How many of its sessions have never failed."""
+        return self._sessions - len(self._failed)
 
     async def prepare(self, places: asyncio.Semaphore) -> None:
         """Connects, resets and warms up; holds one of the places meanwhile."""
+        async with places:
+            try:
+                await self._reset()
+            except OpenEnvError as error:
+                for number in range(self._sessions):
+                    self._fail(number, error)
+            for _ in range(self.alive):
+                self._member.count("connected")
+            left = iter(range(WARM_UP))
+            await self._steps(lambda: next(left, None) is not None)
 
     async def step_until(self, end: float) -> None:
         """Steps until the clock has reached `end`, and waits for the last answer."""
-
-    async def close(self) -> None:
-        """Ends its sessions."""
-
-
-class SessionStepper:
-    """One session with a client of its own. Its first failure ends it."""
-
-    def __init__(self, loop: ClosedLoop, part: LoopShare, member: LoadProcess):
-        self._part = part
-        self._member = member
-        self._action = dict(loop.action)
-        self._client = GenericEnvClient(loop.url, connect_timeout_s=loop.timeout_s, message_timeout_s=loop.timeout_s)
-        self.alive = 1
-
-    async def prepare(self, places: asyncio.Semaphore) -> None:
-        async with places:
-            try:
-                await self._client.reset()
-            except OpenEnvError as error:
-                self._fail(error)
-            else:
-                self._member.count("connected")
-                left = iter(range(WARM_UP))
-                await self._steps(lambda: next(left, None) is not None)
-
-    async def step_until(self, end: float) -> None:
         await self._steps(lambda: time.perf_counter() < end)
 
     async def close(self) -> None:
+        """Ends its sessions."""
         await self._client.close()
+
+    @abstractmethod
+    async def _reset(self) -> None:
+        """Begins the first episode of each session."""
+
+    @abstractmethod
+    async def _steps(self, more: Callable[[], bool]) -> None:
+        """Steps as long as there is more to do and a session that steps."""
+
+    def _fail(self, number: int, error: OpenEnvError) -> None:
+        if number not in self._failed:
+            self._failed.add(number)
+            self._part.note(error)
+            self._member.count("failed")
+
+
+class SessionStepper(Stepper):
+    """One session with a client of its own. Its first failure ends it."""
+
+    def __init__(self, loop: ClosedLoop, part: LoopShare, member: LoadProcess):
+        client = GenericEnvClient(loop.url, connect_timeout_s=loop.timeout_s, message_timeout_s=loop.timeout_s)
+        super().__init__(client, part, member)
+        self._action = dict(loop.action)
+
+    async def _reset(self) -> None:
+        await self._client.reset()
 
     async def _steps(self, more: Callable[[], bool]) -> None:
         part, step, action, clock = self._part, self._client.step, self._action, time.perf_counter
@@ -206,26 +215,14 @@ class SessionStepper:
                     await self._client.reset()
                     part.resets += 1
         except OpenEnvError as error:
-            self._fail(error)
-
-    def _fail(self, error: OpenEnvError) -> None:
-        self.alive = 0
-        self._part.note(error)
-        self._member.count("failed")
+            self._fail(0, error)
 
 
-class VectorStepper:
+class VectorStepper(Stepper):
     """The sessions of one `VectorEnvClient`. One that has failed once counts as failed, though it steps on."""
 
     def __init__(self, loop: ClosedLoop, part: LoopShare, member: LoadProcess, sessions: int):
-        self._part = part
-        self._member = member
-        self._sessions = sessions
-        self._actions = [dict(loop.action)] * sessions
-        self._failed: set[int] = set()
-        # Episodes that are over: their next step is a reset.
-        self._over = 0
-        self._client = VectorEnvClient(
+        client = VectorEnvClient(
             GenericEnvClient,
             base_url=loop.url,
             num_envs=sessions,
@@ -234,28 +231,13 @@ class VectorStepper:
             connect_timeout_s=loop.timeout_s,
             message_timeout_s=loop.timeout_s,
         )
+        super().__init__(client, part, member, sessions)
+        self._actions = [dict(loop.action)] * sessions
+        # Episodes that are over: their next step is a reset.
+        self._over = 0
 
-    @property
-    def alive(self) -> int:
-        return self._sessions - len(self._failed)
-
-    async def prepare(self, places: asyncio.Semaphore) -> None:
-        async with places:
-            try:
-                self._count(await self._client.reset())
-            except OpenEnvError as error:
-                for number in range(self._sessions):
-                    self._fail(number, error)
-            for _ in range(self.alive):
-                self._member.count("connected")
-            left = iter(range(WARM_UP))
-            await self._steps(lambda: next(left, None) is not None)
-
-    async def step_until(self, end: float) -> None:
-        await self._steps(lambda: time.perf_counter() < end)
-
-    async def close(self) -> None:
-        await self._client.close()
+    async def _reset(self) -> None:
+        self._count(await self._client.reset())
 
     async def _steps(self, more: Callable[[], bool]) -> None:
         part, step, actions, clock = self._part, self._client.step, self._actions, time.perf_counter
@@ -273,12 +255,6 @@ class VectorStepper:
         for number, error in failures:
             self._fail(number, error)
         return len(results) - len(failures)
-
-    def _fail(self, number: int, error: OpenEnvError) -> None:
-        if number not in self._failed:
-            self._failed.add(number)
-            self._part.note(error)
-            self._member.count("failed")
 
 
 # Connections opened at one time, so that none of them waits long enough to fail.
@@ -368,27 +344,27 @@ def _step_along(loop: ClosedLoop, member: LoadProcess, sessions: int) -> LoopSha
     raise_file_limit()
     # Collections go on, as in a trainer, but have nothing to do with the modules of this process.
     gc.freeze()
-    return run_loop(_measure(loop, member, sessions))
-
-
-async def _measure(loop: ClosedLoop, member: LoadProcess, sessions: int) -> LoopShare:
     part = LoopShare()
-    places = asyncio.Semaphore(CONNECTING)
-    steppers: list[Stepper]
-    if loop.vector:
-        steppers = [VectorStepper(loop, part, member, sessions)]
-    else:
-        steppers = [SessionStepper(loop, part, member) for _ in range(sessions)]
-    await asyncio.gather(*(stepper.prepare(places) for stepper in steppers))
-    part.begin()
-    member.meet()
-    began, cpu = time.perf_counter(), time.process_time()
-    await asyncio.gather(*(stepper.step_until(began + loop.duration_s) for stepper in steppers))
-    part.seconds, part.cpu_s = time.perf_counter() - began, time.process_time() - cpu
-    member.meet()
-    part.sessions = sum(stepper.alive for stepper in steppers)
-    await asyncio.gather(*(stepper.close() for stepper in steppers))
-    return part
+
+    async def measure() -> LoopShare:
+        places = asyncio.Semaphore(CONNECTING)
+        steppers: list[Stepper]
+        if loop.vector:
+            steppers = [VectorStepper(loop, part, member, sessions)]
+        else:
+            steppers = [SessionStepper(loop, part, member) for _ in range(sessions)]
+        await asyncio.gather(*(stepper.prepare(places) for stepper in steppers))
+        part.latencies, part.steps, part.resets = array("d"), 0, 0  # what was done so far was the warm-up
+        member.meet()
+        began, cpu = time.perf_counter(), time.process_time()
+        await asyncio.gather(*(stepper.step_until(began + loop.duration_s) for stepper in steppers))
+        part.seconds, part.cpu_s = time.perf_counter() - began, time.process_time() - cpu
+        member.meet()
+        part.sessions = sum(stepper.alive for stepper in steppers)
+        await asyncio.gather(*(stepper.close() for stepper in steppers))
+        return part
+
+    return run_loop(measure())
 
 
 @dataclass(slots=True)

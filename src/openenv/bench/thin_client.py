@@ -68,25 +68,20 @@ class FrameReader:
         while (bounds := _bounds(rest)) is not None:
             begin, end = bounds
             first, payload, rest = rest[0], rest[begin:end], rest[end:]
-            message = self._message(first, payload)
-            if message is not None:
+            try:
+                opcode = Opcode(first & 0x0F)
+            except ValueError:
+                raise ProtocolViolation(f"the server sent a frame of unknown kind {first & 0x0F}") from None
+            if opcode < Opcode.CLOSE and not (opcode and first & _FINAL):  # a part of a message
+                if opcode:
+                    self._opcode, self._parts = opcode, b""
+                self._parts += payload
+                opcode, payload = self._opcode, self._parts
+            if opcode >= Opcode.CLOSE or first & _FINAL:
                 # The caller may stop here: what was read is not read again.
                 self._rest = rest
-                yield message
+                yield opcode, payload
         self._rest = rest
-
-    def _message(self, first: int, payload: bytes) -> tuple[Opcode, bytes] | None:
-        """A frame as a message; None for a part that is not the last."""
-        try:
-            opcode = Opcode(first & 0x0F)
-        except ValueError:
-            raise ProtocolViolation(f"the server sent a frame of unknown kind {first & 0x0F}") from None
-        if opcode >= Opcode.CLOSE or (opcode and first & _FINAL):
-            return opcode, payload
-        if opcode:
-            self._opcode, self._parts = opcode, b""
-        self._parts += payload
-        return (self._opcode, self._parts) if first & _FINAL else None
 
 
 def _bounds(data: bytes) -> tuple[int, int] | None:
@@ -285,7 +280,20 @@ class ThinClient(asyncio.Protocol):
             if self._head is not None:
                 data = self._shake(self._head + data)
             for opcode, payload in self._reader.feed(data):
-                self._received(opcode, payload)
+                if opcode is Opcode.TEXT:
+                    reply = self._protocol.receive(payload)
+                    if reply.error is not None:
+                        self._fail(reply.error)
+                    elif not self._answer.done():
+                        self._answer.set_result(reply.payload)
+                elif opcode is Opcode.PING:
+                    self._write(client_frame(Opcode.PONG, payload))
+                elif opcode is Opcode.CLOSE:
+                    code = int.from_bytes(payload[:2], "big") or 1005
+                    self._farewell = f" (the server closed it with code {code})"
+                    self._write(_GOODBYE)
+                    assert self._transport is not None
+                    self._transport.close()
         except OpenEnvError as error:
             self._fail(error)
             self._abort()
@@ -313,20 +321,6 @@ class ThinClient(asyncio.Protocol):
         self._answer.set_result(None)
         return rest
 
-    def _received(self, opcode: Opcode, payload: bytes) -> None:
-        if opcode is Opcode.TEXT:
-            reply = self._protocol.receive(payload)
-            if reply.error is not None:
-                self._fail(reply.error)
-            elif not self._answer.done():
-                self._answer.set_result(reply.payload)
-        elif opcode is Opcode.PING:
-            self._write(client_frame(Opcode.PONG, payload))
-        elif opcode is Opcode.CLOSE:
-            self._farewell = f" (the server closed it with code {int.from_bytes(payload[:2], 'big') or 1005})"
-            self._write(_GOODBYE)
-            self._close()
-
     def _fail(self, error: OpenEnvError) -> None:
         if not self._answer.done():
             self._answer.set_exception(error)
@@ -337,10 +331,6 @@ class ThinClient(asyncio.Protocol):
     def _write(self, data: bytes) -> None:
         assert self._transport is not None
         self._transport.write(data)
-
-    def _close(self) -> None:
-        assert self._transport is not None
-        self._transport.close()
 
     def _abort(self) -> None:
         if self._transport is not None:
