@@ -5,10 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -25,7 +22,7 @@ from .terminal import ended_in_order
 if TYPE_CHECKING:
     from ..bench.batch import RequestBatch
     from ..bench.load import LoadCounts
-    from ..bench.scale import Grid, LaunchPlan, ScaleResult
+    from ..bench.scale import Grid, LaunchPlan
     from ..bench.steps import Metered
     from .bench_display import Display
 
@@ -75,7 +72,12 @@ def steps(
     from ..bench.served import probe
     from ..bench.steps import ClosedLoop, mean_cost, measure_trials
 
-    what = _action(action)
+    try:
+        what = json.loads(action)
+    except ValueError as error:
+        raise UsageError(f"--action is no JSON: {error}") from None
+    if not isinstance(what, dict):
+        raise UsageError(f"--action is {action}: it must be a JSON object")
     if (url is None) == (serve is None):
         raise UsageError("what shall be measured? give either --url of a running server, or --serve TARGET")
     total = vector or sessions
@@ -99,20 +101,10 @@ def steps(
         floor_cost = mean_cost(found.floor) if found.floor else None
         shown.stdout().print(shown.step_table(mean_cost(found.server), floor_cost))
     cost = mean_cost(found.server)
-    for error, count in cost.errors.items():
-        print(f"{count} session(s) failed: {error}", file=sys.stderr)
+    for reason, count in cost.errors.items():
+        print(f"{count} session(s) failed: {reason}", file=sys.stderr)
     if cost.failed:
         raise click.exceptions.Exit(1)
-
-
-def _action(text: str) -> dict[str, Any]:
-    try:
-        action = json.loads(text)
-    except ValueError as error:
-        raise UsageError(f"--action is no JSON: {error}") from None
-    if not isinstance(action, dict):
-        raise UsageError(f"--action is {text}: it must be a JSON object")
-    return action
 
 
 @click.command(short_help="How many sessions at once a server carries.")
@@ -144,7 +136,6 @@ def _action(text: str) -> dict[str, Any]:
 def scale(
     url: str | None,
     serve: str | None,
-    place: options.LaunchOptions,
     requests_grid: str,
     wait_grid: str,
     reps: int,
@@ -155,6 +146,7 @@ def scale(
     timeout: float,
     server_cores: int | None,
     expected_hosts: int | None,
+    **place: Any,
 ) -> None:
     """Each session connects, resets, steps once (the action is {"wait_seconds": W}) and closes; all of a batch begin
     together. Writes raw.jsonl, summary.csv, result.json (for `openenv bench compare`), and in a checkout pictures and
@@ -172,7 +164,7 @@ def scale(
     shown = options.display_module()
     from .._plots import require_matplotlib
     from ..bench.batch import Mode
-    from ..bench.scale import Grid, check_grid, measure_scale
+    from ..bench.scale import Grid, check_grid, measure_scale, too_few_hosts
 
     grid = Grid(
         requests=options.numbers(requests_grid, int, "--requests-grid"),
@@ -182,92 +174,32 @@ def scale(
         timeout_s=timeout,
         processes=processes,
     )
-    launching = place.launching(url, serve, workers, max(grid.requests, default=0) + options.SPARE_SESSIONS)
+    launching = options.launching(place, url, serve, workers, max(grid.requests, default=0) + options.SPARE_SESSIONS)
     check_grid(grid)
     root = checkout()
     if root is not None:
         require_matplotlib()
-    _check_expected(grid, expected_hosts)
+    if expected_hosts is not None and max(grid.requests) < expected_hosts:
+        raise UsageError(
+            f"{max(grid.requests)} sessions cannot reach {expected_hosts} hosts (--expected-hosts): "
+            "raise --requests-grid"
+        )
     with ExitStack() as stack:
         stack.enter_context(ended_in_order())
         display = stack.enter_context(shown.Display())
-        served = _served(stack, display, launching, url, serve, workers, grid)
+
+        def show(batch: RequestBatch, repetition: int, counts: LoadCounts) -> None:
+            label = f"{batch.sessions:,} sessions, {batch.wait_seconds:g} s wait, repetition {repetition}"
+            display.show(label, options.phases(batch.sessions, counts), options.failures(counts))
+
         result = measure_scale(
             grid,
-            served.urls,
-            output_dir,
-            served_by=served.words,
-            api_key=served.api_key,
+            output_dir=output_dir,
             command=options.command_line(),
-            target=served.target,
             cores=server_cores,
-            settle=served.settle,
-            progress=partial(_show_batch, display),
+            progress=show,
+            **_measured(stack, display, launching, url, serve, workers, grid),
         )
-    _print_result(shown, result, output_dir, root)
-    if not any(summary.successful for summary in result.summaries):
-        raise click.exceptions.Exit(1)
-    _judge(result, expected_hosts)
-
-
-@dataclass(frozen=True, slots=True)
-class _Served:
-    """What is measured."""
-
-    urls: Sequence[str]
-    words: str
-    target: str | None = None
-    api_key: str | None = None
-    settle: Callable[[], None] = lambda: None
-
-
-def _served(
-    stack: ExitStack,
-    display: Display,
-    launching: LaunchPlan | None,
-    url: str | None,
-    serve: str | None,
-    workers: int,
-    grid: Grid,
-) -> _Served:
-    """Has something to measure, until the stack is left."""
-    from ..bench.scale import LaunchedServers
-    from ..bench.served import probe
-    from ..settings import ClientSettings
-
-    if launching is not None:
-        display.say(f"launching {launching.words}")
-        launched = stack.enter_context(LaunchedServers(launching))
-        target = launching.spec.target or launching.spec.image
-        return _Served(launched.urls, launching.words, target, launched.api_key, launched.settle)
-    if serve is not None:
-        server = options.served(stack, display, serve, workers, max(grid.requests))
-        probe(server.url)
-        return _Served([server.url], options.served_by(serve, server.url, workers), serve, settle=server.settle)
-    assert url is not None
-    probe(url)
-    return _Served([url], url, api_key=ClientSettings.read().api_key)
-
-
-def _check_expected(grid: Grid, expected: int | None) -> None:
-    """Raises `UsageError` where so many hosts cannot be reached by any batch."""
-    if expected is not None and max(grid.requests) < expected:
-        raise UsageError(
-            f"{max(grid.requests)} sessions cannot reach {expected} hosts (--expected-hosts): raise --requests-grid"
-        )
-
-
-def _judge(result: ScaleResult, expected: int | None) -> None:
-    """Ends the program with 1 where the load has not reached as many hosts as expected."""
-    from ..bench.scale import too_few_hosts
-
-    missing = None if expected is None else too_few_hosts(result.summaries, expected)
-    if missing is not None:
-        click.echo(f"Error: {missing} (--expected-hosts)", err=True)
-        raise click.exceptions.Exit(1)
-
-
-def _print_result(shown: ModuleType, result: ScaleResult, output_dir: Path, root: Path | None) -> None:
     console = shown.stdout()
     console.print(shown.scale_table(result.summaries))
     console.print("\n".join(result.verdicts()))
@@ -279,11 +211,46 @@ def _print_result(shown: ModuleType, result: ScaleResult, output_dir: Path, root
     else:
         console.print(f"written: {output_dir}/result.json, summary.csv, raw.jsonl", markup=False)
         console.print(f"report.html and figures: `openenv bench report {output_dir}` in a checkout", markup=False)
+    if not any(summary.successful for summary in result.summaries):
+        raise click.exceptions.Exit(1)
+    missing = None if expected_hosts is None else too_few_hosts(result.summaries, expected_hosts)
+    if missing is not None:
+        click.echo(f"Error: {missing} (--expected-hosts)", err=True)
+        raise click.exceptions.Exit(1)
 
 
-def _show_batch(display: Display, batch: RequestBatch, repetition: int, counts: LoadCounts) -> None:
-    label = f"{batch.sessions:,} sessions, {batch.wait_seconds:g} s wait, repetition {repetition}"
-    display.show(label, options.phases(batch.sessions, counts), options.failures(counts))
+def _measured(
+    stack: ExitStack,
+    display: Display,
+    launching: LaunchPlan | None,
+    url: str | None,
+    serve: str | None,
+    workers: int,
+    grid: Grid,
+) -> dict[str, Any]:
+    """Has something to measure until the stack is left; returns what `measure_scale` is to know of it."""
+    from ..bench.scale import LaunchedServers
+    from ..bench.served import probe
+    from ..settings import ClientSettings
+
+    if launching is not None:
+        display.say(f"launching {launching.words}")
+        launched = stack.enter_context(LaunchedServers(launching))
+        return {
+            "url": launched.urls,
+            "served_by": launching.words,
+            "target": launching.spec.target or launching.spec.image,
+            "api_key": launched.api_key,
+            "settle": launched.settle,
+        }
+    if serve is not None:
+        server = options.served(stack, display, serve, workers, max(grid.requests))
+        probe(server.url)
+        words = options.served_by(serve, server.url, workers)
+        return {"url": server.url, "served_by": words, "target": serve, "settle": server.settle}
+    assert url is not None
+    probe(url)
+    return {"url": url, "served_by": url, "api_key": ClientSettings.read().api_key}
 
 
 # What needs a checkout, and what the overview says of it: the command's own `short_help`.
@@ -312,21 +279,6 @@ def _from_checkout(root: Path, module: str) -> ModuleType:
     return found
 
 
-def _not_in_wheel(name: str) -> click.Command:
-    """A command that takes any options, and says where the command is."""
-
-    def refuse() -> None:
-        raise UsageError(
-            f"`openenv bench {name}` is not in the wheel: it is in the folder benchmarks/ of openenv's source "
-            "distribution and repository; run `make install` there, and use its .venv/bin/openenv"
-        )
-
-    unknown = {"ignore_unknown_options": True, "allow_extra_args": True}
-    return click.Command(
-        name, context_settings=unknown, callback=refuse, short_help=CHECKOUT_COMMANDS[name], add_help_option=False
-    )
-
-
 class BenchGroup(click.Group):
     """The commands of the wheel, and those that need a checkout."""
 
@@ -337,11 +289,24 @@ class BenchGroup(click.Group):
         if cmd_name not in CHECKOUT_COMMANDS:
             return super().get_command(ctx, cmd_name)
         root = checkout()
-        if root is None:
-            return _not_in_wheel(cmd_name)
-        command = getattr(_from_checkout(root, "commands"), cmd_name)
-        assert isinstance(command, click.Command)
-        return command
+        if root is not None:
+            command = getattr(_from_checkout(root, "commands"), cmd_name)
+            assert isinstance(command, click.Command)
+            return command
+
+        def refuse() -> None:
+            raise UsageError(
+                f"`openenv bench {cmd_name}` is not in the wheel: it is in the folder benchmarks/ of openenv's "
+                "source distribution and repository; run `make install` there, and use its .venv/bin/openenv"
+            )
+
+        return click.Command(
+            cmd_name,
+            context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+            callback=refuse,
+            short_help=CHECKOUT_COMMANDS[cmd_name],
+            add_help_option=False,
+        )
 
 
 @click.group("bench", cls=BenchGroup, short_help="Measure an environment server.")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -91,7 +89,7 @@ def numbers(text: str, kind: Callable[[str], T], option: str) -> list[T]:
         raise UsageError(f"{option} is {text!r}: it must be numbers with commas between them") from None
 
 
-_with_options = together(
+launch_options = together(
     click.option("--provider", type=click.Choice(list(CATALOG)), help="Launch servers there for the measurement."),
     click.option("--image", help="Image of the servers, with --provider."),
     click.option("--target", help="What the servers serve, as for `openenv serve`, with --provider."),
@@ -110,67 +108,49 @@ _with_options = together(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchOptions:
-    """What was typed."""
+def launching(
+    options: Mapping[str, Any], url: str | None, serve: str | None, workers: int, sessions: int
+) -> LaunchPlan | None:
+    """What is to be launched; None: nothing, since there is a `--url` or something to serve.
 
-    provider: str | None
-    image: str | None
-    target: str | None
-    replicas: int | None
-    gateway: str | None
-    cpus: float | None
-    memory: str | None
-    given: Sequence[str]
-    provider_option: Sequence[str]
+    Args:
+        options: Those of `launch_options`.
+        url, serve, workers: What else was typed.
+        sessions: How many there will be at one time.
 
-    def launching(self, url: str | None, serve: str | None, workers: int, sessions: int) -> LaunchPlan | None:
-        """What is to be launched; None: nothing, since there is a `--url` or something to serve.
-
-        Raises:
-            UsageError: Not exactly one of `--url`, `--serve` and `--provider` is given.
-        """
-        if sum(each is not None for each in (url, serve, self.provider)) != 1:
-            raise UsageError(
-                "what shall be measured? give either --url of a running server, or --serve TARGET, or --provider"
-            )
-        if self.provider is None:
-            for name in ("image", "target", "replicas", "gateway", "cpus", "memory", "given", "provider_option"):
-                if getattr(self, name):
-                    raise UsageError(f"--{name.replace('given', 'option').replace('_', '-')} needs --provider")
-            return None
-        from ..bench.scale import LaunchPlan
-        from ..providers.local import variables_of
-        from ..providers.spec import LaunchSpec, Resources
-        from .variables import yaml_pairs
-
-        if (self.image is None) == (self.target is None):
-            raise UsageError("what shall be served? give one of --image and --target (as `--target benchmark`)")
-        variables = variables_of({"max_sessions": sessions, "workers": workers})
-        spec = LaunchSpec(
-            image=self.image,
-            target=self.target,
-            replicas=self.replicas or 1,
-            resources=Resources(cpus=self.cpus, memory=self.memory),
-            env_vars=variables,
-            name="bench",
-            options=yaml_pairs("--option", self.given),
+    Raises:
+        UsageError: Not exactly one of `--url`, `--serve` and `--provider` is given.
+    """
+    if sum(each is not None for each in (url, serve, options["provider"])) != 1:
+        raise UsageError(
+            "what shall be measured? give either --url of a running server, or --serve TARGET, or --provider"
         )
-        return LaunchPlan(
-            provider=self.provider,
-            provider_options=yaml_pairs("--provider-option", self.provider_option),
-            spec=spec,
-            gateway=self.gateway or "none",
-            sessions=sessions,
-        )
+    if options["provider"] is None:
+        for name, value in options.items():
+            if value:
+                raise UsageError(f"--{name.replace('given', 'option').replace('_', '-')} needs --provider")
+        return None
+    from ..bench.scale import LaunchPlan
+    from ..providers.local import variables_of
+    from ..providers.spec import LaunchSpec, Resources
+    from .variables import yaml_pairs
 
-
-def launch_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the options to a command, which gets them as its argument `place`."""
-
-    @functools.wraps(command)
-    def wrapped(**values: Any) -> None:
-        place = LaunchOptions(**{name: values.pop(name) for name in LaunchOptions.__dataclass_fields__})
-        command(place=place, **values)
-
-    return _with_options(wrapped)
+    if (options["image"] is None) == (options["target"] is None):
+        raise UsageError("what shall be served? give one of --image and --target (as `--target benchmark`)")
+    variables = variables_of({"max_sessions": sessions, "workers": workers})
+    spec = LaunchSpec(
+        image=options["image"],
+        target=options["target"],
+        replicas=options["replicas"] or 1,
+        resources=Resources(cpus=options["cpus"], memory=options["memory"]),
+        env_vars=variables,
+        name="bench",
+        options=yaml_pairs("--option", options["given"]),
+    )
+    return LaunchPlan(
+        provider=options["provider"],
+        provider_options=yaml_pairs("--provider-option", options["provider_option"]),
+        spec=spec,
+        gateway=options["gateway"] or "none",
+        sessions=sessions,
+    )

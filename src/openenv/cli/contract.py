@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -56,7 +56,8 @@ def dump(target: str | None, url: str | None, api_key: str | None, output: Path 
       openenv contract dump . -o contract.json
       openenv contract dump --url http://127.0.0.1:8000
     """
-    found = _answered(lambda: _contract_of(target, url, api_key))
+    with _answered():
+        found = _contract_of(target, url, api_key)
     document = {"openenv": __version__, "hash": found.hash, "schemas": found.schemas}
     text = json.dumps(document, indent=2) + "\n"
     if output is None:
@@ -86,7 +87,8 @@ def check(arguments: tuple[str, ...], url: str | None, api_key: str | None, as_j
     if len(arguments) != 2 - bool(url):
         raise click.UsageError("give TARGET and FILE, or --url URL and FILE")
     target = None if url else arguments[0]
-    kept, found = _answered(lambda: (_read(Path(arguments[-1])), _contract_of(target, url, api_key)))
+    with _answered():
+        kept, found = _read(Path(arguments[-1])), _contract_of(target, url, api_key)
     differing = differences(found, kept)
     unknown = [name for name, schema in kept.schemas.items() if (schema is None) != (found.schemas[name] is None)]
     if as_json:
@@ -107,9 +109,10 @@ def check(arguments: tuple[str, ...], url: str | None, api_key: str | None, as_j
         raise click.exceptions.Exit(DIFFERS)
 
 
-def _answered(question: Callable[[], Any]) -> Any:
+@contextmanager
+def _answered() -> Iterator[None]:
     try:
-        return question()
+        yield
     except OpenEnvError as error:
         raise _Unanswered(error.message) from error
 

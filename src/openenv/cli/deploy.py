@@ -183,7 +183,10 @@ def _rollout(fields: dict[str, Any], namespace: str | None) -> Rollout:
     except TypeError as error:
         raise UsageError(f"what is deployed is given with odd fields: {error}") from None
     KubernetesProvider.capabilities.check("Kubernetes", spec)
-    name = _plain_name(spec)
+    word = spec.name or str(spec.image).rpartition("/")[2].partition("@")[0].partition(":")[0]
+    name = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in word.lower()).strip("-")
+    if not name or len(name) > 50 or not name[0].isalpha():
+        raise UsageError(f"{word!r} gives no name: --name with at most 50 letters, digits and '-', a letter first")
     made = {}
     if spec.api_key is None and KEYS not in spec.env_vars:
         # One for clients, and one for those who only look at /metrics, which stands alone, too: for Prometheus.
@@ -200,14 +203,6 @@ def _rollout(fields: dict[str, Any], namespace: str | None) -> Rollout:
         namespace=namespace,
         made=frozenset(made),
     )
-
-
-def _plain_name(spec: LaunchSpec) -> str:
-    word = spec.name or str(spec.image).rpartition("/")[2].partition("@")[0].partition(":")[0]
-    plain = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in word.lower()).strip("-")
-    if not plain or len(plain) > 50 or not plain[0].isalpha():
-        raise UsageError(f"{word!r} gives no name: --name with at most 50 letters, digits and '-', a letter first")
-    return plain
 
 
 def _named(rollout: Rollout, namespace: str | None, show_secrets: bool) -> list[dict[str, Any]]:

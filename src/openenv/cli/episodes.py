@@ -20,7 +20,7 @@ from .terminal import Progress, plural, table_lines, tame
 
 if TYPE_CHECKING:
     from ..recording.reader import Episode, Recording
-    from ..recording.statistics import DistributionSummary, Statistics
+    from ..recording.statistics import Statistics
 
 path_argument = click.argument("path", type=click.Path(path_type=Path))
 environment_option = click.option("--environment", metavar="NAME", help="Only episodes of this environment.")
@@ -190,33 +190,25 @@ def stats(path: Path, environment: str | None, as_json: bool) -> None:
         click.echo(json.dumps({"environments": facts, "faults": recording.damage.sentences()}))
         return
     for name, each in sorted(found.items()):
-        _say(name, each)
+        click.secho(f"{tame(name)}: {plural(each.episodes, 'episode')}, {each.steps:,} steps", bold=True)
+        click.echo(
+            f"  ended     {', '.join(f'{count:,} {outcome}' for outcome, count in each.outcomes.most_common())}"
+        )
+        if each.errors:
+            errors = ", ".join(f"{count:,} {error}" for error, count in each.errors.most_common())
+            click.echo(f"  errors    {tame(errors)}, in {plural(each.failing, 'episode')}")
+        if each.lengths is not None:
+            click.echo(f"  {'':<10}{''.join(column.rjust(_WIDTH) for column in _COLUMNS)}")
+            for label, spread in (("return", each.returns), ("steps", each.lengths)):
+                values = [getattr(spread, column) for column in _COLUMNS] if spread is not None else []
+                cells = "".join(("-" if value is None else f"{value:.4g}").rjust(_WIDTH) for value in values)
+                if cells:
+                    click.echo(f"  {label:<10}{cells}")
+            which = " that ended" if each.of_ended else ", none of which has an end"
+            click.echo(f"  {'':<10}of {plural(each.lengths.episodes, 'episode')}{which}")
     say_damage(recording.damage)
     if not found:
         click.echo(f"no such episodes in {path}", err=True)
-
-
-def _say(name: str, found: Statistics) -> None:
-    click.secho(f"{tame(name)}: {plural(found.episodes, 'episode')}, {found.steps:,} steps", bold=True)
-    click.echo(f"  ended     {', '.join(f'{count:,} {outcome}' for outcome, count in found.outcomes.most_common())}")
-    if found.errors:
-        errors = ", ".join(f"{count:,} {error}" for error, count in found.errors.most_common())
-        click.echo(f"  errors    {tame(errors)}, in {plural(found.failing, 'episode')}")
-    returns, lengths = found.returns, found.lengths
-    if lengths is not None:
-        click.echo(f"  {'':<10}{''.join(column.rjust(_WIDTH) for column in _COLUMNS)}")
-        _say_spread("return", returns)
-        _say_spread("steps", lengths)
-        which = "that ended" if found.of_ended else "none of which has an end"
-        click.echo(f"  {'':<10}of {plural(lengths.episodes, 'episode')}{' ' if found.of_ended else ', '}{which}")
-
-
-def _say_spread(name: str, spread: DistributionSummary | None) -> None:
-    if spread is None:
-        return
-    values = (getattr(spread, column) for column in _COLUMNS)
-    cells = ("-" if value is None else f"{value:.4g}" for value in values)
-    click.echo(f"  {name:<10}{''.join(cell.rjust(_WIDTH) for cell in cells)}")
 
 
 _HEADS = ("began (UTC)", "episode", "environment", "seed", "steps", "return", "end", "errors")

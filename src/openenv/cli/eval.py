@@ -79,7 +79,9 @@ def comparison_lines(found: Sequence[Comparison], first: EvalReport, second: Eva
             f"{comparison.difference:+.4g}",
             _interval(comparison.low, comparison.high),
             _COLOURED.get(comparison.verdict, comparison.verdict),
-            _compared(comparison),
+            f"{comparison.first_count} pairs"
+            if comparison.method == "paired"
+            else f"{comparison.first_count} and {comparison.second_count} ({comparison.method})",
         ]
         for comparison in found
     ]
@@ -129,12 +131,6 @@ def _indented(rows: Sequence[Sequence[str]]) -> list[str]:
 def _what(report: EvalReport) -> str:
     about = report.about
     return tame(f"{about.policy} in {about.environment or about.target}, {_episodes(report.summary)}")
-
-
-def _compared(comparison: Comparison) -> str:
-    if comparison.method == "paired":
-        return f"{comparison.first_count} pairs"
-    return f"{comparison.first_count} and {comparison.second_count} ({comparison.method})"
 
 
 def _interval(low: float | None, high: float | None) -> str:
@@ -304,7 +300,12 @@ def eval_(
             if output is not None:
                 write_report(report, output)
         finally:
-            _tell(report, earlier, as_json)
+            click.echo(report.model_dump_json(indent=2) if as_json else "\n".join(summary_lines(report)))
+            if earlier is not None:
+                try:
+                    show_comparison(earlier, report, on_stderr=as_json)
+                except OpenEnvError as error:
+                    raise click.ClickException(error.message) from None
     if code == INTERRUPTED:
         exit_now()  # a policy may be stuck on its thread
     if code or report.summary.failed:
@@ -359,15 +360,3 @@ def _played(
                 progress.say(f"the server had room for {run.players} episodes at once")
             for words in dict.fromkeys(str(warning.message) for warning in warned):
                 progress.say(f"warning: {words}")
-
-
-def _tell(report: EvalReport, earlier: EvalReport | None, as_json: bool) -> None:
-    if as_json:
-        click.echo(report.model_dump_json(indent=2))
-    else:
-        click.echo("\n".join(summary_lines(report)))
-    if earlier is not None:
-        try:
-            show_comparison(earlier, report, on_stderr=as_json)
-        except OpenEnvError as error:
-            raise click.ClickException(error.message) from None

@@ -14,7 +14,6 @@ from .options import COUNT, together
 
 if TYPE_CHECKING:
     from ..providers.gateway import Topology
-    from ..providers.gateway.programs import Balancer
 
 
 _shared = together(
@@ -84,7 +83,15 @@ def render(kind: str, output_dir: Path, folder: str | None, check: bool, **optio
             click.echo(f"written: {output_dir / name}")
     except OSError as error:
         raise UsageError(f"--output-dir {output_dir} cannot be written to: {error}") from None
-    _look_at(balancer, topology, output_dir, check)
+    program = balancer.program()
+    if check and program is not None:
+        try:
+            balancer.check(program, topology, output_dir)
+        except UsageError as error:
+            raise UsageError(f"{error.message}\n(--no-check: it is for another machine)") from None
+        click.echo(f"checked by {program}")
+    else:
+        click.echo(f"not checked: {f'there is no {balancer.name} here' if check else 'as you wish'}")
     click.echo(f"start it with: {balancer.command.format(place)}")  # nginx looks for relative ones elsewhere
 
 
@@ -160,16 +167,3 @@ def _topology(options: Mapping[str, Any], backends: list[str]) -> Topology:
         health_path=options["health_path"],
         **{"backend_ca": authorities(), **paths, **most},
     )
-
-
-def _look_at(balancer: Balancer, topology: Topology, folder: Path, check: bool) -> None:
-    program = balancer.program()
-    if not check or program is None:
-        why = "as you wish" if not check else f"there is no {balancer.name} here"
-        click.echo(f"not checked: {why}")
-        return
-    try:
-        balancer.check(program, topology, folder)
-    except UsageError as error:
-        raise UsageError(f"{error.message}\n(--no-check: it is for another machine)") from None
-    click.echo(f"checked by {program}")

@@ -6,7 +6,8 @@ import asyncio
 import http.client
 import signal
 from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,7 @@ class GatewayRun:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, self._end, True)
         loop.add_signal_handler(signal.SIGTERM, self._end, False)
-        loop.add_signal_handler(signal.SIGHUP, self._again)
+        loop.add_signal_handler(signal.SIGHUP, setattr, self, "_reload", True)
         work = asyncio.create_task(self._work())
         ending = asyncio.create_task(self._ended.wait())
         await asyncio.wait([work, ending], return_when=asyncio.FIRST_COMPLETED)
@@ -74,17 +75,12 @@ class GatewayRun:
         self._interrupted = self._interrupted or interrupted
         self._ended.set()
 
-    def _again(self) -> None:
-        self._reload = True
-
     async def _work(self) -> None:
         async with AsyncExitStack() as stack:
             deployment = await self._servers(stack)
-            gateway = Gateway(
-                self._topology.backends if deployment is None else deployment,
-                threads=self._options["threads"],
-                **{name: getattr(self._topology, name) for name in _FIELDS},
-            )
+            facts = asdict(self._topology) | {"threads": self._options["threads"]}
+            del facts["backends"]
+            gateway = Gateway(self._topology.backends if deployment is None else deployment, **facts)
             await stack.enter_async_context(gateway)
             await self._announce(gateway)
             looks = 0
@@ -92,8 +88,11 @@ class GatewayRun:
                 await asyncio.sleep(LOOK_S)
                 await self._reread(gateway)
                 looks += 1
-                if looks == LOOKS_BEFORE_SILENCE:
-                    await self._tell_silent(gateway)
+                for backend in await gateway.silent() if looks == LOOKS_BEFORE_SILENCE else ():
+                    _warn(
+                        f"{backend.name} does not answer GET {gateway.topology.health_path} at {backend.place}: "
+                        "it gets no session until it does"
+                    )
             raise LaunchFailed(f"Envoy {gateway.end}")
 
     async def _servers(self, stack: AsyncExitStack) -> Deployment | None:
@@ -132,16 +131,13 @@ class GatewayRun:
                         "(openenv serve --api-key)"
                     )
 
-    async def _tell_silent(self, gateway: Gateway) -> None:
-        for backend in await gateway.silent():
-            _warn(
-                f"{backend.name} does not answer GET {gateway.topology.health_path} at {backend.place}: "
-                "it gets no session until it does"
-            )
-
     async def _reread(self, gateway: Gateway) -> None:
         """Takes over the backends of the file; a file with a mistake is reported, and changes nothing."""
-        changed_at = self._changed_at()
+        changed_at = None
+        with suppress(OSError):
+            if self._file is not None:
+                stat = self._file.stat()
+                changed_at = stat.st_mtime_ns, stat.st_ino
         if self._file is None or (changed_at == self._read_at and not self._reload):
             return
         self._reload, self._read_at = False, changed_at
@@ -154,25 +150,6 @@ class GatewayRun:
         now = gateway.topology.backends
         if now != before:
             _say(f"{len(now)} backends: {', '.join(backend.name for backend in now)}")
-
-    def _changed_at(self) -> tuple[int, int] | None:
-        try:
-            stat = None if self._file is None else self._file.stat()
-        except OSError:
-            return None
-        return None if stat is None else (stat.st_mtime_ns, stat.st_ino)
-
-
-_FIELDS = (
-    "host",
-    "port",
-    "tls_certificate",
-    "tls_key",
-    "backend_ca",
-    "admin_port",
-    "max_sessions",
-    "health_path",
-)
 
 
 def _say(text: str) -> None:

@@ -6,6 +6,7 @@ import json
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,18 +29,11 @@ def to_spaces(directory: Path, given: Mapping[str, Any]) -> None:
 
     project = project_of(directory)
     request = SpaceRequest(
-        repo_id=given["repo_id"],
-        base_image=given["base_image"],
         interface=given["interface"] is not False,
-        private=given["private"],
-        create_pr=given["create_pr"],
-        exclude=given["exclude"],
-        delete=tuple(given["delete"]),
-        hardware=given["hardware"],
-        count=given["count"],
         variables=pairs("--env-var", given["env_vars"]),
         secrets=pairs("--secret", given["secrets"]),
         check=not given["no_check"],
+        **{each.name: given[each.name] for each in fields(SpaceRequest) if each.name in given.keys() - _CHANGED},
     )
     with message_on_interrupt(_INTERRUPTED), Progress() as progress:
         warn_of_secrets(given["secrets"], progress)
@@ -59,6 +53,10 @@ def to_spaces(directory: Path, given: Mapping[str, Any]) -> None:
 _INTERRUPTED = (
     "interrupted: each Space has all files of this push or, as before, none; the same command may be run again"
 )
+
+
+# Options of a push that are read before they are fields of a SpaceRequest.
+_CHANGED = {"interface", "secrets"}
 
 
 def warn_of_secrets(texts: Sequence[str], progress: Progress) -> None:
@@ -163,28 +161,23 @@ def _tell(published: Sequence[Published], stage: Stage, request: SpaceRequest, a
         if each.error is not None:
             print_error(f"{each.name}: {each.error.message}")
         elif not as_json:
-            click.echo("\n".join(_lines(each, request)))
+            if each.pull_request is not None:
+                click.echo(f"opened a pull request at {each.name}: {each.pull_request}")
+                continue
+            what = "made" if each.created else "pushed to" if each.changed else "nothing has changed at"
+            click.echo(f"{what} {each.name}: {each.page}")
+            click.echo(f"  served at {each.url} when the Hub has built it, which takes some minutes")
+            click.echo(f"  check it:  openenv validate --url {each.url}")
+            if request.private:
+                use = f'EnvClient("{each.url}", api_key=TOKEN)  with a token of the Hub that may read it'
+            else:
+                use = f'EnvClient("{each.url}")'
+            click.echo(f"  use it:    {use}")
+            if not request.private and KEYS not in request.secrets:
+                click.echo(f"  anybody can use it, unless it asks for a key: --secret {KEYS}")
     failed = [each for each in published if each.error is not None]
     if failed:
         click.echo(f"{len(published) - len(failed)} of {len(published)} Spaces were pushed", err=True)
-
-
-def _lines(each: Published, request: SpaceRequest) -> list[str]:
-    if each.pull_request is not None:
-        return [f"opened a pull request at {each.name}: {each.pull_request}"]
-    what = "made" if each.created else "pushed to" if each.changed else "nothing has changed at"
-    token = ", api_key=TOKEN" if request.private else ""
-    return [
-        f"{what} {each.name}: {each.page}",
-        f"  served at {each.url} when the Hub has built it, which takes some minutes",
-        f"  check it:  openenv validate --url {each.url}",
-        f'  use it:    EnvClient("{each.url}"{token})'
-        + ("  with a token of the Hub that may read it" if token else ""),
-        *([] if request.private or KEYS in request.secrets else [_OPEN]),
-    ]
-
-
-_OPEN = f"  anybody can use it, unless it asks for a key: --secret {KEYS}"
 
 
 @click.command(short_help="Copy a Space of the Hub to an account of yours.")

@@ -90,18 +90,14 @@ def gc(names: tuple[str, ...], dry_run: bool, everything: bool, deployments: tup
         named = not deployments or leftover.deployment in deployments
         return named and (everything or _state(leftover.owner) == "dead")
 
-    failed = asyncio.run((_show if dry_run else _collect)(names, wanted, deployments))
-    sys.exit(1 if failed else 0)
-
-
-async def _show(names: tuple[str, ...], wanted: Callable[[Leftover], bool], deployments: Collection[str]) -> int:
-    places = await _looked(names)
+    if not dry_run:
+        sys.exit(1 if asyncio.run(_collect(names, wanted, deployments)) else 0)
+    places = asyncio.run(_looked(names))
     _explain(places, wanted, deployments)
     found = [(place, each) for place in places for each in place.found if wanted(each)]
     for place, leftover in found:
         click.echo(f"would remove {_line(place, leftover)}")
     click.echo(f"{len(found)} would be removed")
-    return 0
 
 
 async def _collect(names: tuple[str, ...], wanted: Callable[[Leftover], bool], deployments: Collection[str]) -> int:

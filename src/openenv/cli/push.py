@@ -75,19 +75,9 @@ def _tell(document: Mapping[str, Any], as_json: bool, words: str) -> None:
 
 
 # What only one of the two goals knows, by the names of the parameters below.
-_OF_THE_HUB = {
-    "repo_id": "--repo-id",
-    "private": "--private",
-    "create_pr": "--create-pr",
-    "exclude": "--exclude",
-    "delete": "--delete",
-    "hardware": "--hardware",
-    "count": "--count",
-    "env_vars": "--env-var",
-    "secrets": "--secret",
-    "no_check": "--no-check",
-}
-_OF_A_REGISTRY = {"tag": "--tag", "image": "--image", "build_args": "--build-arg", "platform": "--platform"}
+_OF_THE_HUB = ["repo_id", "private", "create_pr", "exclude", "delete", "hardware", "count"]
+_OF_THE_HUB += ["env_vars", "secrets", "no_check"]
+_OF_A_REGISTRY = ["tag", "image", "build_args", "platform"]
 
 
 @click.command(short_help="Publish an environment on the Hub, or as an image.")
@@ -148,21 +138,18 @@ def push(context: click.Context, /, directory: Path, registry: str | None, **giv
       openenv push --registry docker.io/my-org -t 1.2
       openenv push --registry 127.0.0.1:5000/team --image my-env:1
     """
-    _check(context, registry)
+    options = {str(each.name): max(each.opts, key=len) for each in context.command.params}
+    unfit, where = (_OF_THE_HUB, "is of Spaces") if registry is not None else (_OF_A_REGISTRY, "needs --registry")
+    for name in unfit:
+        if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
+            hint = "" if registry is None else ": leave out it or --registry"
+            raise click.UsageError(f"{options[name]} {where}{hint}")
+    for name in ("base_image", "build_args", "platform"):
+        if given["image"] is not None and given[name]:
+            raise click.UsageError(f"--image is built already: leave out it or {options[name]}")
+    if given["create_pr"] and given["count"] > 1:
+        raise click.UsageError("--create-pr is of one Space: leave out it or --count")
     if registry is None:
         to_spaces(directory, given)
     else:
         to_registry(directory, registry, given)
-
-
-def _check(context: click.Context, registry: str | None) -> None:
-    """Options that make no sense together."""
-    unfit, where = (_OF_THE_HUB, "is of Spaces") if registry is not None else (_OF_A_REGISTRY, "needs --registry")
-    for name, option in unfit.items():
-        if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
-            raise click.UsageError(f"{option} {where}{'' if registry is None else ': leave out it or --registry'}")
-    for option, image in (("--base-image", "base_image"), ("--build-arg", "build_args"), ("--platform", "platform")):
-        if context.params.get("image") is not None and context.params.get(image):
-            raise click.UsageError(f"--image is built already: leave out it or {option}")
-    if context.params["create_pr"] and context.params["count"] > 1:
-        raise click.UsageError("--create-pr is of one Space: leave out it or --count")

@@ -55,7 +55,11 @@ class Reloader:
 
     def run(self) -> None:
         """Runs until SIGTERM. Raises `KeyboardInterrupt` after Ctrl-C."""
-        before = signal.signal(signal.SIGTERM, _terminated)
+
+        def end(number: int, frame: FrameType | None) -> None:
+            raise _Terminated
+
+        before = signal.signal(signal.SIGTERM, end)
         try:
             seen = _snapshot(self._folders)
             while True:
@@ -63,7 +67,12 @@ class Reloader:
                 try:
                     seen = self._until_changed(process, pipe, seen)
                 finally:
-                    _end(process)
+                    if process.is_alive():
+                        process.terminate()
+                    process.join(END_S)
+                    if process.is_alive():
+                        process.kill()
+                        process.join()
                     pipe.close()
         except _Terminated:
             return
@@ -186,32 +195,18 @@ class _Terminated(BaseException):
     """SIGTERM."""
 
 
-def _terminated(number: int, frame: FrameType | None) -> None:
-    raise _Terminated
-
-
-def _end(process: BaseProcess) -> None:
-    if process.is_alive():
-        process.terminate()
-    process.join(END_S)
-    if process.is_alive():
-        process.kill()
-        process.join()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os.kill(os.getpid(), signal.SIGTERM)
-
-
 def _serve(listener: socket.socket, settings: ServerSettings, pipe: Connection) -> None:
     """What the process does."""
     from ..telemetry import logs
     from .serve import run_here, worker_app
 
-    threading.Thread(target=_end_with_parent, daemon=True, name="openenv-parent").start()
+    def end_with_parent() -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            parent.join()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=end_with_parent, daemon=True, name="openenv-parent").start()
     logs.configure_logging(settings.log_format, settings.log_level)
     # Bytecode of a file that changed twice within a second may be taken for that of the second version.
     sys.dont_write_bytecode = True

@@ -8,7 +8,7 @@ import json
 import sys
 import time
 import warnings
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, redirect_stdout
 from itertools import islice
 from pathlib import Path
@@ -20,12 +20,12 @@ from ..errors import OpenEnvError, SeedIgnored, UnknownEnvironment, UsageError
 from ..project import Manifest
 from ..project.target import bundled, is_project
 from .options import COUNT, TARGET
-from .replay_view import say_damage, say_note, say_pair, say_result, say_title, worded
+from .replay_view import say_damage, say_note, say_replayed, say_result, say_title, worded
 from .terminal import Progress, tame
 
 if TYPE_CHECKING:
     from ..recording.reader import Episode, Recording
-    from ..replay import ReplayRules, ReplaySummary, ReplayTarget
+    from ..replay import ReplaySummary, ReplayTarget
 
 
 def target_of(environment: str) -> str:
@@ -41,8 +41,11 @@ def target_of(environment: str) -> str:
         return environment
     if is_project(".") and Manifest.read(Path.cwd()).name == environment:
         return "."
-    if _in_gymnasium(environment):
-        return f"gymnasium:{environment}"
+    if importlib.util.find_spec("gymnasium") is not None:
+        from gymnasium.envs.registration import registry
+
+        if environment in registry:
+            return f"gymnasium:{environment}"
     from ..project.catalog import find
 
     try:
@@ -55,14 +58,6 @@ def target_of(environment: str) -> str:
             "`openenv serve`), or a server that runs with --base-url"
         )
     return str(entry.manifest_path.parent)
-
-
-def _in_gymnasium(name: str) -> bool:
-    if importlib.util.find_spec("gymnasium") is None:
-        return False
-    from gymnasium.envs.registration import registry
-
-    return name in registry
 
 
 DIFFERENT, NOT_COMPARED = 1, 2
@@ -149,25 +144,47 @@ def replay(
     try:
         from ..recording.difference import within
         from ..recording.reader import Recording
-        from ..replay import ReplayRules, ReplaySummary
+        from ..replay import ReplayPlayer, ReplayResult, ReplayRules, ReplaySummary
+        from ..replay import replay as play
 
         recording = Recording(path, environment)
         chosen = (each for each in recording.episodes() if not wanted or each.episode_id in wanted)
         episodes = islice(chosen, limit)
-        place = _Venues(target, base_url, api_key)
+        targets = _ReplayTargets(target, base_url, api_key)
         rules = ReplayRules(within(tolerance), unseeded, timeout_s)
-        tally, began = ReplaySummary(), time.monotonic()
+        summary, began = ReplaySummary(), time.monotonic()
+
+        async def compare(progress: Progress) -> None:
+            def heard(result: ReplayResult) -> None:
+                summary.add(result)
+                progress.show(
+                    "playing", summary.episodes, 0, f"{summary.episodes:,} episodes, {summary.steps:,} steps"
+                )
+
+            async with targets.closed():
+                await play(episodes, targets.of, rules, concurrency if check else 1, heard)
+
+        async def show() -> None:
+            warnings.simplefilter("ignore", SeedIgnored)  # it is said of each episode
+            async with targets.closed():
+                for episode in episodes:
+                    target = targets.of(episode)
+                    say_title(episode, target.name)
+                    result = await ReplayPlayer(episode, target, rules).verdict(say_replayed)
+                    summary.add(result)
+                    say_note(result)
+
         if check or as_json:
-            with redirect_stdout(sys.stderr):  # environments of this process may print
-                asyncio.run(_check(episodes, place, rules, concurrency if check else 1, tally))
+            with redirect_stdout(sys.stderr), Progress() as progress:  # environments of this process may print
+                asyncio.run(compare(progress))
         else:
-            asyncio.run(_show(episodes, place, rules, tally))
+            asyncio.run(show())
     except OpenEnvError as error:
         raise _NotCompared(tame(error.message)) from error
-    _end(recording, tally, place, time.monotonic() - began, check, as_json)
+    _end(recording, summary, targets, time.monotonic() - began, check, as_json)
 
 
-class _Venues:
+class _ReplayTargets:
     """Where episodes are played: what was named, or what each record names.
 
     Attributes:
@@ -178,11 +195,11 @@ class _Venues:
         self._target = target
         self._url = base_url
         self._key = api_key
-        self._venues: dict[str, ReplayTarget] = {}
+        self._targets: dict[str, ReplayTarget] = {}
 
     @property
     def names(self) -> list[str]:
-        return sorted({venue.name for venue in self._venues.values()})
+        return sorted({target.name for target in self._targets.values()})
 
     def of(self, episode: Episode) -> ReplayTarget:
         """The place of an episode. Raises OpenEnvError: There is none."""
@@ -191,13 +208,13 @@ class _Venues:
 
         named = self._target is not None or self._url is not None
         key = "" if named else episode.environment
-        if key not in self._venues:
+        if key not in self._targets:
             if self._url is not None:
-                self._venues[key] = server_target(self._url, self._key)
+                self._targets[key] = server_target(self._url, self._key)
             else:
                 target = self._target or target_of(episode.environment)
-                self._venues[key] = app_target(target, load(target))
-        return self._venues[key]
+                self._targets[key] = app_target(target, load(target))
+        return self._targets[key]
 
     @asynccontextmanager
     async def closed(self) -> AsyncIterator[None]:
@@ -205,48 +222,19 @@ class _Venues:
         try:
             yield
         finally:
-            for venue in self._venues.values():
-                await venue.aclose()
-
-
-async def _check(
-    episodes: Iterator[Episode], place: _Venues, rules: ReplayRules, sessions: int, tally: ReplaySummary
-) -> None:
-    from ..replay import ReplayResult
-    from ..replay import replay as play
-
-    with Progress() as progress:
-
-        def heard(verdict: ReplayResult) -> None:
-            tally.add(verdict)
-            progress.show("playing", tally.episodes, 0, f"{tally.episodes:,} episodes, {tally.steps:,} steps")
-
-        async with place.closed():
-            await play(episodes, place.of, rules, sessions, heard)
-
-
-async def _show(episodes: Iterator[Episode], place: _Venues, rules: ReplayRules, tally: ReplaySummary) -> None:
-    from ..replay import ReplayPlayer
-
-    warnings.simplefilter("ignore", SeedIgnored)  # it is said of each episode
-    async with place.closed():
-        for episode in episodes:
-            venue = place.of(episode)
-            say_title(episode, venue.name)
-            verdict = await ReplayPlayer(episode, venue, rules).verdict(say_pair)
-            tally.add(verdict)
-            say_note(verdict)
+            for target in self._targets.values():
+                await target.aclose()
 
 
 def _end(
-    recording: Recording, tally: ReplaySummary, place: _Venues, seconds: float, check: bool, as_json: bool
+    recording: Recording, summary: ReplaySummary, targets: _ReplayTargets, seconds: float, check: bool, as_json: bool
 ) -> None:
     damage = recording.damage
     if as_json:
         facts = {
             "path": str(recording.path),
-            "against": place.names,
-            **tally.facts(),
+            "against": targets.names,
+            **summary.facts(),
             "seconds": round(seconds, 3),
             "unreadable": damage.count,
             "torn": damage.torn,
@@ -255,13 +243,13 @@ def _end(
         click.echo(json.dumps(worded(facts), default=repr))
     else:
         say_damage(damage)
-        say_result(tally, place.names, seconds, check)
-    if not tally.compared:
-        if not tally.episodes:
+        say_result(summary, targets.names, seconds, check)
+    if not summary.compared:
+        if not summary.episodes:
             where = f"`openenv episodes ls {recording.path}` lists those that it has"
             raise _NotCompared(tame(f"{recording.path} has no such episode: {where}"))
-        first: Any = tally.kept[0]
+        first: Any = summary.kept[0]
         hint = "; --unseeded compares it nevertheless" if first.outcome == "unseeded" else ""
         raise _NotCompared(tame(f"no episode of {recording.path} could be compared: {first.note}{hint}"))
-    if check and (tally.wrong or damage.count):
+    if check and (summary.wrong or damage.count):
         raise click.exceptions.Exit(DIFFERENT)

@@ -43,14 +43,14 @@ def say_transition(recorded: Transition, observation: Any, reward: float | None,
     click.echo(_cut(f"{'':<{_CALL_WIDTH}}{f'error: {error}' if error else shown(observation)}"))
 
 
-def say_pair(pair: ReplayedTransition) -> None:
+def say_replayed(transition: ReplayedTransition) -> None:
     """A transition as it was played, and what differs."""
-    error = None if pair.error is None else f"{type(pair.error).__name__}: {pair.error.message}"
-    played = pair.played
+    error = None if transition.error is None else f"{type(transition.error).__name__}: {transition.error.message}"
+    played = transition.played
     observation, reward = (None, None) if played is None else (played.observation, played.reward)
-    say_transition(pair.recorded, observation, reward, error)
-    if pair.divergence is not None:
-        click.echo(f"{'':<{_CALL_WIDTH}}{click.style('differs:', fg='red')} {tame(pair.divergence.sentence())}")
+    say_transition(transition.recorded, observation, reward, error)
+    if transition.divergence is not None:
+        click.echo(f"{'':<{_CALL_WIDTH}}{click.style('differs:', fg='red')} {tame(transition.divergence.sentence())}")
 
 
 def say_note(verdict: ReplayResult) -> None:
@@ -65,26 +65,22 @@ def say_damage(damage: Damage) -> None:
         click.echo(f"{click.style('not read:', fg='yellow')} {tame(sentence)}", err=True)
 
 
-def say_result(tally: ReplaySummary, against: list[str], seconds: float, check: bool) -> None:
+def say_result(summary: ReplaySummary, against: list[str], seconds: float, check: bool) -> None:
     """What came of all."""
-    if check and tally.compared:
-        _say_noted(tally)
-    if tally.episodes:
+    if check and summary.compared:
+        different = [verdict for verdict in summary.kept if verdict.divergence is not None]
+        for verdict in different[:MOST_NOTED]:
+            click.echo(tame(verdict.sentence()))
+        if len(different) > MOST_NOTED:
+            click.echo(f"... and {len(different) - MOST_NOTED:,} more (--json lists them)")
+        # What is true of several episodes is said once for all of them.
+        notes = Counter(verdict.note for verdict in summary.kept if verdict.note)
+        for note, count in notes.most_common(MOST_NOTED):
+            click.echo(f"{plural(count, 'episode')}: {tame(note)}")
+    if summary.episodes:
         places = f" against {', '.join(against)}" if against else ""
-        played = f"{plural(tally.episodes, 'episode')}, {tally.steps:,} steps"
-        click.echo(f"{played} in {seconds:.1f} s{places}: {tally.sentence()}")
-
-
-def _say_noted(tally: ReplaySummary) -> None:
-    """Each difference, and what else there is to say once for all episodes of which it is true."""
-    different = [verdict for verdict in tally.kept if verdict.divergence is not None]
-    for verdict in different[:MOST_NOTED]:
-        click.echo(tame(verdict.sentence()))
-    if len(different) > MOST_NOTED:
-        click.echo(f"... and {len(different) - MOST_NOTED:,} more (--json lists them)")
-    notes = Counter(verdict.note for verdict in tally.kept if verdict.note)
-    for note, count in notes.most_common(MOST_NOTED):
-        click.echo(f"{plural(count, 'episode')}: {tame(note)}")
+        played = f"{plural(summary.episodes, 'episode')}, {summary.steps:,} steps"
+        click.echo(f"{played} in {seconds:.1f} s{places}: {summary.sentence()}")
 
 
 def shown(value: Any) -> str:

@@ -7,7 +7,7 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -34,35 +34,23 @@ _SECRET = re.compile(r"((?:key|token|secret|password)\S*?[ =])\S+", re.IGNORECAS
 
 def holder_of(port: int) -> str:
     """The process that listens on a TCP port, with its command line; `another process` where that cannot be known."""
-    sockets = {f"socket:[{inode}]" for inode in _inodes(port)}
-    for pid in _processes():
-        with suppress(OSError):
-            if any(_link(entry) in sockets for entry in (PROC / str(pid) / "fd").iterdir()):
-                return f"process {pid} ({_command(pid)})"
-    return "another process"
-
-
-def _inodes(port: int) -> Iterator[str]:
+    sockets = set()
     for table in ("tcp", "tcp6"):
         with suppress(OSError):
             for line in (PROC / "net" / table).read_text().splitlines()[1:]:
                 fields = line.split()
                 if int(fields[1].rpartition(":")[2], 16) == port and fields[3] == _LISTENS:
-                    yield fields[9]
-
-
-def _processes() -> list[int]:
-    """All of them, the oldest first: of several that share a socket, that is the one who opened it."""
+                    sockets.add(f"socket:[{fields[9]}]")
+    pids: list[int] = []
     with suppress(OSError):
-        return sorted(int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit())
-    return []
-
-
-def _link(entry: Path) -> str:
-    try:
-        return str(entry.readlink())
-    except OSError:  # closed meanwhile
-        return ""
+        pids = sorted(int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit())
+    for pid in pids:  # the oldest first: of several that share a socket, it has opened it
+        with suppress(OSError):
+            for entry in (PROC / str(pid) / "fd").iterdir():
+                with suppress(OSError):  # closed meanwhile
+                    if str(entry.readlink()) in sockets:
+                        return f"process {pid} ({_command(pid)})"
+    return "another process"
 
 
 def _command(pid: int) -> str:
@@ -234,8 +222,20 @@ def _switch(name: str, flag: str | None = None) -> Callable[[Command], Command]:
 @_switch("tracing")
 @click.option("--reload", is_flag=True, help="Start anew when a file of TARGET changes.")
 def serve(target: str, reload: bool, **options: Any) -> None:
-    target = _installed(target)
-    settings = _possible(ServerSettings.read(target=target, **options), reload)
+    if target and ":" not in target and not os.path.lexists(target) and target not in targets.bundled():
+        from ..project.catalog import find
+
+        with suppress(UnknownEnvironment):  # what loads the target says what targets there are
+            installed = find(target).manifest_path
+            target = target if installed is None else str(installed.parent)
+    settings = ServerSettings.read(target=target, **options)
+    if settings.workers > 1:
+        from ..server.workers import Supervisor, can_pass_sockets
+
+        if reload or not can_pass_sockets():
+            platform = "this platform cannot pass connections between processes"
+            say(settings, f"{'--reload starts one process' if reload else platform}: serving with 1 worker")
+            settings = settings.model_copy(update={"workers": 1})
     logs.configure_logging(settings.log_format, settings.log_level)
     check_tls(settings)
     if settings.record is not None:  # before worker processes are started, which would all fail for the same reason
@@ -246,15 +246,23 @@ def serve(target: str, reload: bool, **options: Any) -> None:
     raise_file_limit()
     # Apps read their settings where they are made: here, or in the worker processes.
     settings.export()
-    if settings.workers > 1:
-        sys.exit(_run_workers(settings, made_key))
     if reload:
-        _run_reloading(settings, made_key)
-        return
-    app = targets.load(target)
+        from .reload import Reloader, watched
+
+        watched(target)  # before the address is taken
+    app = None if reload or settings.workers > 1 else targets.load(target)
     listener = _listen(settings)
-    announce(settings, listener, facts_of(app, target), made_key)
-    run_here(app, settings, listener)
+
+    def ready(serves: dict[str, Any]) -> None:
+        announce(settings, listener, serves, made_key, reload)
+
+    if settings.workers > 1:
+        sys.exit(Supervisor(listener, settings, worker_command, ready).run())
+    if reload:
+        Reloader(listener, settings, ready, partial(say, settings)).run()
+    else:
+        ready(facts_of(app, target))
+        run_here(app, settings, listener)
 
 
 def server_options(settings: ServerSettings) -> dict[str, Any]:
@@ -271,29 +279,6 @@ def server_options(settings: ServerSettings) -> dict[str, Any]:
     }
 
 
-def _installed(target: str) -> str:
-    """The folder of an installed environment that is called so; the target itself, if that is something else."""
-    if not target or ":" in target or os.path.lexists(target) or target in targets.bundled():
-        return target
-    from ..project.catalog import find
-
-    try:
-        entry = find(target)
-    except UnknownEnvironment:  # who loads it says what targets there are
-        return target
-    return target if entry.manifest_path is None else str(entry.manifest_path.parent)
-
-
-def _possible(settings: ServerSettings, reload: bool) -> ServerSettings:
-    from ..server.workers import can_pass_sockets
-
-    if settings.workers == 1 or (can_pass_sockets() and not reload):
-        return settings
-    reason = "--reload starts one process" if reload else "this platform cannot pass connections between processes"
-    say(settings, f"{reason}: serving with 1 worker")
-    return settings.model_copy(update={"workers": 1})
-
-
 def _listen(settings: ServerSettings) -> socket.socket:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
@@ -306,17 +291,6 @@ def _listen(settings: ServerSettings) -> socket.socket:
             f"cannot listen on {settings.host}:{settings.port}: {reason}; "
             "choose another address with --host or --port (0 takes a free port)"
         ) from None
-
-
-def _run_workers(settings: ServerSettings, made_key: str | None) -> int:
-    from ..server.workers import Supervisor
-
-    listener = _listen(settings)
-
-    def ready(serves: dict[str, Any]) -> None:
-        announce(settings, listener, serves, made_key)
-
-    return Supervisor(listener, settings, worker_command, ready).run()
 
 
 def run_here(
@@ -350,15 +324,3 @@ def run_here(
     server.run(sockets=[listener])
     if server.interrupted:
         raise KeyboardInterrupt
-
-
-def _run_reloading(settings: ServerSettings, made_key: str | None) -> None:
-    from .reload import Reloader, watched
-
-    watched(str(settings.target))
-    listener = _listen(settings)
-
-    def ready(serves: dict[str, Any]) -> None:
-        announce(settings, listener, serves, made_key, reload=True)
-
-    Reloader(listener, settings, ready, partial(say, settings)).run()

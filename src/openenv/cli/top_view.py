@@ -35,7 +35,13 @@ def picture(
         width: Columns of the terminal.
         height: Its lines; sessions get what the rest leaves of them.
     """
-    parts = [_head(url, interval), Text(), *_facts(interval), Text(), _phases(interval)]
+    now = interval.now
+    version = next(iter(now.by("build_info", "version")), "")
+    workers, restarts = int(now.value("workers")), int(now.value("worker_restarts_total"))
+    head = Text.assemble((f"openenv {version}", "bold"), " · ", url, " · ", plural(workers, "worker"))
+    if restarts:
+        head.append(f" ({plural(restarts, 'restart')})", "yellow")
+    parts: list[RenderableType] = [head, Text(), _facts(interval), Text(), _phases(interval)]
     errors = _errors(interval)
     if errors is not None:
         parts += [Text(), errors]
@@ -53,17 +59,7 @@ def absence(url: str, reason: str) -> RenderableType:
     return Padding(text, (0, 1))
 
 
-def _head(url: str, interval: Interval) -> Text:
-    now = interval.now
-    version = next(iter(now.by("build_info", "version")), "")
-    workers, restarts = int(now.value("workers")), int(now.value("worker_restarts_total"))
-    text = Text.assemble((f"openenv {version}", "bold"), " · ", url, " · ", plural(workers, "worker"))
-    if restarts:
-        text.append(f" ({plural(restarts, 'restart')})", "yellow")
-    return text
-
-
-def _facts(interval: Interval) -> list[RenderableType]:
+def _facts(interval: Interval) -> Table:
     now = interval.now
     held, limit, queued = (int(now.value(name)) for name in ("slots_held", "slots_limit", "queue_length"))
     table = Table.grid(padding=(0, 2))
@@ -87,7 +83,7 @@ def _facts(interval: Interval) -> list[RenderableType]:
     if len(lags) > 1:
         lag.append(f"   worker {max(lags, key=lambda worker: lags[worker])}", "dim")
     table.add_row("loop lag", lag)
-    return [table]
+    return table
 
 
 def _calls(now: Scrape) -> Text:
@@ -112,7 +108,7 @@ def _calls(now: Scrape) -> Text:
 
 
 def _phases(interval: Interval) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table = _plain_table()
     table.add_column("phase", no_wrap=True, min_width=9)
     for name in ("per s", "mean", "P50", "P99"):
         table.add_column(name, justify="right", no_wrap=True, min_width=8)
@@ -129,7 +125,7 @@ def _errors(interval: Interval) -> Table | None:
     totals, recent = interval.now.errors(), interval.errors()
     if not totals:
         return None
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table = _plain_table()
     table.add_column("errors", no_wrap=True, min_width=9)
     table.add_column("blame", no_wrap=True)
     table.add_column("per s", justify="right", no_wrap=True)
@@ -147,7 +143,7 @@ def _errors(interval: Interval) -> Table | None:
 
 
 def _sessions(sessions: Sequence[Mapping[str, Any]], room: int, width: int) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table = _plain_table()
     table.add_column("session", no_wrap=True, overflow="ellipsis", min_width=9, max_width=32)
     table.add_column("state", no_wrap=True)
     for name in ("idle s", "age s", "steps"):
@@ -169,6 +165,10 @@ def _sessions(sessions: Sequence[Mapping[str, Any]], room: int, width: int) -> T
     if len(ranked) > room:
         table.add_row(Text(f"and {len(ranked) - room:,} more", "dim"))
     return table
+
+
+def _plain_table() -> Table:
+    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
 
 
 def _duration(seconds: float | None) -> str:

@@ -14,7 +14,7 @@ from typing import NoReturn
 import click
 
 from ..errors import NotAProject
-from ..project.checks import Finding, Level, Outcome, ValidationReport
+from ..project.checks import Finding, Level, Outcome
 from ..project.checks.examination import CALL_S, EPISODES, SESSIONS, examine
 from ..project.checks.findings import InternalFault
 from .options import TARGET
@@ -127,10 +127,6 @@ def validate(
         _stop(NOT_A_PROJECT, target or ".", error.message, as_json)
     except InternalFault as error:
         _stop(INTERNAL, target or url or ".", str(error), as_json)
-    _finish(report, as_json, output)
-
-
-def _finish(report: ValidationReport, as_json: bool, output: Path | None) -> None:
     text = report.model_dump_json(indent=2)
     if output is not None:
         try:
