@@ -203,7 +203,7 @@ class TestTheConnectionsLimit:
             assert (await answered(end, call))["ok"] is True
         ProbeEnvironment.gate.set()
         await until(lambda: len(end.replies[number]) == 2)
-        assert end.connection._unanswered == 0
+        assert end.connection._replies.unanswered == 0
         await ending(server)
 
     async def test_it_never_drifts(self):
@@ -223,7 +223,7 @@ class TestTheConnectionsLimit:
             {"op": "batch", "calls": []},
         ]:
             end.tell(**fields)
-            assert end.connection._unanswered == 0, fields
+            assert end.connection._replies.unanswered == 0, fields
         await ending(server)
 
 

@@ -212,7 +212,7 @@ class Seats(RuleBasedStateMachine):
         if table._leaving is not None:
             table._leaving.cancel()
             self.do(table._leave)
-            assert all(v2_session._ends_after_call for v2_session in table._sessions.values())
+            assert all(v2_session._ends_after_call for v2_session in table.v2_sessions.values())
 
     @precondition(lambda self: self.names)
     @rule(which=st.integers(0, 99), older=st.booleans())
@@ -244,7 +244,7 @@ class Seats(RuleBasedStateMachine):
     @invariant()
     def nothing_waits_where_nothing_runs(self):
         waited_for = {
-            name for name in self.names if (v2_session := self.v2_session(name)) and v2_session._running is not None
+            name for name in self.names if (v2_session := self.v2_session(name)) and v2_session.running is not None
         }
         for end in self.ends:
             calls = 0
@@ -252,7 +252,7 @@ class Seats(RuleBasedStateMachine):
                 op, asked = self.asked[end][number]
                 assert any(session in waited_for for session, _ in asked), (op, asked)
                 calls += len(asked) - len(self.results(op, end.replies.get(number, [])))
-            assert end.connection._unanswered == calls
+            assert end.connection._replies.unanswered == calls
 
     @invariant()
     def permits_are_those_of_what_runs(self):
@@ -268,7 +268,7 @@ class Seats(RuleBasedStateMachine):
             v2_session = self.v2_session(name)
             if v2_session is not None:
                 assert v2_session.session.detached is (v2_session.table not in there)
-                assert v2_session.completed <= v2_session.accepted
+                assert v2_session.sequence.completed <= v2_session.sequence.accepted
 
     def teardown(self):
         if hasattr(self, "server"):
@@ -279,7 +279,7 @@ class Seats(RuleBasedStateMachine):
             assert self.manager.gate is None or (self.manager.gate.inside, self.manager.gate.waiting) == (0, 0)
             assert self.server._deadlines._slots == {}
             assert all(end.connection._table._leaving is None for end in self.asked)
-            assert all(end.connection._unanswered == 0 for end in self.ends[:1])
+            assert all(end.connection._replies.unanswered == 0 for end in self.ends[:1])
             self.a_number_executes_once_and_in_order()
             self.a_request_has_one_reply_and_a_number_one_content()
         self.runner.close()
@@ -331,7 +331,7 @@ class Seats(RuleBasedStateMachine):
 
     def accepted(self, name: str) -> int:
         v2_session = self.v2_session(name)
-        return 0 if v2_session is None else v2_session.accepted
+        return 0 if v2_session is None else v2_session.sequence.accepted
 
     def call(self, name: str, seq: int, wait: bool) -> dict[str, Any]:
         seq = max(seq, 1)

@@ -83,7 +83,7 @@ class Story:
         if call["op"] == "step":
             session = self.server.manager.find(call["session"])
             v2_session = session and session.user
-            fields["seq"] = max(1, getattr(v2_session, "accepted", 0) + call["ahead"])
+            fields["seq"] = max(1, (v2_session.sequence.accepted if v2_session else 0) + call["ahead"])
             fields["action"] = {"kind": call["kind"]}
         return fields
 

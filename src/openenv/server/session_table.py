@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 from secrets import compare_digest
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw
 
@@ -26,6 +26,8 @@ from ..errors import (
 )
 from ..protocol import messages
 from ..protocol.codecs import Body
+from ..protocol.errors import error_facts
+from ..protocol.sequence import Asker
 from ..protocol.server import ServerProtocolV2
 from ..runtime.manager import SessionManager
 from ..runtime.session import LastSeen, OnOpened, Origin, Session, SessionState
@@ -36,7 +38,10 @@ from .auth import Principal, Right, Scope, allows, is_tool_call, refusal
 from .task_provider import ask_session
 from .timers import Deadlines
 from .v1 import oversized_reply
-from .v2_session import ReplySink, SessionRequest, V2Session, request_name
+from .v2_session import SessionRequest, V2Session, request_name
+
+if TYPE_CHECKING:
+    from .v2 import ReplySender
 
 logger = logging.getLogger("openenv.server")
 
@@ -54,10 +59,12 @@ class SessionTable:
         settings: The limits.
         deadlines: Watches over calls.
         principal: Whose connection it is.
-        on_loss: Hears of sessions that ended though their client has not asked for it, and why.
+        replies: Sends replies and events to the client.
 
     Attributes:
         life: When something was last heard on the connection.
+        restricted: Whether the client's key does not allow everything.
+        v2_sessions: The sessions, by their ids.
         trail: Where calls are traced; None: nowhere.
     """
 
@@ -65,18 +72,18 @@ class SessionTable:
         "_leaving",
         "_manager",
         "_max_opening",
-        "_on_loss",
         "_opening",
         "_principal",
-        "_restricted",
-        "_sessions",
         "_window_s",
         "deadlines",
         "life",
         "max_in_flight",
         "max_reply_bytes",
         "protocol",
+        "replies",
+        "restricted",
         "trail",
+        "v2_sessions",
     )
 
     def __init__(
@@ -86,7 +93,7 @@ class SessionTable:
         settings: ServerSettings,
         deadlines: Deadlines,
         principal: Principal,
-        on_loss: Callable[[str, OpenEnvError], None],
+        replies: ReplySender,
     ):
         self.protocol = protocol
         self.max_in_flight = settings.max_in_flight
@@ -94,19 +101,19 @@ class SessionTable:
         self.deadlines = deadlines
         self.life = LastSeen()
         self._principal = principal
-        self._restricted = principal.scope is not Scope.CONTROL
+        self.restricted = principal.scope is not Scope.CONTROL
         self.trail = principal.trail
         self._window_s = settings.resume_window_s
         self._manager = manager
         self._max_opening = settings.max_batch
-        self._on_loss = on_loss
+        self.replies = replies
         self._opening = 0
         self._leaving: asyncio.TimerHandle | None = None
-        self._sessions: dict[str, V2Session] = {}
+        self.v2_sessions: dict[str, V2Session] = {}
 
     @property
     def sessions(self) -> list[Session]:
-        return [v2_session.session for v2_session in self._sessions.values()]
+        return [v2_session.session for v2_session in self.v2_sessions.values()]
 
     @property
     def remaining(self) -> list[Session]:
@@ -118,106 +125,107 @@ class SessionTable:
             if isinstance(v2_session, V2Session) and v2_session.table is self
         ]
 
-    def cancel(self, sink: ReplySink, key: int | None) -> bool:
-        """Gives up what a sink waits for, all of it if `key` is None. False if it waits for nothing."""
+    def cancel(self, request: int) -> bool:
+        """Gives up what a request waits for, all of it in a batch. False if it waits for nothing."""
         found = False
-        for v2_session in list(self._sessions.values()):  # all of them: a batch waits for many
-            found |= v2_session.cancel(sink, key)
+        for v2_session in list(self.v2_sessions.values()):  # all of them: a batch waits for many
+            found |= v2_session.cancel(request)
         return found
 
     def abandon(self) -> None:
         """The connection has gone. Its sessions wait for their client to come back, for as long as they may."""
-        self._on_loss = _ignore_loss
-        for v2_session in list(self._sessions.values()):
+        for v2_session in list(self.v2_sessions.values()):
             if self._window_s:
                 v2_session.detach()
             else:
                 v2_session.end()
-        if self._sessions:
+        if self.v2_sessions:
             self._leaving = asyncio.get_running_loop().call_later(self._window_s, self._leave)
 
     def end(self) -> None:
         """Ends the sessions: the client will not come back."""
-        for v2_session in list(self._sessions.values()):
+        for v2_session in list(self.v2_sessions.values()):
             v2_session.end()
 
     def _leave(self) -> None:
         """The time to come back is over."""
         self._leaving = None
-        for v2_session in list(self._sessions.values()):
+        for v2_session in list(self.v2_sessions.values()):
             v2_session.leave()
 
     # What is asked, each by the connection itself or by a batch on it.
 
-    def open(self, message: messages.OpenOp, sink: ReplySink, key: int) -> None:
+    def open(self, message: messages.OpenOp, asker: Asker) -> None:
         if message.options:
             names = f"{', '.join(message.options)!r:.200}"
-            self._deny(sink, key, message.session, UsageError(f"this server has no options for open: drop {names}"))
+            self._deny(asker, message.session, UsageError(f"this server has no options for open: drop {names}"))
             return
-        if not self._is_there(message.session, message.token, sink, key):
-            self._begin(message, sink, key)
+        if not self._is_there(message.session, message.token, asker):
+            self._begin(message, asker)
 
-    def _is_there(self, name: str | None, token: str | None, sink: ReplySink, key: int) -> bool:
+    def _is_there(self, name: str | None, token: str | None, asker: Asker) -> bool:
         """Whether a session of that name cannot be begun, and its client has been answered."""
-        if name is not None and name in self._sessions:
-            self._sessions[name].open_again(sink, key)
+        if name is not None and name in self.v2_sessions:
+            self.v2_sessions[name].open_again(asker)
             return True
         taken = None if name is None else self._manager.find(name)
         if taken is not None and taken.state in _ENDED:
             closing = f"session {taken.id!r} is still closing: open it again in a moment, or choose another id"
-            self._deny(sink, key, taken.id, CapacityError(closing, retry_after_s=CLOSING_S))
+            self._deny(asker, taken.id, CapacityError(closing, retry_after_s=CLOSING_S))
         elif taken is not None and isinstance(taken.user, V2Session) and _token_matches(taken.user, token):
-            self._take_over(taken.user, sink, key, again=True)
+            self._take_over(taken.user, asker, again=True)
         elif taken is not None:
-            self._deny(sink, key, taken.id, self._unreachable(taken.id))
+            self._deny(asker, taken.id, self._unreachable(taken.id))
         elif self._opening >= self._max_opening:
             crowd = f"{self._opening} sessions of this connection (max_batch, OPENENV_MAX_BATCH) are being opened"
-            self._deny(sink, key, name, TooManyCalls(f"{crowd}: wait for one of them"))
+            self._deny(asker, name, TooManyCalls(f"{crowd}: wait for one of them"))
         else:
             return False
         return True
 
-    def attach(self, message: messages.AttachOp, sink: ReplySink, key: int) -> None:
+    def attach(self, message: messages.AttachOp, asker: Asker) -> None:
         session = self._manager.find(message.session)
         v2_session = None if session is None or session.state in _ENDED else session.user
         if session is None or not isinstance(v2_session, V2Session):
-            self._deny(sink, key, message.session, self._unknown(message.session))
+            self._deny(asker, message.session, self._unknown(message.session))
         elif not _token_matches(v2_session, message.token):
             wrong = f"not the token of session {session.id}: attach with the one that open answered"
-            self._deny(sink, key, message.session, Unauthorized(wrong))
+            self._deny(asker, message.session, Unauthorized(wrong))
         else:
-            self._take_over(v2_session, sink, key)
+            self._take_over(v2_session, asker)
 
-    def call(self, message: SessionRequest, sink: ReplySink, key: int) -> None:
-        v2_session = self._sessions.get(message.session)
+    def call(self, message: SessionRequest | messages.CallToolOp, asker: Asker, due: float | None) -> None:
+        """Has a session execute a call. `due`: when that must be answered, if it has no deadline of its own."""
+        if isinstance(message, messages.CallToolOp):
+            message = self._step_of(message)
+        v2_session = self.v2_sessions.get(message.session)
         if v2_session is None:
-            self._deny(sink, key, message.session, self._unreachable(message.session))
-        elif self._restricted and (forbidden := self._forbidden(message)) is not None:
-            self._deny(sink, key, message.session, forbidden)
+            self._deny(asker, message.session, self._unreachable(message.session))
+        elif self.restricted and (forbidden := self._forbidden(message)) is not None:
+            self._deny(asker, message.session, forbidden)
         else:
-            v2_session.take(message, sink, key)
+            v2_session.take(message, asker, due)
 
-    def call_tool(self, message: messages.CallToolOp, sink: ReplySink, key: int) -> None:
+    def _step_of(self, message: messages.CallToolOp) -> messages.StepOp:
         action = {"type": "call_tool", "tool_name": message.tool, "arguments": message.arguments}
-        step = messages.StepOp(
+        return messages.StepOp(
             session=message.session,
             seq=message.seq,
             action=Raw(self.protocol.codec.encode(action)),
             deadline_s=message.deadline_s,
         )
-        self.call(step, sink, key)
 
-    def close(self, message: messages.CloseOp, sink: ReplySink, key: int) -> None:
-        v2_session = self._sessions.get(message.session)
+    def close(self, message: messages.CloseOp, asker: Asker) -> None:
+        v2_session = self.v2_sessions.get(message.session)
         if v2_session is not None:
             v2_session.close(SessionLost(f"session {message.session} was closed by its client"))
         elif (session := self._manager.find(message.session)) is not None and session.state not in _ENDED:
-            self._deny(sink, key, message.session, self._unreachable(message.session))
+            self._deny(asker, message.session, self._unreachable(message.session))
             return
-        sink.answer(key, message.session, self.protocol.ok({}))
+        self.replies.answer(asker, message.session, self.protocol.ok({}))
 
-    def refuse(self, message: messages.RefusedOp, sink: ReplySink, key: int) -> None:
-        self._deny(sink, key, message.session, message.error)
+    def refuse(self, message: messages.RefusedOp, asker: Asker) -> None:
+        self._deny(asker, message.session, message.error)
 
     # What the sessions ask of their table.
 
@@ -228,24 +236,27 @@ class SessionTable:
         manager = self._manager
         slot = {"active_sessions": manager.held, "max_sessions": manager.limits.max_sessions}
         return self.protocol.ok(
-            {"session": v2_session.session.id, "token": v2_session.token, "seq": v2_session.completed, "slot": slot}
+            {
+                "session": v2_session.session.id,
+                "token": v2_session.token,
+                "seq": v2_session.sequence.completed,
+                "slot": slot,
+            }
         )
 
-    def fork(
-        self, v2_session: V2Session, message: messages.ForkOp, sink: ReplySink, key: int, freed: Callable[[], None]
-    ) -> None:
+    def fork(self, v2_session: V2Session, message: messages.ForkOp, asker: Asker, freed: Callable[[], None]) -> None:
         known = None if message.new is None else self._manager.find(message.new)
         if known is not None and getattr(known.user, "forked_from", None) != v2_session.session.id:
             other = f"session {message.new!r} is open already, and no fork of {v2_session.session.id!r}"
-            self._deny(sink, key, message.new, UsageError(f"{other}: choose another id"))
+            self._deny(asker, message.new, UsageError(f"{other}: choose another id"))
             freed()
-        elif self._is_there(message.new, message.token, sink, key):
+        elif self._is_there(message.new, message.token, asker):
             freed()
         else:
-            self._begin(message, sink, key, Origin(v2_session.session, freed))
+            self._begin(message, asker, Origin(v2_session.session, freed))
 
     def source_of(self, v2_session: V2Session, message: messages.RestoreOp) -> V2Session:
-        source = self._sessions.get(message.source)
+        source = self.v2_sessions.get(message.source)
         if source is None:
             source = self._session_elsewhere(message.source, message.token)
         behind: V2Session | None = source
@@ -278,7 +289,7 @@ class SessionTable:
         name = "-" if not session else session if session.isprintable() else repr(session)
         # The traceback is of use when the environment's own code failed, and noise when a client erred.
         METER.failed(error)
-        v2_session = None if session is None else self._sessions.get(session)
+        v2_session = None if session is None else self.v2_sessions.get(session)
         logger.warning(
             "session %.64s: %s: %.2000s",
             name,
@@ -291,11 +302,20 @@ class SessionTable:
 
     def released(self, v2_session: V2Session, loss: OpenEnvError | None) -> None:
         self._opening -= v2_session.opening
-        if self._sessions.pop(v2_session.session.id, None) is not None and loss is not None:
-            self._on_loss(v2_session.session.id, loss)
-        if self._leaving is not None and not self._sessions:
+        if self.v2_sessions.pop(v2_session.session.id, None) is not None and loss is not None:
+            self._tell_loss(v2_session.session.id, loss)
+        if self._leaving is not None and not self.v2_sessions:
             self._leaving.cancel()
             self._leaving = None
+
+    def _tell_loss(self, session: str, error: OpenEnvError) -> None:
+        if self.replies.ended:
+            return
+        lost = error if isinstance(error, SessionLost) else SessionLost(error.message)
+        METER.failed(lost)
+        facts = error_facts(lost)
+        fields = {"session": session, "reason": facts["message"], "error": facts}
+        self.replies.send(self.protocol.event("session_lost", fields))
 
     def _forbidden(self, message: SessionRequest) -> OpenEnvError | None:
         """What the client's key does not allow; such a call is not taken, and uses no number."""
@@ -309,7 +329,7 @@ class SessionTable:
                 right = Right.TOOLS if is_tool_call(self.protocol.action(message.action)) else Right.DRIVE
         return None if allows(self._principal.scope, right) else refusal(self._principal.scope, what)
 
-    def _take_over(self, v2_session: V2Session, sink: ReplySink, key: int, again: bool = False) -> None:
+    def _take_over(self, v2_session: V2Session, asker: Asker, again: bool = False) -> None:
         """Has a session from here on. `again`: its client opens it once more, and does not attach to it."""
         try:
             # Before anything changes: what one codec can say, numbers of any length for one, the other may not.
@@ -317,30 +337,28 @@ class SessionTable:
         except (ValueError, InvalidMessage) as error:
             unsayable = f"the last reply of session {v2_session.session.id} {error}"
             advice = "attach with the subprotocol that it was opened with"
-            self._deny(sink, key, v2_session.session.id, UsageError(f"{unsayable}: {advice}"))
+            self._deny(asker, v2_session.session.id, UsageError(f"{unsayable}: {advice}"))
             return
         if v2_session.table is not self:
             v2_session.move(self)
-            self._sessions[v2_session.session.id] = v2_session
+            self.v2_sessions[v2_session.session.id] = v2_session
             self._opening += v2_session.opening
             self._settle(v2_session.session)
         if again:
-            v2_session.open_again(sink, key)
+            v2_session.open_again(asker)
         else:
-            sink.answer(key, v2_session.session.id, reply)
+            self.replies.answer(asker, v2_session.session.id, reply)
 
     def _settle(self, session: Session) -> None:
         """Gives a session to this connection. It goes on counting for the key that it was opened with."""
         session.life, session.peer = self.life, self._principal.peer
 
-    def _begin(
-        self, message: messages.OpenOp | messages.ForkOp, sink: ReplySink, key: int, origin: Origin | None = None
-    ) -> None:
+    def _begin(self, message: messages.OpenOp | messages.ForkOp, asker: Asker, origin: Origin | None = None) -> None:
         """Opens a session, which goes on from another one's state if it has an origin."""
-        v2_session = V2Session(self, sink, key, message.token)
+        v2_session = V2Session(self, asker, message.token)
         opened: OnOpened = v2_session.opened
         if self.trail is not None:
-            opened = self.trail.opening(lambda: v2_session.session.id, request_name(sink, key), opened)
+            opened = self.trail.opening(lambda: v2_session.session.id, request_name(asker), opened)
         name = message.new if isinstance(message, messages.ForkOp) else message.session
         v2_session.session = session = self._manager.create(opened, v2_session.lost, name)
         session.user = v2_session
@@ -348,7 +366,7 @@ class SessionTable:
             v2_session.forked_from = origin.source.id
         session.holder = self._principal.holder
         self._settle(session)
-        self._sessions[session.id] = v2_session
+        self.v2_sessions[session.id] = v2_session
         self._opening += 1
         try:
             if origin is None:
@@ -357,7 +375,7 @@ class SessionTable:
                 self._manager.fork(session, origin, message.wait_s)
         except UsageError as error:  # the server has sessions on another event loop
             self.released(v2_session, None)
-            self._deny(sink, key, session.id, error)
+            self._deny(asker, session.id, error)
 
     def _session_elsewhere(self, name: str, token: str | None) -> V2Session:
         """A session that another connection has. Raises why this client cannot use it."""
@@ -369,8 +387,8 @@ class SessionTable:
             raise Forbidden(f"session {name!r} belongs to another connection: restore from it with its token")
         return session.user
 
-    def _deny(self, sink: ReplySink, key: int, session: str | None, error: OpenEnvError) -> None:
-        sink.answer(key, session, self.refusal(session, error, request_name(sink, key)))
+    def _deny(self, asker: Asker, session: str | None, error: OpenEnvError) -> None:
+        self.replies.answer(asker, session, self.refusal(session, error, request_name(asker)))
 
     def _unknown(self, session_id: str) -> UnknownSession:
         if self._principal.worker_ended:
@@ -385,10 +403,6 @@ class SessionTable:
         return Unauthorized(f"session {session_id!r} belongs to another connection: attach to it with its token")
 
 
-def _ignore_loss(session: str, error: OpenEnvError) -> None:
-    """Stands for the callback of a connection that is gone, so that the sessions do not keep it in memory."""
-
-
 def _token_matches(v2_session: V2Session, token: str | None) -> bool:
     return token is not None and compare_digest(v2_session.token.encode(), token.encode("utf-8", "replace"))
 
@@ -398,23 +412,29 @@ def _resume_facts(v2_session: V2Session) -> dict[str, Any]:
     state = v2_session.session.state
     if state is SessionState.DETACHED:
         state = SessionState.LIVE  # from now on
-    facts = {"session": v2_session.session.id, "state": state.value, "seq": v2_session.completed}
+    facts = {"session": v2_session.session.id, "state": state.value, "seq": v2_session.sequence.completed}
     last = v2_session.recall()
     return facts if last is None else {**facts, "last": last}
 
 
-SESSION_REQUESTS: dict[type[Any], Callable[[SessionTable, Any, ReplySink, int], None]] = {
+SESSION_CALLS = frozenset(
+    {
+        messages.ResetOp,
+        messages.StepOp,
+        messages.StateOp,
+        messages.CallToolOp,
+        messages.McpOp,
+        messages.ForkOp,
+        messages.RestoreOp,
+        messages.TasksOp,
+    }
+)
+"""Requests that a session executes (`SessionTable.call`)."""
+
+SESSION_REQUESTS: dict[type[Any], Callable[[SessionTable, Any, Asker], None]] = {
     messages.OpenOp: SessionTable.open,
     messages.AttachOp: SessionTable.attach,
-    messages.ResetOp: SessionTable.call,
-    messages.StepOp: SessionTable.call,
-    messages.StateOp: SessionTable.call,
-    messages.CallToolOp: SessionTable.call_tool,
-    messages.McpOp: SessionTable.call,
-    messages.ForkOp: SessionTable.call,
-    messages.RestoreOp: SessionTable.call,
-    messages.TasksOp: SessionTable.call,
     messages.CloseOp: SessionTable.close,
     messages.RefusedOp: SessionTable.refuse,
 }
-"""Who handles which request about a session; a batch holds no others."""
+"""The other requests about a session. A batch holds these and calls, and no others."""

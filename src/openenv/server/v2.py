@@ -11,14 +11,13 @@ from ..errors import InvalidMessage, OpenEnvError, SessionLost, TooManyCalls
 from ..protocol import messages
 from ..protocol.codecs import Body
 from ..protocol.contract import Contract
-from ..protocol.errors import error_facts
+from ..protocol.sequence import Asker
 from ..protocol.server import ServerProtocolV2
 from ..runtime.manager import SessionManager, close_session
 from ..runtime.session import LastSeen
 from ..settings import ServerSettings
-from ..telemetry.metrics import METER
 from .auth import Principal
-from .session_table import SESSION_REQUESTS, SessionTable
+from .session_table import SESSION_CALLS, SESSION_REQUESTS, SessionTable
 from .timers import Deadlines
 from .v1 import CLOSE_INTERNAL_ERROR, CLOSE_TOO_BIG, Channel, oversized_message
 
@@ -26,100 +25,180 @@ from .v1 import CLOSE_INTERNAL_ERROR, CLOSE_TOO_BIG, Channel, oversized_message
 FRAME_BYTES = 1024 * 1024
 # What stands around each result in a frame: place, session, and the map itself.
 RESULT_OVERHEAD_BYTES = 100
+# Smaller requests are bounded by their number alone (`max_connection_in_flight`).
+LARGE_BYTES = 4096
 
 
 class BatchReplies:
-    """Gathers the results of a batch, and sends them in the order in which they come.
-
-    One frame when all are there, or one whenever `min_ready` are, and one after `wait_s` with what there is then
-    (or with the first that comes). Its key for each call is the call's place. Results that come in the same turn of
-    the event loop leave together, so there may be more than `min_ready` in a frame.
+    """The results of a batch that have not been sent, in the order in which they came.
 
     Args:
-        connection: The connection that sends the frames.
         request: What was asked.
 
     Attributes:
-        id: Of the request.
-        count: Calls in it.
-        due: When its resets and steps must be answered, if they do not say themselves.
+        left: Calls without a result.
+        enough: Results for a frame.
+        ready: Results that the next frame waits for.
+        size: Bytes of the results.
+        flush: Sends them in the next turn of the event loop; None: not asked for.
+        timer: Ends the waiting for `ready` results.
+    """
+
+    __slots__ = ("enough", "flush", "id", "left", "ready", "results", "size", "timer")
+
+    def __init__(self, request: messages.BatchOp):
+        self.id = request.id
+        self.left = len(request.calls)
+        self.enough = self.ready = min(request.min_ready or self.left, self.left)
+        self.results: list[tuple[int, str | None, Body]] = []
+        self.size = 0
+        self.flush: asyncio.Handle | None = None
+        self.timer: asyncio.TimerHandle | None = None
+
+    def cancel_timers(self) -> None:
+        """No frame is to be sent."""
+        if self.flush is not None:
+            self.flush.cancel()
+            self.flush = None
+        if self.timer is not None:
+            self.timer.cancel()
+
+
+class ReplySender:
+    """Sends the replies of one connection, and counts what has none yet.
+
+    A batch is answered in one frame when all results are there, or in one whenever `min_ready` are, and in one after
+    `wait_s` with what there is then (or with the first result that comes). Results that come in the same turn of the
+    event loop leave together, so there may be more than `min_ready` in a frame.
+
+    Args:
+        protocol: Writes frames.
+        channel: The way to the client. It is paused while the requests without a reply have too many bytes.
+        settings: The limits.
+
+    Attributes:
+        ended: The connection has ended: nothing is sent any more.
+        unanswered: Calls without a reply.
+        max_unanswered: How many there may be.
     """
 
     __slots__ = (
-        "_connection",
-        "_due",
-        "_enough",
-        "_left",
-        "_most",
-        "_ready",
+        "_batches",
+        "_channel",
+        "_large",
+        "_large_bytes",
+        "_max_frame_bytes",
+        "_max_held",
+        "_paused",
+        "_reply",
         "_results",
-        "_size",
-        "_timer",
-        "count",
-        "due",
-        "id",
+        "ended",
+        "max_unanswered",
+        "unanswered",
     )
 
-    def __init__(self, connection: V2Connection, request: messages.BatchOp):
-        self.id = request.id
-        self.count = len(request.calls)
-        self.due = None if request.deadline_s is None else time.monotonic() + request.deadline_s
-        self._connection = connection
-        self._most = connection.max_frame_bytes
-        self._left = self.count
-        self._enough = self._ready = min(request.min_ready or self._left, self._left)
-        self._results: list[tuple[int, str | None, Body]] = []
-        self._size = 0
-        self._due: asyncio.Handle | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        if request.wait_s is not None:
-            self._timer = asyncio.get_running_loop().call_later(request.wait_s, self._time_is_up)
+    def __init__(self, protocol: ServerProtocolV2, channel: Channel, settings: ServerSettings):
+        self.ended = False
+        self.unanswered = 0
+        self.max_unanswered = settings.max_connection_in_flight
+        self._reply, self._results = protocol.codec.reply, protocol.codec.results
+        self._channel = channel
+        self._max_frame_bytes = min(FRAME_BYTES, settings.max_message_bytes)
+        self._batches: dict[int, BatchReplies] = {}
+        # Sizes of requests over `LARGE_BYTES` without a complete reply, by id. Too many bytes pause the channel.
+        self._large: dict[int, int] = {}
+        self._large_bytes = 0
+        self._max_held = settings.max_unsent_bytes
+        self._paused = False
 
-    def answer(self, key: int, session: str | None, body: Body) -> None:
-        """Takes the result of one call."""
-        size = self._size + len(body.fields) + RESULT_OVERHEAD_BYTES
-        if size > self._most and self._results:
-            self._flush()
+    def note_large(self, number: int, size: int) -> None:
+        """A request of so many bytes is held until it has its reply."""
+        self._large[number] = size
+        self._large_bytes += size
+        if self._large_bytes > self._max_held and not self._paused:
+            self._paused = True
+            self._channel.pause()
+
+    def begin_batch(self, message: messages.BatchOp) -> None:
+        """The calls of a batch are answered together from here on."""
+        batch = self._batches[message.id] = BatchReplies(message)
+        if message.wait_s is not None:
+            batch.timer = asyncio.get_running_loop().call_later(message.wait_s, self._time_is_up, batch)
+
+    def answer(self, asker: Asker, session: str | None, body: Body) -> None:
+        """Sends the reply to a request, or to one call of a batch."""
+        number, place = asker
+        if place is None:
+            self.unanswered -= 1
+            if not self.ended:
+                self._channel.send(self._reply(number, body))
+            if number in self._large:
+                self._let_go(number)
+            return
+        batch = self._batches.get(number)
+        if batch is None:  # the connection has ended
+            return
+        size = batch.size + len(body.fields) + RESULT_OVERHEAD_BYTES
+        if size > self._max_frame_bytes and batch.results:
+            self._flush(batch)
             size = len(body.fields) + RESULT_OVERHEAD_BYTES
-        self._results.append((key, session, body))
-        self._size = size
-        self._left -= 1
-        self._ready -= 1
-        if not self._left:
-            self._flush()
-        elif self._ready <= 0 and self._due is None:
-            self._due = asyncio.get_running_loop().call_soon(self._flush_ready)
+        batch.results.append((place, session, body))
+        batch.size = size
+        batch.left -= 1
+        batch.ready -= 1
+        if not batch.left:
+            self._flush(batch)
+        elif batch.ready <= 0 and batch.flush is None:
+            batch.flush = asyncio.get_running_loop().call_soon(self._flush_ready, batch)
 
-    def drop(self) -> None:
+    def send(self, frame: bytes) -> None:
+        """Sends a frame, if the client is still there."""
+        if not self.ended:
+            self._channel.send(frame)
+
+    def end(self) -> None:
         """The connection has ended: nothing is sent any more."""
-        self._forget_due()
-        if self._timer is not None:
-            self._timer.cancel()
+        self.ended = True
+        for batch in self._batches.values():
+            batch.cancel_timers()
+        self._batches.clear()
 
-    def _flush(self) -> None:
-        self._forget_due()
-        results, self._results = self._results, []
-        self._size = 0
-        self._connection.answered(len(results))
-        self._connection.send(self._connection.protocol.results(self.id, results, self._left > 0))
-        if not self._left:
-            self.drop()
-            self._connection.completed(self)
+    def _flush(self, batch: BatchReplies) -> None:
+        results, batch.results, batch.size = batch.results, [], 0
+        self.unanswered -= len(results)
+        if not self.ended:
+            self._channel.send(self._results(batch.id, results, batch.left > 0))
+        if batch.flush is not None or batch.timer is not None:
+            self._forget_timers(batch)
+        if not batch.left:
+            self._batches.pop(batch.id, None)
+            if batch.id in self._large:
+                self._let_go(batch.id)
 
-    def _flush_ready(self) -> None:
-        self._ready = self._enough
-        self._flush()
+    @staticmethod
+    def _forget_timers(batch: BatchReplies) -> None:
+        """What was to be sent has been sent."""
+        if not batch.left:
+            batch.cancel_timers()
+        elif batch.flush is not None:
+            batch.flush.cancel()
+            batch.flush = None
 
-    def _forget_due(self) -> None:
-        if self._due is not None:
-            self._due.cancel()
-            self._due = None
+    def _flush_ready(self, batch: BatchReplies) -> None:
+        batch.ready = batch.enough
+        self._flush(batch)
 
-    def _time_is_up(self) -> None:
-        if self._results:
-            self._flush_ready()
+    def _time_is_up(self, batch: BatchReplies) -> None:
+        if batch.results:
+            self._flush_ready(batch)
         else:
-            self._ready = 1
+            batch.ready = 1
+
+    def _let_go(self, number: int) -> None:
+        self._large_bytes -= self._large.pop(number)
+        if self._paused and self._large_bytes <= self._max_held // 2:
+            self._paused = False
+            self._channel.resume()
 
 
 class V2Connection:
@@ -137,32 +216,19 @@ class V2Connection:
         contract: What the environment takes and gives, for clients who ask.
 
     Attributes:
-        due: When calls that come alone must be answered, if they do not say: never.
-        id: None: such calls have ids of their own.
         principal: Whose connection it is.
     """
 
-    due: float | None = None
-    id: int | None = None
-
     __slots__ = (
-        "_batches",
         "_channel",
         "_contract",
-        "_ended",
-        "_large",
-        "_large_bytes",
         "_last_id",
         "_max_bytes",
-        "_max_held",
-        "_max_unanswered",
         "_on_end",
-        "_paused",
+        "_protocol",
+        "_replies",
         "_table",
-        "_unanswered",
-        "max_frame_bytes",
         "principal",
-        "protocol",
     )
 
     def __init__(
@@ -177,25 +243,15 @@ class V2Connection:
         on_end: Callable[[V2Connection], None],
         contract: Contract,
     ):
-        self.protocol = protocol
+        self._protocol = protocol
         self._channel = channel
         self._max_bytes = settings.max_message_bytes
-        # Sizes of requests over `_LARGE_BYTES` without a complete reply, by id. Too many bytes pause the channel.
-        self._large: dict[int, int] = {}
-        self._large_bytes = 0
-        self._max_held = settings.max_unsent_bytes
-        self._paused = False
-        self.max_frame_bytes = min(FRAME_BYTES, settings.max_message_bytes)
         self._on_end = on_end
         self._contract = contract
-        self._ended = False
         self._last_id = 0
-        # Calls without a reply, and how many there may be.
-        self._unanswered = 0
-        self._max_unanswered = settings.max_connection_in_flight
         self.principal = principal
-        self._table = SessionTable(manager, protocol, settings, deadlines, principal, self._tell_loss)
-        self._batches: dict[int, BatchReplies] = {}
+        self._replies = ReplySender(protocol, channel, settings)
+        self._table = SessionTable(manager, protocol, settings, deadlines, principal, self._replies)
         channel.send(protocol.event("hello", hello))
 
     @property
@@ -213,17 +269,17 @@ class V2Connection:
 
     def receive(self, frame: bytes) -> None:
         """Takes one text frame."""
-        if self.protocol.codec.binary:
-            self._refuse(self.protocol.receive_other(frame).error)
+        if self._protocol.codec.binary:
+            self._refuse(self._protocol.receive_other(frame).error)
         else:
             self._take(frame)
 
     def receive_binary(self, frame: bytes) -> None:
         """Takes one binary frame."""
-        if self.protocol.codec.binary:
+        if self._protocol.codec.binary:
             self._take(frame)
         else:
-            self._refuse(self.protocol.receive_other(frame).error)
+            self._refuse(self._protocol.receive_other(frame).error)
 
     def oversized(self, size: int | None) -> None:
         """The client sent a frame over the limit; the conversation ends here."""
@@ -232,12 +288,9 @@ class V2Connection:
 
     def disconnected(self) -> None:
         """The client is gone, or has closed. May be called repeatedly."""
-        if self._ended:
+        if self._replies.ended:
             return
-        self._ended = True
-        for batch in self._batches.values():
-            batch.drop()
-        self._batches.clear()
+        self._replies.end()
         self._table.abandon()
         self._on_end(self)
 
@@ -253,7 +306,7 @@ class V2Connection:
 
     def announce(self, grace_s: float) -> None:
         """Tells the client that the server stops."""
-        self.send(self.protocol.event("draining", {"grace_s": grace_s}))
+        self._replies.send(self._protocol.event("draining", {"grace_s": grace_s}))
 
     async def aclose(self) -> None:
         """Ends the conversation and waits until its environments are closed."""
@@ -263,38 +316,14 @@ class V2Connection:
         for session in remaining:
             await close_session(session)
 
-    # Where replies go.
-
-    def send(self, frame: bytes) -> None:
-        """Sends a frame, if the client is still there."""
-        if not self._ended:
-            self._channel.send(frame)
-
-    def answer(self, key: int, session: str | None, body: Body) -> None:
-        """Sends the reply to the request of id `key`."""
-        self._unanswered -= 1
-        if not self._ended:
-            self._channel.send(self.protocol.reply(key, body))
-        if key in self._large:
-            self._let_go(key)
-
-    def answered(self, count: int) -> None:
-        """So many calls of a batch have been given their replies."""
-        self._unanswered -= count
-
-    def completed(self, batch: BatchReplies) -> None:
-        """Everything of a batch was sent."""
-        self._batches.pop(batch.id, None)
-        if batch.id in self._large:
-            self._let_go(batch.id)
-
     def _take(self, frame: bytes) -> None:
-        if self._ended:
+        replies = self._replies
+        if replies.ended:
             return
         if len(frame) > self._max_bytes:
             self.oversized(len(frame))
             return
-        message = self.protocol.receive(frame)
+        message: Any = self._protocol.receive(frame)
         number = message.id
         if number is None:
             assert isinstance(message, messages.RefusedOp)
@@ -306,81 +335,76 @@ class V2Connection:
         else:
             self._last_id = number
             self._table.life.heard_at = time.monotonic()
-            self._unanswered += 1
-            if len(frame) > _LARGE_BYTES:
-                self._large[number] = len(frame)  # until it has its reply
-                self._large_bytes += len(frame)
-                if self._large_bytes > self._max_held and not self._paused:
-                    self._paused = True
-                    self._channel.pause()
-            if self._unanswered > self._max_unanswered and type(message) not in _ALWAYS:
-                self._refuse_more(number, 1)
-                return
-            handle = SESSION_REQUESTS.get(type(message))
-            if handle is not None:
-                handle(self._table, message, self, number)
+            kind = type(message)
+            count = len(message.calls) if kind is messages.BatchOp else 1
+            replies.unanswered += count
+            if len(frame) > LARGE_BYTES:
+                replies.note_large(number, len(frame))
+            if replies.unanswered > replies.max_unanswered and kind not in _ALWAYS:
+                self._refuse_more(number, count)
+            elif kind in SESSION_CALLS:
+                self._table.call(message, (number, None), None)
+            elif (handle := SESSION_REQUESTS.get(kind)) is not None:
+                handle(self._table, message, (number, None))
             else:
-                _REQUESTS[type(message)](self, message)
+                _REQUESTS[kind](self, message)
 
     def _batch(self, message: messages.BatchOp) -> None:
-        count = len(message.calls)
-        self._unanswered += count - 1  # the request itself was counted as one
-        if self._unanswered > self._max_unanswered:
-            self._refuse_more(message.id, count)
-            return
-        batch = self._batches[message.id] = BatchReplies(self, message)
+        number, due, replies, table = message.id, None, self._replies, self._table
+        if message.deadline_s is not None:
+            due = time.monotonic() + message.deadline_s
+        replies.begin_batch(message)
+        sessions = None if table.restricted else table.v2_sessions
+        call: Any
         for place, call in enumerate(message.calls):
-            if self._ended:
+            if replies.ended:
                 return
-            SESSION_REQUESTS[type(call)](self._table, call, batch, place)
-
-    def _let_go(self, number: int) -> None:
-        self._large_bytes -= self._large.pop(number)
-        if self._paused and self._large_bytes <= self._max_held // 2:
-            self._paused = False
-            self._channel.resume()
+            kind = type(call)
+            # `SessionTable.call`, written out: this is the path of nearly every step.
+            if kind is messages.StepOp and sessions is not None and call.session in sessions:
+                sessions[call.session].take(call, (number, place), due)
+            elif kind in SESSION_CALLS:
+                table.call(call, (number, place), due)
+            else:
+                SESSION_REQUESTS[kind](table, call, (number, place))
 
     def _refuse_more(self, number: int, count: int) -> None:
         """Answers a request of so many calls, which are more than may be without a reply."""
-        limit = f"{self._max_unanswered} (max_connection_in_flight, OPENENV_MAX_CONNECTION_IN_FLIGHT)"
-        waiting = f"{self._unanswered - count} calls of this connection have no reply yet"
+        replies = self._replies
+        limit = f"{replies.max_unanswered} (max_connection_in_flight, OPENENV_MAX_CONNECTION_IN_FLIGHT)"
+        waiting = f"{replies.unanswered - count} calls of this connection have no reply yet"
         crowd = f"{waiting}, and {count} more would be over the limit of {limit}"
-        self._unanswered -= count - 1
+        replies.unanswered -= count - 1
         full = TooManyCalls(f"{crowd}: take replies, then send more")
-        self.answer(number, None, self._table.refusal(None, full, str(number)))
+        replies.answer((number, None), None, self._table.refusal(None, full, str(number)))
 
     def _cancel(self, message: messages.CancelOp) -> None:
-        batch = self._batches.get(message.target)
-        sink, key = (self, message.target) if batch is None else (batch, None)
-        self.answer(message.id, None, self.protocol.ok({"cancelled": self._table.cancel(sink, key)}))
+        self._ok(message, {"cancelled": self._table.cancel(message.target)})
+
+    def _heartbeat(self, message: messages.HeartbeatOp) -> None:
+        self._ok(message, {})
+
+    def _schema(self, message: messages.SchemaOp) -> None:
+        self._ok(message, {"schemas": self._contract.schemas})
+
+    def _ok(self, message: messages.Op, fields: dict[str, Any]) -> None:
+        self._replies.answer((message.id, None), None, self._protocol.ok(fields))
 
     def _refuse(self, error: OpenEnvError) -> None:
         """Answers what cannot be answered under an id."""
-        if not self._ended:
-            self._channel.send(self.protocol.reply(None, self._table.refusal(None, error)))
-
-    def _tell_loss(self, session: str, error: OpenEnvError) -> None:
-        lost = error if isinstance(error, SessionLost) else SessionLost(error.message)
-        METER.failed(lost)
-        facts = error_facts(lost)
-        fields = {"session": session, "reason": facts["message"], "error": facts}
-        self.send(self.protocol.event("session_lost", fields))
+        self._replies.send(self._protocol.reply(None, self._table.refusal(None, error)))
 
     def _finish(self, code: int) -> None:
-        if not self._ended:
+        if not self._replies.ended:
             self.disconnected()
             self._channel.close(code)
 
 
-# Smaller requests are bounded by their number alone (`max_connection_in_flight`).
-_LARGE_BYTES = 4096
 # Answered at once, and what makes room.
 _ALWAYS = (messages.CancelOp, messages.CloseOp, messages.HeartbeatOp)
 _REQUESTS: dict[type[Any], Callable[[V2Connection, Any], None]] = {
     messages.BatchOp: V2Connection._batch,
     messages.CancelOp: V2Connection._cancel,
-    messages.HeartbeatOp: lambda connection, message: connection.answer(message.id, None, connection.protocol.ok({})),
-    messages.SchemaOp: lambda connection, message: connection.answer(
-        message.id, None, connection.protocol.ok({"schemas": connection._contract.schemas})
-    ),
+    messages.HeartbeatOp: V2Connection._heartbeat,
+    messages.SchemaOp: V2Connection._schema,
 }

@@ -7,8 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..errors import (
     Cancelled,
@@ -24,7 +23,9 @@ from ..errors import (
 from ..protocol.codecs import Body
 from ..protocol.errors import UNSEEDED
 from ..protocol.messages import ForkOp, McpOp, Op, ResetOp, RestoreOp, StateOp, StepOp, TasksOp
+from ..protocol.sequence import Asker, NumberedCall, Sequence
 from ..protocol.server import ServerProtocolV2
+from ..runtime.calls import CallQueue
 from ..runtime.executor import Done, Snapshot
 from ..runtime.session import Session
 from ..telemetry.metrics import METER, Phase
@@ -61,131 +62,44 @@ SessionRequest = ResetOp | StepOp | StateOp | ForkOp | RestoreOp | TasksOp | Mcp
 """What is asked of one session."""
 
 
-class ReplySink(Protocol):
-    """Where replies go: a connection, or a batch on it.
-
-    Attributes:
-        due: When what it asks for must be answered, in monotonic seconds, if a call does not say; None for never.
-    """
-
-    due: float | None
-
-    @property
-    def id(self) -> int | None:
-        """Id of the request, where the calls in it have none of their own."""
-
-    def answer(self, key: int, session: str | None, body: Body) -> None:
-        """Takes the reply to what was asked under `key`: the id of a request, or the place in a batch."""
-
-
-class _NullSink:
-    """Drops the replies to calls that are answered already."""
-
-    __slots__ = ()
-    due: float | None = None
-    id: int | None = None
-
-    def answer(self, key: int, session: str | None, body: Body) -> None:
-        pass
-
-
-NULL_SINK: ReplySink = _NullSink()
-
-
-def request_name(sink: ReplySink, key: int) -> str:
-    """What a call is named by in logs and traces: the id of its request, with its place where that is a batch."""
-    return str(key) if sink.id is None else f"{sink.id}.{key}"
-
-
-class SessionCall:
-    """One call that is running or waits for its turn.
-
-    Args:
-        message: What to do; None: the opening, behind which calls wait as behind any other; a `StateCopyRequest`: to
-            have its state copied for another session.
-        seq: Its number in the session; 0 for one that is not counted.
-        sink: Who asked first, under `key`.
-
-    Attributes:
-        others: Who asked for the same call again.
-        due: When it must be answered, in monotonic seconds; None for never.
-        early_reply: The reply that was given before the call has ended: it was cancelled, or its time was over.
-    """
-
-    __slots__ = ("due", "early_reply", "key", "message", "others", "seq", "sink")
-
-    def __init__(self, message: SessionRequest | StateCopyRequest | None, seq: int, sink: ReplySink, key: int):
-        self.message = message
-        self.seq = seq
-        self.sink = sink
-        self.key = key
-        self.others: list[tuple[ReplySink, int]] = _NO_OTHERS
-        self.due: float | None = None
-        self.early_reply: Body | None = None
-
-    def join(self, sink: ReplySink, key: int) -> None:
-        """One more waits for the reply."""
-        self.others = [*self.others, (sink, key)]
-
-    def answer(self, session: str, body: Body) -> None:
-        """Sends the reply to all who asked."""
-        sink, self.sink = self.sink, NULL_SINK
-        sink.answer(self.key, session, body)
-        if self.others:
-            others, self.others = self.others, _NO_OTHERS
-            for other, key in others:
-                other.answer(key, session, body)
-
-    def forget_sinks(self) -> None:
-        """Forgets all who asked: their connection is gone."""
-        self.sink, self.others = NULL_SINK, _NO_OTHERS
-
-    def concerns(self, sink: ReplySink, key: int | None) -> bool:
-        """Whether a sink waits for it, under a certain key or any."""
-        waiting = ((self.sink, self.key), *self.others)
-        return any(who is sink and key in (None, what) for who, what in waiting)
-
-
-# Shared, never changed: a list for each call would be a good part of its cost.
-_NO_OTHERS: list[tuple[ReplySink, int]] = []
+def request_name(asker: Asker | None) -> str | None:
+    """The name of a call in logs and traces: the id of its request, with its place where that is a batch."""
+    if asker is None:
+        return None
+    number, place = asker
+    return str(number) if place is None else f"{number}.{place}"
 
 
 _NOT_EXECUTED = "waited for its turn for all of its deadline_s, and was not executed"
 
 
-class V2Session:
+class V2Session(CallQueue[NumberedCall]):
     """One session of a connection; kept as the session's `user`.
 
-    Reset, step and restore are counted by the client, from 1. A number executes once: repeated, it gets the result of
-    the call that is running, or the reply that was stored. A call that was counted stays counted, also when its
-    action is not valid or it is cancelled before its turn.
+    Reset, step, restore and mcp are numbered calls. The opening is a call like others: those after it wait for its
+    end. So is a `StateCopyRequest` of another session.
 
     Args:
         table: The sessions of the connection it belongs to.
-        sink, key: Who opens the session.
+        asker: The request that opens the session.
+        token: What another connection must show to take the session over; None makes one.
 
     Attributes:
         session: The session of the environment; set after both are made.
         table: The sessions of the connection it belongs to now.
         token: What another connection must show to take the session over.
+        sequence: The numbers of its calls.
         awaits: Whose state its running call waits for; None as a rule.
         forked_from: The session whose state it began with; None for one that began anew.
         slot: When its calls are looked at (`timers.DeadlineTarget`).
-        accepted: Number of the last call that was taken.
-        completed: Number of the last call that was answered; `last` is that answer.
     """
 
     __slots__ = (
-        "_advancing",
         "_ends_after_call",
         "_protocol",
-        "_queue",
-        "_running",
-        "accepted",
         "awaits",
-        "completed",
         "forked_from",
-        "last",
+        "sequence",
         "session",
         "slot",
         "table",
@@ -194,35 +108,32 @@ class V2Session:
 
     session: Session
 
-    def __init__(self, table: SessionTable, sink: ReplySink, key: int, token: str | None):
+    def __init__(self, table: SessionTable, asker: Asker, token: str | None):
+        super().__init__(NumberedCall(None, 0, asker))
         self.table = table
         self.token = token or secrets.token_urlsafe(16)
         self.slot = 0
         self.awaits: V2Session | None = None
         self.forked_from: str | None = None
-        self.accepted = self.completed = 0
-        self.last: Body | None = None
+        self.sequence = Sequence()
         self._protocol = table.protocol
-        # The opening is a call like others: what comes after it waits for its end.
-        self._running: SessionCall | None = SessionCall(None, 0, sink, key)
-        self._queue: deque[SessionCall] | tuple[()] = ()  # made when needed: an empty deque has 600 bytes
-        self._advancing = False
         self._ends_after_call = False
 
     # What the session tells.
 
     def opened(self, error: OpenEnvError | None) -> None:
         """There is a session, or there will be none."""
-        opening = self._running
+        opening = self.running
         assert opening is not None
         if error is None:
-            self._running = None
+            self.running = None
             self.table.opened()
-            opening.answer(self.session.id, self.table.open_reply(self))
-            self._advance()
+            self._answer(opening, self.table.open_reply(self))
+            if self._waiting:
+                self._advance()
         else:
             # One that moved to another connection while it opened has no request to answer.
-            self.table.released(self, error if opening.sink is NULL_SINK else None)
+            self.table.released(self, error if opening.asker is None else None)
             self._dismiss(error)
 
     def lost(self, error: OpenEnvError) -> None:
@@ -235,18 +146,24 @@ class V2Session:
     @property
     def opening(self) -> bool:
         """Whether the session is not there yet."""
-        return self._running is not None and self._running.message is None
+        return self.running is not None and self.running.message is None
 
-    def open_again(self, sink: ReplySink, key: int) -> None:
+    def open_again(self, asker: Asker) -> None:
         """Answers a repeated `open`."""
-        if self._running is not None and self._running.message is None:
-            self._join(self._running, sink, key)
+        if self.running is not None and self.running.message is None:
+            self._join(self.running, asker)
         else:
-            sink.answer(key, self.session.id, self.table.open_reply(self))
+            self._reply(asker, self.table.open_reply(self))
 
-    def take(self, message: SessionRequest, sink: ReplySink, key: int) -> None:
-        """Executes a call, now or when those before it have ended."""
-        seq, due = 0, None
+    def take(self, message: SessionRequest, asker: Asker, due: float | None) -> None:
+        """Executes a call, now or when those before it have ended.
+
+        Args:
+            message: The call.
+            asker: The request that it came with.
+            due: When it must be answered, in monotonic seconds, if it is numbered and does not say.
+        """
+        sequence = self.sequence
         if (
             type(message) is StepOp
             or type(message) is ResetOp
@@ -254,37 +171,34 @@ class V2Session:
             or type(message) is McpOp
         ):
             seq = message.seq
-            if seq != self.accepted + 1:
-                self._take_another(message, sink, key)
+            if seq != sequence.accepted + 1:
+                self._repeat(seq, asker)
                 return
-            due = sink.due if message.deadline_s is None else time.monotonic() + message.deadline_s
-        call = SessionCall(message, seq, sink, key)
-        call.due = due
-        if self._running is None and not self._queue:
-            self.accepted = seq or self.accepted
-            self._run(call)
-            if due is not None and self._running is call:
-                self.table.deadlines.watch(self, due)
-        elif len(self._queue) < self.table.max_in_flight:
-            self.accepted = seq or self.accepted
-            self._queue = self._queue or deque()
-            self._queue.append(call)
-            if due is not None:
-                self.table.deadlines.watch(self, due)
+            if message.deadline_s is not None:
+                due = time.monotonic() + message.deadline_s
         else:
-            self._refuse(sink, key, self._too_many())
+            seq, due = 0, None
+        call = NumberedCall(message, seq, asker, due)
+        if self.running is None and not self._waiting:
+            sequence.accepted = seq or sequence.accepted
+            self.running = call
+            self._run(call)
+        elif len(self._waiting) < self.table.max_in_flight:
+            sequence.accepted = seq or sequence.accepted
+            self._wait(call)
+        else:
+            self._refuse(asker, self._too_many())
+            return
+        if due is not None and (self.running is call or self._waiting):
+            self.table.deadlines.watch(self, due)
 
     def copy_state(self, copy_request: StateCopyRequest) -> None:
         """Gives a copy of its state, when what was asked of it before has ended."""
-        if self._running is None and not self._queue:
-            self._run(SessionCall(copy_request, 0, NULL_SINK, 0))
-        else:
-            self._queue = self._queue or deque()
-            self._queue.append(SessionCall(copy_request, 0, NULL_SINK, 0))
+        self._wait(NumberedCall(copy_request, 0, None))
 
-    def cancel(self, sink: ReplySink, key: int | None = None) -> bool:
-        """Gives up what a sink waits for, all of it if `key` is None. False if it waits for nothing here."""
-        concerned = [call for call in self._undecided() if call.concerns(sink, key)]
+    def cancel(self, request: int) -> bool:
+        """Gives up what a request waits for. False if it waits for nothing here."""
+        concerned = [call for call in self._undecided() if call.waits_for(request)]
         for call in concerned:
             if call.message is None:
                 self.close(Cancelled("the request to open the session was cancelled"))
@@ -292,7 +206,7 @@ class V2Session:
                 cancelled = Cancelled("the call was cancelled by its client")
                 METER.failed(cancelled)
                 self._give_up(call, self._protocol.error(cancelled))
-                if call is self._running and not self._waits_no_longer(call):
+                if call is self.running and not self._waits_no_longer(call):
                     self.session.cancel()
         return bool(concerned)
 
@@ -303,7 +217,7 @@ class V2Session:
                 continue
             if call.due > now:
                 self.table.deadlines.watch(self, call.due)
-            elif call is not self._running:
+            elif call is not self.running:
                 self._give_up(call, self._late(call, _NOT_EXECUTED))
             else:
                 ends = self.session.timeout_outcome
@@ -322,13 +236,13 @@ class V2Session:
     def detach(self) -> None:
         """The connection is gone. A call that is running goes on, for it to be repeated; the others are forgotten."""
         self._forget_waiting()
-        if self._running is not None:
-            self._running.forget_sinks()
+        if self.running is not None:
+            self.running.take_askers()
         self.session.detach()
 
     def leave(self) -> None:
         """Ends the session to which no client came back in time, after a running call with a deadline."""
-        running = self._running
+        running = self.running
         if running is not None and running.due is not None and running.early_reply is None:
             self._ends_after_call = True
         else:
@@ -344,18 +258,18 @@ class V2Session:
         """Another connection has the session from here on. A call that is running goes on, for it to be repeated."""
         lost = SessionLost(f"session {self.session.id} was attached elsewhere: another connection has it now")
         self.table.released(self, lost)
-        running, waiting = self._running, self._queue
+        running, waiting = self.running, self._waiting
         self._dismiss(lost)
-        self._running, self._queue = running, waiting
+        self.running, self._waiting = running, waiting
         self._forget_waiting()
         self._ends_after_call = False
         before = self._protocol
         self.table, self._protocol = table, table.protocol
         if self._protocol is not before:  # what was answered is written again, for the client that reads it now
             translate = self._protocol.codec.body
-            if self.last is not None:
-                self.last = translate(_reply_fields(before, self.last))
-            for call in self._unanswered():
+            if self.sequence.last is not None:
+                self.sequence.last = translate(_reply_fields(before, self.sequence.last))
+            for call in self._unfinished():
                 if call.early_reply is not None:
                     call.early_reply = translate(_reply_fields(before, call.early_reply))
         self.session.attach()
@@ -364,29 +278,38 @@ class V2Session:
 
     def recall(self) -> dict[str, Any] | None:
         """The fields of the stored reply."""
-        return None if self.last is None else _reply_fields(self._protocol, self.last)
+        last = self.sequence.last
+        return None if last is None else _reply_fields(self._protocol, last)
 
-    def _take_another(self, message: ResetOp | StepOp | RestoreOp | McpOp, sink: ReplySink, key: int) -> None:
-        """Answers what is not simply the next call."""
-        seq = message.seq
-        if seq == self.completed and self.last is not None:
-            sink.answer(key, self.session.id, self.last)
-        elif self.completed < seq <= self.accepted:
-            self._join(next(call for call in self._unanswered() if call.seq == seq), sink, key)
+    def _repeat(self, seq: int, asker: Asker) -> None:
+        """Answers a call whose number is not the next one."""
+        found = self.sequence.find(seq, self._unfinished())
+        if isinstance(found, NumberedCall):
+            self._join(found, asker)
+        elif found is not None:
+            self._reply(asker, found)
         else:
             order = f"call {seq} of session {self.session.id} is neither the last one nor the next, which is"
-            self._refuse(sink, key, SequenceError(f"{order} {self.accepted + 1}"))
+            self._refuse(asker, SequenceError(f"{order} {self.sequence.accepted + 1}"))
 
-    def _join(self, call: SessionCall, sink: ReplySink, key: int) -> None:
+    def _join(self, call: NumberedCall, asker: Asker) -> None:
         if call.early_reply is not None:
-            sink.answer(key, self.session.id, call.early_reply)
+            self._reply(asker, call.early_reply)
         elif len(call.others) < self.table.max_in_flight:
-            call.join(sink, key)
+            call.join(asker)
         else:
-            self._refuse(sink, key, self._too_many())
+            self._refuse(asker, self._too_many())
 
-    def _run(self, call: SessionCall) -> None:
-        self._running = call
+    def _begin(self, call: NumberedCall) -> None:
+        if call.early_reply is None and call.due is not None and call.due <= time.monotonic():
+            # The timer is late: the loop was busy.
+            call.early_reply = self._late(call, _NOT_EXECUTED)
+        if call.early_reply is not None:
+            self._conclude(call, call.early_reply)
+        else:
+            self._run(call)
+
+    def _run(self, call: NumberedCall) -> None:
         message = call.message
         trail = self.table.trail
         done = self._finished if trail is None or not call.seq else self._traced(call, trail)
@@ -404,13 +327,13 @@ class V2Session:
         else:
             self._run_rarely(call, done)
 
-    def _run_rarely(self, call: SessionCall, done: Done) -> None:
+    def _run_rarely(self, call: NumberedCall, done: Done) -> None:
         message = call.message
         if type(message) is McpOp:
             call_mcp_method(self.session, message.method, message.params, done)
         elif type(message) is ForkOp:
-            sink, call.sink = call.sink, NULL_SINK  # whom the new session answers
-            self.table.fork(self, message, sink, call.key, partial(self._ended, call))
+            (asker,) = call.take_askers()  # the new session answers it
+            self.table.fork(self, message, asker, partial(self._ended, call))
         elif type(message) is RestoreOp:
             self._restore(call, message)
         elif type(message) is StateCopyRequest:
@@ -425,7 +348,7 @@ class V2Session:
         elif type(message) is TasksOp:
             self.table.ask_tasks(self, message, partial(self._answered, call))
 
-    def _restore(self, call: SessionCall, message: RestoreOp) -> None:
+    def _restore(self, call: NumberedCall, message: RestoreOp) -> None:
         """Goes on from the state of another session, when that can be had."""
         try:
             source = self.table.source_of(self, message)
@@ -434,7 +357,7 @@ class V2Session:
             return
 
         def taken(seed: Snapshot | None, error: OpenEnvError | None) -> None:
-            if self._running is not call:  # it was given up
+            if self.running is not call:  # it was given up
                 if seed is not None:
                     seed.discard()
                 return
@@ -453,27 +376,25 @@ class V2Session:
                 self._answered(call, self._protocol.ok({}))
             else:
                 assert isinstance(error, OpenEnvError)  # a session translates all others
-                if self._running is call:
+                if self.running is call:
                     self._answered(call, self._failed(call, error))
 
         self.awaits = source
         source.copy_state(StateCopyRequest(taken))
 
-    def _answered(self, call: SessionCall, body: Body) -> None:
+    def _answered(self, call: NumberedCall, body: Body) -> None:
         """A call that is neither reset nor step nor state has its reply."""
-        if self._running is call:  # else the session ends, and its calls are answered
+        if self.running is call:  # else the session ends, and its calls are answered
             self._conclude(call, call.early_reply or body)
 
-    def _ended(self, call: SessionCall) -> None:
+    def _ended(self, call: NumberedCall) -> None:
         """A call that needs no reply has ended."""
-        if self._running is call:
-            self._running = None
-            if self._queue:
-                self._advance()
-            if self._ends_after_call and self._running is None:
+        if self.running is call:
+            self._end()
+            if self._ends_after_call and self.running is None:
                 self.end()
 
-    def _traced(self, call: SessionCall, trail: ConnectionTracer) -> Done:
+    def _traced(self, call: NumberedCall, trail: ConnectionTracer) -> Done:
         """`_finished`, with a span from here to there."""
         message, episode = call.message, self.session.episode
         if type(message) is RestoreOp:
@@ -482,10 +403,10 @@ class V2Session:
             episode = message.kwargs.get("episode_id")
         assert isinstance(message, Op)  # calls without a number are not traced
         name = str(message.__struct_config__.tag)
-        return trail.call(name, self.session.id, episode, request_name(call.sink, call.key), self._finished)
+        return trail.call(name, self.session.id, episode, request_name(call.asker), self._finished)
 
     def _finished(self, result: Any, error: BaseException | None) -> None:
-        call = self._running
+        call = self.running
         if call is None:  # the session ends, and its calls are answered
             return
         if call.early_reply is not None:
@@ -512,30 +433,34 @@ class V2Session:
             body = self._failed(call, failure)
         self._conclude(call, body)
 
-    def _failed(self, call: SessionCall, error: OpenEnvError) -> Body:
-        return self.table.refusal(self.session.id, error, request_name(call.sink, call.key))
+    def _failed(self, call: NumberedCall, error: OpenEnvError) -> Body:
+        return self.table.refusal(self.session.id, error, request_name(call.asker))
 
-    def _conclude(self, call: SessionCall, body: Body) -> None:
+    def _conclude(self, call: NumberedCall, body: Body) -> None:
         """The running call has come to its end."""
-        self._running = None
+        self.running = None
         if call.seq:
-            self.completed = call.seq
-            self.last = body
-        if call.others or call.early_reply is not None:
-            call.answer(self.session.id, body)
+            self.sequence.completed, self.sequence.last = call.seq, body
+        if call.others or call.asker is None:
+            self._answer(call, body)
         else:
-            call.sink.answer(call.key, self.session.id, body)
-        if self._queue:
+            self.table.replies.answer(call.asker, self.session.id, body)
+        if self._waiting:
             self._advance()
-        if self._ends_after_call and self._running is None:
+        if self._ends_after_call and self.running is None:
             self.end()
 
-    def _give_up(self, call: SessionCall, body: Body) -> None:
+    def _answer(self, call: NumberedCall, body: Body) -> None:
+        """Sends the reply to all requests that wait for it."""
+        for asker in call.take_askers():
+            self.table.replies.answer(asker, self.session.id, body)
+
+    def _give_up(self, call: NumberedCall, body: Body) -> None:
         """Answers a call before it has ended, or begun."""
         call.early_reply = body
-        call.answer(self.session.id, body)
+        self._answer(call, body)
 
-    def _waits_no_longer(self, call: SessionCall) -> bool:
+    def _waits_no_longer(self, call: NumberedCall) -> bool:
         """Lets a call that was given up end, if all that it does is to wait for another session."""
         if self.awaits is None or call.early_reply is None:
             return False
@@ -543,69 +468,44 @@ class V2Session:
         self._conclude(call, call.early_reply)
         return True
 
-    def _late(self, call: SessionCall, what: str) -> Body:
+    def _late(self, call: NumberedCall, what: str) -> Body:
         name = f"call {call.seq}" if call.seq else "a call"
         return self._failed(call, StepTimeout(f"{name} of session {self.session.id} {what}"))
 
-    def _advance(self) -> None:
-        """Runs what waits, until a call stays running."""
-        if self._advancing:  # a call that ends before `_run` returns leads back here and not deeper
-            return
-        self._advancing = True
-        while self._queue and self._running is None:
-            call = self._queue.popleft()
-            if call.early_reply is None and call.due is not None and call.due <= time.monotonic():
-                # The timer is late: the loop was busy.
-                call.early_reply = self._late(call, _NOT_EXECUTED)
-            if call.early_reply is not None:
-                self._conclude(call, call.early_reply)
-            else:
-                self._run(call)
-        self._queue = self._queue or ()
-        self._advancing = False
-
-    def _undecided(self) -> list[SessionCall]:
+    def _undecided(self) -> list[NumberedCall]:
         """The calls that were not answered yet. The running one last: those behind it must not begin when it ends."""
-        calls = [call for call in self._unanswered() if call.early_reply is None]
-        return sorted(calls, key=lambda call: call is self._running)
-
-    def _unanswered(self) -> list[SessionCall]:
-        return [*self._queue] if self._running is None else [self._running, *self._queue]
+        calls = [call for call in self._unfinished() if call.early_reply is None]
+        return sorted(calls, key=lambda call: call is self.running)
 
     def _dismiss(self, error: OpenEnvError) -> None:
         """Answers all calls there are with an error."""
-        calls = [call for call in self._unanswered() if call.early_reply is None]
+        calls = [call for call in self._unfinished() if call.early_reply is None]
         self._rest()
         if calls:
             body = self.table.refusal(self.session.id, error)
             for call in calls:
-                call.answer(self.session.id, body)
+                self._answer(call, body)
 
     def _rest(self) -> None:
         """Has nothing to do any more."""
-        copy_requests = [call.message for call in self._unanswered() if type(call.message) is StateCopyRequest]
-        self._running = None
-        self._queue = ()
-        for copy_request in copy_requests:
-            copy_request.give(None, SessionLost(f"session {self.session.id} has ended"))
+        for call in self._clear():
+            if type(call.message) is StateCopyRequest:
+                call.message.give(None, SessionLost(f"session {self.session.id} has ended"))
         if self.slot:
             self.table.deadlines.forget(self)
 
     def _forget_waiting(self) -> None:
-        """Forgets what waits for its turn, as if it had not been taken, except for what was answered already.
-
-        That has used its number, unless it comes after one that is forgotten.
-        """
-        copy_requests = [call.message for call in self._queue if type(call.message) is StateCopyRequest]
-        answered = takewhile(lambda call: call.early_reply is not None or not call.seq, self._queue)
-        self._queue = deque(call for call in answered if call.seq) or ()
-        last = self._queue[-1] if self._queue else self._running
-        self.accepted = (0 if last is None else last.seq) or self.completed
+        """Forgets the calls that wait for their turn, as if they had not been taken, and takes their numbers back."""
+        copy_requests = [call.message for call in self._waiting if type(call.message) is StateCopyRequest]
+        self._waiting = deque(self.sequence.rewind(self.running, self._waiting)) or ()
         for copy_request in copy_requests:  # the callback may ask for another one at once
             copy_request.give(None, SessionLost(f"session {self.session.id} has lost its connection"))
 
-    def _refuse(self, sink: ReplySink, key: int, error: OpenEnvError) -> None:
-        sink.answer(key, self.session.id, self.table.refusal(self.session.id, error, request_name(sink, key)))
+    def _refuse(self, asker: Asker, error: OpenEnvError) -> None:
+        self._reply(asker, self.table.refusal(self.session.id, error, request_name(asker)))
+
+    def _reply(self, asker: Asker, body: Body) -> None:
+        self.table.replies.answer(asker, self.session.id, body)
 
     def _too_many(self) -> TooManyCalls:
         limit = f"{self.table.max_in_flight} (max_in_flight, OPENENV_MAX_IN_FLIGHT)"

@@ -1,0 +1,109 @@
+"""Numbered calls of one session: each number executes once, and a repeated number gets the reply of the first.
+
+Without I/O: a `Sequence` keeps the numbers and the last reply, and a `NumberedCall` the requests that wait for one.
+The session that owns them executes the calls and sends the replies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import takewhile
+from typing import Any
+
+from msgspec import Struct
+
+from .codecs import Body
+
+Asker = tuple[int, int | None]
+"""A request that waits for a reply: its id, and in a batch the place of the call."""
+
+
+class NumberedCall(Struct, eq=False):
+    """One call, from its request to its end.
+
+    Args:
+        message: What to do.
+        seq: Its number; 0 for a call that is not counted.
+        asker: The request that asked first; None if no request waits for the reply.
+        due: When it must be answered, in monotonic seconds; None for never.
+
+    Attributes:
+        others: Requests that repeated the call before its end.
+        early_reply: The reply that was given before its end: the call was cancelled, or its time was over.
+    """
+
+    message: Any
+    seq: int
+    asker: Asker | None
+    due: float | None = None
+    others: tuple[Asker, ...] = ()
+    early_reply: Body | None = None
+
+    def join(self, asker: Asker) -> None:
+        """One more request waits for the reply."""
+        self.others = (*self.others, asker)
+
+    def take_askers(self) -> tuple[Asker, ...]:
+        """The requests that wait for the reply. They wait no longer."""
+        askers = self.others if self.asker is None else (self.asker, *self.others)
+        self.asker, self.others = None, ()
+        return askers
+
+    def waits_for(self, request: int) -> bool:
+        """Whether a request waits for the reply, in any place."""
+        return any(asker[0] == request for asker in self.others) or (
+            self.asker is not None and self.asker[0] == request
+        )
+
+
+class Sequence:
+    """The numbers of a session's calls, which its client counts from 1. The session moves them on.
+
+    A call that was accepted stays counted, also when its action is not valid or it is cancelled before its turn.
+
+    Attributes:
+        accepted: Number of the last call that was taken; the next one has the number after it.
+        completed: Number of the last call that was answered.
+        last: The reply to that.
+    """
+
+    __slots__ = ("accepted", "completed", "last")
+
+    def __init__(self) -> None:
+        self.accepted = self.completed = 0
+        self.last: Body | None = None
+
+    def find(self, seq: int, open_calls: Iterable[NumberedCall]) -> Body | NumberedCall | None:
+        """What answers a number that is not the next one.
+
+        Args:
+            seq: The number.
+            open_calls: The calls that have not ended.
+
+        Returns:
+            The reply that the number had, if it is kept; the open call of that number; or None: the number is
+            neither the last one nor open.
+        """
+        if seq == self.completed:
+            return self.last
+        if self.completed < seq <= self.accepted:
+            return next(call for call in open_calls if call.seq == seq)
+        return None
+
+    def rewind(self, running: NumberedCall | None, waiting: Iterable[NumberedCall]) -> list[NumberedCall]:
+        """Takes back the numbers of the calls that wait, as if they had not been accepted.
+
+        A call that was answered before its turn has used its number, unless one before it is taken back.
+
+        Args:
+            running: The call that executes.
+            waiting: Those behind it, in their order.
+
+        Returns:
+            The calls that still wait for their end: those that have used their numbers.
+        """
+        used = takewhile(lambda call: call.early_reply is not None or not call.seq, waiting)
+        left = [call for call in used if call.seq]
+        last = left[-1] if left else running
+        self.accepted = (0 if last is None else last.seq) or self.completed
+        return left
