@@ -12,9 +12,18 @@ from typing import Any
 
 import pytest
 
-from openenv.client import GenericEnvClient, SyncEnvClient
-from openenv.errors import ConnectionFailed, InvalidAction, SessionLost, StepTimeout, UsageError
-from openenv.types import StepResult
+from openenv.client import EnvClient, GenericEnvClient, SyncEnvClient
+from openenv.client.env_client import ClientOptions
+from openenv.errors import (
+    ConnectionFailed,
+    InvalidAction,
+    InvalidArgument,
+    SchemaMismatch,
+    SessionLost,
+    StepTimeout,
+    UsageError,
+)
+from openenv.types import Observation, StepResult
 
 from ..asynchronous import Gate
 from ..environments import Gated
@@ -60,6 +69,51 @@ def test_the_synchronous_client(app):
     env.close()
     play(env)
     env.close()
+
+
+class SyncCounter(SyncEnvClient[CounterAction, CounterObservation, CounterState]):
+    """A client that is synchronous from the start."""
+
+
+@pytest.mark.parametrize("made", [SyncCounter, SyncEnvClient[CounterAction, CounterObservation, CounterState]])
+def test_a_synchronous_client_of_its_own_knows_its_types(app, made):
+    with made(app=app, strict=True) as env:
+        play(env)
+        with env.new_session() as other:
+            assert type(other) is type(env)
+            play(other)
+    with made(env=ThreadCounter) as env:
+        play(env)
+
+
+def test_a_synchronous_client_without_types_takes_and_gives_dicts(app):
+    with SyncEnvClient(app=app) as env:
+        assert env.reset(start=5).observation["total"] == 5
+        assert env.step({"by": 2}).observation["total"] == 7
+    assert SyncEnvClient("localhost:8000", api_key="k").base_url == "localhost:8000"
+
+
+def test_a_synchronous_client_warns_of_other_types(app):
+    class Named(Observation):
+        total: str
+
+    class Other(SyncEnvClient[CounterAction, Named, CounterState]):
+        pass
+
+    with pytest.raises(SchemaMismatch, match="Other does not fit"):
+        Other(app=app, strict=True).connect()
+
+
+def test_a_given_client_keeps_its_arguments(app):
+    client = CounterEnv(app=app)
+    assert SyncEnvClient(client).async_client is SyncEnvClient(async_client=client).async_client is client
+    with pytest.raises(InvalidArgument, match="api_key: the client that is given has arguments of its own"):
+        SyncEnvClient(async_client=client, api_key="k")
+
+
+def test_the_options_are_those_of_the_asynchronous_client():
+    parameters = inspect.signature(EnvClient).parameters
+    assert [*ClientOptions.__annotations__] == [name for name in parameters if name != "base_url"]
 
 
 def test_the_synchronous_client_in_a_block(app):

@@ -1218,6 +1218,26 @@ async def test_the_sync_facade_of_a_client_that_lives_on_another_loop():
             envs.sync().step([ONE] * 3)
 
 
+def test_a_synchronous_client_of_its_own():
+    app = app_of()
+    with SyncVectorEnvClient(CounterEnv, app=app, num_envs=3) as envs:
+        assert rewards(envs.reset()) == [None] * 3
+        assert rewards(envs.step([ONE] * 3)) == [1.0] * 3
+        given = SyncVectorEnvClient(client=envs.async_client)
+        assert rewards(given.step([ONE] * 3)) == [2.0] * 3
+        with pytest.raises(UsageError, match="num_envs: the client that is given has arguments of its own"):
+            SyncVectorEnvClient(envs.async_client, num_envs=4)
+    assert app.state.openenv.active_sessions == 0
+
+
+def test_a_block_gives_the_synchronous_client():
+    app = app_of()
+    with VectorEnvClient(CounterEnv, app=app, num_envs=3) as envs:
+        assert type(envs) is SyncVectorEnvClient
+        assert rewards(envs.reset()) == [None] * 3
+    assert app.state.openenv.active_sessions == 0
+
+
 @pytest.mark.parametrize("method", ["connect", "reset", "step", "send", "recv", "close"])
 def test_both_forms_take_the_same_arguments(method):
     signatures = [inspect.signature(getattr(cls, method)) for cls in (VectorEnvClient, SyncVectorEnvClient)]

@@ -5,11 +5,26 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from functools import partial, wraps
+from functools import lru_cache, partial, wraps
 from os import PathLike
-from typing import Any, Generic, Self, TypeVar, cast, get_origin
+from types import new_class
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Generic,
+    Self,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+    get_args,
+    get_origin,
+    overload,
+)
 
 from pydantic import TypeAdapter
+from typing_extensions import TypeVar as TypeVarWithDefault
 
 from .._exceptions import add_cleanup_note
 from .._introspection import type_arguments
@@ -31,8 +46,8 @@ class LaunchMixin:
     def from_docker_image(cls, image: str, provider: Any = None, **kwargs: Any) -> Self:
         """Starts a container for a client; closing the client stops it.
 
-        In a running event loop it is to be awaited, or entered by `async with`, and the container is started then; by
-        `.sync()` or `with`, which block, it is also to be had there. In other code it is started before this returns.
+        `SyncEnvClient` starts it before this returns. `EnvClient` does so where no event loop runs. In a running
+        event loop, await what this returns, or enter it by `async with`; `.sync()` and `with` block there.
 
         Args:
             image: Name of the image.
@@ -45,7 +60,7 @@ class LaunchMixin:
             NotReady: It was not ready in its time.
             MissingExtra: The provider needs a package that is not installed.
         """
-        return cast("Self", launch().from_docker_image(cls, image, provider, **kwargs))
+        return cls._launched("from_docker_image", image, provider, **kwargs)
 
     @classmethod
     def from_env(cls, repo_id: str, use_docker: bool = True, provider: Any = None, **kwargs: Any) -> Self:
@@ -57,7 +72,7 @@ class LaunchMixin:
             provider: What runs it; None takes Docker or uv.
             kwargs: As for `from_docker_image`; `tag` is the image's, `latest` by default.
         """
-        return cast("Self", launch().from_env(cls, repo_id, use_docker, provider, **kwargs))
+        return cls._launched("from_env", repo_id, use_docker, provider, **kwargs)
 
     @classmethod
     def from_hub(cls, repo_id: str, provider: Any = None, replicas: int | None = None, **kwargs: Any) -> Self:
@@ -69,7 +84,12 @@ class LaunchMixin:
             replicas: How many containers share the sessions.
             kwargs: As for `from_env`.
         """
-        return cast("Self", launch().from_hub(cls, repo_id, provider, replicas, **kwargs))
+        return cls._launched("from_hub", repo_id, provider, replicas, **kwargs)
+
+    @classmethod
+    def _launched(cls, function: str, *args: Any, **kwargs: Any) -> Self:
+        """What a function of `openenv.providers` makes of this class."""
+        return cast("Self", getattr(launch(), function)(cls, *args, **kwargs))
 
 
 def launch() -> Any:
@@ -78,98 +98,6 @@ def launch() -> Any:
 
 
 ActT = TypeVar("ActT")
-
-
-class SyncEnvClient(Generic[ActT, ObsT, StateT]):
-    """`EnvClient` without `await`; it may be used from any thread, and inside a running event loop too.
-
-    Args:
-        async_client: The client it drives; both share one session.
-    """
-
-    def __init__(self, async_client: EnvClient[ActT, ObsT, StateT]):
-        self._client = async_client
-
-    @property
-    def async_client(self) -> EnvClient[ActT, ObsT, StateT]:
-        """The client behind this one."""
-        return self._client
-
-    def connect(self) -> Self:
-        """See `EnvClient.connect`."""
-        self._client.waited(self._client.connect)
-        return self
-
-    def reset(self, **kwargs: Any) -> StepResult[ObsT]:
-        """See `EnvClient.reset`."""
-        return self._client.waited(self._client.reset, **kwargs)
-
-    def step(self, action: ActT, *, timeout_s: float | None = None, **kwargs: Any) -> StepResult[ObsT]:
-        """See `EnvClient.step`."""
-        if timeout_s is not None:  # a subclass may know of none
-            kwargs["timeout_s"] = timeout_s
-        return self._client.waited(self._client.step, action, **kwargs)
-
-    def state(self) -> StateT:
-        """See `EnvClient.state`."""
-        return self._client.waited(self._client.state)
-
-    def close(self) -> None:
-        """See `EnvClient.close`."""
-        self._client.waited(self._client.close)
-
-    def disconnect(self) -> None:
-        """See `EnvClient.disconnect`."""
-        self._client.waited(self._client.disconnect)
-
-    def new_session(self) -> Self:
-        """See `EnvClient.new_session`."""
-        return type(self)(self._client.waited(self._client.new_session))
-
-    def fork(self, wait_s: float | None = None) -> Self:
-        """See `EnvClient.fork`."""
-        return type(self)(self._client.waited(self._client.fork, wait_s))
-
-    def restore(self, source: EnvClient[ActT, ObsT, StateT] | SyncEnvClient[ActT, ObsT, StateT]) -> None:
-        """See `EnvClient.restore`."""
-        self._client.waited(self._client.restore, source)
-
-    def tasks(self, split: str | None = None) -> SyncTasks:
-        """See `EnvClient.tasks`; its methods block."""
-        return SyncTasks(self._client.waited(self._client.tasks, split))
-
-    @property
-    def base_url(self) -> str | None:
-        """See `EnvClient.base_url`."""
-        return self._client.base_url
-
-    def __getattr__(self, name: str) -> Any:
-        """The attributes of the client's subclass; its methods block."""
-        if name == "_client" or name.startswith("__"):  # asked for in a copy that is still empty
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        found = getattr(self._client, name)
-        if not (inspect.ismethod(found) or inspect.iscoroutinefunction(found)):
-            return found
-
-        @wraps(found)
-        def blocking(*args: Any, **kwargs: Any) -> Any:
-            return self._client.settled(found(*args, **kwargs))
-
-        return blocking
-
-    def __enter__(self) -> Self:
-        try:
-            return self.connect()
-        except BaseException as error:  # as in the block of the client itself
-            with add_cleanup_note(error):
-                self.close()
-            raise
-
-    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
-        with add_cleanup_note(error):
-            self.close()
-
-
 T = TypeVar("T")
 
 
@@ -511,3 +439,175 @@ class GenericEnvClient(EnvClient[dict[str, Any], dict[str, Any], dict[str, Any]]
 
     The server still validates every action; `GET /schema` says what it takes.
     """
+
+
+class ClientOptions(TypedDict, total=False):
+    """The arguments of `EnvClient` beside `base_url`."""
+
+    connect_timeout_s: float
+    message_timeout_s: float | None
+    max_message_size_mb: float
+    websocket_ping_interval_s: float | None
+    websocket_ping_timeout_s: float | None
+    provider: Any
+    mode: str | None
+    headers: Mapping[str, str] | None
+    api_key: str | None
+    strict: bool
+    wait_s: float | None
+    record: str | PathLike[str] | None
+    app: Any
+    env: Any
+
+
+# With what a client gives that knows no types.
+SyncActT = TypeVarWithDefault("SyncActT", default=dict[str, Any])
+SyncObsT = TypeVarWithDefault("SyncObsT", default=dict[str, Any])
+SyncStateT = TypeVarWithDefault("SyncStateT", default=dict[str, Any])
+
+
+@lru_cache
+def _client_class(name: str, types: tuple[Any, ...]) -> type[EnvClient[Any, Any, Any]]:
+    """The client class of an environment's types; one for each, since the check of schemas warns once for a class."""
+    generic: Any = EnvClient
+    return new_class(name, (generic[types],))
+
+
+class SyncEnvClient(LaunchMixin, Generic[SyncActT, SyncObsT, SyncStateT]):
+    """`EnvClient` without `await`; it may be used from any thread, and inside a running event loop too::
+
+        with SyncEnvClient(base_url="http://localhost:8000") as env:
+            result = env.reset(seed=1)
+            result = env.step({"by": 2})
+            print(result.observation["total"])
+
+    Actions, observations and states are dicts then. With the types of an environment they are its models; a client
+    class of the environment has them already, and `CounterEnv(...).sync()` is the same::
+
+        class SyncCounterEnv(SyncEnvClient[CounterAction, CounterObservation, State]):
+            pass
+
+    Args:
+        async_client: A client to drive in place of a new one; both share one session.
+        base_url: As for `EnvClient`, as are all other arguments.
+
+    Raises:
+        InvalidArgument: As for `EnvClient`; or there are arguments beside `async_client`, which has its own.
+    """
+
+    _async_class: ClassVar[type[EnvClient[Any, Any, Any]]] = GenericEnvClient
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        arguments = type_arguments(cls, SyncEnvClient)
+        if len(arguments) == 3 and "_async_class" not in cls.__dict__:
+            cls._async_class = _client_class(cls.__name__, arguments)
+
+    @overload
+    def __init__(self, async_client: EnvClient[SyncActT, SyncObsT, SyncStateT]) -> None: ...
+    @overload
+    def __init__(self, base_url: str | Sequence[str] | None = None, **options: Unpack[ClientOptions]) -> None: ...
+    def __init__(self, *args: Any, **options: Any) -> None:
+        client = options.pop("async_client", args[0] if args else None)
+        if not isinstance(client, EnvClient):
+            client = self._async_class(*args, **options)
+        elif options:
+            raise InvalidArgument(f"{', '.join(options)}: the client that is given has arguments of its own")
+        self._client: EnvClient[SyncActT, SyncObsT, SyncStateT] = client
+
+    if not TYPE_CHECKING:
+
+        @property
+        def __orig_class__(self) -> Any:
+            raise AttributeError("__orig_class__")
+
+        @__orig_class__.setter
+        def __orig_class__(self, alias: Any) -> None:
+            # `typing` sets this when SyncEnvClient[A, O, S](...) has made its instance.
+            if type(self._client) is GenericEnvClient:
+                self._client.__class__ = _client_class("SyncEnvClient", get_args(alias))
+
+    @property
+    def async_client(self) -> EnvClient[SyncActT, SyncObsT, SyncStateT]:
+        """The client behind this one."""
+        return self._client
+
+    def connect(self) -> Self:
+        """See `EnvClient.connect`."""
+        self._client.waited(self._client.connect)
+        return self
+
+    def reset(self, **kwargs: Any) -> StepResult[SyncObsT]:
+        """See `EnvClient.reset`."""
+        return self._client.waited(self._client.reset, **kwargs)
+
+    def step(self, action: SyncActT, *, timeout_s: float | None = None, **kwargs: Any) -> StepResult[SyncObsT]:
+        """See `EnvClient.step`."""
+        if timeout_s is not None:  # a subclass may know of none
+            kwargs["timeout_s"] = timeout_s
+        return self._client.waited(self._client.step, action, **kwargs)
+
+    def state(self) -> SyncStateT:
+        """See `EnvClient.state`."""
+        return self._client.waited(self._client.state)
+
+    def close(self) -> None:
+        """See `EnvClient.close`."""
+        self._client.waited(self._client.close)
+
+    def disconnect(self) -> None:
+        """See `EnvClient.disconnect`."""
+        self._client.waited(self._client.disconnect)
+
+    def new_session(self) -> Self:
+        """See `EnvClient.new_session`."""
+        return type(self)(self._client.waited(self._client.new_session))
+
+    def fork(self, wait_s: float | None = None) -> Self:
+        """See `EnvClient.fork`."""
+        return type(self)(self._client.waited(self._client.fork, wait_s))
+
+    def restore(
+        self, source: EnvClient[SyncActT, SyncObsT, SyncStateT] | SyncEnvClient[SyncActT, SyncObsT, SyncStateT]
+    ) -> None:
+        """See `EnvClient.restore`."""
+        self._client.waited(self._client.restore, source)
+
+    def tasks(self, split: str | None = None) -> SyncTasks:
+        """See `EnvClient.tasks`; its methods block."""
+        return SyncTasks(self._client.waited(self._client.tasks, split))
+
+    @property
+    def base_url(self) -> str | None:
+        """See `EnvClient.base_url`."""
+        return self._client.base_url
+
+    @classmethod
+    def _launched(cls, function: str, *args: Any, **kwargs: Any) -> Self:
+        return cls(getattr(launch(), function)(cls._async_class, *args, **kwargs).sync().async_client)
+
+    def __getattr__(self, name: str) -> Any:
+        """The attributes of the client's subclass; its methods block."""
+        if name == "_client" or name.startswith("__"):  # asked for in a copy that is still empty
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        found = getattr(self._client, name)
+        if not (inspect.ismethod(found) or inspect.iscoroutinefunction(found)):
+            return found
+
+        @wraps(found)
+        def blocking(*args: Any, **kwargs: Any) -> Any:
+            return self._client.settled(found(*args, **kwargs))
+
+        return blocking
+
+    def __enter__(self) -> Self:
+        try:
+            return self.connect()
+        except BaseException as error:  # as in the block of the client itself
+            with add_cleanup_note(error):
+                self.close()
+            raise
+
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
+        with add_cleanup_note(error):
+            self.close()

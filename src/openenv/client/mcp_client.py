@@ -384,14 +384,9 @@ class MCPToolClient(MCPClientBase):
 
 
 class SyncMCPToolClient(SyncEnvClient[Any, Any, State]):
-    """`MCPToolClient` without `await`.
+    """`MCPToolClient` without `await`. See `SyncEnvClient` for its arguments."""
 
-    Args:
-        async_client: The client it drives; both share one session.
-    """
-
-    def __init__(self, async_client: MCPToolClient):
-        super().__init__(async_client)
+    _async_class = MCPToolClient
 
     def list_tools(self, use_cache: bool = True) -> list[Tool]:
         """See `MCPToolClient.list_tools`."""

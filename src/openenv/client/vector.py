@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import index
-from typing import Any, Generic, NamedTuple, Self, TypeVar, cast, get_args
+from typing import Any, Generic, NamedTuple, Self, TypeVar, cast, get_args, overload
 
 from ..errors import ConnectionLost, OpenEnvError, UsageError
 from ..protocol.values import check_outcome
@@ -70,14 +70,39 @@ class ClientHooks(Generic[ActT, ObsT]):
 
 
 class SyncVectorEnvClient(Generic[ActT, ObsT]):
-    """`VectorEnvClient` without `await`; it may be used from any thread, by one at a time.
+    """`VectorEnvClient` without `await`; it may be used from any thread, by one at a time::
+
+        with SyncVectorEnvClient(GenericEnvClient, base_url="http://localhost:8000", num_envs=256) as envs:
+            results = envs.reset()
+            results = envs.step([{"move": "left"}] * 256)
 
     Args:
-        client: The client it drives; both share its sessions.
+        client: A client to drive in place of a new one; both share its sessions.
+        env_cls: As for `VectorEnvClient`, as are all other arguments.
+
+    Raises:
+        UsageError: As for `VectorEnvClient`.
     """
 
-    def __init__(self, client: VectorEnvClient[ActT, ObsT]):
-        self._client = client
+    @overload
+    def __init__(self, client: VectorEnvClient[ActT, ObsT]) -> None: ...
+    @overload
+    def __init__(
+        self,
+        env_cls: type[EnvClient[ActT, ObsT, Any]],
+        base_url: str | Sequence[str] | None = None,
+        num_envs: int = 256,
+        connections: int = 1,
+        autoreset_mode: AutoresetMode = "disabled",
+        **options: Any,
+    ) -> None: ...
+    def __init__(self, *args: Any, **options: Any) -> None:
+        client = options.pop("client", args[0] if args else None)
+        if not isinstance(client, VectorEnvClient):
+            client = VectorEnvClient(*args, **options)
+        elif options:
+            raise UsageError(f"{', '.join(options)}: the client that is given has arguments of its own")
+        self._client: VectorEnvClient[ActT, ObsT] = client
 
     @property
     def async_client(self) -> VectorEnvClient[ActT, ObsT]:
@@ -173,7 +198,7 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
     In the last two modes an environment that has no episode for another reason (its session was lost, its reset
     failed) is reset by its next step too. Resets that were not asked for take no arguments.
 
-    It lives on the event loop that it is first used on; `sync()` drives it without one.
+    It lives on the event loop that it is first used on. `sync()`, or `with`, gives the client for code without one.
 
     Args:
         env_cls: The client of the environment; its types and hooks are used.
@@ -322,6 +347,12 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
     def sync(self) -> SyncVectorEnvClient[ActT, ObsT]:
         """This client for code that cannot await."""
         return SyncVectorEnvClient(self)
+
+    def __enter__(self) -> SyncVectorEnvClient[ActT, ObsT]:
+        return self.sync().__enter__()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.sync().close()
 
     async def __aenter__(self) -> Self:
         return await self.connect()

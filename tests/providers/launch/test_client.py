@@ -19,7 +19,14 @@ from openenv.providers.launch import hf_space_subdomain
 from openenv.settings import ClientSettings
 
 from ...asynchronous import Gate, until
-from ...client.environments import CounterAction, CounterEnv, ThreadCounter, app_of
+from ...client.environments import (
+    CounterAction,
+    CounterEnv,
+    CounterObservation,
+    CounterState,
+    ThreadCounter,
+    app_of,
+)
 from ...server.wires import served
 from ..places import Containers, Runtime
 
@@ -97,6 +104,19 @@ def test_the_synchronous_client(way: str, place: Containers) -> None:
     assert type(env) is SyncEnvClient
     assert env.reset(start=3).observation.total == 3
     env.close()
+    check_over(place)
+
+
+class SyncCounter(SyncEnvClient[CounterAction, CounterObservation, CounterState]):
+    """A client that is synchronous from the start."""
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_synchronous_class_starts_its_server_at_once(way: str, place: Containers) -> None:
+    """Inside a running loop too."""
+    with getattr(SyncCounter, way)(IMAGES[way], provider=place) as env:
+        assert type(env) is SyncCounter
+        assert env.reset(start=3).observation == CounterObservation(total=3)
     check_over(place)
 
 
