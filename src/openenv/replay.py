@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from ._http import bearer, fetch
 from .client import GenericEnvClient
 from .client.endpoints import http_url, websocket_url
 from .client.mcp_client import ask_session
 from .errors import (
-    ConnectionLost,
     InvalidAction,
-    MissingExtra,
     OpenEnvError,
     ProtocolViolation,
     ResetRequired,
@@ -305,7 +304,6 @@ def server_target(url: str, api_key: str | None) -> ReplayTarget:
         ConnectionLost: It does not answer.
         Unauthorized: It wants another key.
         ProtocolViolation: It answers what is no schema.
-        MissingExtra: httpx is not installed.
     """
     schemas = schemas_at(url, api_key)
     try:
@@ -317,22 +315,12 @@ def server_target(url: str, api_key: str | None) -> ReplayTarget:
 
 def schemas_at(url: str, api_key: str | None) -> dict[str, Any]:
     """What `GET /schema` of a server answers. Raises as `server_target`."""
-    try:
-        import httpx
-    except ModuleNotFoundError:
-        raise MissingExtra("httpx", "core") from None
     address = http_url(websocket_url(url))
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    try:
-        answer = httpx.get(f"{address}/schema", headers=headers, timeout=ASK_S)
-    except httpx.HTTPError as error:
-        raise ConnectionLost(f"no answer from {address}: {str(error) or type(error).__name__}") from None
-    if answer.status_code in {401, 403}:
+    answer = fetch(f"{address}/schema", bearer(api_key), ASK_S)
+    if answer.status in {401, 403}:
         raise Unauthorized(f"{address} wants another key, or one at all: give it by --api-key")
-    if answer.status_code != 200:
-        raise ProtocolViolation(
-            f"{address}/schema answers with status {answer.status_code}: is an environment there?"
-        )
+    if answer.status != 200:
+        raise ProtocolViolation(f"{address}/schema answers with status {answer.status}: is an environment there?")
     try:
         schemas = answer.json()
     except ValueError as error:

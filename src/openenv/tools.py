@@ -10,15 +10,14 @@ import shutil
 import subprocess
 import time
 import traceback
-import urllib.error
-import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from .errors import MissingExtra, NotReady, ProviderFailed, UsageError
-from .settings import environ_of_environments, proxy_for
+from ._http import fetch
+from .errors import ConnectionFailed, MissingExtra, NotReady, ProviderFailed, UsageError
+from .settings import environ_of_environments
 from .types import CodeExecResult
 
 __all__ = ["GitServerClient", "PyExecutor", "RepoInfo"]
@@ -27,7 +26,6 @@ __all__ = ["GitServerClient", "PyExecutor", "RepoInfo"]
 _PAUSE_S = 0.2
 _REQUEST_S = 10.0
 # What a server may answer to a question; a list of repositories is far smaller.
-_MOST_BYTES = 16 * 1024 * 1024
 _PAGE = 50
 # Where Gitea listens if its URL names no port.
 GITEA_PORT = 3000
@@ -80,10 +78,6 @@ class GitServerClient:
         self.port = parts.port or GITEA_PORT
         self._timeout_s = timeout_s
         self._authorization = "Basic " + base64.b64encode(f"{username}:{password}".encode()).decode()
-        proxy = proxy_for(parts.scheme, parts.netloc)
-        self._opener = urllib.request.build_opener(
-            urllib.request.ProxyHandler({parts.scheme: proxy} if proxy else {})
-        )
 
     def wait_for_ready(self, timeout: float = 30) -> bool:
         """Waits until the server answers, for at most so many seconds. Returns whether it did."""
@@ -246,26 +240,19 @@ class GitServerClient:
 
     def _answers(self, timeout_s: float) -> bool:
         try:
-            self._opener.open(self.gitea_url + "/", timeout=timeout_s).close()
-        except urllib.error.HTTPError as refusal:
-            refusal.close()
-            return refusal.code < 500
-        except OSError:
+            return fetch(self.gitea_url + "/", {}, timeout_s).status < 500
+        except ConnectionFailed:
             return False
-        return True
 
     def _ask(self, path: str) -> list[dict[str, Any]]:
-        request = urllib.request.Request(  # noqa: S310 - http or https, as checked
-            self.gitea_url + path, headers={"Authorization": self._authorization, "Accept": "application/json"}
-        )
+        headers = {"Authorization": self._authorization, "Accept": "application/json"}
         try:
-            with self._opener.open(request, timeout=_REQUEST_S) as response:
-                answer = json.loads(response.read(_MOST_BYTES))
-        except urllib.error.HTTPError as refusal:
-            refusal.close()
-            advice = ": check username and password" if refusal.code in {401, 403} else ""
-            raise ProviderFailed(f"{self.gitea_url} answers {refusal.code} to {path}{advice}") from None
-        except (OSError, ValueError) as error:
+            reply = fetch(self.gitea_url + path, headers, _REQUEST_S)
+            if reply.status >= 300:
+                advice = ": check username and password" if reply.status in {401, 403} else ""
+                raise ProviderFailed(f"{self.gitea_url} answers {reply.status} to {path}{advice}")
+            answer = reply.json()
+        except (ConnectionFailed, ValueError) as error:
             raise ProviderFailed(f"{self.gitea_url} gives no list of repositories: {error}") from error
         if not isinstance(answer, list):
             raise ProviderFailed(f"{self.gitea_url} gives no list of repositories: is it a Gitea server?")

@@ -158,13 +158,6 @@ def test_a_server_of_something_else_is_no_answer(contract: Run, answer: Any, wor
     assert words in err
 
 
-def test_what_asks_a_server_may_not_be_installed(contract: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "httpx", None)
-    code, _, err = contract("dump", "--url", "localhost:1")
-    assert code == 2
-    assert "openenv[core]" in err
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -184,7 +184,7 @@ async def test_a_server_of_v1_that_is_gone_is_named(url, monkeypatch):
     monkeypatch.setattr("openenv.client.tasks.http_url", lambda endpoint: "http://127.0.0.1:1")
     monkeypatch.setattr("openenv.client.websocket.SUBPROTOCOLS", ())
     async with GenericEnvClient(base_url=url) as env:
-        with pytest.raises(ConnectionFailed, match="did not answer"):
+        with pytest.raises(ConnectionFailed, match="no answer from"):
             await env.tasks()
 
 
@@ -201,7 +201,7 @@ async def test_a_server_of_v1_that_breaks_off_is_named(url, monkeypatch, answer)
         monkeypatch.setattr("openenv.client.tasks.http_url", lambda endpoint: f"http://127.0.0.1:{port}")
         monkeypatch.setattr("openenv.client.websocket.SUBPROTOCOLS", ())
         async with GenericEnvClient(base_url=url) as env:
-            with pytest.raises(ConnectionFailed, match="did not answer"):
+            with pytest.raises(ConnectionFailed, match="did not answer|no answer from"):
                 await env.tasks()
 
 

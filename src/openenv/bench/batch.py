@@ -14,6 +14,7 @@ from enum import StrEnum
 from functools import cache, partial
 from typing import IO, TYPE_CHECKING, Any
 
+from .._http import bearer
 from .._statistics import quantiles_of
 from .._tuning import raise_file_limit
 from ..client.endpoints import websocket_url
@@ -133,7 +134,7 @@ class RequestBatch:
     @property
     def headers(self) -> dict[str, str]:
         """What every request says that is not a WebSocket's."""
-        return {} if self.api_key is None else {"Authorization": f"Bearer {self.api_key}"}
+        return bearer(self.api_key)
 
 
 async def request(batch: RequestBatch, request_id: int, member: LoadProcess) -> RequestRow:

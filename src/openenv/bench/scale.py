@@ -10,13 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Self
-from urllib.request import ProxyHandler, Request, build_opener
 
+from .._http import bearer, fetch
 from .._tuning import raise_file_limit
-from ..errors import UsageError
+from ..errors import ConnectionFailed, UsageError
 from ..providers import Gateway, deploy
 from ..providers.catalog import catalog_entry
 from ..providers.deployment import Deployment
@@ -126,12 +125,9 @@ class LaunchedServers:
 
 def _is_busy(url: str, api_key: str | None) -> bool:
     """Whether a server says in its metrics that it has sessions. One that says nothing is taken for idle."""
-    headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
-    request = Request(f"{url}/metrics", headers=headers)  # noqa: S310 - the provider's address
     try:
-        with build_opener(ProxyHandler({})).open(request, timeout=SETTLE_S) as answer:
-            lines = answer.read().splitlines()
-    except (OSError, HTTPException):  # it may die in the middle of its answer
+        lines = fetch(f"{url}/metrics", bearer(api_key), SETTLE_S).body.splitlines()
+    except ConnectionFailed:  # it may die in the middle of its answer
         return False
     held = next((line for line in lines if line.startswith(_HELD)), b"x 0")
     return float(held.split()[1]) > 0

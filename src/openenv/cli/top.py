@@ -162,6 +162,7 @@ def top(url: str, api_key: str | None, interval: float, once: bool) -> None:
       openenv top env.example.org:8000 --api-key "$KEY" --once
     """
     shown = display_module()
+    from .._http import bearer
     from ..client.endpoints import http_url, websocket_url
     from .top_view import picture
 
@@ -170,9 +171,8 @@ def top(url: str, api_key: str | None, interval: float, once: bool) -> None:
     except ModuleNotFoundError:
         raise MissingExtra("httpx", "bench") from None
     address = http_url(websocket_url(url))
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     console = shown.stdout()
-    with httpx.Client(base_url=address, headers=headers, timeout=TIMEOUT_S) as client:
+    with httpx.Client(base_url=address, headers=bearer(api_key), timeout=TIMEOUT_S) as client:
         if not once and console.is_terminal:
             _watch(_MetricsSource(address, client), console, interval)
             return

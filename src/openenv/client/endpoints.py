@@ -63,8 +63,6 @@ def mcp_url(endpoint: str) -> str:
 
 
 Headers = tuple[tuple[str, str], ...]
-SECRET = ("authorization", "cookie")
-"""Headers that only one server may get, in lower case."""
 
 
 def headers_of(given: Mapping[str, str], api_key: str | None, else_key: str | None = None) -> Headers:

@@ -8,6 +8,7 @@ from urllib.parse import urljoin, urlsplit
 
 from picows import WSHandshakeError
 
+from .._http import SECRET
 from ..errors import (
     ConnectionFailed,
     ConnectionLost,
@@ -22,7 +23,7 @@ from ..errors import (
     Unauthorized,
     from_wire,
 )
-from .endpoints import SECRET, Headers
+from .endpoints import Headers
 
 _REDIRECTS = (301, 302, 303, 307, 308)
 _KEY_ERRORS: dict[int, tuple[type[Unauthorized], str]] = {

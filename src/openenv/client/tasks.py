@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
-from http.client import HTTPException
 from operator import index as as_index
 from typing import TYPE_CHECKING, Any, overload
-from urllib.error import HTTPError, URLError
 from urllib.parse import quote
-from urllib.request import Request, urlopen
 
 from .._asyncio import on_thread
-from ..errors import ConnectionLost, OpenEnvError, ProtocolViolation, Unauthorized, UsageError, from_wire
+from .._http import HttpReply, fetch
+from ..errors import OpenEnvError, ProtocolViolation, Unauthorized, UsageError, from_wire
 from .endpoints import http_url
 
 if TYPE_CHECKING:
@@ -57,23 +54,19 @@ async def ask_by_http(
 
 
 def _fetch(url: str, body: dict[str, Any] | None, headers: dict[str, str], timeout_s: float | None) -> Any:
-    data = None if body is None else json.dumps(body).encode()
-    request = Request(url, data, {**headers, "Content-Type": "application/json"})  # noqa: S310 - http, as given
+    reply = fetch(url, headers, timeout_s, body)
+    if reply.status >= 300:
+        raise _http_error(reply)
     try:
-        with urlopen(request, timeout=timeout_s) as reply:  # noqa: S310
-            return json.loads(reply.read())
-    except HTTPError as refusal:
-        with refusal:
-            raise _http_error(refusal.code, refusal.read()) from None
-    except (URLError, OSError, HTTPException) as trouble:
-        raise ConnectionLost(f"{url} did not answer: {trouble}") from trouble
+        return reply.json()
     except ValueError as trouble:
         raise ProtocolViolation(f"{url} did not answer with JSON: {trouble}") from trouble
 
 
-def _http_error(status: int, body: bytes) -> OpenEnvError:
+def _http_error(reply: HttpReply) -> OpenEnvError:
+    status, body = reply.status, reply.body
     try:
-        said = json.loads(body)
+        said = reply.json()
     except ValueError:
         said = None
     if isinstance(said, dict) and isinstance(said.get("error"), (dict, str)):

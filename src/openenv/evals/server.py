@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Coroutine, Mapping
-from http.client import HTTPException
 from typing import Any, TypeVar
-from urllib.error import HTTPError
-from urllib.request import ProxyHandler, Request, build_opener
 
+from .._http import bearer, fetch
 from ..bench.served import ServedTarget
 from ..client import GenericEnvClient
 from ..client.endpoints import http_url, websocket_url
@@ -97,23 +94,18 @@ class EvalServer:
 
     def _get(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """What a route answers; with a body, to a POST."""
-        headers = {} if self.api_key is None else {"Authorization": f"Bearer {self.api_key}"}
-        data = None if body is None else json.dumps(body).encode()
-        if data is not None:
-            headers["Content-Type"] = "application/json"
         address = http_url(websocket_url(self.url)) + path
-        request = Request(address, data, headers)  # noqa: S310 - an http address, made above
+        reply = fetch(address, bearer(self.api_key), ANSWER_S, body)
+        if reply.status in {401, 403}:
+            raise Unauthorized(f"{address} asks for another key: --api-key (OPENENV_API_KEY)")
         try:
-            with build_opener(ProxyHandler({})).open(request, timeout=ANSWER_S) as answer:
-                said = json.load(answer)
-        except HTTPError as error:
-            if error.code in {401, 403}:
-                raise Unauthorized(f"{address} asks for another key: --api-key (OPENENV_API_KEY)") from None
-            raise UsageError(f"{address} answers with status {error.code}{_reason(error)}") from None
-        except (OSError, HTTPException) as error:
-            raise ConnectionFailed(f"{address} cannot be reached: {getattr(error, 'reason', error)}") from None
+            said = reply.json()
         except ValueError:
-            raise UsageError(f"{address} answers with something that is no JSON") from None
+            said = None
+        if reply.status >= 300:
+            message = said.get("message") if isinstance(said, dict) else None
+            reason = f": {message}" if isinstance(message, str) else ""
+            raise UsageError(f"{address} answers with status {reply.status}{reason}")
         if not isinstance(said, dict):
             raise UsageError(f"{address} answers with something else than a server of this package does")
         return said
@@ -146,14 +138,3 @@ class LocalEvalServer(ServedTarget):
 def is_address(target: str) -> bool:
     """Whether a target is the address of a server: a URL, or host:port."""
     return "://" in target or target.rpartition(":")[2].isdigit()
-
-
-def _reason(error: HTTPError) -> str:
-    """What its body says, in the words of our servers."""
-    with error:
-        try:
-            said = json.load(error)
-        except (ValueError, OSError):
-            return ""
-    message = said.get("message") if isinstance(said, dict) else None
-    return f": {message}" if isinstance(message, str) else ""

@@ -15,6 +15,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 
 from .._backoff import Backoff
+from .._http import bearer
 from ..errors import LaunchFailed, NotReady, OpenEnvError, UsageError
 from .redaction import with_tail
 
@@ -118,7 +119,7 @@ class _Probe:
         self._began = 0.0
         self._place = place
         self._tls = ssl.create_default_context() if place.scheme in {"https", "wss"} else None
-        self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+        self._headers = bearer(api_key)
 
     @property
     def reason(self) -> str:

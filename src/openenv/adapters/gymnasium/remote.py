@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from http import HTTPStatus
-from http.client import HTTPException
 from typing import Any, Self
-from urllib.parse import urlsplit
 
 import gymnasium
 import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
+from ..._http import fetch
 from ...client import GenericEnvClient, SyncEnvClient
-from ...client.endpoints import SECRET, http_url
+from ...client.endpoints import http_url
 from ...errors import (
     ConnectionFailed,
     Forbidden,
@@ -29,7 +25,6 @@ from ...errors import (
     Unauthorized,
     UsageError,
 )
-from ...settings import is_loopback
 from ...types import StepResult
 from .description import KEYWORD
 from .schema import MappedSpace, Role, space_of_fields
@@ -86,8 +81,6 @@ class Bounds:
 
 
 Schemas = Mapping[str, Mapping[str, Any]]
-# A space lists its bounds; an image's are one number.
-MOST_BYTES = 64 * 2**20
 
 
 def schemas_of(client: GenericEnvClient) -> Schemas:
@@ -114,31 +107,20 @@ def schemas_of(client: GenericEnvClient) -> Schemas:
 
 def _get_schemas(url: str, client: GenericEnvClient) -> Schemas:
     options = client._options
-    request = urllib.request.Request(url, headers=dict(options.headers))  # noqa: S310 - http_url makes no other kind
-    proxies = [urllib.request.ProxyHandler({})] if is_loopback(urlsplit(url).hostname or "") else []
-    try:
-        with urllib.request.build_opener(_Redirects, *proxies).open(request, timeout=options.connect_timeout_s) as it:
-            body = it.read(MOST_BYTES + 1)
-    except urllib.error.HTTPError as error:
-        error.close()
-        if error.code == HTTPStatus.UNAUTHORIZED:
-            raise Unauthorized(f"{url} wants a key: pass api_key=..., or set OPENENV_API_KEY") from None
-        if error.code == HTTPStatus.FORBIDDEN:
-            what = f"{url} does not let this api_key (OPENENV_API_KEY) read: pass one with a wider scope"
-            raise Forbidden(what) from None
+    reply = fetch(url, dict(options.headers), options.connect_timeout_s)
+    if reply.status == HTTPStatus.UNAUTHORIZED:
+        raise Unauthorized(f"{url} wants a key: pass api_key=..., or set OPENENV_API_KEY")
+    if reply.status == HTTPStatus.FORBIDDEN:
+        raise Forbidden(f"{url} does not let this api_key (OPENENV_API_KEY) read: pass one with a wider scope")
+    if reply.status != HTTPStatus.OK:
         raise ConnectionFailed(
-            f"{url} answers HTTP {error.code}, and no schemas: is that an openenv server? Else give "
+            f"{url} answers HTTP {reply.status}, and no schemas: is that an openenv server? Else give "
             "observation_space, decode_observation, action_space and encode_action"
-        ) from None
-    except (OSError, HTTPException) as error:
-        why = getattr(error, "reason", error)
-        raise ConnectionFailed(f"{url} cannot be asked for the types of its environment: {why}") from None
-    if len(body) > MOST_BYTES:
-        raise ProtocolViolation(f"{url} answers with more than {MOST_BYTES >> 20} MiB")
+        )
     try:
-        return _check_schemas(json.loads(body), url)
-    except (ValueError, RecursionError):
-        raise ProtocolViolation(f"{url} answers what is no JSON: {body[:100]!r}") from None
+        return _check_schemas(reply.json(), url)
+    except ValueError:
+        raise ProtocolViolation(f"{url} answers what is no JSON: {reply.body[:100]!r}") from None
 
 
 def _check_schemas(schemas: Any, place: str) -> Schemas:
@@ -147,18 +129,6 @@ def _check_schemas(schemas: Any, place: str) -> Schemas:
     ):
         return schemas
     raise ProtocolViolation(f"{place} says nothing of its action and observation: {schemas!s:.200}")
-
-
-class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows, but shows the key to no other server."""
-
-    def redirect_request(
-        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
-    ) -> urllib.request.Request | None:
-        follow = super().redirect_request(req, fp, code, msg, headers, newurl)
-        if follow is not None and urlsplit(req.full_url)[:2] != urlsplit(newurl)[:2]:
-            follow.headers = {name: value for name, value in follow.headers.items() if name.lower() not in SECRET}
-        return follow
 
 
 Fields = dict[str, Any]

@@ -1,0 +1,88 @@
+"""One HTTP request to a server, by the standard library: one rule for proxies, redirects, credentials and sizes."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http.client import HTTPException
+from typing import Any
+from urllib.parse import urlsplit
+
+from .errors import ConnectionLost, ProtocolViolation
+from .settings import is_loopback
+
+SECRET = ("authorization", "cookie")
+"""Headers that only one server may get, in lower case."""
+# A space lists its bounds; those of an image are one number.
+MOST_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class HttpReply:
+    """The reply of a server, of any status."""
+
+    status: int
+    body: bytes
+
+    def json(self) -> Any:
+        """The value that the body holds. Raises `ValueError` if the body is not JSON."""
+        try:
+            return json.loads(self.body)
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
+
+
+def bearer(api_key: str | None) -> dict[str, str]:
+    """The headers that show a key."""
+    return {"Authorization": f"Bearer {api_key}"} if api_key else {}
+
+
+def fetch(url: str, headers: Mapping[str, str], timeout_s: float | None, body: Any = None) -> HttpReply:
+    """Sends a GET, or a POST of JSON if there is a body; blocks.
+
+    The proxy is the one that the process's environment names; none leads to this machine. Redirects are followed, and
+    credentials stay with the server that they were meant for.
+
+    Args:
+        url: An http or https address.
+        headers: Sent with the request.
+        timeout_s: Seconds of silence after which the request fails; None: no limit.
+        body: Value that is sent as JSON; None sends a GET.
+
+    Raises:
+        ConnectionLost: The server did not answer.
+        ProtocolViolation: The answer is larger than `MOST_BYTES`.
+    """
+    data = None if body is None else json.dumps(body).encode()
+    kind = {} if data is None else {"Content-Type": "application/json"}
+    handlers: list[urllib.request.BaseHandler] = [_Redirects()]
+    if is_loopback(urlsplit(url).hostname):
+        handlers.append(urllib.request.ProxyHandler({}))
+    try:
+        request = urllib.request.Request(url, data, {**headers, **kind})  # noqa: S310 - callers check the scheme
+        try:
+            reply = urllib.request.build_opener(*handlers).open(request, timeout=timeout_s)
+        except urllib.error.HTTPError as refusal:
+            reply = refusal
+        with reply:
+            content = reply.read(MOST_BYTES + 1)
+    except (OSError, HTTPException) as error:
+        raise ConnectionLost(f"no answer from {url}: {getattr(error, 'reason', error)}") from error
+    if len(content) > MOST_BYTES:
+        raise ProtocolViolation(f"{url} answers with more than {MOST_BYTES >> 20} MiB")
+    return HttpReply(reply.status, content)
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirects without credentials where they lead to another server."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        follow = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if follow is not None and urlsplit(req.full_url)[:2] != urlsplit(newurl)[:2]:
+            follow.headers = {name: value for name, value in follow.headers.items() if name.lower() not in SECRET}
+        return follow
