@@ -149,7 +149,12 @@ def entries() -> list[EnvironmentEntry]:
     """All environments by their keys, found anew when distributions were installed or removed."""
     global _known  # noqa: PLW0603 - one table for the process, as that of importlib
     # The times of the folders that hold distributions change with every installation and removal.
-    now = tuple((place, _time_of(place)) for place in sys.path)
+    now: list[tuple[str, int | None]] = []
+    for place in sys.path:
+        try:
+            now.append((place, Path(place or ".").stat().st_mtime_ns))
+        except OSError:
+            now.append((place, None))
     if _known is None or _known[0] != now:
         found = _installed()
         keys = {each.key for each in found}
@@ -217,10 +222,3 @@ def _installed() -> list[EnvironmentEntry]:
 def _field(distribution: Distribution, name: str) -> str:
     """A line of its metadata; the empty text where that has none."""
     return str((distribution.metadata.get_all(name) or [""])[0])
-
-
-def _time_of(place: str) -> int | None:
-    try:
-        return Path(place or ".").stat().st_mtime_ns
-    except OSError:
-        return None

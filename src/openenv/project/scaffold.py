@@ -11,6 +11,7 @@ import re
 import shutil
 import sys
 import tempfile
+import time
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -136,6 +137,9 @@ _PLACEHOLDER = re.compile(r"my_env|My env|\bMy(?=[A-Z])")
 # Beside the files of a template, where it was imported, or looked at by a tool.
 _NOT_OURS = re.compile(r"__pycache__|\.\w+_cache|.*\.egg-info")
 _MODE = 0o777
+# A folder counts as removed when it has stayed away for so long; it is tried so often.
+CLEARING_S = 0.05
+CLEARINGS = 20
 
 
 class Template(StrEnum):
@@ -219,7 +223,7 @@ class Scaffold:
         """
         files = self.files()
         try:
-            with _whole_or_not_at_all(self.folder) as beside:
+            with whole_or_not_at_all(self.folder) as beside:
                 for path, text in files.items():
                     file = beside / path
                     file.parent.mkdir(parents=True, exist_ok=True)
@@ -263,7 +267,7 @@ def _check_free(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _whole_or_not_at_all(folder: Path) -> Iterator[Path]:
+def whole_or_not_at_all(folder: Path) -> Iterator[Path]:
     """A folder to write into that becomes the given one when all went well.
 
     Otherwise it is removed, with the folders above that were made for it.
@@ -279,8 +283,11 @@ def _whole_or_not_at_all(folder: Path) -> Iterator[Path]:
         beside.chmod(_MODE & ~mask)
         beside.rename(folder)
     except BaseException:
-        if beside is not None:
+        for _ in range(CLEARINGS):  # threads of a library may still write there after an interruption
+            if beside is None or not beside.exists():
+                break
             shutil.rmtree(beside, ignore_errors=True)
+            time.sleep(CLEARING_S)
         for each in made:
             with contextlib.suppress(OSError):  # not empty: it is in use
                 each.rmdir()

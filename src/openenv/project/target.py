@@ -10,7 +10,7 @@ import linecache
 import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any
 
 from ..errors import ImportFailed, NotAProject, OpenEnvError, UsageError
@@ -93,8 +93,13 @@ def _reason(error: BaseException) -> str:
     both = isinstance(error, ImportError) and isinstance(first, ImportError)
     if first is not None and both and "relative import" not in str(first):
         return f"{_reason(first)}; and then, as it tried something else: {' '.join(str(error).split())}"
-    place, said = _place(error.__traceback__), " ".join(str(error).split())
-    where = f" in {place[0]}, line {place[1]} (`{place[2]}`)" if place and place[2] else ""
+    where, said, trace = "", " ".join(str(error).split()), error.__traceback__
+    while trace is not None:  # the innermost line that was executed in a file
+        file = trace.tb_frame.f_code.co_filename
+        if not file.startswith("<") and file != __file__ and Path(file) != Path(str(importlib.__file__)):
+            line = linecache.getline(file, trace.tb_lineno).strip()
+            where = f" in {file}, line {trace.tb_lineno} (`{line}`)" if line else ""
+        trace = trace.tb_next
     if isinstance(error, SyntaxError):
         spot = f" in {error.filename}, line {error.lineno}" if error.filename else ""
         return f"{error.msg}{spot}: correct it"
@@ -104,17 +109,6 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, ImportError):
         return f"{said}{where}: are both of versions that fit together?"
     return f"{type(error).__name__}: {said}{where}: correct it"
-
-
-def _place(traceback: TracebackType | None) -> tuple[str, int, str] | None:
-    """File, line and text of the innermost line that was executed in a file."""
-    found = None
-    while traceback is not None:
-        file = traceback.tb_frame.f_code.co_filename
-        if not file.startswith("<") and file != __file__ and Path(file) != Path(str(importlib.__file__)):
-            found = (file, traceback.tb_lineno, linecache.getline(file, traceback.tb_lineno).strip())
-        traceback = traceback.tb_next
-    return found
 
 
 _KINDS = "module:attribute, a folder with openenv.yaml, gymnasium:ENV_ID, pettingzoo:MODULE, or a bundled environment"

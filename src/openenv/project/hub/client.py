@@ -107,7 +107,13 @@ def hub_error(what: str, endpoint: str, error: Exception, secrets: Collection[st
     while (cause := chain[-1].__cause__) is not None and len(chain) < 5:
         chain.append(cause)
     names = {cls.__name__ for each in chain for cls in type(each).__mro__}
-    said = redact(_server_message(chain), sorted(secrets, key=len, reverse=True))
+    # The message of the server itself, in one line.
+    server = next(filter(None, (getattr(each, "server_message", None) for each in chain)), None)
+    if server is None or type(error) is ValueError:  # of the library's making: the README's front matter
+        server = ": ".join(str(each) or type(each).__name__ for each in chain[: 1 + isinstance(error, RuntimeError)])
+    line = " ".join(str(server).split())
+    line = line if len(line) <= _MOST else f"{line[:_MOST]}..."
+    said = redact(line, sorted(secrets, key=len, reverse=True))
     for kinds, cls, message, status in _BY_KIND:
         if names & kinds:
             facts = None if status is None else {"status": status}
@@ -148,15 +154,6 @@ def retry_after_of(response: Any) -> float | None:
         return float(given)
     period = _PERIOD.search(headers.get("RateLimit", ""))
     return float(period[1]) if period else None
-
-
-def _server_message(chain: list[BaseException]) -> str:
-    """The message of the server itself, in one line."""
-    said = next(filter(None, (getattr(each, "server_message", None) for each in chain)), None)
-    if said is None or type(chain[0]) is ValueError:  # of the library's making: the README's front matter
-        said = ": ".join(str(each) or type(each).__name__ for each in chain[: 1 + isinstance(chain[0], RuntimeError)])
-    line = " ".join(str(said).split())
-    return line if len(line) <= _MOST else f"{line[:_MOST]}..."
 
 
 T = TypeVar("T")

@@ -261,22 +261,19 @@ class _Walk:
             return False
         if self._is_ignored(path):
             return False
-        if here.is_symlink() and (fault := self._fault_of_link(here)):
-            self.left_out.append(f"{path}: a link {fault}")
-            return False
+        if here.is_symlink():
+            try:
+                target = PurePosixPath(here.resolve(strict=True).relative_to(self._folder.resolve()).as_posix())
+            except (OSError, RuntimeError, ValueError):  # nothing there, a link to itself, elsewhere
+                self.left_out.append(f"{path}: a link that leads out of the project, or nowhere")
+                return False
+            if self._noise.leaves_out(target) or self._holds_keys(target) or self._is_ignored(target):
+                self.left_out.append(f"{path}: a link to {target}, which stays here")
+                return False
         return here.is_file()
 
     def _holds_keys(self, path: PurePosixPath, folder: bool = False) -> bool:
         return self._keys.leaves_out(PurePosixPath(str(path).lower()), folder)
-
-    def _fault_of_link(self, link: Path) -> str | None:
-        """Why what a link leads to may not go under the link's name."""
-        try:
-            target = PurePosixPath(link.resolve(strict=True).relative_to(self._folder.resolve()).as_posix())
-        except (OSError, RuntimeError, ValueError):  # nothing there, a link to itself, elsewhere
-            return "that leads out of the project, or nowhere"
-        stays = self._noise.leaves_out(target) or self._holds_keys(target) or self._is_ignored(target)
-        return f"to {target}, which stays here" if stays else None
 
     def _is_ignored(self, path: PurePosixPath) -> bool:
         return str(path) not in self._kept and (

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
-import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...errors import UsageError
+from ...errors import OpenEnvError, UsageError
 from ..manifest import FILE_NAME
+from ..scaffold import whole_or_not_at_all
 from .client import Hub, Patience, call_on_thread
 from .request import SpaceName
-
-# A folder counts as removed when it has stayed away for so long; it is tried so often.
-CLEARING_S = 0.05
-CLEARINGS = 20
 
 
 @dataclass(frozen=True)
@@ -79,38 +72,18 @@ def pull(
             raise UsageError(
                 f"{name} is no environment, for it has no {FILE_NAME}: is it another Space that you mean?"
             )
-        with _beside(folder) as part:
-            call = partial(hub.api.snapshot_download, str(name), repo_type="space", revision=info.sha, local_dir=part)
-            call_on_thread(lambda: hub.ask(what, call))
-            shutil.rmtree(part / ".cache", ignore_errors=True)  # notes of the library
-            count = sum(path.is_file() for path in part.rglob("*"))
-            part.chmod(0o755)
-            with contextlib.suppress(OSError):
-                folder.rmdir()
-            try:
-                part.rename(folder)
-            except OSError as error:
-                raise UsageError(
-                    f"{folder} cannot be made: {error.strerror}; name another with --output-dir"
-                ) from None
+        try:
+            with whole_or_not_at_all(folder) as part:
+                call = partial(
+                    hub.api.snapshot_download, str(name), repo_type="space", revision=info.sha, local_dir=part
+                )
+                call_on_thread(lambda: hub.ask(what, call))
+                shutil.rmtree(part / ".cache", ignore_errors=True)  # notes of the library
+                count = sum(path.is_file() for path in part.rglob("*"))
+        except OpenEnvError:
+            raise
+        except OSError as error:
+            raise UsageError(
+                f"{folder} cannot be written to: {error.strerror}; name another with --output-dir"
+            ) from None
         return Pulled(name, folder, str(info.sha), count)
-
-
-@contextmanager
-def _beside(folder: Path) -> Iterator[Path]:
-    """A folder beside another that is not there yet; what is left in it at the end goes."""
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        part = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    except OSError as error:
-        raise UsageError(
-            f"{folder.parent} cannot be written to: {error.strerror}; name another with --output-dir"
-        ) from None
-    try:
-        yield part
-    finally:
-        for _ in range(CLEARINGS):  # threads of the library may still write there when this is interrupted
-            if not part.exists():
-                break
-            shutil.rmtree(part, ignore_errors=True)
-            time.sleep(CLEARING_S)

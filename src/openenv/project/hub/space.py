@@ -130,16 +130,11 @@ class Space:
                     hub.ask(f"setting {key} of {name}", partial(api.add_space_variable, name, key, value))
         for key, value in (settings.secrets or {}).items():
             hub.ask(f"setting the secret {key} of {name}", partial(api.add_space_secret, name, key, value))
-        if settings.hardware is not None:
-            self._request_hardware(settings.hardware)
-
-    def _request_hardware(self, hardware: str) -> None:
-        hub, api, name = self._hub, self._hub.api, str(self.name)
+        hardware = settings.hardware
+        if hardware is None:
+            return
         runtime = hub.ask(f"reading the hardware of {name}", lambda: api.get_space_runtime(name))
-        if hardware in {runtime.requested_hardware, runtime.hardware} and runtime.requested_hardware in {
-            None,
-            hardware,
-        }:
+        if (runtime.requested_hardware or runtime.hardware) == hardware:
             return
         try:
             hub.ask(f"requesting {hardware} for {name}", lambda: api.request_space_hardware(name, hardware))
@@ -163,30 +158,25 @@ class Space:
             create_pr: Whether it is a pull request.
             before: The last commit.
         """
+        from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+        from huggingface_hub.utils import filter_repo_objects
+
         api, name = self._hub.api, str(self.name)
 
         def call() -> Any:
-            return api.create_commit(
-                name, self._operations(files, delete), commit_message=message, repo_type="space", create_pr=create_pr
-            )
+            there = api.list_repo_files(name, repo_type="space") if delete else []
+            matched = filter_repo_objects(there, allow_patterns=list(delete))
+            operations: list[Any] = [
+                CommitOperationDelete(path, is_folder=False)
+                for path in matched
+                if path not in files and path != ".gitattributes"
+            ]
+            operations += [CommitOperationAdd(path, source) for path, source in files.items()]
+            return api.create_commit(name, operations, commit_message=message, repo_type="space", create_pr=create_pr)
 
         # Again, it finds what is there already. A pull request would be opened twice.
         done = self._hub.ask(f"uploading to {name}", call, again=not create_pr)
         return SpaceCommit(str(done.oid), done.oid != before, done.pr_url)
-
-    def _operations(self, files: Mapping[str, Path | bytes], delete: Sequence[str]) -> list[Any]:
-        from huggingface_hub import CommitOperationAdd, CommitOperationDelete
-        from huggingface_hub.utils import filter_repo_objects
-
-        gone: list[str] = []
-        if delete:
-            there = self._hub.api.list_repo_files(str(self.name), repo_type="space")
-            matched = filter_repo_objects(there, allow_patterns=list(delete))
-            gone = [path for path in matched if path not in files and path != ".gitattributes"]
-        return [
-            *(CommitOperationDelete(path, is_folder=False) for path in gone),
-            *(CommitOperationAdd(path, source) for path, source in files.items()),
-        ]
 
 
 def with_hardware(error: OpenEnvError, hardware: str | None) -> OpenEnvError:

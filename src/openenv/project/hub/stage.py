@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from ...errors import UsageError
 from ...providers.redaction import KEYS
-from ..dockerfile import Dockerfile, Instruction
+from ..dockerfile import Dockerfile
 from ..image.wheel import own_wheel
 from ..manifest import FrontMatter, Project
 from .files import Tree
@@ -80,26 +80,24 @@ class Stage:
         """Raises `UsageError` if a file has a secret in it, which others could read there, or cannot be read."""
         wanted = [secret.encode() for secret in secrets if len(secret) >= SHORTEST]
         for path, source in self.files.items():
-            if _holds_one(source, wanted):
+            if isinstance(source, bytes):
+                found = any(each in source for each in wanted)
+            else:
+                try:
+                    with source.open("rb") as file:
+                        found = os.fstat(file.fileno()).st_size > 0  # an empty file cannot be mapped
+                        if found:
+                            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as contents:
+                                found = any(contents.find(each) >= 0 for each in wanted)
+                except (OSError, ValueError) as error:
+                    raise UsageError(
+                        f"{source} cannot be read: {error}; make it readable, or name the file in .gitignore"
+                    ) from None
+            if found:
                 raise UsageError(
                     f"{path} has your token or the value of a --secret in it, which others could read: take it out, "
                     "or name the file in .gitignore"
                 )
-
-
-def _holds_one(source: Path | bytes, wanted: Collection[bytes]) -> bool:
-    if isinstance(source, bytes):
-        return any(each in source for each in wanted)
-    try:
-        with source.open("rb") as file:
-            if os.fstat(file.fileno()).st_size == 0:  # which cannot be mapped
-                return False
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as contents:
-                return any(contents.find(each) >= 0 for each in wanted)
-    except (OSError, ValueError) as error:
-        raise UsageError(
-            f"{source} cannot be read: {error}; make it readable, or name the file in .gitignore"
-        ) from None
 
 
 def front_matter_of(project: Project, interface: bool) -> dict[str, Any]:
@@ -147,7 +145,12 @@ def _dockerfile(
             if not source or "://" in source or _is_there(source, files):
                 continue
             if folder and _is_there(f"{folder}/{source}", files):
-                _replace_source(lines, each, source, posixpath.normpath(f"{folder}/{source}"))
+                # In the first line of the instruction that has it.
+                word = re.compile(rf'(?<![^\s"\[,]){re.escape(source)}(?![^\s",\]])')
+                named = posixpath.normpath(f"{folder}/{source}")
+                at = next((at for at in range(each.first - 1, each.last) if word.search(lines[at])), None)
+                if at is not None:
+                    lines[at] = word.sub(lambda _, named=named: named, lines[at], count=1)  # type: ignore[misc]
             elif not re.search(r"[*?\[$]", source):
                 notes.append(
                     f"{original.name}, line {each.first}: {source} is not among the files of the Space, so it "
@@ -173,15 +176,6 @@ def _says(dockerfile: Dockerfile, variable: str) -> str | None:
 def _is_there(source: str, files: Mapping[str, Any]) -> bool:
     path = posixpath.normpath(source.strip("/"))
     return path == "." or path in files or any(name.startswith(f"{path}/") for name in files)
-
-
-def _replace_source(lines: list[str], each: Instruction, old: str, new: str) -> None:
-    """Names another source in the first line of an instruction that has the old one."""
-    word = re.compile(rf'(?<![^\s"\[,]){re.escape(old)}(?![^\s",\]])')
-    for at in range(each.first - 1, each.last):
-        lines[at], count = word.subn(lambda _: new, lines[at], count=1)
-        if count:
-            return
 
 
 def _add_wheel(files: dict[str, Path | bytes], dockerfile: Dockerfile, notes: list[str]) -> bool:
