@@ -310,16 +310,16 @@ async def test_a_fork_is_made_once_though_its_reply_was_lost(url, hurry):
     async with WalkEnv(base_url=url) as env:
         await env.reset(seed=3)
         held = env._held
-        asked = held._link.ask
+        asked = held.link.ask
 
         def ask_and_lose(op: str, fields: Any, waiter: Any) -> Any:
             request = asked(op, fields, waiter)
             if op == "fork":
-                held._link.ask = asked
-                asyncio.get_running_loop().call_soon(held._link._transport.drop)
+                held.link.ask = asked
+                asyncio.get_running_loop().call_soon(held.link._transport.drop)
             return request
 
-        held._link.ask = ask_and_lose
+        held.link.ask = ask_and_lose
         async with await env.fork() as other:
             assert await walked(other) == await walked(env)
 
@@ -358,7 +358,7 @@ async def test_a_fork_that_is_given_up_while_the_connection_is_lost_leaves_no_se
         async with WalkEnv(base_url=url) as env:
             await env.reset(seed=3)
             held = env._held
-            link, asked = held._link, held._link.ask
+            link, asked = held.link, held.link.ask
 
             def ask_and_lose(op: str, fields: Any, waiter: Any) -> Any:
                 if op != "fork":

@@ -309,7 +309,7 @@ async def test_an_error_that_answers_nothing_in_particular_ends_the_connection()
 
 async def test_the_server_s_limit_is_kept_once_it_is_known():
     env, peer = await opened(ScriptedApp(max_message_bytes=300))
-    await until(lambda: env._held._link.hello)
+    await until(lambda: env._held.link.hello)
     with pytest.raises(MessageTooLarge, match=r"over the limit of 300 .*max_message_mb, OPENENV_MAX_MESSAGE_MB"):
         await env.step({"text": "x" * 300})
     step = asyncio.create_task(env.step({}))

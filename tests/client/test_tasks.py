@@ -256,5 +256,5 @@ async def test_a_tool_is_called_by_an_op_of_its_own():
             assert reply["observation"]["tool_name"] == "increase"
             assert reply["observation"]["error"] is None
         assert (await env._held.call("state", None, 5)) is not None
-        env._held._seq = 2
+        env._held._state.seq = 2
         assert await env.call_tool("increase") == {"count": 5}

@@ -86,7 +86,7 @@ async def test_the_newest_version_is_spoken(at):
     with at(app_of()) as address:
         async with CounterEnv(address) as env:
             await env.reset()
-            assert env._held._link.hello["protocol"] == 2
+            assert env._held.link.hello["protocol"] == 2
 
 
 async def test_errors_arrive_as_their_classes(at):

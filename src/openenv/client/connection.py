@@ -412,9 +412,13 @@ class ClientConnectionV2:
         self._beat = self.loop.call_later(period / 2, self._keep_alive)
 
 
+_ADVICE = "the session is gone, call reset() for a new one"
+
+
 def session_lost(error: OpenEnvError) -> SessionLost:
-    """The error for a session that has ended, with the cause."""
-    gone = SessionLost(f"the session is gone, call reset() for a new one: {error.message}")
+    """The error for a session that has ended, with the cause, whose advice is not repeated."""
+    advised = error.message.startswith(_ADVICE)
+    gone = SessionLost(error.message if advised else f"{_ADVICE}: {error.message}")
     gone.__cause__ = error
     return gone
 
@@ -422,7 +426,7 @@ def session_lost(error: OpenEnvError) -> SessionLost:
 def session_not_resumed(error: OpenEnvError) -> SessionLost:
     """The error for a session that its server does not have any more when its client comes back."""
     gone = SessionLost(
-        "the session is gone, call reset() for a new one: its connection was lost, and the server that is there now "
+        f"{_ADVICE}: its connection was lost, and the server that is there now "
         f"does not let it come back (another worker process, or away for too long?): {error.message}"
     )
     gone.__cause__ = error

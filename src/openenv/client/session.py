@@ -1,4 +1,4 @@
-"""A session that outlives its connection: reconnect, attach, and repeat the call that has no reply."""
+"""Sessions that outlive their connection: reconnect, attach, and repeat the calls that have no reply."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import secrets
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from .._backoff import FIRST_PAUSE_S, jittered_pause, retry_connect
 from ..errors import (
@@ -201,6 +201,176 @@ class SessionRef(NamedTuple):
     token: str
 
 
+class SessionState:
+    """What a client knows of one of its sessions.
+
+    Attributes:
+        session: Its id; None if there is no session.
+        token: Its token, for `attach`.
+        opened: The server has opened it.
+        seq: Number of its last call.
+    """
+
+    __slots__ = ("opened", "seq", "session", "token")
+
+    def __init__(self, session: str | None = None, token: str = ""):
+        self.session = session
+        self.token = token
+        self.opened = False
+        self.seq = 0
+
+
+S = TypeVar("S", bound=SessionState)
+
+
+class SessionGroup(Generic[S]):
+    """The sessions on one connection, one or many. When it is lost, they attach to another one.
+
+    Each session has one call at a time without a reply, so that the call can be repeated under its number. The
+    subclasses send calls: `ResumableSession` those of a lone client, one in a frame; `VectorSessions` batches.
+
+    Args:
+        link: The connection.
+        resumption: Makes it again.
+        wait_s: Seconds that the server may let a session wait for a free slot; None leaves that to the server.
+
+    Attributes:
+        error: Why it has ended for good; None while it lasts.
+        link: The present connection, or the last one.
+        loop: The event loop of its connections.
+    """
+
+    def __init__(self, link: ClientConnectionV2, resumption: Resumption, wait_s: float | None):
+        self.error: OpenEnvError | None = None
+        self.loop = link.loop
+        self._resumption = resumption
+        self._wait_s = wait_s
+        self._sessions: dict[str, S] = {}
+        # Sessions to close that could not be closed yet, with their tokens.
+        self._unwanted: dict[str, str] = {}
+        self._closing = False
+        self._returning: asyncio.Task[None] | None = None
+        self._take_link(link)
+
+    @property
+    def leaving(self) -> bool:
+        """Whether its server ends the sessions here soon."""
+        return self.error is None and self.link.error is None and self.link.draining
+
+    async def aclose(self) -> None:
+        """Ends the sessions and the connection, within a bounded time."""
+        self._closing = True
+        if self._returning is not None:
+            self._returning.cancel()
+            await asyncio.wait([self._returning])
+        await self.link.aclose([*self._sessions, *self._unwanted])
+        self._finish(ConnectionLost("this client was closed"))
+
+    def _opening(self, state: S) -> Payload:
+        """The fields of the call that opens a session."""
+        fields: Payload = {"session": state.session, "token": state.token}
+        if self._wait_s is not None:
+            fields["wait_s"] = self._wait_s
+        return fields
+
+    def _is_end(self, state: S, error: OpenEnvError) -> bool:
+        """Takes the error of a counted call. True: the session has ended with it."""
+        if isinstance(error, TooManyCalls):
+            state.seq -= 1  # not counted
+        elif isinstance(error, SequenceError):
+            self.link.post("close", {"session": state.session})
+        return isinstance(error, GONE)
+
+    def _on_event(self, name: str, fields: Payload) -> None:
+        state = self._sessions.get(str(fields.get("session"))) if name == "session_lost" else None
+        if state is not None:
+            self._lose(state, session_lost(loss_reason(fields)))
+
+    # From one connection to the next.
+
+    def _take_link(self, link: ClientConnectionV2) -> None:
+        self.link = link
+        link.on_event = self._on_event
+        link.on_end = self._on_end
+
+    def _on_end(self, error: OpenEnvError) -> None:
+        """The link has ended."""
+        resumable = self.error is None and bool(self._sessions) and not self._closing
+        if resumable and self._resumption.window_s(self.link):
+            self._returning = self.loop.create_task(self._return())
+        else:
+            self._finish(error)
+
+    async def _return(self) -> None:
+        """Goes on with the sessions on another connection."""
+
+        def tokens() -> dict[str, str]:
+            return {session: state.token for session, state in self._sessions.items()} | self._unwanted
+
+        try:
+            link, verdicts = await self._resumption.run(self.link, tokens, self._on_event)
+        except SessionLost as error:
+            self._returning = None
+            self._finish(error)
+        else:
+            self._returning = None
+            self._take_link(link)
+            self._resume(verdicts)
+
+    def _resume(self, verdicts: Mapping[str, AttachResult]) -> None:
+        back: list[S] = []
+        for session, verdict in verdicts.items():
+            state = self._sessions.get(session)
+            if state is not None:
+                if self._is_back(state, verdict):
+                    back.append(state)
+            elif self._unwanted.pop(session, None) is not None and isinstance(verdict, dict):
+                self.link.post("close", {"session": session})
+        self._repeat(back)
+
+    def _is_back(self, state: S, verdict: AttachResult) -> bool:
+        """Takes the server's answer to `attach`. False: the session is gone."""
+        session = str(state.session)
+        if not isinstance(verdict, dict):
+            if state.opened or not isinstance(verdict, UnknownSession):
+                self._lose(state, session_not_resumed(verdict))
+                return False
+            return True  # its `open` did not arrive
+        state.opened = True
+        last = verdict.get("last")
+        if verdict.get("seq") == state.seq and isinstance(last, dict):
+            self._take_last(state, {**last, "session": session})
+        return self._sessions.get(session) is state
+
+    def _finish(self, error: OpenEnvError) -> None:
+        """Ends for good."""
+        if self.error is not None:
+            return
+        self.error = error
+        if self._returning is not None:
+            self._returning.cancel()
+        sessions, self._sessions = self._sessions, {}
+        self._end_calls(list(sessions.values()), error)
+
+    # What the subclasses do.
+
+    def _take_last(self, state: S, reply: Payload) -> None:
+        """Takes the reply to the last counted call of a session, which may have come before."""
+        raise NotImplementedError
+
+    def _repeat(self, states: Sequence[S]) -> None:
+        """Goes on with sessions that are back: opens those that are not open, and sends calls without a reply again."""
+        raise NotImplementedError
+
+    def _lose(self, state: S, error: OpenEnvError) -> None:
+        """Takes the end of one session."""
+        raise NotImplementedError
+
+    def _end_calls(self, states: Sequence[S], error: OpenEnvError) -> None:
+        """Takes the end of the group, with the sessions that it had."""
+        raise NotImplementedError
+
+
 class _PendingCall(asyncio.Future[Payload]):
     """A call without a reply. It is done before the reply comes if its caller has left.
 
@@ -226,12 +396,11 @@ class _PendingCall(asyncio.Future[Payload]):
         self._session.refused(self, error)
 
 
-class ResumableSession:
-    """The session of an `EnvClient` (a `ClientSession`). When it ends, so does its link.
+class ResumableSession(SessionGroup[SessionState]):
+    """The session of an `EnvClient` (a `ClientSession`): a group of one. When it ends, so does its link.
 
     Its `open` is sent at once and not waited for, so the first call follows at once. After that, one call at a time
-    is without a reply: so it can be repeated, under its number, when the connection is lost. The next call is sent
-    after that reply, also when the caller of the one before has left.
+    is without a reply. The next call is sent after that reply, also when the caller of the one before has left.
 
     Args:
         link: The connection.
@@ -247,42 +416,24 @@ class ResumableSession:
         wait_s: float | None = None,
         ref: SessionRef | None = None,
     ):
-        self.error: OpenEnvError | None = None
-        self.loop = link.loop
-        self._resumption = resumption
-        self._wait_s = wait_s
-        self._id, self._token = ref or (new_secret(), new_secret())
-        self._seq = 0
+        self.ref = ref or SessionRef(new_secret(), new_secret())
+        """Another connection needs this to attach to the session, or to restore its state."""
+        self._state = SessionState(*self.ref)
+        self._state.opened = ref is not None
         self._calls_waiting: deque[_PendingCall] = deque()
         self._underway = False  # the first of them was sent, and has no reply
         self._advancing = False
-        self._served = ref is not None  # something of this session was answered
         self._refused = False
-        self._closing = False
-        self._returning: asyncio.Task[None] | None = None
-        self._take_link(link)
-        if ref is None:
-            self._open()
-        elif link.error is not None:
+        super().__init__(link, resumption, wait_s)
+        self._sessions[self.ref.session] = self._state
+        if link.error is not None:
             self._on_end(link.error)
-
-    @property
-    def leaving(self) -> bool:
-        return self.error is None and self._link.error is None and self._link.draining
+        elif ref is None:
+            self._open()
 
     @property
     def resumable(self) -> ResumableSession:
         return self
-
-    @property
-    def ref(self) -> SessionRef:
-        """Another connection needs this to attach to the session, or to restore its state."""
-        return SessionRef(self._id, self._token)
-
-    @property
-    def link(self) -> ClientConnectionV2:
-        """The present connection, or the last one."""
-        return self._link
 
     async def fork(self, wait_s: float | None, timeout_s: float | None) -> SessionRef:
         """Has the server open a session that goes on from where this one is, when it is the fork's turn.
@@ -308,7 +459,7 @@ class ResumableSession:
 
     def dismiss(self, ref: SessionRef) -> None:
         """Ends a session of this connection that has no client."""
-        self._link.post("close", {"session": ref.session})
+        self.link.post("close", {"session": ref.session})
 
     async def call(self, kind: CallKind, data: Any, timeout_s: float | None) -> Payload:
         if self.error is not None:
@@ -316,7 +467,7 @@ class ResumableSession:
             raise self.error.with_traceback(None) if self._refused else session_lost(self.error)
         due = None
         if timeout_s is not None:
-            due = self.loop.time() + timeout_s + (0.0 if self._served else self._wait_s or 0.0)
+            due = self.loop.time() + timeout_s + (0.0 if self._state.opened else self._wait_s or 0.0)
         call = _PendingCall(self, kind, data, due)
         self._calls_waiting.append(call)
         if not self._underway:
@@ -339,34 +490,23 @@ class ResumableSession:
 
     async def aclose(self) -> None:
         # On another loop, its own is gone, and what can be said about that connection is in `error`.
-        if self.loop is not asyncio.get_running_loop():
-            return
-        self._closing = True
-        if self._returning is not None:
-            self._returning.cancel()
-            await asyncio.wait([self._returning])
-        await self._link.aclose([self._id])
-        self._end(ConnectionLost("this client was closed"))
+        if self.loop is asyncio.get_running_loop():
+            await super().aclose()
 
     # The replies to calls.
 
     def answered(self, call: _PendingCall, payload: Payload) -> None:
-        self._served = True
         self._over()
         if not call.done():
             call.set_result(payload)
         self._advance()
 
     def refused(self, call: _PendingCall, error: OpenEnvError) -> None:
-        if self._link.error is not None:
+        if self.link.error is not None:
             return  # not an answer: `_on_end` decides about the call when all requests of the link have failed
-        if isinstance(error, GONE):
-            if isinstance(error, SequenceError):
-                self._link.post("close", {"session": self._id})
-            self._end(session_lost(error) if isinstance(error, UnknownSession) else error)
+        if self._is_end(self._state, error) if call.seq else isinstance(error, GONE):
+            self._finish(session_lost(error) if isinstance(error, UnknownSession) else error)
             return
-        if isinstance(error, TooManyCalls) and call.seq:
-            self._seq -= 1  # not counted
         self._over()
         if not call.done():
             call.set_exception(error)
@@ -382,21 +522,21 @@ class ResumableSession:
             return
         self._advancing = True
         try:
-            while self._calls_waiting and not self._underway and self._link.error is None:
+            while self._calls_waiting and not self._underway and self.link.error is None:
                 call = self._calls_waiting[0]
                 if call.done():  # its caller did not wait for its turn
                     self._calls_waiting.popleft()
                     continue
                 if not call.seq and call.kind not in _UNCOUNTED:
-                    self._seq += 1
-                    call.seq = self._seq
+                    self._state.seq += 1
+                    call.seq = self._state.seq
                 self._send(call)
         finally:
             self._advancing = False
 
     def _send(self, call: _PendingCall) -> None:
         self._underway = True
-        fields: Payload = {"session": self._id}
+        fields: Payload = {"session": self.ref.session}
         if call.seq:
             fields["seq"] = call.seq
         contents = _CONTENTS.get(call.kind)
@@ -407,111 +547,79 @@ class ResumableSession:
         if call.due is not None and call.kind in _TIMED:
             fields["deadline_s"] = deadline_of(call.due, self.loop.time())
         try:
-            call.request = self._link.ask(call.kind, fields, call)
+            call.request = self.link.ask(call.kind, fields, call)
         except (OpenEnvError, ValueError) as error:
-            if self._link.error is not None:
+            if self.link.error is not None:
                 self._underway = False
                 return  # it goes when there is a link again, or hears why there is none
             self._over()
             if call.seq:
-                self._seq -= 1
+                self._state.seq -= 1
             if not call.done():
                 call.set_exception(error if isinstance(error, OpenEnvError) else unwritable_error(call.kind, error))
 
     def _withdraw(self, call: _PendingCall) -> None:
         """Has the server stop the work of a call that was cancelled."""
         if self._underway and self._calls_waiting and self._calls_waiting[0] is call and call.request is not None:
-            self._link.post("cancel", {"target": call.request.id})
+            self.link.post("cancel", {"target": call.request.id})
 
     def _expire(self, call: _PendingCall, timeout_s: float | None) -> None:
         if not call.done():
             late = f"no reply to {call.kind} within {timeout_s:g} s (message_timeout_s)"
-            call.set_exception(call_timeout(late, self._link))
+            call.set_exception(call_timeout(late, self.link))
             if not call.seq:  # no deadline of the server's stops it
                 self._withdraw(call)
 
     # The life of the session.
 
-    def _take_link(self, link: ClientConnectionV2) -> None:
-        self._link = link
-        link.on_event = self._on_event
-        link.on_end = self._on_end
-
     def _open(self) -> None:
-        if self._link.error is not None:
-            self._on_end(self._link.error)
-            return
-        fields: Payload = {"session": self._id, "token": self._token}
-        if self._wait_s is not None:
-            fields["wait_s"] = self._wait_s
-        self._link.stream("open", fields, self._on_opened, self._on_refused)
+        self.link.stream("open", self._opening(self._state), self._on_opened, self._on_refused)
 
     def _on_opened(self, *_: object) -> None:
-        self._served = True
+        self._state.opened = True
 
     def _on_refused(self, error: OpenEnvError) -> None:
-        if self._link.error is None:  # else it is no answer
+        if self.link.error is None:  # else it is no answer
             self._refused = True
-            self._end(error)
+            self._finish(error)
 
-    def _on_event(self, name: str, fields: Payload) -> None:
-        if name == "session_lost" and fields.get("session") == self._id:
-            error = loss_reason(fields)
-            self._end(error if isinstance(error, SessionLost) else session_lost(error))
-
-    def _on_end(self, error: OpenEnvError) -> None:
-        """The link has ended."""
-        if self.error is None and not self._closing and self._resumption.window_s(self._link):
-            self._returning = self.loop.create_task(self._return())
-        else:
-            self._end(error)
-
-    async def _return(self) -> None:
-        """Goes on with the session on another connection."""
+    def _resume(self, verdicts: Mapping[str, AttachResult]) -> None:
+        self._advancing = True  # the next call waits until the one that has no reply was sent again
         try:
-            link, verdicts = await self._resumption.run(self._link, lambda: {self._id: self._token}, self._on_event)
-        except SessionLost as error:
-            self._returning = None
-            self._end(error)
-        else:
-            self._returning = None
-            self._take_link(link)
-            self._resume(verdicts[self._id])
+            super()._resume(verdicts)
+        finally:
+            self._advancing = False
+        self._advance()
 
-    def _resume(self, verdict: AttachResult) -> None:
+    def _take_last(self, state: SessionState, reply: Payload) -> None:
         call = self._calls_waiting[0] if self._underway else None
-        if not isinstance(verdict, dict):
-            if self._served or not isinstance(verdict, UnknownSession):
-                self._end(session_not_resumed(verdict))
-                return
-            self._open()  # its first `open` did not arrive
+        if call is None or call.seq != state.seq:
+            return
+        facts = reply.get("error")
+        if isinstance(facts, dict):
+            self.refused(call, error_of(facts))
         else:
-            self._served = True
-            last = verdict.get("last")
-            if call is not None and call.seq and call.seq == verdict.get("seq") and isinstance(last, dict):
-                # The reply that was lost has come with the session.
-                facts = last.get("error")
-                if isinstance(facts, dict):
-                    self.refused(call, error_of(facts))
-                else:
-                    self.answered(call, last)
-                return
-        if call is not None and self._link.error is None:
+            self.answered(call, reply)
+
+    def _repeat(self, states: Sequence[SessionState]) -> None:
+        if not states:
+            return
+        if not self._state.opened:
+            self._open()
+        if self._underway and self.link.error is None:
+            call = self._calls_waiting[0]
             self._send(call)
             if call.cancelled() or (call.done() and not call.seq):
                 self._withdraw(call)
                 if call.kind == "fork":  # it may have been made before the connection was lost, or just now
                     self.dismiss(SessionRef(call.data["new"], call.data["token"]))
-        self._advance()
 
-    def _end(self, error: OpenEnvError) -> None:
-        if self.error is not None:
-            return
-        self.error = error
-        if self._returning is not None:
-            self._returning.cancel()
+    def _lose(self, state: SessionState, error: OpenEnvError) -> None:
+        self._finish(error)
+
+    def _end_calls(self, states: Sequence[SessionState], error: OpenEnvError) -> None:
         calls, self._calls_waiting = self._calls_waiting, deque()
         for call in calls:
             if not call.done():
                 call.set_exception(error)
-        self._link.end(error)
+        self.link.end(error)
