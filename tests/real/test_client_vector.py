@@ -126,7 +126,7 @@ async def test_connections_share_the_environments_evenly(at):
             await envs.reset()
             assert relay.connections == 3
             connections = envs._state.carrier._connections
-            assert sorted(len(each._current._slots) for each in connections) == [2, 2, 3]
+            assert sorted(len(each._current._sessions) for each in connections) == [2, 2, 3]
 
 
 async def test_a_connection_that_is_cut_costs_nothing(at):

@@ -140,8 +140,8 @@ class RecordedVectorState(VectorState):
         asked = tap.asked
         if asked is not None and slot.pending is batch:  # else it is too late, and was recorded as such
             if not tap.tail:
-                if not self._tail and slot.connection is not None:
-                    self._tail = subject_of(slot.connection.link).tail
+                if not self._tail and slot.group is not None:
+                    self._tail = subject_of(slot.group.link).tail
                 tap.tail = self._tail or subject_of(None).tail
             if isinstance(reply, OpenEnvError):
                 tap.failed(asked, reply)

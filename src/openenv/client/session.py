@@ -359,7 +359,7 @@ class SessionGroup(Generic[S]):
         raise NotImplementedError
 
     def _repeat(self, states: Sequence[S]) -> None:
-        """Goes on with sessions that are back: opens those that are not open, and sends calls without a reply again."""
+        """Goes on with sessions that are back: opens those that were not open, and repeats calls without a reply."""
         raise NotImplementedError
 
     def _lose(self, state: S, error: OpenEnvError) -> None:

@@ -14,10 +14,10 @@ from ..errors import ConnectionLost, OpenEnvError, UsageError
 from ..protocol.values import check_outcome
 from ..types import ObsT, StepResult
 from .connection import ClientConnectionV2
-from .connection_pool import ConnectionPool, V1Pool
 from .env_client import EnvClient
 from .payloads import check_seed, dump_action, misread_error, parse_observation
 from .portal import LoopBound
+from .vector_sessions import ConnectionPool, V1Pool
 from .vector_state import AutoresetMode, BatchCarrier, EnvOutcome, EnvSlot, EpisodeTurnover, PendingBatch, VectorState
 
 ActT = TypeVar("ActT")
@@ -51,7 +51,8 @@ class ClientHooks(Generic[ActT, ObsT]):
         """The result of a call; `error` has every failure."""
         try:
             if type(outcome) is dict:
-                return self._read(outcome)
+                check_outcome(outcome)
+                return self._parse(outcome)
             if isinstance(outcome, EpisodeTurnover):
                 last, first = self._read(outcome.last), self._read(outcome.first)
                 final = {"final_observation": last.observation, "final_metadata": last.metadata}

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from ..errors import EnvironmentCrashed, OpenEnvError, ResetRequired, UsageError
 from .connection import LATE_S, CallKind, Payload, call_timeout, session_lost
+from .session import SessionState
 
 if TYPE_CHECKING:
-    from .resumable_connection import ResumableConnection
+    from .vector_sessions import VectorSessions
 
 
 AutoresetMode = Literal["disabled", "next_step", "same_step"]
@@ -34,16 +35,12 @@ class EpisodeTurnover(NamedTuple):
 EnvOutcome = Payload | EpisodeTurnover | OpenEnvError
 
 
-class EnvSlot:
+class EnvSlot(SessionState):
     """The record of one environment.
 
     Attributes:
         index: Its number in the vector.
-        session: Id of its session; None if it has none, or has a v1 connection.
-        token: The session's token, for `attach`.
-        connection: The connection of its session; None if it has none.
-        opened: The server has opened the session.
-        seq: Number of the last call of the session.
+        group: The sessions that its session is one of; None if it has none, or has a v1 connection.
         step: Its step as the wire has it, filled in anew for each one.
         call: The call of the session that has no reply yet, as the wire has it; None if there is none.
         batch: The batch of that call, which may have been cancelled.
@@ -59,28 +56,21 @@ class EnvSlot:
         "_last",
         "batch",
         "call",
-        "connection",
         "contents",
+        "group",
         "held",
         "index",
         "kind",
         "news",
-        "opened",
         "pending",
         "playing",
-        "seq",
-        "session",
         "step",
-        "token",
     )
 
     def __init__(self, index: int):
+        super().__init__()
         self.index = index
-        self.session: str | None = None
-        self.token = ""
-        self.connection: ResumableConnection | None = None
-        self.opened = False
-        self.seq = 0
+        self.group: VectorSessions | None = None
         self.step: Payload = {}
         self.call: Payload | None = None
         self.batch: PendingBatch | None = None
@@ -92,15 +82,15 @@ class EnvSlot:
         self.news: OpenEnvError | None = None
         self._last: Payload | None = None
 
-    def assign_session(self, connection: ResumableConnection, session: str, token: str) -> None:
+    def assign_session(self, group: VectorSessions, session: str, token: str) -> None:
         """Takes a new session."""
-        self.connection, self.session, self.token = connection, session, token
+        self.group, self.session, self.token = group, session, token
         self.opened, self.seq = False, 0
         self.step = {"op": "step", "session": session, "seq": 0, "action": None}
 
     def drop_session(self) -> None:
         """Takes the end of its session, and of the episode with it."""
-        self.connection = self.session = self.call = self.batch = self.held = None
+        self.group = self.session = self.call = self.batch = self.held = None
         self.playing = False
 
     def start_over(self) -> None:
@@ -383,7 +373,7 @@ class VectorState:
         late = f"no reply to {batch.kind} within {self._timeout_s:g} s (message_timeout_s)"
         for slot in slots:
             if slot.pending is batch:
-                link = None if slot.connection is None else slot.connection.link
+                link = None if slot.group is None else slot.group.link
                 self.settle(slot, batch, call_timeout(f"environment {slot.index}: {late}", link))
         self.flush()
 
