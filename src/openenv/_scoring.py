@@ -174,6 +174,6 @@ def resolve_awaitable(value: Any) -> Any:
     """A value that may be awaitable, for synchronous code: as it is, or what it gives."""
     if not _is_pending(value):
         return value
-    from ._asyncio import wait_for  # asyncio takes time to import, and few rubrics need it
+    from ._asyncio import wait_for  # noqa: PLC0415 - asyncio takes time to import, and few rubrics need it
 
     return wait_for(value)

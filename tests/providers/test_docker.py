@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from openenv import providers
 from openenv.client import GenericEnvClient
 from openenv.errors import LaunchFailed, MissingExtra, NotReady, ProviderFailed, UsageError
-from openenv.providers import DockerSwarmProvider, LaunchSpec, LocalDockerProvider
+from openenv.providers import DockerSwarmProvider, LaunchSpec, LocalDockerProvider, launch
 from openenv.providers.owner import OwnerProcess
 
 from .engine import Engine
@@ -134,7 +133,7 @@ def test_a_client_that_was_given_no_provider_leaves_no_connection_to_the_engine(
             super().close()
             left.append("closed")
 
-    monkeypatch.setattr(providers, "LocalDockerProvider", Leaving)
+    monkeypatch.setattr(launch, "LocalDockerProvider", Leaving)
     GenericEnvClient.from_docker_image("img:1").close()
     assert left == ["closed"]
     with Leaving() as mine:

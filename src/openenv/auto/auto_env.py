@@ -14,6 +14,7 @@ from ..client import EnvClient, GenericEnvClient
 from ..errors import LaunchFailed, UnknownEnvironment, UsageError
 from ..project import catalog
 from ..project.catalog import canonical
+from ..project.hub.request import SpaceName
 from ..settings import ClientSettings
 from .classes import class_of, entry_info
 
@@ -51,8 +52,6 @@ class SpacePackage(NamedTuple):
     @property
     def url(self) -> str:
         """Where it is served."""
-        from ..project.hub.request import SpaceName
-
         return SpaceName(self.owner, self.name).url
 
     def installed(self) -> catalog.EnvironmentEntry | None:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from .._introspection import type_arguments
 from ..client import EnvClient
 from ..errors import ImportFailed, UsageError
+from ..mcp.types import CallToolAction, CallToolObservation
 from ..project import attribute_of, import_module
 from ..project.catalog import EnvironmentEntry
 from ..types import Action, Observation
@@ -63,8 +64,6 @@ def _made_for(entry: EnvironmentEntry, kind: Kind) -> type[Any] | None:
     if not any(base.__module__ == _TOOL_CLIENTS for base in client.__mro__):
         return None
     # An environment of tools need not have types of its own.
-    from ..mcp.types import CallToolAction, CallToolObservation
-
     return CallToolAction if kind == "action" else CallToolObservation
 
 

@@ -29,6 +29,7 @@ from . import memory, websocket
 from .connection import ClientConnectionV1, ClientConnectionV2, ClientSession, Receiver, Transport, dial
 from .endpoints import ANY_SERVER, Affinity, Endpoint, Endpoints, Headers
 from .portal import LoopBound
+from .schema_check import schema_check_of
 from .session import ResumableSession, Resumption, SessionRef
 
 if TYPE_CHECKING:
@@ -355,7 +356,7 @@ class BaseClient(LoopBound):
             end.owner, session = self, end
         if self._record is None:
             return session
-        from .recorded import RecordedClientSession
+        from .recorded import RecordedClientSession  # noqa: PLC0415 - few clients record
 
         return RecordedClientSession(session, end, self._record)
 
@@ -371,8 +372,6 @@ class BaseClient(LoopBound):
 
             end = await self._at_one_of(self._endpoints, affinity, dial_at)
         if isinstance(end, ClientConnectionV2):
-            from .schema_check import schema_check_of  # late: it compares schemas, and needs a server first
-
             end.check = schema_check_of(cast("EnvClient[Any, Any, Any]", self), self._options.connect_timeout_s)
         return end
 

@@ -30,6 +30,7 @@ from .._exceptions import add_cleanup_note
 from .._introspection import type_arguments
 from ..errors import InvalidArgument, UsageError
 from ..protocol.values import check_outcome
+from ..recording import check_folder
 from ..settings import ClientSettings
 from ..types import ObsT, StateT, StepResult
 from . import websocket
@@ -156,6 +157,21 @@ class EnvClient(BaseClient, LaunchMixin, Generic[ActT, ObsT, StateT]):
         if len(arguments) == 3:
             cls._types = (_adapter(arguments[1]), _adapter(arguments[2]))
 
+    @classmethod
+    def _checked_types(cls) -> tuple[Any, Any, Any]:
+        """Types of action, observation and state to compare; None where a subclass overrides the hook."""
+        arguments = type_arguments(cls, EnvClient)
+        action = arguments[0] if len(arguments) == 3 and cls._step_payload is EnvClient._step_payload else None
+        # The client may send actions of a subclass of the declared one.
+        if any(isinstance(kind, type) and kind.__subclasses__() for kind in get_args(action) or (action,)):
+            action = None
+        observation, state = cls._types
+        return (
+            action,
+            observation if cls._parse_result is EnvClient._parse_result else None,
+            state if cls._parse_state is EnvClient._parse_state else None,
+        )
+
     def __init__(
         self,
         base_url: str | Sequence[str] | None = None,
@@ -200,8 +216,6 @@ class EnvClient(BaseClient, LaunchMixin, Generic[ActT, ObsT, StateT]):
         self._wait_s = wait_s
         self._record = None
         if record is not None:
-            from ..recording import check_folder
-
             self._record = check_folder(record)
         self._begin()
 

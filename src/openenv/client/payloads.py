@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from ..errors import InvalidArgument, ProtocolViolation, SchemaMismatch, SeedIgnored
+from ..protocol.coercion import coercer_of
 from ..protocol.values import fields_of, has_own_forms, holds_binary, is_tight
 from ..types import StepResult
 
@@ -108,8 +109,6 @@ def _validate(adapter: TypeAdapter[Any], values: Mapping[str, Any]) -> Any:
         return adapter.validate_python(values)
     except ValidationError as refused:
         error = refused
-    from ..protocol.coercion import coercer_of  # few replies need it
-
     coerce = coercer_of(adapter._type)
     coerced = values if coerce is None else coerce(values)
     if coerced is not values:

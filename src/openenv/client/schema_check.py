@@ -1,4 +1,4 @@
-"""Compares a client's types with those of its server, once for each class and server. Loaded on first use."""
+"""Compares a client's types with those of its server, once for each class and server."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from .._introspection import type_arguments
 from ..errors import OpenEnvError, SchemaMismatch
 from ..protocol.contract import Contract, Difference, contract_of, first_misfit
 from .connection import ClientConnectionV2
-from .env_client import EnvClient
 from .payloads import raise_or_warn
+
+if TYPE_CHECKING:
+    from .env_client import EnvClient
 
 logger = logging.getLogger("openenv.client")
 
@@ -47,17 +48,7 @@ def declared_contract(cls: type[EnvClient[Any, Any, Any]]) -> Contract:
     """The contract of the types that a client class declares; parts that it reads or writes itself are opaque."""
     contract = _declared.get(cls)
     if contract is None:
-        arguments = type_arguments(cls, EnvClient)
-        action = arguments[0] if len(arguments) == 3 and cls._step_payload is EnvClient._step_payload else None
-        # The client may send actions of a subclass of the declared one.
-        if any(isinstance(kind, type) and kind.__subclasses__() for kind in get_args(action) or (action,)):
-            action = None
-        observation, state = cls._types
-        contract = _declared[cls] = contract_of(
-            action,
-            observation if cls._parse_result is EnvClient._parse_result else None,
-            state if cls._parse_state is EnvClient._parse_state else None,
-        )
+        contract = _declared[cls] = contract_of(*cls._checked_types())
     return contract
 
 

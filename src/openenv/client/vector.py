@@ -239,7 +239,7 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
         facts = (num_envs, autoreset_mode, self._client._message_timeout_s, self._client._wait_s)
         self._state = VectorState(*facts)
         if self._client._record is not None:
-            from .recorded import RecordedVectorState
+            from .recorded import RecordedVectorState  # noqa: PLC0415 - few clients record
 
             self._state = RecordedVectorState(self._client._record, *facts)
         self._unbind()

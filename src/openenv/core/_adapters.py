@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..mcp.types import CallToolAction, ListToolsAction
 from ..protocol.forms import read_action, read_form
 from ..types import Action
 
@@ -25,8 +26,6 @@ def _class_of(values: Mapping[str, Any], cls: type[Action]) -> type[Action]:
     kind = values.get("type")
     if kind not in {"list_tools", "call_tool"}:
         return cls
-    from ..mcp.types import CallToolAction, ListToolsAction
-
     if cls not in (Action, CallToolAction, ListToolsAction):
         return cls
     return CallToolAction if kind == "call_tool" else ListToolsAction

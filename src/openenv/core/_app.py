@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from ..server.app import app_of
+from ..server.page.gradio import add_page
 from ..server.server import HTTPEnvServer
 from ..settings import ServerSettings
 from ..types import ConcurrencyConfig, ServerMode, State
@@ -59,8 +60,6 @@ def create_app(
     )
     app = app_of(server)
     if gradio_builder is not None and server.settings.web_interface and not server.authenticator.production:
-        from ..server.page.gradio import add_page
-
         add_page(app, server, gradio_builder, title_override)
     return app
 

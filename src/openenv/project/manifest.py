@@ -15,6 +15,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from ..errors import NotAProject, UsageError
+from ..settings import ServerSettings
 
 
 class YamlPosition(NamedTuple):
@@ -311,8 +312,6 @@ def remarks(place: Path) -> list[Remark]:
     Raises:
         UsageError: It cannot be read.
     """
-    from ..settings import ServerSettings  # which is a model of many fields, and only here needed
-
     text = YamlText.read(_path(place))
     known = [name for name in Manifest.model_fields if name != "path"]
     limits = list(ServerSettings.model_fields)

@@ -128,13 +128,13 @@ def load(target: str) -> Any:
         MissingExtra: The target needs a package that is not installed.
     """
     if target.startswith("gymnasium:"):
-        from ..adapters.gymnasium import gymnasium_app, parse_target
+        from ..adapters.gymnasium import gymnasium_app, parse_target  # noqa: PLC0415 - an extra
 
         env_id, arguments = parse_target(target.removeprefix("gymnasium:"))
         return gymnasium_app(env_id, **arguments)
     if target.startswith("pettingzoo:"):
-        from ..adapters.gymnasium import parse_target
-        from ..adapters.pettingzoo import pettingzoo_app
+        from ..adapters.gymnasium import parse_target  # noqa: PLC0415 - an extra
+        from ..adapters.pettingzoo import pettingzoo_app  # noqa: PLC0415 - an extra
 
         module, arguments = parse_target(target.removeprefix("pettingzoo:"))
         search(Path.cwd())
@@ -176,7 +176,7 @@ def bundled() -> dict[str, Path]:
 
 
 def _from_project(folder: Path) -> Any:
-    from .manifest import Manifest
+    from .manifest import Manifest  # noqa: PLC0415 - `openenv --help` loads no pydantic
 
     manifest = Manifest.read(folder)
     served = manifest.app
@@ -194,12 +194,12 @@ def _from_project(folder: Path) -> Any:
 
 
 def _app_of(module: str, attribute: str, target: str) -> Any:
-    from ..environment import Environment
+    from ..environment import Environment  # noqa: PLC0415 - `openenv --help` loads no pydantic
 
     value = attribute_of(import_module(module, target), attribute, target)
     if inspect.isclass(value) and issubclass(value, Environment):
-        from ..server.app import app_of, server_of
-        from ..server.declared_types import declared_types
+        from ..server.app import app_of, server_of  # noqa: PLC0415 - `openenv --help` loads no pydantic
+        from ..server.declared_types import declared_types  # noqa: PLC0415 - `openenv --help` loads no pydantic
 
         return app_of(server_of(value, declared_types(value).complete(value, target)))
     if not callable(value) or inspect.isclass(value):

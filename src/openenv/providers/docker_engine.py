@@ -57,7 +57,7 @@ def docker_client() -> Any:
         raise ProviderFailed(_absent(host, error)) from error
     if host.startswith("unix://"):
         # Its requests, too, leave no socket open that nothing answers at.
-        from .docker_socket import SocketAdapter
+        from .docker_socket import SocketAdapter  # noqa: PLC0415 - derives from a class of the extra
 
         api, scheme = engine.api, "http+docker://"
         api.get_adapter(scheme).close()

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..environment import Environment
 from ..errors import UsageError
+from ..server.declared_types import DeclaredTypes, declared_types
 from ..types import Action
 
 
@@ -20,8 +21,7 @@ def app_in_process(env: Any, client_types: tuple[Any, ...] = ()) -> Any:
     Raises:
         UsageError: It is an instance, or nothing that makes one, or its types are not declared.
     """
-    from ..server.app import app_of, server_of
-    from ..server.declared_types import DeclaredTypes, declared_types
+    from ..server.app import app_of, server_of  # noqa: PLC0415 - only what serves HTTP loads the web framework
 
     if isinstance(env, Environment):
         name = type(env).__name__

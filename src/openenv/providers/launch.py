@@ -18,7 +18,11 @@ from ..errors import UsageError
 from ..settings import ClientSettings
 from .base import BlockingContainers, BlockingRuntime, Provider
 from .deployment import Deployment
+from .docker import LocalDockerProvider
+from .local import LocalProvider
 from .spec import LaunchSpec
+from .swarm import DockerSwarmProvider
+from .uv import UVProvider
 
 ClientT = TypeVar("ClientT", bound=EnvClient[Any, Any, Any])
 READY_TIMEOUT_S = 30.0
@@ -135,8 +139,6 @@ def make_client(cls: type[ClientT], url: Urls, hosting: ManagedServer, arguments
 def from_docker_image(cls: type[ClientT], image: str, provider: Any = None, **kwargs: Any) -> Launch[ClientT]:
     """See `EnvClient.from_docker_image`."""
     if provider is None:
-        from . import DockerSwarmProvider, LocalDockerProvider
-
         provider = DockerSwarmProvider() if "replicas" in kwargs else LocalDockerProvider()
         stop = provider.close  # nobody else has it
     elif not callable(getattr(provider, "start_container", None)):
@@ -157,8 +159,6 @@ def from_env(
         image = f"{ClientSettings.read().hub_registry}/{hf_space_subdomain(repo_id)}:{tag}"
         return from_docker_image(cls, image, provider, **kwargs)
     if provider is None:
-        from . import UVProvider
-
         of_uv = {key: kwargs.pop(key) for key in ("app", "host", "reload", "context_timeout_s") if key in kwargs}
         revision = f"@{kwargs.pop('tag')}" if "tag" in kwargs else ""
         project = f"git+{ClientSettings.read().hub_url.rstrip('/')}/spaces/{owner}/{name}{revision}"
@@ -261,15 +261,9 @@ def deploy(
 
 def _default_provider(spec: LaunchSpec) -> Provider:
     if spec.form == "image":
-        from .docker import LocalDockerProvider
-
         return LocalDockerProvider()
     if spec.form == "project":
-        from .uv import UVProvider
-
         return UVProvider()
-    from .local import LocalProvider
-
     return LocalProvider()
 
 

@@ -30,6 +30,7 @@ from ..telemetry.metrics import METER
 from ..types import ConcurrencyConfig, ServerCapacityStatus, ServerMode, SessionInfo, State
 from .auth import ANONYMOUS, Authenticator, Principal, is_production
 from .mcp_methods import action_type_of, factory_of, set_mode
+from .metadata import EnvironmentInfoLoader
 from .shared_sessions import AttachManager, SharedSessions
 from .timers import Deadlines, Keepalive
 from .v1 import Channel, V1Connection
@@ -38,7 +39,6 @@ from .v2 import V2Connection
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from .metadata import EnvironmentInfoLoader
 
 _MIB = 1024 * 1024
 
@@ -247,8 +247,6 @@ class HTTPEnvServer:
     @cached_property
     def about(self) -> EnvironmentInfoLoader:
         """What the web UI shows of the environment."""
-        from .metadata import EnvironmentInfoLoader
-
         return EnvironmentInfoLoader(self)
 
     @cached_property
@@ -346,7 +344,7 @@ class HTTPEnvServer:
         Raises:
             InvalidArgument: There is no such mode.
         """
-        from .routes import install_lifespan, register
+        from .routes import install_lifespan, register  # noqa: PLC0415 - routes import this module
 
         if mode is not None:
             self.authenticator.production = is_production(mode)

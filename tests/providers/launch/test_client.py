@@ -374,14 +374,7 @@ def test_an_unknown_argument_of_a_client_goes_to_the_provider_who_knows(place: C
 
 
 def test_a_client_alone_loads_no_provider_and_nothing_that_only_some_clients_need() -> None:
-    some = (
-        "openenv.providers",
-        "openenv.providers",
-        "openenv.contract",
-        "openenv.mcp",
-        "openenv.client.mcp",
-        "docker",
-    )
+    some = ("openenv.providers", "openenv.mcp", "openenv.client.mcp", "openenv.client.recorded", "docker")
     program = f"import sys, openenv.client; print([name for name in sys.modules if name.startswith({some})])"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert result.stdout.strip() == "[]"

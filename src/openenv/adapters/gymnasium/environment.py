@@ -238,7 +238,7 @@ def gymnasium_environment(env_id: str, **kwargs: Any) -> type[GymnasiumEnvironme
 
 def gymnasium_app(env_id: str, **kwargs: Any) -> FastAPI:
     """Makes an app that serves a registered Gymnasium environment; arguments and errors as above."""
-    from ...server.app import create_app
+    from ...server.app import create_app  # noqa: PLC0415 - only what serves HTTP loads the web framework
 
     return create_app(gymnasium_environment(env_id, **kwargs), name=env_id)
 

@@ -353,7 +353,7 @@ def pettingzoo_environment(module: str, **kwargs: Any) -> type[PettingZooEnviron
 
 def pettingzoo_app(module: str, **kwargs: Any) -> FastAPI:
     """Makes an app that serves an environment of PettingZoo; arguments and errors as above."""
-    from ...server.app import create_app
+    from ...server.app import create_app  # noqa: PLC0415 - only what serves HTTP loads the web framework
 
     return create_app(pettingzoo_environment(module, **kwargs), name=module)
 

@@ -13,9 +13,9 @@ __all__ = ["BenchmarkAction", "BenchmarkEnv", "BenchmarkObservation"]
 
 
 def __getattr__(name: str) -> Any:
-    # A server imports this package too, and has no use for the client.
+    # A server imports this package too, and has no use for the client: it is loaded here, and not at the top.
     if name == "BenchmarkEnv":
-        from openenv.envs.benchmark.client import BenchmarkEnv
+        from openenv.envs.benchmark.client import BenchmarkEnv  # noqa: PLC0415
 
         return BenchmarkEnv
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

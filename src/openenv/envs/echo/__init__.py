@@ -13,9 +13,9 @@ __all__ = ["EchoAction", "EchoEnv", "EchoObservation"]
 
 
 def __getattr__(name: str) -> Any:
-    # A server imports this package too, and has no use for the client.
+    # A server imports this package too, and has no use for the client: it is loaded here, and not at the top.
     if name == "EchoEnv":
-        from openenv.envs.echo.client import EchoEnv
+        from openenv.envs.echo.client import EchoEnv  # noqa: PLC0415
 
         return EchoEnv
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

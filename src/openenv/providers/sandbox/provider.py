@@ -14,6 +14,7 @@ from ..owner import DEPLOYMENT, OWNER, PROVIDER
 from ..redaction import KEYS, key_of, secrets_of
 from ..spec import CONTAINER_PORT, Capabilities, LaunchSpec
 from .jobs import HubJob, HubJobsApi
+from .proxy import close_route, open_route
 from .relay import ProxyTimeouts, SandboxRoute
 
 # Settings that a specification may have for itself.
@@ -129,8 +130,6 @@ class HFSandboxProvider(BlockingContainers, SingleServerProvider):
         )
 
     async def start_server(self, deployment: Deployment, server: Server) -> None:
-        from .proxy import open_route
-
         port = deployment.spec.port or CONTAINER_PORT
         wanted = self._wanted(deployment, port)
         job = HubJob(self._hub, server.name, port, self._glance_s, [*deployment.secrets, *wanted["secrets"].values()])
@@ -169,8 +168,6 @@ class HFSandboxProvider(BlockingContainers, SingleServerProvider):
         }
 
     async def stop_server(self, server: Server) -> None:
-        from .proxy import close_route
-
         sandbox: _Sandbox | None = server.handle
         if sandbox is not None:
             await close_route(sandbox.route)
