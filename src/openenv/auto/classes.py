@@ -44,7 +44,17 @@ def class_of(entry: EnvironmentEntry, kind: Kind) -> type[Any]:
     if reference is not None:
         return _named(entry, kind, reference)
     of_client = None if kind == "client" else _made_for(entry, kind)
-    return of_client or _only(entry, kind)
+    if of_client is not None:
+        return of_client
+    found = _candidates(entry, kind)
+    base, what = _BASES[kind].__name__, f"{entry.package} ({entry.manifest_path or entry.folder})"
+    key = f"`{kind}: module:Name` in its openenv.yaml"
+    if len(found) > 1:
+        names = ", ".join(f"{cls.__module__.removeprefix(entry.package + '.')}:{cls.__name__}" for cls in found)
+        raise UsageError(f"{what} has several subclasses of {base}: {names}; say which with {key}")
+    if not found:
+        raise UsageError(f"{what} has no subclass of {base}; say where it is with {key}")
+    return found[0]
 
 
 def _made_for(entry: EnvironmentEntry, kind: Kind) -> type[Any] | None:
@@ -65,18 +75,6 @@ def _made_for(entry: EnvironmentEntry, kind: Kind) -> type[Any] | None:
         return None
     # An environment of tools need not have types of its own.
     return CallToolAction if kind == "action" else CallToolObservation
-
-
-def _only(entry: EnvironmentEntry, kind: Kind) -> type[Any]:
-    found = _candidates(entry, kind)
-    base, what = _BASES[kind].__name__, f"{entry.package} ({entry.manifest_path or entry.folder})"
-    key = f"`{kind}: module:Name` in its openenv.yaml"
-    if len(found) > 1:
-        names = ", ".join(f"{cls.__module__.removeprefix(entry.package + '.')}:{cls.__name__}" for cls in found)
-        raise UsageError(f"{what} has several subclasses of {base}: {names}; say which with {key}")
-    if not found:
-        raise UsageError(f"{what} has no subclass of {base}; say where it is with {key}")
-    return found[0]
 
 
 def _candidates(entry: EnvironmentEntry, kind: Kind) -> list[type[Any]]:
@@ -131,19 +129,15 @@ def _named(entry: EnvironmentEntry, kind: Kind, reference: str) -> type[Any]:
         inside = _module(entry, module.removeprefix(f"{entry.package}.")) if module != entry.package else None
         found = attribute_of(inside or import_module(module, what), name, what)
     else:
-        found = _by_name(entry, kind, name, what)
+        modules = (_module(entry, place) for place in _MODULES[kind])
+        owner = next((each for each in modules if each is not None and hasattr(each, name)), None)
+        if owner is None:
+            where = ", ".join(f"{place}.py" if place else entry.package for place in _MODULES[kind])
+            raise UsageError(f"{what}: there is no {name} in {where}; write module:{name}")
+        found = getattr(owner, name)
     if not inspect.isclass(found) or (kind == "client" and not issubclass(found, EnvClient)):
         raise UsageError(f"{what} is {found!r:.100}: it must be a subclass of {_BASES[kind].__name__}")
     return found
-
-
-def _by_name(entry: EnvironmentEntry, kind: Kind, name: str, what: str) -> Any:
-    for place in _MODULES[kind]:
-        module = _module(entry, place)
-        if module is not None and hasattr(module, name):
-            return getattr(module, name)
-    where = ", ".join(f"{place}.py" if place else entry.package for place in _MODULES[kind])
-    raise UsageError(f"{what}: there is no {name} in {where}; write module:{name}")
 
 
 def entry_info(entry: EnvironmentEntry) -> dict[str, Any]:

@@ -133,16 +133,17 @@ class EnvironmentConformance:
 
     def _ask(self, name: str) -> None:
         check = next(each for each in (*RUNTIME, *LOAD_CHECKS) if each.id == name)
+
+        async def run() -> None:
+            harness = ConformanceHarness(
+                self.app(), call_s=self.call_s, sessions=self.sessions, episodes=self.episodes, actions=self.actions()
+            )
+            try:
+                await check.run(harness)
+            finally:
+                await harness.server.aclose()
+
         try:
-            asyncio.run(self._run(check))
+            asyncio.run(run())
         except CheckWarning as warning:
             warnings.warn(warning, stacklevel=2)
-
-    async def _run(self, check: Check) -> None:
-        harness = ConformanceHarness(
-            self.app(), call_s=self.call_s, sessions=self.sessions, episodes=self.episodes, actions=self.actions()
-        )
-        try:
-            await check.run(harness)
-        finally:
-            await harness.server.aclose()

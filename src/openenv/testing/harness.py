@@ -100,7 +100,19 @@ class Repertoire:
         for name, part in self._schema.get("properties", {}).items():
             if name in BESIDE or "examples" in part:
                 continue
-            made += [{**good, name: value} for value in _edges(part)]
+            kind, values = part.get("type"), list[Any]()
+            if "enum" in part or "const" in part:
+                continue
+            if kind == "string":
+                texts = ["", "a\u00e9\u4f60\U0001f600", "x" * min(LONG_TEXT, int(part.get("maxLength", LONG_TEXT)))]
+                values = [text for text in texts if len(text) >= int(part.get("minLength", 0))]
+            elif kind in {"integer", "number"}:
+                values = [part[key] for key in ("minimum", "maximum") if key in part]
+                for word, value in (("inimum", -1), ("aximum", 1000)) if kind == "integer" else ():
+                    values += [] if any(word in key for key in part) else [value]
+            elif kind == "array":
+                values = [[]]
+            made += [{**good, name: value} for value in values]
         return [each for each in made if self.accepts(each)]
 
     def _calls(self, tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -156,23 +168,6 @@ def offered(environment: Any, _: None) -> Any:
         return actions_after(await observation)
 
     return actions_later() if inspect.isawaitable(observation) else actions_after(observation)
-
-
-def _edges(part: Mapping[str, Any]) -> list[Any]:
-    kind = part.get("type")
-    if "enum" in part or "const" in part:
-        return []
-    if kind == "string":
-        texts = ["", "a\u00e9\u4f60\U0001f600", "x" * min(LONG_TEXT, int(part.get("maxLength", LONG_TEXT)))]
-        return [text for text in texts if len(text) >= int(part.get("minLength", 0))]
-    if kind in {"integer", "number"}:
-        bounds = [part[key] for key in ("minimum", "maximum") if key in part]
-        if kind == "integer" and not any("inimum" in key for key in part):
-            bounds.append(-1)
-        if kind == "integer" and not any("aximum" in key for key in part):
-            bounds.append(1000)
-        return bounds
-    return [[]] if kind == "array" else []
 
 
 # The name given to episodes that are compared.
@@ -273,21 +268,20 @@ class EpisodePlayer:
             if not is_unsendable(error):
                 return seen
         for action in actions:
-            seen.append(await self._tried(action))
-            if seen[-1].done or (until is not None and time.monotonic() > until) or _is_session_lost(seen[-1].error):
+            try:
+                seen.append(await self.step(action))
+            except StepTimeout as error:
+                raise CheckFailure(
+                    f"step {self._steps} ({action}) did not return: {error.message}.",
+                    "have every step return, or give up after a time of its own",
+                ) from None
+            except OpenEnvError as error:
+                seen.append(CallOutcome(f"step {self._steps} ({action})", False, error=error))
+                if not isinstance(error, StepFailed) and error.blame != "client":  # the session is lost
+                    break
+            if seen[-1].done or (until is not None and time.monotonic() > until):
                 break
         return seen
-
-    async def _tried(self, action: Mapping[str, Any]) -> CallOutcome:
-        try:
-            return await self.step(action)
-        except StepTimeout as error:
-            raise CheckFailure(
-                f"step {self._steps} ({action}) did not return: {error.message}.",
-                "have every step return, or give up after a time of its own",
-            ) from None
-        except OpenEnvError as error:
-            return CallOutcome(f"step {self._steps} ({action})", False, error=error)
 
 
 class ConformanceHarness:
@@ -427,11 +421,6 @@ def _metadata(environment: Any, _: None) -> Any:
 
 def _outcome_of(call: str, reset: bool, result: StepResult[dict[str, Any]]) -> CallOutcome:
     return CallOutcome(call, reset, result.observation, result.reward, result.done, result.truncated)
-
-
-def _is_session_lost(error: OpenEnvError | None) -> bool:
-    """Whether nothing can follow in this session."""
-    return error is not None and not isinstance(error, StepFailed) and error.blame != "client"
 
 
 def is_unsendable(error: OpenEnvError) -> bool:

@@ -48,7 +48,14 @@ async def find_leaks(cycle: Callable[[], Awaitable[None]]) -> Leaks:
         left: list[str] = []
         for pause_s in PAUSES_S:
             await asyncio.sleep(pause_s)
-            left = list(_more(before, await _held_after()))
+            now = await _held_after()
+            left = []
+            for kind, held in now.items():
+                # Of one kind at least as many as there were sessions: less may be of the server's own, or of chance.
+                count = held.total() - before[kind].total()
+                if count >= CYCLES:
+                    most = (held - before[kind]).most_common(3)
+                    left.append(f"{count} {kind} ({', '.join(f'{number} of {name}' for name, number in most)})")
             if not left:
                 break
     return Leaks(CYCLES, left, complaints.heard)
@@ -78,15 +85,6 @@ async def _held_after() -> dict[str, Counter[str]]:
         "open files and sockets": Counter(_files()),
         "processes": Counter(_command(child) for child in _children("self")),
     }
-
-
-def _more(before: dict[str, Counter[str]], now: dict[str, Counter[str]]) -> Iterable[str]:
-    for kind, held in now.items():
-        # Of one kind at least as many as there were sessions: less may be of the server's own, or of chance.
-        count = held.total() - before[kind].total()
-        if count >= CYCLES:
-            most = sorted((held - before[kind]).items(), key=lambda each: -each[1])[:3]
-            yield f"{count} {kind} ({', '.join(f'{number} of {name}' for name, number in most)})"
 
 
 def _files() -> Iterable[str]:

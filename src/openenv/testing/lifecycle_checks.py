@@ -177,7 +177,15 @@ async def runtime_bad_action(harness: ConformanceHarness) -> str:
                     f"the action {shorten(action)}, which is wrong, raised {describe_error(seen.error, harness)}.",
                     "raise openenv.errors.InvalidAction for what is no action, or declare its fields",
                 )
-            await _check_usable(player, harness, f"the wrong action {shorten(action)}")
+            try:
+                await player.state()
+                await _begin_episode(player)
+            except OpenEnvError as error:
+                raise CheckFailure(
+                    f"after the wrong action {shorten(action)}, the session is of no use any more: "
+                    f"{describe_error(error, harness)}.",
+                    "leave the environment as it was when an action is refused",
+                ) from None
         tried = 0
         for action in [*good, *([] if repertoire.chosen else repertoire.edges())]:
             seen = await outcome_of_call(player.step(action), "step")
@@ -195,17 +203,6 @@ async def runtime_bad_action(harness: ConformanceHarness) -> str:
             if seen.done:
                 await _begin_episode(player)
     return f"{len(wrong)} wrong actions were refused and {tried} allowed ones answered; the session goes on"
-
-
-async def _check_usable(player: EpisodePlayer, harness: ConformanceHarness, what: str) -> None:
-    try:
-        await player.state()
-        await _begin_episode(player)
-    except OpenEnvError as error:
-        raise CheckFailure(
-            f"after {what}, the session is of no use any more: {describe_error(error, harness)}.",
-            "leave the environment as it was when an action is refused",
-        ) from None
 
 
 @Check.of("runtime.close", "Does close free everything: threads, processes, files, sockets, tasks?", "runtime.step")

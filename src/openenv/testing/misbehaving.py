@@ -16,7 +16,6 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 from ..environment import Environment
@@ -76,52 +75,30 @@ def _say(text: str) -> None:
     sys.stderr.flush()
 
 
-def _serve() -> None:
-    os.execv(sys.executable, [sys.executable, "-m", "openenv", "serve", "openenv.testing.misbehaving:Mortal"])  # noqa: S606 - itself
-
-
-def _serve_late() -> None:
-    time.sleep(float(sys.argv[2]) if len(sys.argv) > 2 else 1.0)
-    _serve()
-
-
-def _crash() -> None:
-    variables = {**environ_of_environments(), KEYS: ServerSettings.read().api_keys}
-    _say("\n".join(f"{name}={value}" for name, value in variables.items()))
-    _say(LAST_WORDS)
-    sys.exit(CRASH_CODE)
-
-
-def _hang() -> None:
-    settings = ServerSettings.read()
-    with socket.create_server((settings.host, settings.port)) as listener:
-        _say(f"hanging on http://{listener.getsockname()[0]}:{listener.getsockname()[1]}")
-        taken = []
-        while True:
-            taken.append(listener.accept())
-
-
-def _cling() -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    _hang()
-
-
-_BEHAVIOURS: dict[str, Callable[[], None]] = {
-    "serve": _serve,
-    "slow-start": _serve_late,
-    "die-on-step": _serve,
-    "crash": _crash,
-    "hang": _hang,
-    "cling": _cling,
-}
-
-
 def main() -> None:
     """Behaves as the first argument says."""
-    behaviour = _BEHAVIOURS.get(sys.argv[1] if len(sys.argv) > 1 else "")
-    if behaviour is None:
-        sys.exit(f"usage: python -m openenv.testing.misbehaving {'|'.join(_BEHAVIOURS)}")
-    behaviour()
+    behaviour = sys.argv[1] if len(sys.argv) > 1 else ""
+    match behaviour:
+        case "serve" | "die-on-step" | "slow-start":
+            if behaviour == "slow-start":
+                time.sleep(float(sys.argv[2]) if len(sys.argv) > 2 else 1.0)
+            target = "openenv.testing.misbehaving:Mortal"
+            os.execv(sys.executable, [sys.executable, "-m", "openenv", "serve", target])  # noqa: S606 - itself
+        case "crash":
+            variables = {**environ_of_environments(), KEYS: ServerSettings.read().api_keys}
+            _say("\n".join(f"{name}={value}" for name, value in variables.items()))
+            _say(LAST_WORDS)
+            sys.exit(CRASH_CODE)
+        case "hang" | "cling":
+            if behaviour == "cling":
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            settings = ServerSettings.read()
+            with socket.create_server((settings.host, settings.port)) as listener:
+                _say(f"hanging on http://{listener.getsockname()[0]}:{listener.getsockname()[1]}")
+                taken = []
+                while True:
+                    taken.append(listener.accept())
+    sys.exit("usage: python -m openenv.testing.misbehaving serve|slow-start|die-on-step|crash|hang|cling")
 
 
 if __name__ == "__main__":

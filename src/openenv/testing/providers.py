@@ -80,6 +80,16 @@ class CommandLines:
                         self.found.add(line)
 
 
+def _conducted(test: Callable[[Any, Provider], Coroutine[Any, Any, None]]) -> Callable[[Any], None]:
+    """A test that gets its provider from `ProviderConformance.conduct`, as a method that test runners call."""
+
+    def conducted(self: ProviderConformance) -> None:
+        asyncio.run(self.conduct(test))
+
+    conducted.__name__, conducted.__qualname__ = test.__name__, test.__qualname__
+    return conducted
+
+
 class ProviderConformance:
     """Tests of a provider. Inherit from it in a module of tests, where pytest finds them; no plugin is needed.
 
@@ -132,196 +142,169 @@ class ProviderConformance:
 
     # The tests.
 
-    def test_a_server_starts_and_becomes_ready_and_steps(self) -> None:
-        async def test(provider: Provider) -> None:
-            deployment = await self._ready(provider)
-            check(deployment.api_key is not None, "a deployment has a key of its own")
-            check(len(deployment.urls) == 1, f"one server was asked for, and there are {deployment.urls}")
-            await self._play(deployment, deployment.servers[0])
-            await deployment.refresh()
-            check(deployment.servers[0].gone is None, "refresh() takes a server for gone that was just used")
-            await deployment.stop()
+    @_conducted
+    async def test_a_server_starts_and_becomes_ready_and_steps(self, provider: Provider) -> None:
+        deployment = await self._ready(provider)
+        check(deployment.api_key is not None, "a deployment has a key of its own")
+        check(len(deployment.urls) == 1, f"one server was asked for, and there are {deployment.urls}")
+        await self._play(deployment, deployment.servers[0])
+        await deployment.refresh()
+        check(deployment.servers[0].gone is None, "refresh() takes a server for gone that was just used")
+        await deployment.stop()
 
-        self._conduct(test)
-
-    def test_who_has_no_key_is_refused(self) -> None:
-        async def test(provider: Provider) -> None:
-            deployment = await self._ready(provider)
-            address = await self.reachable(deployment, deployment.servers[0])
-            with raises(OpenEnvError, "with a wrong key"):
-                async with GenericEnvClient(address, api_key="another-key-than-that-one") as env:
-                    await env.reset()
-
-        self._conduct(test)
-
-    def test_the_log_is_read_without_secrets(self) -> None:
-        async def test(provider: Provider) -> None:
-            if not self.logs:
-                raise unittest.SkipTest("this place keeps no logs")
-            deployment = await self._ready(provider)
-            await until(deployment.logs, self.soon_s, "the log stays empty")
-            log = await deployment.logs()
-            for secret in deployment.secrets:
-                check(secret not in log, "a secret is in the log")
-            check(len((await deployment.logs(lines=1)).splitlines()) <= 1, "logs(lines=1) gives more than one line")
-
-        self._conduct(test)
-
-    def test_two_at_once_do_not_meet(self) -> None:
-        async def test(provider: Provider) -> None:
-            first, second = await asyncio.gather(self._ready(provider), self._ready(provider))
-            check(first.url != second.url, f"both are at {first.url}")
-            check(first.api_key != second.api_key, "both have the same key")
-            await asyncio.gather(*(self._play(each, each.servers[0]) for each in (first, second)))
-            await first.stop()
-            await self._play(second, second.servers[0])
-
-        self._conduct(test)
-
-    def test_replicas_are_added_and_taken_away(self) -> None:
-        async def test(provider: Provider) -> None:
-            if not provider.capabilities.replicas:
-                raise unittest.SkipTest("this place has one server a deployment")
-            deployment = await self._ready(provider, self.spec("serve").changed(replicas=2))
-            await self._play_at_all(deployment, 2)
-            await deployment.scale(3)
-            await deployment.ready(self.ready_s)
-            await self._play_at_all(deployment, 3)
-            before, kept = deployment.urls, deployment.servers[0].url
-            await deployment.scale(1)
-            if self.chooses:
-                check(set(deployment.urls) < set(before), f"of {before}, there are now {deployment.urls}")
-            else:
-                check(
-                    deployment.urls == [kept],
-                    f"the eldest server, at {kept}, was to stay; there are {deployment.urls}",
-                )
-            await self._play_at_all(deployment, 1)
-
-        self._conduct(test)
-
-    def test_one_that_crashes_before_it_is_ready_ends_the_wait_at_once(self) -> None:
-        async def test(provider: Provider) -> None:
-            began = time.monotonic()
-            spec = _with(self.spec("crash"), CONFORMANCE_TOKEN=secrets.token_urlsafe(24))
-            with raises(LaunchFailed, "when the server crashed") as caught:
-                deployment = await provider.launch(spec)
-                await deployment.ready(10 * self.soon_s)
-            took = time.monotonic() - began
-            check(took < self.soon_s, f"it took {took:.1f} s to notice that the server has crashed")
-            text = traceback_text(caught[0])
-            check(not isinstance(caught[0], NotReady), f"it was waited for one that had crashed: {text}")
-            check(not self.logs or LAST_WORDS in text, f"the end of the server's log is not in the error: {text}")
-            check(spec.env_vars["CONFORMANCE_TOKEN"] not in text, "a secret is in the error")
-
-        self._conduct(test)
-
-    def test_one_that_crashes_while_it_steps_ends_the_session_and_is_seen_to_be_gone(self) -> None:
-        async def test(provider: Provider) -> None:
-            # For so long, a client waits for the return of a server that has its session.
-            patience = {"OPENENV_RESUME_WINDOW_S": f"{self.hang_s:g}"}
-            deployment = await self._ready(provider, _with(self.spec("die-on-step"), **patience))
-            server = deployment.servers[0]
-            async with self._client(deployment, await self.reachable(deployment, server)) as env:
+    @_conducted
+    async def test_who_has_no_key_is_refused(self, provider: Provider) -> None:
+        deployment = await self._ready(provider)
+        address = await self.reachable(deployment, deployment.servers[0])
+        with raises(OpenEnvError, "with a wrong key"):
+            async with GenericEnvClient(address, api_key="another-key-than-that-one") as env:
                 await env.reset()
-                began = time.monotonic()
-                with raises(OpenEnvError, "from the step that ended the server"):
-                    await env.step({"message": DIE})
-                took = time.monotonic() - began
-                check(took < self.hang_s + self.soon_s, f"the client waited {took:.1f} s for a dead server")
-            if self.restarts:
-                await self._anew(deployment)
-            else:
 
-                async def is_gone() -> bool:
-                    await deployment.refresh()
-                    return server.gone is not None
+    @_conducted
+    async def test_the_log_is_read_without_secrets(self, provider: Provider) -> None:
+        if not self.logs:
+            raise unittest.SkipTest("this place keeps no logs")
+        deployment = await self._ready(provider)
+        await until(deployment.logs, self.soon_s, "the log stays empty")
+        log = await deployment.logs()
+        for secret in deployment.secrets:
+            check(secret not in log, "a secret is in the log")
+        check(len((await deployment.logs(lines=1)).splitlines()) <= 1, "logs(lines=1) gives more than one line")
 
-                await until(is_gone, self.soon_s, "the end is not seen")
-                check(deployment.urls == [], f"a dead server's address is still offered: {deployment.urls}")
+    @_conducted
+    async def test_two_at_once_do_not_meet(self, provider: Provider) -> None:
+        first, second = await asyncio.gather(self._ready(provider), self._ready(provider))
+        check(first.url != second.url, f"both are at {first.url}")
+        check(first.api_key != second.api_key, "both have the same key")
+        await asyncio.gather(*(self._play(each, each.servers[0]) for each in (first, second)))
+        await first.stop()
+        await self._play(second, second.servers[0])
 
-        self._conduct(test)
+    @_conducted
+    async def test_replicas_are_added_and_taken_away(self, provider: Provider) -> None:
+        if not provider.capabilities.replicas:
+            raise unittest.SkipTest("this place has one server a deployment")
+        deployment = await self._ready(provider, self.spec("serve").changed(replicas=2))
+        await self._play_at_all(deployment, 2)
+        await deployment.scale(3)
+        await deployment.ready(self.ready_s)
+        await self._play_at_all(deployment, 3)
+        before, kept = deployment.urls, deployment.servers[0].url
+        await deployment.scale(1)
+        if self.chooses:
+            check(set(deployment.urls) < set(before), f"of {before}, there are now {deployment.urls}")
+        else:
+            check(
+                deployment.urls == [kept],
+                f"the eldest server, at {kept}, was to stay; there are {deployment.urls}",
+            )
+        await self._play_at_all(deployment, 1)
 
-    def test_one_that_hangs_is_not_ready_in_time(self) -> None:
-        async def test(provider: Provider) -> None:
-            deployment = await provider.launch(self.spec("hang"))
+    @_conducted
+    async def test_one_that_crashes_before_it_is_ready_ends_the_wait_at_once(self, provider: Provider) -> None:
+        began = time.monotonic()
+        spec = _with(self.spec("crash"), CONFORMANCE_TOKEN=secrets.token_urlsafe(24))
+        with raises(LaunchFailed, "when the server crashed") as caught:
+            deployment = await provider.launch(spec)
+            await deployment.ready(10 * self.soon_s)
+        took = time.monotonic() - began
+        check(took < self.soon_s, f"it took {took:.1f} s to notice that the server has crashed")
+        text = traceback_text(caught[0])
+        check(not isinstance(caught[0], NotReady), f"it was waited for one that had crashed: {text}")
+        check(not self.logs or LAST_WORDS in text, f"the end of the server's log is not in the error: {text}")
+        check(spec.env_vars["CONFORMANCE_TOKEN"] not in text, "a secret is in the error")
+
+    @_conducted
+    async def test_one_that_crashes_while_it_steps_ends_the_session_and_is_seen_to_be_gone(
+        self, provider: Provider
+    ) -> None:
+        # For so long, a client waits for the return of a server that has its session.
+        patience = {"OPENENV_RESUME_WINDOW_S": f"{self.hang_s:g}"}
+        deployment = await self._ready(provider, _with(self.spec("die-on-step"), **patience))
+        server = deployment.servers[0]
+        async with self._client(deployment, await self.reachable(deployment, server)) as env:
+            await env.reset()
             began = time.monotonic()
-            with raises(NotReady, "for a server that never answers"):
-                await deployment.ready(self.hang_s)
+            with raises(OpenEnvError, "from the step that ended the server"):
+                await env.step({"message": DIE})
             took = time.monotonic() - began
-            check(took < self.hang_s + self.soon_s, f"ready({self.hang_s}) took {took:.1f} s")
+            check(took < self.hang_s + self.soon_s, f"the client waited {took:.1f} s for a dead server")
+        if self.restarts:
+            await self._anew(deployment)
+        else:
 
-        self._conduct(test)
-
-    def test_stopping_twice_is_stopping_once(self) -> None:
-        async def test(provider: Provider) -> None:
-            deployment = await self._ready(provider)
-            await asyncio.gather(deployment.stop(), deployment.stop())
-            await deployment.stop()
-            with raises(ProviderFailed, "for the address of what was stopped"):
-                _ = deployment.url
-
-        self._conduct(test)
-
-    def test_stopping_while_it_starts(self) -> None:
-        async def test(provider: Provider) -> None:
-            for moment in self.moments:
-                deployment = provider.deployment(self.spec("serve"))
-                starting = asyncio.ensure_future(deployment.start())
-                await self._begun(deployment, starting, moment)
-                await deployment.stop()
-                try:
-                    await starting
-                except ProviderFailed:
-                    continue
-                check(not deployment.urls, "the start has gone on after the stop")
-
-        self._conduct(test)
-
-    def test_cancelling_while_it_starts(self) -> None:
-        async def test(provider: Provider) -> None:
-            for moment in self.moments:
-                deployment = provider.deployment(self.spec("serve"))
-                starting = asyncio.ensure_future(deployment.start())
-                await self._begun(deployment, starting, moment)
-                starting.cancel()
-                await asyncio.wait([starting])
-                if not starting.cancelled():
-                    starting.result()
-                    await deployment.stop()  # it had started before
-
-        self._conduct(test)
-
-    def test_stopping_from_another_event_loop_and_another_thread(self) -> None:
-        async def test(provider: Provider) -> None:
-            first, second = await asyncio.gather(self._ready(provider), self._ready(provider))
-            await asyncio.to_thread(lambda: asyncio.run(first.stop()))
-            await asyncio.to_thread(lambda: second.wait(second.stop()))
-            check(not first.urls and not second.urls, "what was stopped still has addresses")
-
-        self._conduct(test)
-
-    def test_no_secret_stands_on_a_command_line(self) -> None:
-        async def test(provider: Provider) -> None:
-            spec = _with(self.spec("serve"), CONFORMANCE_TOKEN=secrets.token_urlsafe(24))
-            spec = spec.changed(api_key=secrets.token_urlsafe(24))
-            assert spec.api_key is not None
-            with CommandLines([spec.api_key, spec.env_vars["CONFORMANCE_TOKEN"]]) as lines:
-                deployment = await self._ready(provider, spec)
-                await deployment.logs()
+            async def is_gone() -> bool:
                 await deployment.refresh()
-                await deployment.stop()
-            check(not lines.found, f"a secret stands on a command line: {lines.found}")
+                return server.gone is not None
 
-        self._conduct(test)
+            await until(is_gone, self.soon_s, "the end is not seen")
+            check(deployment.urls == [], f"a dead server's address is still offered: {deployment.urls}")
+
+    @_conducted
+    async def test_one_that_hangs_is_not_ready_in_time(self, provider: Provider) -> None:
+        deployment = await provider.launch(self.spec("hang"))
+        began = time.monotonic()
+        with raises(NotReady, "for a server that never answers"):
+            await deployment.ready(self.hang_s)
+        took = time.monotonic() - began
+        check(took < self.hang_s + self.soon_s, f"ready({self.hang_s}) took {took:.1f} s")
+
+    @_conducted
+    async def test_stopping_twice_is_stopping_once(self, provider: Provider) -> None:
+        deployment = await self._ready(provider)
+        await asyncio.gather(deployment.stop(), deployment.stop())
+        await deployment.stop()
+        with raises(ProviderFailed, "for the address of what was stopped"):
+            _ = deployment.url
+
+    @_conducted
+    async def test_stopping_while_it_starts(self, provider: Provider) -> None:
+        for moment in self.moments:
+            deployment = provider.deployment(self.spec("serve"))
+            starting = asyncio.ensure_future(deployment.start())
+            await self._begun(deployment, starting, moment)
+            await deployment.stop()
+            try:
+                await starting
+            except ProviderFailed:
+                continue
+            check(not deployment.urls, "the start has gone on after the stop")
+
+    @_conducted
+    async def test_cancelling_while_it_starts(self, provider: Provider) -> None:
+        for moment in self.moments:
+            deployment = provider.deployment(self.spec("serve"))
+            starting = asyncio.ensure_future(deployment.start())
+            await self._begun(deployment, starting, moment)
+            starting.cancel()
+            await asyncio.wait([starting])
+            if not starting.cancelled():
+                starting.result()
+                await deployment.stop()  # it had started before
+
+    @_conducted
+    async def test_stopping_from_another_event_loop_and_another_thread(self, provider: Provider) -> None:
+        first, second = await asyncio.gather(self._ready(provider), self._ready(provider))
+        await asyncio.to_thread(lambda: asyncio.run(first.stop()))
+        await asyncio.to_thread(lambda: second.wait(second.stop()))
+        check(not first.urls and not second.urls, "what was stopped still has addresses")
+
+    @_conducted
+    async def test_no_secret_stands_on_a_command_line(self, provider: Provider) -> None:
+        spec = _with(self.spec("serve"), CONFORMANCE_TOKEN=secrets.token_urlsafe(24))
+        spec = spec.changed(api_key=secrets.token_urlsafe(24))
+        assert spec.api_key is not None
+        with CommandLines([spec.api_key, spec.env_vars["CONFORMANCE_TOKEN"]]) as lines:
+            deployment = await self._ready(provider, spec)
+            await deployment.logs()
+            await deployment.refresh()
+            await deployment.stop()
+        check(not lines.found, f"a secret stands on a command line: {lines.found}")
 
     # How they are conducted.
 
-    def _conduct(self, test: Callable[[Provider], Coroutine[Any, Any, None]]) -> None:
+    async def conduct(self, test: Callable[[Any, Provider], Coroutine[Any, Any, None]]) -> None:
         """Runs a test with a provider, removes what it has started, and looks whether anything is left."""
-        asyncio.run(self._conducted(test))
-
-    async def _conducted(self, test: Callable[[Provider], Coroutine[Any, Any, None]]) -> None:
         provider = await asyncio.to_thread(self.provider)
         made: list[Deployment] = []
         make = provider.deployment
@@ -334,13 +317,19 @@ class ProviderConformance:
         try:
             try:
                 async with asyncio.timeout(10 * self.ready_s):
-                    await test(provider)
+                    await test(self, provider)
             finally:
                 addresses = {url: each for each in made for url in each.urls}
                 for each in made:
                     await each.stop()
+            this = OwnerProcess.this()
             for each in made:
-                await self._nothing_left(provider, each)
+                check(each.servers == [], f"servers are counted that were stopped: {each.servers}")
+                left = [found for found in await provider.leftovers() if found.deployment == each.name]
+                check(all(found.owner == this for found in left), f"the owner of {left} is not this process")
+                check(not left, f"left of {each.name}: {left}")
+                remains = await self.look_for_remains(provider, each)
+                check(not remains, f"left of {each.name}: {remains}")
             for address, each in addresses.items():
                 with raises(OpenEnvError, "at the address of a server that was stopped"):
                     async with self._client(each, address, connect_timeout_s=self.hang_s) as env:
@@ -349,15 +338,6 @@ class ProviderConformance:
             close = getattr(provider, "close", None)
             if close is not None:
                 await asyncio.to_thread(close)
-
-    async def _nothing_left(self, provider: Provider, deployment: Deployment) -> None:
-        check(deployment.servers == [], f"servers are counted that were stopped: {deployment.servers}")
-        this = OwnerProcess.this()
-        left = [each for each in await provider.leftovers() if each.deployment == deployment.name]
-        check(all(each.owner == this for each in left), f"the owner of {left} is not this process")
-        check(not left, f"left of {deployment.name}: {left}")
-        remains = await self.look_for_remains(provider, deployment)
-        check(not remains, f"left of {deployment.name}: {remains}")
 
     async def _ready(self, provider: Provider, spec: LaunchSpec | None = None) -> Deployment:
         deployment = await provider.launch(spec or self.spec("serve"))

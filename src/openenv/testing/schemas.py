@@ -192,20 +192,23 @@ class _Faults:
             return
         # Of several that do not fit, the one whose type fits tells more.
         kinds = [str(self.resolved(each).get("type")) for each in variants]
-        near = [
+        near = (
             str(fault) for fault, kind in zip(faults, kinds, strict=True) if kind in _TYPES and _is_of(value, kind)
-        ]
-        yield (
-            near[0]
-            if near
-            else (f"{place} is {_shown(value)} ({_kind(value)}), and its schema says {' or '.join(kinds)}")
         )
+        yield next(near, f"{place} is {_shown(value)} ({_kind(value)}), and its schema says {' or '.join(kinds)}")
 
     def _of_contents(self, value: Any, schema: Schema, place: str, depth: int) -> Iterator[str]:
         if isinstance(value, str):
-            yield from _of_text(value, schema, place)
+            if len(value) < schema.get("minLength", 0) or len(value) > schema.get("maxLength", math.inf):
+                yield f"{place} has {len(value)} characters, and must have {_range(schema, 'minLength', 'maxLength')}"
+            pattern = schema.get("pattern")
+            if isinstance(pattern, str) and not found_in(pattern, value):
+                yield f"{place} is {_shown(value)}, which {pattern} does not match"
         elif isinstance(value, (int, float)) and not isinstance(value, bool):
-            yield from _of_number(value, schema, place)
+            for keyword, holds in _BOUNDS.items() if isinstance(value, int) or math.isfinite(value) else ():
+                bound = schema.get(keyword)
+                if isinstance(bound, (int, float)) and not holds(value, bound):
+                    yield f"{place} is {value!r}, and its schema says {keyword} {bound!r}"
         elif isinstance(value, list):
             yield from self._of_list(value, schema, place, depth)
         elif isinstance(value, dict):
@@ -238,23 +241,6 @@ class _Faults:
                 yield f"{place}.{name} ({_shown(each)}) is not in the schema, which allows no other fields"
             else:
                 yield from self.of(each, more, f"{place}.{name}", depth + 1)
-
-
-def _of_text(value: str, schema: Schema, place: str) -> Iterator[str]:
-    if len(value) < schema.get("minLength", 0) or len(value) > schema.get("maxLength", math.inf):
-        yield f"{place} has {len(value)} characters, and must have {_range(schema, 'minLength', 'maxLength')}"
-    pattern = schema.get("pattern")
-    if isinstance(pattern, str) and not found_in(pattern, value):
-        yield f"{place} is {_shown(value)}, which {pattern} does not match"
-
-
-def _of_number(value: float, schema: Schema, place: str) -> Iterator[str]:
-    if isinstance(value, float) and not math.isfinite(value):
-        return  # another question
-    for keyword, holds in _BOUNDS.items():
-        bound = schema.get(keyword)
-        if isinstance(bound, (int, float)) and not holds(value, bound):
-            yield f"{place} is {value!r}, and its schema says {keyword} {bound!r}"
 
 
 def _is_of(value: Any, kind: str) -> bool:
@@ -360,7 +346,9 @@ class SchemaValues:
         if isinstance(kind, list):
             kind = self._random.choice([each for each in kind if each != "null"] or kind)
         if kind is None:
-            kind = _implied(schema)
+            is_object = "properties" in schema or "additionalProperties" in schema
+            is_array = "items" in schema or "prefixItems" in schema
+            kind = "object" if is_object else "array" if is_array else "string"
         make = getattr(self, f"_{kind}", None)
         if make is None:
             raise NoValue(f"{place or 'the action'} is of type {kind!r}, of which no value can be made")
@@ -478,12 +466,6 @@ def _bounds(schema: Schema) -> tuple[float, float]:
     if high is None:
         high = low + SPREAD
     return low, high
-
-
-def _implied(schema: Schema) -> str:
-    if "properties" in schema or "additionalProperties" in schema:
-        return "object"
-    return "array" if "items" in schema or "prefixItems" in schema else "string"
 
 
 def _joined(one: Schema, other: Schema) -> dict[str, Any]:
