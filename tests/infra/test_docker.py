@@ -371,7 +371,7 @@ def _heavy() -> bytes:
     ],
 )
 async def test_a_registry_that_refuses(engine: Any, status: int, code: str, busy: bool) -> None:
-    with refusing(status, code) as place, docker(pace=StartRate(attempts=1)) as provider:
+    with refusing(status, code) as place, docker(start_rate=StartRate(attempts=1)) as provider:
         with pytest.raises(LaunchFailed, match=place) as caught:
             await provider.launch(LaunchSpec(image=f"{place}/team/echo:1"))
     assert isinstance(caught.value, ProviderBusy) is busy, str(caught.value)
@@ -520,7 +520,7 @@ def test_a_pool_of_what_cannot_be_started_says_why(engine: Any, caplog: pytest.L
 
 def test_an_engine_that_dies_in_the_midst(engine: Any) -> None:
     async def test(own: Dockerd) -> None:
-        provider = docker(pace=StartRate(attempts=1))
+        provider = docker(start_rate=StartRate(attempts=1))
         deployment = await provider.launch(SPEC)
         await deployment.ready()
         many = [asyncio.ensure_future(provider.launch(SPEC)) for _ in range(16)]

@@ -332,7 +332,7 @@ async def test_a_controller_that_does_not_answer_is_busy(
     conf = (slurm.folder / "slurm.conf").read_text()
     (tmp_path / "slurm.conf").write_text(re.sub(r"SlurmctldPort=\d+", "SlurmctldPort=9\nMessageTimeout=1", conf))
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
-    provider = SlurmProvider(shared_folder=tmp_path / "shared", pace=StartRate(attempts=1))
+    provider = SlurmProvider(shared_folder=tmp_path / "shared", start_rate=StartRate(attempts=1))
     with pytest.raises(ProviderBusy, match="(?i)unable to contact"):
         await provider.launch(LaunchSpec(target="echo"))
 

@@ -44,7 +44,7 @@ class Shelf(SingleServerProvider):
     capabilities: ClassVar = Capabilities(forms=frozenset({"command"}))
 
     def __init__(self, url: str | Callable[[Server], str] = "http://127.0.0.1:1"):
-        self.pace = StartRate(rate=10_000, at_once=100, pause_s=0.001)
+        self.start_rate = StartRate(rate=10_000, at_once=100, pause_s=0.001)
         self.standing: set[str] = set()
         self.calls: list[str] = []
         self.start_stop: Stop | None = None

@@ -39,7 +39,7 @@ def test_one_is_made_with_the_arguments_of_its_class() -> None:
 
 @pytest.mark.parametrize("name", ["swarm", "uv"])
 def test_an_argument_that_there_is_not_is_refused_before_the_place_is_asked(name: str) -> None:
-    with pytest.raises(UsageError, match=r"Provider has no argument colour: there are .*pace"):
+    with pytest.raises(UsageError, match=r"Provider has no argument colour: there are .*start_rate"):
         catalog_entry(name).make(colour="red")
 
 

@@ -130,7 +130,7 @@ async def test_a_start_that_fails_for_a_passing_reason_is_tried_again() -> None:
     shelf.refusing = [ProviderBusy("slow down"), ProviderBusy("slow down")]
     async with await shelf.launch(SPEC) as made:
         assert len(made.servers) == len(shelf.standing) == 1
-    shelf.refusing = [ProviderBusy("slow down") for _ in range(shelf.pace.attempts)]
+    shelf.refusing = [ProviderBusy("slow down") for _ in range(shelf.start_rate.attempts)]
     with pytest.raises(ProviderBusy, match="slow down"):
         await shelf.launch(SPEC)
     assert shelf.standing == set()

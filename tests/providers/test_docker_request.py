@@ -15,7 +15,7 @@ pytest.importorskip("docker")
 
 class Place(SingleServerProvider):
     capabilities = Capabilities(forms=frozenset({"image"}), gpus=True, options=None)
-    pace = StartRate()
+    start_rate = StartRate()
 
     async def start_server(self, deployment: Deployment, server: Server) -> None: ...
 

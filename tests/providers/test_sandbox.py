@@ -33,4 +33,6 @@ class TestHFSandboxProvider(ProviderConformance):
         assert hub.alive == []
 
     def provider(self) -> Provider:
-        return HFSandboxProvider(endpoint=self.hub.url, token=TOKEN, glance_s=0.05, pace=StartRate(pause_s=0.05))
+        return HFSandboxProvider(
+            endpoint=self.hub.url, token=TOKEN, glance_s=0.05, start_rate=StartRate(pause_s=0.05)
+        )

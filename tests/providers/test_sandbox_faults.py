@@ -50,13 +50,13 @@ def hub() -> Iterator[Hub]:
 
 
 def provider_at(hub: Hub, **options: Any) -> HFSandboxProvider:
-    pace = StartRate(pause_s=0.01, longest_pause_s=0.02)
-    return HFSandboxProvider(**{"endpoint": hub.url, "token": TOKEN, "glance_s": 0.02, "pace": pace, **options})
+    rate = StartRate(pause_s=0.01, longest_pause_s=0.02)
+    return HFSandboxProvider(**{"endpoint": hub.url, "token": TOKEN, "glance_s": 0.02, "start_rate": rate, **options})
 
 
 def hasty(hub: Hub) -> HFSandboxProvider:
     """One that waits for a job to be started for 0.2 s, once, and for all else as long as it takes."""
-    provider = provider_at(hub, namespace="tester", pace=StartRate(attempts=1))
+    provider = provider_at(hub, namespace="tester", start_rate=StartRate(attempts=1))
     start = provider._hub.run
 
     async def run(*arguments: Any, **job: Any) -> Any:
@@ -156,7 +156,8 @@ def test_a_hub_that_never_answers_keeps_no_program_from_ending() -> None:
     program = (
         "import asyncio, sys\n"
         "from openenv.providers import HFSandboxProvider, StartRate\n"
-        "hf = HFSandboxProvider(endpoint=sys.argv[1], token='t', request_timeout_s=0.2, pace=StartRate(attempts=1))\n"
+        "once = StartRate(attempts=1)\n"
+        "hf = HFSandboxProvider(endpoint=sys.argv[1], token='t', request_timeout_s=0.2, start_rate=once)\n"
         "try: asyncio.run(hf.leftovers())\n"
         "except RuntimeError as error: print(error)\n"
     )

@@ -538,7 +538,7 @@ async def test_an_array_whose_number_was_not_heard_is_cancelled_before_the_next_
         sbatch="[ -e late ] && echo invalid partition >&2 || echo Socket timed out >&2; touch late; exit 1",
         squeue=f"case \"$*\" in *ArrayJobID*Comment*) printf '%-24s%-160s%s\\n' 41 some '{owner}';; esac",
     )
-    provider = SlurmProvider(shared_folder=tmp_path / "shared", pace=StartRate(pause_s=0.01))
+    provider = SlurmProvider(shared_folder=tmp_path / "shared", start_rate=StartRate(pause_s=0.01))
     with pytest.raises(LaunchFailed, match="invalid partition"):
         await provider.launch(ECHO)
     assert len(_calls(calls, "sbatch")) == 2

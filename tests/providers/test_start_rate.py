@@ -26,7 +26,7 @@ def fails(*errors: Exception) -> tuple[Callable[[], Awaitable[str]], list[float]
 
 
 async def test_never_more_at_one_time_than_allowed() -> None:
-    pace, running, most, all_there = StartRate(rate=100_000, at_once=3), 0, 0, asyncio.Event()
+    start_rate, running, most, all_there = StartRate(rate=100_000, at_once=3), 0, 0, asyncio.Event()
 
     async def attempt() -> None:
         nonlocal running, most
@@ -39,49 +39,49 @@ async def test_never_more_at_one_time_than_allowed() -> None:
         await asyncio.sleep(0)
         running -= 1
 
-    await asyncio.gather(*(pace.start(attempt) for _ in range(20)))
+    await asyncio.gather(*(start_rate.start(attempt) for _ in range(20)))
     assert most == 3
 
 
 async def test_never_faster_than_the_rate() -> None:
-    pace = StartRate(rate=200, jitter=0, at_once=100)
+    start_rate = StartRate(rate=200, jitter=0, at_once=100)
     attempt, made = fails()
     began = asyncio.get_running_loop().time()  # the first has its turn before it says that it is made
-    await asyncio.gather(*(pace.start(attempt) for _ in range(11)))
+    await asyncio.gather(*(start_rate.start(attempt) for _ in range(11)))
     assert made[-1] - began >= 0.049
     assert len(made) == 11
 
 
 async def test_after_a_rest_the_first_goes_at_once() -> None:
-    pace = StartRate(rate=0.01)
+    start_rate = StartRate(rate=0.01)
     attempt, made = fails()
     began = asyncio.get_running_loop().time()
-    await pace.start(attempt)
+    await start_rate.start(attempt)
     assert made[0] - began < 15.0
 
 
 async def test_jitter_puts_off_and_never_hurries() -> None:
-    pace = StartRate(rate=500, jitter=1.0, at_once=100)
+    start_rate = StartRate(rate=500, jitter=1.0, at_once=100)
     attempt, made = fails()
     began = asyncio.get_running_loop().time()
-    await asyncio.gather(*(pace.start(attempt) for _ in range(10)))
+    await asyncio.gather(*(start_rate.start(attempt) for _ in range(10)))
     assert all(at - began >= number / 500 - 0.001 for number, at in enumerate(sorted(made)))
 
 
 async def test_a_passing_failure_is_tried_again_and_each_pause_is_longer() -> None:
-    pace = StartRate(rate=100_000, attempts=4, pause_s=0.01, longest_pause_s=0.02)
+    start_rate = StartRate(rate=100_000, attempts=4, pause_s=0.01, longest_pause_s=0.02)
     attempt, made = fails(*(ProviderBusy("later") for _ in range(3)))
-    assert await pace.start(attempt) == "there"
+    assert await start_rate.start(attempt) == "there"
     pauses = [after - before for before, after in pairwise(made)]
     assert pauses[0] >= 0.005
     assert all(pause >= 0.01 for pause in pauses[1:])
 
 
 async def test_it_gives_up_with_the_last_failure() -> None:
-    pace = StartRate(rate=100_000, attempts=2, pause_s=0.001)
+    start_rate = StartRate(rate=100_000, attempts=2, pause_s=0.001)
     attempt, made = fails(ProviderBusy("first"), ProviderBusy("second"), ProviderBusy("third"))
     with pytest.raises(ProviderBusy, match="second"):
-        await pace.start(attempt)
+        await start_rate.start(attempt)
     assert len(made) == 2
 
 
@@ -93,13 +93,13 @@ async def test_a_failure_that_stays_is_not_tried_again() -> None:
 
 
 async def test_who_waits_for_the_next_attempt_keeps_nobody_out() -> None:
-    pace = StartRate(rate=100_000, at_once=1, pause_s=200.0, longest_pause_s=200.0)
+    start_rate = StartRate(rate=100_000, at_once=1, pause_s=200.0, longest_pause_s=200.0)
     refused, made = fails(ProviderBusy("later"))
-    waiting = asyncio.ensure_future(pace.start(refused))
+    waiting = asyncio.ensure_future(start_rate.start(refused))
     while not made:  # noqa: ASYNC110 - a turn of the loop or two
         await asyncio.sleep(0)
     async with asyncio.timeout(15.0):
-        assert await pace.start(fails()[0]) == "there"
+        assert await start_rate.start(fails()[0]) == "there"
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
@@ -107,15 +107,15 @@ async def test_who_waits_for_the_next_attempt_keeps_nobody_out() -> None:
 
 def test_one_that_was_left_in_the_middle_on_another_loop() -> None:
     """As after a fork: whoever held the room is not there to leave it."""
-    pace = StartRate(at_once=1)
+    start_rate = StartRate(at_once=1)
 
     async def never() -> None:
         await asyncio.Event().wait()
 
     loop = asyncio.new_event_loop()
-    stuck = loop.create_task(pace.start(never))
+    stuck = loop.create_task(start_rate.start(never))
     loop.run_until_complete(asyncio.sleep(0))
-    assert asyncio.run(pace.start(fails()[0])) == "there"
+    assert asyncio.run(start_rate.start(fails()[0])) == "there"
     stuck.cancel()
     loop.run_until_complete(asyncio.wait([stuck]))
     loop.close()

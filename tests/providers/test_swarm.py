@@ -31,13 +31,13 @@ def without_nulls(value: Any) -> Any:
 
 @pytest.fixture(params=["ingress", "host"])
 def swarm(engine: Engine, request: pytest.FixtureRequest) -> Iterator[DockerSwarmProvider]:
-    with DockerSwarmProvider(publish=request.param, pace=StartRate(pause_s=0.01)) as provider:
+    with DockerSwarmProvider(publish=request.param, start_rate=StartRate(pause_s=0.01)) as provider:
         yield provider
 
 
 @pytest.fixture
 def hosts(engine: Engine) -> Iterator[DockerSwarmProvider]:
-    with DockerSwarmProvider(publish="host", pace=StartRate(pause_s=0.01), start_timeout_s=0.3) as provider:
+    with DockerSwarmProvider(publish="host", start_rate=StartRate(pause_s=0.01), start_timeout_s=0.3) as provider:
         yield provider
 
 
@@ -155,7 +155,7 @@ def test_scaling_repeats_what_the_service_is(hosts: DockerSwarmProvider, engine:
 
 
 def test_many_are_started_in_waves(engine: Engine) -> None:
-    with DockerSwarmProvider(publish="host", pace=StartRate(at_once=4)) as swarm:
+    with DockerSwarmProvider(publish="host", start_rate=StartRate(at_once=4)) as swarm:
         deployment = asyncio.run(swarm.launch(SPEC.changed(replicas=10)))
         assert engine.asked.count("POST /services/s1/update") == 2
         assert len(deployment.urls) == 10

@@ -28,7 +28,7 @@ class Place(SingleServerProvider):
     capabilities = Capabilities(forms=frozenset({"image"}))
 
     def __init__(self, url: str):
-        self.pace = StartRate(rate=1000.0)
+        self.start_rate = StartRate(rate=1000.0)
         self.url = url
         self.there: set[str] = set()
         self.started = 0

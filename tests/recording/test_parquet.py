@@ -21,7 +21,7 @@ def record(observation: dict[str, Any]) -> bytes:
     tap = Tap(page, Subject("any", "2", "hash").tail, "session")
     tap.reset({"seed": 1, "level": [1, "two"]})
     tap.ended({**observation, "reward": None, "done": False}, None)
-    tap.went_on_from(Source("other", "e", 3))
+    tap.continue_from(Source("other", "e", 3))
     tap.do({"by": 1}, {"timeout_s": 2})
     tap.ended({**observation, "reward": 2, "done": True, "truncated": True}, None)
     tap.do({"by": 2})

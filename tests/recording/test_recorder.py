@@ -166,7 +166,7 @@ def test_a_folder_that_is_removed_while_it_is_written_stops_it(
 
 def test_large_arrays_are_stored_once(folder: Path) -> None:
     recorder = Recorder(folder)
-    tap = recorder.tapping(SUBJECT)("a")
+    tap = recorder.tap_factory(SUBJECT)("a")
     assert tap is not None
     screen = np.zeros((64, 64), dtype="<f4")
     for _ in range(3):
@@ -174,7 +174,7 @@ def test_large_arrays_are_stored_once(folder: Path) -> None:
         tap.ended({"screen": screen, "raw": bytes(5000), "reward": None, "done": False}, None)
     recorder.close()
     again = Recorder(folder)
-    other = again.tapping(SUBJECT)("b")
+    other = again.tap_factory(SUBJECT)("b")
     assert other is not None
     other.do({"screen": screen})
     other.ended({"reward": None, "done": False}, None)
@@ -192,7 +192,7 @@ def test_large_arrays_are_stored_once(folder: Path) -> None:
 
 def test_large_arrays_of_calls_that_run_at_the_same_time_are_each_with_its_own(folder: Path) -> None:
     recorder = Recorder(folder)
-    tap = recorder.tapping(SUBJECT)("a")
+    tap = recorder.tap_factory(SUBJECT)("a")
     assert tap is not None
     calls = []
     for number in range(2):
@@ -225,12 +225,12 @@ def test_a_share_of_the_sessions_is_always_the_same_one(folder: Path) -> None:
     names = [f"session-{number}" for number in range(2000)]
     chosen = []
     for _ in range(2):
-        tap = Recorder(folder, RecordingLimits(share=0.25)).tapping(SUBJECT)
+        tap = Recorder(folder, RecordingLimits(share=0.25)).tap_factory(SUBJECT)
         chosen.append([name for name in names if tap(name) is not None])
     assert chosen[0] == chosen[1]
     assert 400 < len(chosen[0]) < 600
-    assert not any(map(Recorder(folder, RecordingLimits(share=0)).tapping(SUBJECT), names))
-    assert all(map(Recorder(folder).tapping(SUBJECT), names))
+    assert not any(map(Recorder(folder, RecordingLimits(share=0)).tap_factory(SUBJECT), names))
+    assert all(map(Recorder(folder).tap_factory(SUBJECT), names))
 
 
 def test_a_full_disk_stops_it_with_one_error_and_leaves_whole_lines(
@@ -262,7 +262,7 @@ def test_sessions_that_open_after_that_are_not_recorded(folder: Path, small_file
     recorder.append(line(0, 20_000))
     recorder.close()
     assert recorder.stopped is not None
-    assert recorder.tapping(SUBJECT)("late") is None
+    assert recorder.tap_factory(SUBJECT)("late") is None
     recorder.append(line(1))
     recorder.close()
     assert recorder.dropped == 2
@@ -270,7 +270,7 @@ def test_sessions_that_open_after_that_are_not_recorded(folder: Path, small_file
 
 def test_an_array_that_cannot_be_stored_stops_it_too(folder: Path, small_files: None) -> None:
     recorder = Recorder(folder)
-    tap = recorder.tapping(SUBJECT)("a")
+    tap = recorder.tap_factory(SUBJECT)("a")
     assert tap is not None
     tap.do({})
     tap.ended({"screen": np.zeros(20_000), "reward": None, "done": False}, None)
@@ -295,7 +295,7 @@ def test_a_folder_that_holds_the_most_it_may_takes_no_more(folder: Path, caplog:
 
 def test_large_arrays_that_wait_together_are_kept_within_the_bound_too(folder: Path) -> None:
     recorder = Recorder(folder, RecordingLimits(folder_bytes=100_000))
-    tap = recorder.tapping(SUBJECT)("a")
+    tap = recorder.tap_factory(SUBJECT)("a")
     assert tap is not None
     with recorder._writing:
         for number in range(50):

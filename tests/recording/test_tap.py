@@ -208,8 +208,8 @@ def test_a_call_that_was_given_up_is_recorded_as_such_whatever_becomes_of_it() -
     page = Page()
     tap = tap_on(page)
     tap.do(Push())
-    tap.gave_up(StepTimeout("too slow"))
-    tap.gave_up(SessionLost("closed"))
+    tap.abandon(StepTimeout("too slow"))
+    tap.abandon(SessionLost("closed"))
     tap.ended(Seen(reward=1.0), None)
     (line,) = page.lines
     assert (line["error"], line["reward"]) == ("StepTimeout: too slow", None)
@@ -218,7 +218,7 @@ def test_a_call_that_was_given_up_is_recorded_as_such_whatever_becomes_of_it() -
 def test_a_session_that_went_on_from_another_one_says_so_once() -> None:
     page = Page()
     tap = tap_on(page)
-    tap.went_on_from(Source("other", "its episode", 4))
+    tap.continue_from(Source("other", "its episode", 4))
     for _ in range(2):
         tap.do(Push())
         tap.ended(Seen(), None)

@@ -42,7 +42,7 @@ def recorded(
     factory: Callable[[], Any], page: Page, chosen: Callable[[str], bool] = lambda _: True, **limits: Any
 ) -> SessionManager:
     manager = SessionManager(factory, Limits(**{"max_sessions": 4, **limits}))
-    manager.tapping = lambda name: Tap(page, SUBJECT.tail, name) if chosen(name) else None
+    manager.tap_factory = lambda name: Tap(page, SUBJECT.tail, name) if chosen(name) else None
     return manager
 
 
@@ -261,7 +261,7 @@ async def test_sessions_with_processes_of_their_own() -> None:
     page = Page()
     pool = ProcessPool(Failing, ServerSettings(process_pool=0))
     manager = SessionManager(Failing, Limits(max_sessions=2), pool)
-    manager.tapping = lambda name: Tap(page, SUBJECT.tail, name)
+    manager.tap_factory = lambda name: Tap(page, SUBJECT.tail, name)
     session, _ = await open_session(manager)
     await outcome(partial(session.reset, {"seed": 5}))
     await outcome(partial(session.step, Action()))

@@ -189,7 +189,7 @@ def test_a_wrong_type_fails_the_test_of_schemas_with_what_to_do() -> None:
     said = outcome(suite(Loud).test_observations_are_what_their_schema_says)
     assert said.startswith("failed: step 1")
     assert 'observation.at is "here" (string), and its schema says integer' in said
-    assert "To mend it:" in said
+    assert "To fix it:" in said
 
 
 def test_what_is_worth_a_word_is_a_warning() -> None:

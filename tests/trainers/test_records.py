@@ -17,7 +17,7 @@ from openenv.recording.parquet import COLUMNS, convert
 def record(folder: Path, environment: str, observations: list[dict[str, Any]]) -> None:
     """One file of an episode with a step for each observation, and one that failed."""
     recorder = Recorder(folder)
-    tap = recorder.tapping(Subject(environment, "1", "hash"))("session")
+    tap = recorder.tap_factory(Subject(environment, "1", "hash"))("session")
     assert tap is not None
     tap.reset({"seed": 7})
     tap.ended({**observations[0], "reward": None, "done": False}, None)

@@ -217,7 +217,7 @@ class BaseClient(LoopBound):
             other = self._copy()
             await other._routed(other._attach_async(ref, session.link.affinity))
             if place is not None:
-                cast("RecordedClientSession", other._held).went_on_from(place)
+                cast("RecordedClientSession", other._held).continue_from(place)
             return other
         except BaseException:
             session.dismiss(ref)

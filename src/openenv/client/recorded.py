@@ -62,9 +62,9 @@ class RecordedClientSession:
         """Where it stands, for another one that goes on from there."""
         return self._tap.place
 
-    def went_on_from(self, source: Source) -> None:
+    def continue_from(self, source: Source) -> None:
         """It has begun with the state of another one."""
-        self._tap.went_on_from(source)
+        self._tap.continue_from(source)
 
     @property
     def resumable(self) -> ResumableSession | None:
@@ -90,7 +90,7 @@ class RecordedClientSession:
             place = None if source is None else source.place
             payload = await self._session.call(kind, data, timeout_s)
             if place is not None:
-                tap.went_on_from(place)
+                tap.continue_from(place)
             return payload
         if tool is None:
             _ask(tap, kind, data)

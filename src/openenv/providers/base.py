@@ -134,14 +134,14 @@ class Provider(ABC):
         public: Whether its servers can be reached from other machines.
         variables: Environment variables of every server there.
         ready_timeout_s: Seconds that servers have to become ready, unless a call says otherwise.
-        pace: How fast servers are started.
+        start_rate: How fast servers are started.
     """
 
     capabilities: ClassVar[Capabilities]
     public: bool = False
     variables: Mapping[str, str] = {}
     ready_timeout_s: float = 60.0
-    pace: StartRate
+    start_rate: StartRate
 
     async def launch(self, spec: LaunchSpec) -> Deployment:
         """Starts servers, and does not wait until they are ready (`Deployment.ready` does).
@@ -344,7 +344,7 @@ class SingleServerProvider(Provider):
                         raise LaunchFailed(f"{error.message} (and what was begun could not be removed)") from error
                 raise
 
-        await _gather_all(*(self.pace.start(begin) for _ in range(replicas - len(kept))))
+        await _gather_all(*(self.start_rate.start(begin) for _ in range(replicas - len(kept))))
 
     async def _end(self, deployment: Deployment, server: Server) -> None:
         await self.stop_server(server)

@@ -361,7 +361,7 @@ class LocalDockerProvider(BlockingContainers, SingleServerProvider):
         env_vars: Environment variables of every server.
         resources: What each server may use, where its specification says nothing.
         ready_timeout_s: Seconds that servers have to become ready, where nobody says otherwise.
-        pace: How fast containers are started.
+        start_rate: How fast containers are started.
         progress: Told how far the fetching of an image has come, on another thread.
         options: Options of every container.
 
@@ -383,7 +383,7 @@ class LocalDockerProvider(BlockingContainers, SingleServerProvider):
         env_vars: Mapping[str, str] | None = None,
         resources: Resources | None = None,
         ready_timeout_s: float = 60.0,
-        pace: StartRate | None = None,
+        start_rate: StartRate | None = None,
         progress: Callable[[PullProgress], object] | None = None,
         **options: Any,
     ):
@@ -393,7 +393,7 @@ class LocalDockerProvider(BlockingContainers, SingleServerProvider):
             )
         self.variables = {**PRIVATE_SERVER_VARIABLES, **(env_vars or {})}
         self.ready_timeout_s = ready_timeout_s
-        self.pace = pace or StartRate()
+        self.start_rate = start_rate or StartRate()
         self.pool: WarmPool | None = None
         self._resources = resources or Resources()
         self._options = options

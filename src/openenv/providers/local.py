@@ -116,15 +116,17 @@ class ProcessProvider(BlockingRuntime, SingleServerProvider):
     Args:
         env_vars: Environment variables beyond those of this process.
         start_timeout_s: Seconds until one listens, and again until it is ready.
-        pace: How fast they are started.
+        start_rate: How fast they are started.
     """
 
-    def __init__(self, env_vars: Mapping[str, str] | None, start_timeout_s: float, pace: StartRate | None = None):
+    def __init__(
+        self, env_vars: Mapping[str, str] | None, start_timeout_s: float, start_rate: StartRate | None = None
+    ):
         self.variables = {**PRIVATE_SERVER_VARIABLES, **(env_vars or {})}
         self.api_key = key_of(self.variables)
         self._reached_at = "127.0.0.1"
         self.ready_timeout_s = start_timeout_s
-        self.pace = pace or StartRate(at_once=os.cpu_count() or 1)
+        self.start_rate = start_rate or StartRate(at_once=os.cpu_count() or 1)
 
     @abstractmethod
     def command(self, spec: LaunchSpec, port: int) -> list[str]:
@@ -250,7 +252,7 @@ class LocalProvider(ProcessProvider):
         folder: Where it runs, and modules are looked for; None: here.
         env_vars: Environment variables beyond those of this process.
         start_timeout_s: Seconds for the start of the process, environments not included.
-        pace: How fast servers are started.
+        start_rate: How fast servers are started.
         settings: Settings of the server by name (`workers`, `max_sessions`, ...); `LaunchSpec.options` are such too.
 
     Raises:
@@ -266,10 +268,10 @@ class LocalProvider(ProcessProvider):
         folder: str | Path | None = None,
         env_vars: Mapping[str, str] | None = None,
         start_timeout_s: float = 60.0,
-        pace: StartRate | None = None,
+        start_rate: StartRate | None = None,
         **settings: Any,
     ):
-        super().__init__({**variables_of(settings), **(env_vars or {})}, start_timeout_s, pace)
+        super().__init__({**variables_of(settings), **(env_vars or {})}, start_timeout_s, start_rate)
         self._target = target
         self._folder = None if folder is None else Path(folder)
 

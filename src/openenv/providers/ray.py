@@ -268,7 +268,7 @@ class RayProvider(BlockingRuntime, SingleServerProvider):
         env_vars: Environment variables of the servers, besides those of their nodes.
         start_timeout_s: Seconds until there is room in the cluster, again until a server listens, and again until it
             is ready.
-        pace: How fast servers are started.
+        start_rate: How fast servers are started.
         settings: Settings of the servers by name (`workers`, `max_sessions`, ...).
 
     Raises:
@@ -296,7 +296,7 @@ class RayProvider(BlockingRuntime, SingleServerProvider):
         max_restarts: int = 3,
         env_vars: Mapping[str, str] | None = None,
         start_timeout_s: float = 60.0,
-        pace: StartRate | None = None,
+        start_rate: StartRate | None = None,
         **settings: Any,
     ):
         import_ray()
@@ -310,7 +310,7 @@ class RayProvider(BlockingRuntime, SingleServerProvider):
         # Clients are told it before their server is started.
         self.api_key = key_of(self.variables) or (None if KEYS in self.variables else secrets.token_urlsafe(24))
         self.ready_timeout_s = start_timeout_s
-        self.pace = pace or StartRate()
+        self.start_rate = start_rate or StartRate()
 
     def deployment(self, spec: LaunchSpec) -> Deployment:
         """See `Provider.deployment`."""

@@ -219,7 +219,7 @@ class DockerSwarmProvider(BlockingContainers):
         start_timeout_s: Seconds until all replicas run, pulls of images included.
         ready_timeout_s: Seconds until they are ready then, where nobody says otherwise.
         gpu_resource: What GPUs are called in `node-generic-resources` of the nodes' daemon.json.
-        pace: How many replicas are started at one time, and how often a refused start is tried again.
+        start_rate: How many replicas are started at one time, and how often a refused start is tried again.
 
     Raises:
         MissingExtra: The SDK is not installed.
@@ -242,7 +242,7 @@ class DockerSwarmProvider(BlockingContainers):
         start_timeout_s: float = 120.0,
         ready_timeout_s: float = 60.0,
         gpu_resource: str = "NVIDIA-GPU",
-        pace: StartRate | None = None,
+        start_rate: StartRate | None = None,
     ):
         if publish is not None and publish not in PUBLISH_MODES:
             raise UsageError(f"publish must be one of {', '.join(PUBLISH_MODES)}, got {publish!r}")
@@ -258,7 +258,7 @@ class DockerSwarmProvider(BlockingContainers):
         self._start_timeout_s = start_timeout_s
         self.ready_timeout_s = ready_timeout_s
         self.variables = {"OPENENV_GRACE_S": f"{grace_s:g}"}
-        self.pace = pace or StartRate(at_once=16)
+        self.start_rate = start_rate or StartRate(at_once=16)
         self._manager = SwarmManager()
         try:
             if not auto_init_swarm and not self._manager.active():
@@ -301,7 +301,7 @@ class DockerSwarmProvider(BlockingContainers):
         before = service.replicas
         try:
             while service.replicas != replicas:
-                await self._want(deployment, min(replicas, service.replicas + self.pace.at_once))
+                await self._want(deployment, min(replicas, service.replicas + self.start_rate.at_once))
         except ProviderFailed as error:
             if before:
                 with add_cleanup_note(error):  # those that do not run go first, and nobody's session with them
@@ -316,7 +316,7 @@ class DockerSwarmProvider(BlockingContainers):
         if service.id:
             await self._manager.scale(service.id, replicas)
         else:
-            await self.pace.start(lambda: self._create(deployment, replicas))
+            await self.start_rate.start(lambda: self._create(deployment, replicas))
         service.replicas = replicas
         await service.settle(self._start_timeout_s)
 

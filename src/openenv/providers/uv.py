@@ -34,7 +34,7 @@ class UVProvider(ProcessProvider):
         env_vars: Environment variables beyond those of this process.
         context_timeout_s: Seconds for the start, installing included, and again until it is ready.
         options: Options for `uv run`, such as `("--offline",)`.
-        pace: How fast servers are started.
+        start_rate: How fast servers are started.
 
     Raises:
         UsageError: There is no such folder, or no project in it.
@@ -55,9 +55,9 @@ class UVProvider(ProcessProvider):
         env_vars: Mapping[str, str] | None = None,
         context_timeout_s: float = 60.0,
         options: tuple[str, ...] = (),
-        pace: StartRate | None = None,
+        start_rate: StartRate | None = None,
     ):
-        super().__init__(env_vars, context_timeout_s, pace)
+        super().__init__(env_vars, context_timeout_s, start_rate)
         # An absolute path: this process may change its folder. The address of a repository stays as it is.
         self.project_path = None if project_path is None else _source_of(project_path)[1]
         self.app = app

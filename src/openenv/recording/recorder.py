@@ -98,7 +98,7 @@ class Recorder:
         self._changing = threading.Lock()
         self._writing = threading.Lock()
 
-    def tapping(self, subject: Subject) -> TapFactory:
+    def tap_factory(self, subject: Subject) -> TapFactory:
         """Gives taps to sessions of that subject."""
         tail, share = subject.tail, self.limits.share
 

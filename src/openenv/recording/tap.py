@@ -188,7 +188,7 @@ stored beside what was asked."""
 
 
 class Tap:
-    """Makes the lines of one session: of one call at a time, `reset` or `do`, then `ended`, `returned` or `gave_up`.
+    """Makes the lines of one session: of one call at a time, `reset` or `do`, then `ended`, `returned` or `abandon`.
 
     The arguments of a call are written down at once, since environments may change what they were given or have
     returned; what was `returned` is when `settle` is called, and before the next call at the latest.
@@ -298,7 +298,7 @@ class Tap:
             asked, _, ended = returned
             self._write(asked, None, error, ended)
 
-    def gave_up(self, error: OpenEnvError) -> None:
+    def abandon(self, error: OpenEnvError) -> None:
         """The client has an error for the call, which may still run."""
         self.ended(None, error)
 
@@ -329,7 +329,7 @@ class Tap:
         """A client has an error in place of the reply."""
         self._add(asked, _monotonic(), _NO_OUTCOME, self._error_json(error))
 
-    def went_on_from(self, source: Source) -> None:
+    def continue_from(self, source: Source) -> None:
         """The session has taken on the state of another one, or its own of before."""
         self.settle()
         self._resets = self._resets or 1

@@ -63,7 +63,7 @@ class SessionManager:
     Attributes:
         deferred_records: Records the calls of recorded sessions.
         gauges: Publishes how many sessions there are.
-        tapping: Says which sessions are recorded; None: no session is.
+        tap_factory: Says which sessions are recorded; None: no session is.
     """
 
     def __init__(self, factory: Callable[[], Any], limits: Limits, pool: ProcessPool | None = None):
@@ -94,7 +94,7 @@ class SessionManager:
         # How many were abandoned and have not returned; and those for which the limit leaves no room.
         self._abandoned = 0
         self._stuck: dict[Session, None] = {}
-        self.tapping: TapFactory | None = None
+        self.tap_factory: TapFactory | None = None
         self.deferred_records = DeferredRecords()
         queue = self._admission.queue
         self.gauges = SessionGauges(
@@ -181,7 +181,7 @@ class SessionManager:
             session_id = secrets.token_hex(16)
         elif self.find(session_id) is not None:
             raise UsageError(f"session {session_id!r} is open already: choose another id")
-        tap = None if self.tapping is None else self.tapping(session_id)
+        tap = None if self.tap_factory is None else self.tap_factory(session_id)
         if tap is None:
             session = Session(session_id, self, opened, on_lost)
         else:

@@ -128,7 +128,7 @@ class RecordedSession(Session):
 
     def copy_progress_of(self, source: Session) -> None:
         super().copy_progress_of(source)
-        self.tap.went_on_from(self._loading or _source_of(source))
+        self.tap.continue_from(self._loading or _source_of(source))
         self._loading = None
 
     def refused(self, error: Exception) -> None:
@@ -136,23 +136,23 @@ class RecordedSession(Session):
 
     def cancel(self) -> bool:
         if self.state is _EXECUTING:
-            self.tap.gave_up(Cancelled("the call was cancelled by its client"))
+            self.tap.abandon(Cancelled("the call was cancelled by its client"))
         return super().cancel()
 
     def stop(self) -> bool:
         if self.state is _EXECUTING:
-            self.tap.gave_up(StepTimeout(f"the call did not end within its time, {self.timeout_outcome}"))
+            self.tap.abandon(StepTimeout(f"the call did not end within its time, {self.timeout_outcome}"))
         return super().stop()
 
     def close(self) -> None:
         if self.state is _EXECUTING:
-            self.tap.gave_up(SessionLost(f"session {self.id} was closed during the call"))
+            self.tap.abandon(SessionLost(f"session {self.id} was closed during the call"))
         self.tap.settle()
         super().close()
 
     def end(self, error: OpenEnvError) -> None:
         if self.state is _EXECUTING:
-            self.tap.gave_up(error)
+            self.tap.abandon(error)
         super().end(error)
 
     def _answer(self, result: Any, error: BaseException | None) -> None:

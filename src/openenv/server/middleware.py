@@ -73,7 +73,7 @@ def redact_logs() -> None:
 
 logger = logging.getLogger("openenv.server")
 
-_PRINCIPAL = "openenv.visitor"
+_PRINCIPAL = "openenv.principal"
 PEER = "openenv.peer"
 """Key of an ASGI scope: host and port at the other end of the connection. `client` is what a header says, where
 uvicorn believes it (of callers on loopback, by default)."""

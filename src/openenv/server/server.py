@@ -181,7 +181,7 @@ class HTTPEnvServer:
         self.env_name = env_name or self.manager.factory_name
         self.recorder = recorder_of(self.settings)
         if self.recorder is not None:
-            self.manager.tapping = self.recorder.tapping(subject_of(self))
+            self.manager.tap_factory = self.recorder.tap_factory(subject_of(self))
         self._protocols: dict[str, ServerProtocolV2] = {}
         self._connections: set[V2Connection] = set()
         self._deadlines = Deadlines()

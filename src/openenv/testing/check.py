@@ -17,7 +17,7 @@ class CheckFailure(AssertionError):
     """
 
     def __init__(self, saw: str, fix: str):
-        super().__init__(f"{saw} To mend it: {fix}")
+        super().__init__(f"{saw} To fix it: {fix}")
         self.saw = saw
         self.fix = fix
 
@@ -26,7 +26,7 @@ class CheckWarning(UserWarning):
     """A check found something worth a word, and no fault. The arguments are those of `CheckFailure`."""
 
     def __init__(self, saw: str, fix: str):
-        super().__init__(f"{saw} To mend it: {fix}")
+        super().__init__(f"{saw} To fix it: {fix}")
         self.saw = saw
         self.fix = fix
 

@@ -34,7 +34,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 def provider(cluster: Cluster) -> Make:
     def make(**options: Any) -> KubernetesProvider:
         return KubernetesProvider(
-            **{"kubeconfig": cluster.kubeconfig, "reach": "forward", "pace": StartRate(pause_s=0.05), **options}
+            **{"kubeconfig": cluster.kubeconfig, "reach": "forward", "start_rate": StartRate(pause_s=0.05), **options}
         )
 
     return make

@@ -364,8 +364,8 @@ async def let_in_anew(cluster: Cluster, api: KubernetesApi) -> None:
 
 
 async def renewed_on_the_road(cluster: Cluster, api: KubernetesApi) -> None:
-    _, needed = await api.road(PODS)
-    roads = await asyncio.gather(*(api.road(PODS, refused=needed) for _ in range(10)))
+    _, needed = await api.websocket(PODS)
+    roads = await asyncio.gather(*(api.websocket(PODS, refused=needed) for _ in range(10)))
     assert len({id(options) for _, options in roads}) == 1
     assert len(cluster.methods("GET .*/version")) == 2
 

@@ -34,7 +34,7 @@ class Shelf(SingleServerProvider):
     capabilities: ClassVar = Capabilities(forms=frozenset({"image"}))
 
     def __init__(self, url: str = "http://127.0.0.1:1"):
-        self.pace = StartRate(rate=1000)
+        self.start_rate = StartRate(rate=1000)
         self.url = url
         self.taken: list[Server] = []
         self.closed = False

@@ -112,7 +112,7 @@ class KubernetesApi:
         self._namespace = namespace
         self._kubeconfig = None if kubeconfig is None else str(kubeconfig)
         self._context = context
-        self._line: _ApiConnection | None = None
+        self._connection: _ApiConnection | None = None
         self._connecting = asyncio.Lock()
         self.reached = False
         self.version = ""
@@ -169,7 +169,7 @@ class KubernetesApi:
             async for line in answer.aiter_lines():
                 yield line
 
-    async def road(
+    async def websocket(
         self, place: ResourcePath, refused: Mapping[str, Any] | None = None
     ) -> tuple[str, Mapping[str, Any]]:
         """The address of a WebSocket of the API, and what `websockets.connect` needs for it.
@@ -182,31 +182,31 @@ class KubernetesApi:
         Raises:
             ApiUnreachable: The cluster does not answer.
         """
-        line = await self._connected()
-        if refused is line.options:
-            line = await self._connected(line)
-        base = f"ws{line.auth.server.rstrip('/').removeprefix('http')}"
-        return f"{base}{_path(place)}", line.options
+        connection = await self._connected()
+        if refused is connection.options:
+            connection = await self._connected(connection)
+        base = f"ws{connection.auth.server.rstrip('/').removeprefix('http')}"
+        return f"{base}{_path(place)}", connection.options
 
     async def aclose(self) -> None:
         """Ends its connections. It may be used again."""
         async with self._connecting:
-            line, self._line = self._line, None
-            if line is not None:
-                await line.client.aclose()
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                await connection.client.aclose()
 
     @contextlib.asynccontextmanager
     async def _asked(
         self, method: str, place: ResourcePath, more: Mapping[str, Any], stream: bool = False
     ) -> AsyncGenerator[httpx.Response]:
         """A success, read unless it is to `stream`. Credentials that have ended are looked for anew."""
-        line = await self._connected()
+        connection = await self._connected()
         try:
-            answer = await _sent(line, method, _path(place), more)
+            answer = await _sent(connection, method, _path(place), more)
             if answer.status_code == UNAUTHORIZED:
                 await answer.aclose()
-                line = await self._connected(line)
-                answer = await _sent(line, method, _path(place), more)
+                connection = await self._connected(connection)
+                answer = await _sent(connection, method, _path(place), more)
             async with contextlib.aclosing(answer):
                 if not (stream and answer.is_success):
                     await answer.aread()
@@ -218,13 +218,13 @@ class KubernetesApi:
     async def _connected(self, stale: _ApiConnection | None = None) -> _ApiConnection:
         """The way to the cluster; another one than a `stale` one, which nobody has replaced yet."""
         async with self._connecting:
-            if self._line is not None and self._line is stale:
-                self._line = None
+            if self._connection is not None and self._connection is stale:
+                self._connection = None
                 await stale.client.aclose()
-            if self._line is None:
-                self._line = await self._connect()
+            if self._connection is None:
+                self._connection = await self._connect()
                 self.reached = True
-            return self._line
+            return self._connection
 
     async def _connect(self) -> _ApiConnection:
         try:
@@ -247,18 +247,18 @@ class KubernetesApi:
         except Exception as error:  # noqa: BLE001 - kr8s raises what its libraries do
             raise _unanswered(error) from None
         _remove_copies(auth, began)
-        line = _ApiConnection.to(auth, tls)
+        connection = _ApiConnection.to(auth, tls)
         try:
-            answer = await _sent(line, "GET", "/version", {})
+            answer = await _sent(connection, "GET", "/version", {})
             await answer.aread()
             _check(answer)
             self.version = str(decoded(answer.text).get("gitVersion", ""))
         except BaseException as error:
-            await line.client.aclose()
+            await connection.client.aclose()
             if isinstance(error, _failures()):
                 raise _unanswered(error) from None
             raise
-        return line
+        return connection
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -316,11 +316,13 @@ def _path(place: ResourcePath) -> str:
     return f"/{base}/{place.version}/{where}{place.path}"
 
 
-async def _sent(line: _ApiConnection, method: str, path: str, more: Mapping[str, Any]) -> httpx.Response:
+async def _sent(connection: _ApiConnection, method: str, path: str, more: Mapping[str, Any]) -> httpx.Response:
     """The beginning of an answer."""
-    name = line.auth.tls_server_name
-    request = line.client.build_request(method, path, **more, extensions={"sni_hostname": name} if name else None)
-    return await line.client.send(request, stream=True)
+    name = connection.auth.tls_server_name
+    request = connection.client.build_request(
+        method, path, **more, extensions={"sni_hostname": name} if name else None
+    )
+    return await connection.client.send(request, stream=True)
 
 
 def _check(answer: httpx.Response) -> None:
@@ -553,7 +555,7 @@ class KubernetesCluster:
             ProviderFailed: The cluster is not to be found.
         """
         with api_errors(f"reaching Pod {pod}"):
-            return await self.api.road(await self._place("Pod", f"{pod}/portforward?ports={port}"), refused)
+            return await self.api.websocket(await self._place("Pod", f"{pod}/portforward?ports={port}"), refused)
 
     async def _created(self, manifest: Manifest) -> Manifest:
         kind, metadata = manifest["kind"], manifest["metadata"]

@@ -247,7 +247,7 @@ class KubernetesProvider(BlockingContainers, SingleServerProvider):
         unschedulable_s: Seconds that there may be no node for a Pod. More than 0 where nodes are added on demand.
         env_vars: Environment variables of all servers.
         start_timeout_s: Seconds for a Pod to have an address, and again until its server is ready.
-        pace: How fast Pods are made.
+        start_rate: How fast Pods are made.
         options: `PodOptions` of every deployment; those of a `LaunchSpec` win.
 
     Raises:
@@ -269,7 +269,7 @@ class KubernetesProvider(BlockingContainers, SingleServerProvider):
         unschedulable_s: float = 0.0,
         env_vars: Mapping[str, str] | None = None,
         start_timeout_s: float = 300.0,
-        pace: StartRate | None = None,
+        start_rate: StartRate | None = None,
         **options: Any,
     ):
         if reach not in {None, "cluster", "forward"}:
@@ -282,7 +282,7 @@ class KubernetesProvider(BlockingContainers, SingleServerProvider):
         self._unschedulable_s = unschedulable_s
         self.variables = {**PRIVATE_SERVER_VARIABLES, **(env_vars or {})}
         self.ready_timeout_s = start_timeout_s
-        self.pace = pace or StartRate(rate=20.0, at_once=32)
+        self.start_rate = start_rate or StartRate(rate=20.0, at_once=32)
         self._access: ClusterAccess | None = None
 
     def deployment(self, spec: LaunchSpec) -> Deployment:

@@ -55,8 +55,8 @@ class HFSandboxProvider(BlockingContainers, SingleServerProvider):
         ready_timeout_s: Seconds that a server has to become ready, the wait for hardware included.
         request_timeout_s: Seconds for each request to the Hub.
         glance_s: Seconds between two looks at a job.
-        patience: How long the proxy waits for a sandbox.
-        pace: How fast jobs are started, and how often what failed for a passing reason is tried again.
+        timeouts: How long the proxy waits for a sandbox.
+        start_rate: How fast jobs are started, and how often what failed for a passing reason is tried again.
 
     Raises:
         MissingExtra: huggingface_hub or httpx is not installed.
@@ -84,16 +84,16 @@ class HFSandboxProvider(BlockingContainers, SingleServerProvider):
         ready_timeout_s: float = 600.0,
         request_timeout_s: float = 30.0,
         glance_s: float = 1.0,
-        patience: ProxyTimeouts | None = None,
-        pace: StartRate | None = None,
+        timeouts: ProxyTimeouts | None = None,
+        start_rate: StartRate | None = None,
     ):
         try:
             import httpx  # noqa: F401 - asked for before anything is started
         except ModuleNotFoundError:
             raise MissingExtra("httpx", "sandbox") from None
-        self.pace = pace or StartRate(rate=5.0)
+        self.start_rate = start_rate or StartRate(rate=5.0)
         # Cancelling waits for no turn: ends may not queue behind starts.
-        retries = replace(self.pace, rate=1000.0, at_once=64)
+        retries = replace(self.start_rate, rate=1000.0, at_once=64)
         self._hub = HubJobsApi(endpoint, token, namespace, insecure, request_timeout_s, retries)
         self.variables = {**PRIVATE_SERVER_VARIABLES, **(env_vars or {}), **(secrets or {})}
         self.api_key = key_of(self.variables)
@@ -107,7 +107,7 @@ class HFSandboxProvider(BlockingContainers, SingleServerProvider):
             "labels": labels or {},
         }
         self._glance_s = glance_s
-        self._patience = patience or ProxyTimeouts()
+        self._timeouts = timeouts or ProxyTimeouts()
 
     def deployment(self, spec: LaunchSpec) -> Deployment:
         """See `Provider.deployment`. Where the servers ask for no key, the way to them does."""
@@ -137,7 +137,7 @@ class HFSandboxProvider(BlockingContainers, SingleServerProvider):
         entries = [entry.strip() for entry in deployment.variables.get(KEYS, "").split(",")]
         # Every key that the server knows; none if it asks for none.
         keys = [entry.rpartition(":")[2] for entry in entries if entry not in {"", "none"}]
-        route = SandboxRoute(server.name, keys or [deployment.api_key], job, self._patience, shows_key=bool(keys))
+        route = SandboxRoute(server.name, keys or [deployment.api_key], job, self._timeouts, shows_key=bool(keys))
         server.handle = _Sandbox(job, route)
         await job.begin(**wanted)
         server.url = await open_route(route)

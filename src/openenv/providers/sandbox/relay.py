@@ -70,7 +70,7 @@ class SandboxRoute:
         name: The first part of its path.
         keys: Any of them lets a client take it.
         job: Where it leads.
-        patience: How long it is waited for.
+        timeouts: How long it is waited for.
         shows_key: Whether the server asks for the key as well.
         closed: Set when it leads nowhere any more.
     """
@@ -78,7 +78,7 @@ class SandboxRoute:
     name: str
     keys: Sequence[str] = field(repr=False)
     job: HubJob
-    patience: ProxyTimeouts
+    timeouts: ProxyTimeouts
     shows_key: bool
     closed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -208,7 +208,7 @@ class HttpRelay(Relay):
     async def _job_ends(self) -> None:
         """Looks at the job now and then: a machine that is no more does not say so."""
         while True:
-            await asyncio.sleep(self._route.patience.ping_s)
+            await asyncio.sleep(self._route.timeouts.ping_s)
             try:
                 await self._route.job.verify()
             except OpenEnvError as error:
@@ -228,7 +228,7 @@ class HttpRelay(Relay):
     async def _relay(self) -> None:
         import httpx
 
-        route, patience = self._route, self._route.patience
+        route, timeouts = self._route, self._route.timeouts
         address = await route.job.address()
         has_body = any(name in {b"content-length", b"transfer-encoding"} for name, _ in self._scope["headers"])
         if not has_body:
@@ -238,7 +238,7 @@ class HttpRelay(Relay):
             address + self._place,
             headers=route.outward(self._scope["headers"], self._key),
             content=self._body() if has_body else None,
-            timeout=httpx.Timeout(patience.connect_s, read=patience.read_s, write=patience.read_s),
+            timeout=httpx.Timeout(timeouts.connect_s, read=timeouts.read_s, write=timeouts.read_s),
         )
         try:
             answer = await self._client.send(request, stream=True)
@@ -310,7 +310,7 @@ class WebSocketRelay(Relay):
                 there.transport.abort()
 
     async def _dial(self) -> ClientConnection:
-        route, patience = self._route, self._route.patience
+        route, timeouts = self._route, self._route.timeouts
         address = await route.job.address()
         scheme, _, place = address.partition("://")
         told = route.outward(self._scope["headers"], self._key)
@@ -322,9 +322,9 @@ class WebSocketRelay(Relay):
                 user_agent_header=None,
                 compression=None,
                 proxy=None if is_loopback(urlsplit(address).hostname) else True,
-                open_timeout=patience.connect_s,
-                ping_interval=patience.ping_s,
-                ping_timeout=patience.ping_s,
+                open_timeout=timeouts.connect_s,
+                ping_interval=timeouts.ping_s,
+                ping_timeout=timeouts.ping_s,
                 close_timeout=1.0,
                 max_size=MOST_BYTES,
             )

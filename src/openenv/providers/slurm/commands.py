@@ -122,26 +122,26 @@ def all_of(deployment: str) -> list[str]:
     return [f"--name={deployment}", f"--user={user()}"]
 
 
-async def cancel(deployment: str, pace: StartRate) -> None:
+async def cancel(deployment: str, start_rate: StartRate) -> None:
     """Ends all jobs of a deployment, also those whose numbers were never heard of."""
     selection = all_of(deployment)
-    await cancel_tasks(selection, pace, lambda: _unfinished_jobs(*selection))
+    await cancel_tasks(selection, start_rate, lambda: _unfinished_jobs(*selection))
 
 
 async def cancel_tasks(
-    selection: Sequence[str], pace: StartRate, under_way: Callable[[], Awaitable[Sequence[str]]]
+    selection: Sequence[str], start_rate: StartRate, under_way: Callable[[], Awaitable[Sequence[str]]]
 ) -> None:
     """Ends tasks and waits for their end.
 
     Args:
         selection: Which, in the words of `scancel`.
-        pace: How often a controller is asked again that does not answer.
+        start_rate: How often a controller is asked again that does not answer.
         under_way: Those that are not over.
 
     Raises:
         LaunchFailed: They do not end, or Slurm refuses.
     """
-    await pace.start(lambda: _scancel(selection))
+    await start_rate.start(lambda: _scancel(selection))
     try:
         async with asyncio.timeout(END_S):
             while await under_way():  # noqa: ASYNC110 - Slurm calls nobody back

@@ -74,21 +74,21 @@ class SbatchRequest:
         self._options(spec)
         script(self.python, self.setup, "", {})
 
-    def arguments(self, deployment: Deployment, count: int, board: TaskChannel) -> list[str]:
+    def arguments(self, deployment: Deployment, count: int, channel: TaskChannel) -> list[str]:
         """Arguments of `sbatch` for an array of so many servers. No secrets."""
         return [
             "--parsable",
             f"--array=0-{count - 1}",
             f"--job-name={deployment.name}",
-            f"--comment={comment(deployment.labels, board.folder)}",
-            f"--output={board.output}",
+            f"--comment={comment(deployment.labels, channel.folder)}",
+            f"--output={channel.output}",
             "--open-mode=append",
             f"--chdir={self.folder}",
             "--export=ALL",
             *self._options(deployment.spec),
         ]
 
-    async def script(self, spec: LaunchSpec, board: TaskChannel) -> str:
+    async def script(self, spec: LaunchSpec, channel: TaskChannel) -> str:
         """The script of each of them. No secrets."""
         if spec.command is not None:
             command, port = list(spec.command), spec.port
@@ -97,7 +97,7 @@ class SbatchRequest:
             command, port = [self.python, "-m", "openenv", *serve], spec.port or 0
         facts = {"command": command, "port": port, "announced": self.reached_at, "trainers": list(self.trainers)}
         source = await on_thread(lambda: Path(task.__file__).read_text(encoding="utf-8"))
-        return script(self.python, self.setup, source, {**facts, **board.plan})
+        return script(self.python, self.setup, source, {**facts, **channel.plan})
 
     def _options(self, spec: LaunchSpec) -> list[str]:
         """Those that do not depend on a deployment."""
@@ -168,7 +168,7 @@ class SlurmProvider(BlockingRuntime):
         env_vars: Environment variables of all servers, besides those of this process that do not look like secrets.
         queue_timeout_s: Seconds for all servers of a launch to come through the queue and listen.
         ready_timeout_s: Seconds until they are ready then.
-        pace: How fast arrays are submitted.
+        start_rate: How fast arrays are submitted.
 
     Raises:
         UsageError: An argument that cannot be.
@@ -204,7 +204,7 @@ class SlurmProvider(BlockingRuntime):
         env_vars: Mapping[str, str] | None = None,
         queue_timeout_s: float = 600.0,
         ready_timeout_s: float = 60.0,
-        pace: StartRate | None = None,
+        start_rate: StartRate | None = None,
     ):
         if announce not in {"folder", "connect"}:
             raise UsageError(f"announce must be folder or connect, got {announce!r}")
@@ -242,7 +242,7 @@ class SlurmProvider(BlockingRuntime):
         self.api_key = key_of(self.variables) or (None if KEYS in self.variables else secrets.token_urlsafe(24))
         self.queue_timeout_s = queue_timeout_s
         self.ready_timeout_s = ready_timeout_s
-        self.pace = pace or StartRate(rate=4.0, at_once=2, pause_s=1.0)
+        self.start_rate = start_rate or StartRate(rate=4.0, at_once=2, pause_s=1.0)
         self._queue = JobStates()
 
     def deployment(self, spec: LaunchSpec) -> Deployment:
@@ -270,9 +270,9 @@ class SlurmProvider(BlockingRuntime):
     async def why_gone(self, server: Server) -> str | None:
         if server.handle is None:
             return "was stopped"
-        name, board = server.handle
+        name, channel = server.handle
         job = await self._queue.job(name)
-        return end_of(job, (await board.notices()).get(name))
+        return end_of(job, (await channel.notices()).get(name))
 
     async def refresh_servers(self, deployment: Deployment) -> None:
         for server in list(deployment.servers):
@@ -281,8 +281,8 @@ class SlurmProvider(BlockingRuntime):
     async def read_log(self, server: Server, lines: int) -> str:
         if server.handle is None:
             return ""
-        name, board = server.handle
-        text: str = await board.log(name, lines)
+        name, channel = server.handle
+        text: str = await channel.log(name, lines)
         return text
 
     async def find_leftovers(self) -> list[Leftover]:
@@ -293,7 +293,7 @@ class SlurmProvider(BlockingRuntime):
 
     async def remove_leftover(self, leftover: Leftover) -> None:
         folder = leftover.handle
-        await cancel(leftover.deployment, self.pace)
+        await cancel(leftover.deployment, self.start_rate)
         if folder is not None:
             path = Path(folder)
             # The folder is what a job says; only one that is really ours is removed.
@@ -310,8 +310,8 @@ class SlurmProvider(BlockingRuntime):
         servers = [deployment.new_server() for _ in range(count)]
         try:
             if deployment.handle is None:
-                deployment.handle = board = self._board(deployment)
-                await board.open(deployment.variables, deployment.labels)
+                deployment.handle = channel = self._channel(deployment)
+                await channel.open(deployment.variables, deployment.labels)
             for begin in range(0, count, LONGEST_ARRAY):
                 await self._add_array(deployment, servers[begin : begin + LONGEST_ARRAY])
             await self._announced(deployment, servers)
@@ -321,29 +321,29 @@ class SlurmProvider(BlockingRuntime):
             raise
 
     async def _add_array(self, deployment: Deployment, servers: Sequence[Server]) -> None:
-        array = await self.pace.start(lambda: self._submit(deployment, len(servers)))
+        array = await self.start_rate.start(lambda: self._submit(deployment, len(servers)))
         for index, server in enumerate(servers):
             server.handle = (f"{array}_{index}", deployment.handle)
         self._queue.watch(_names(servers))
 
-    def _board(self, deployment: Deployment) -> TaskChannel:
+    def _channel(self, deployment: Deployment) -> TaskChannel:
         if self._announce == "folder":
             return FolderChannel(self._parent, deployment.name)
         return ListenerChannel(self._listen_port)
 
     async def _submit(self, deployment: Deployment, count: int) -> str:
-        board: TaskChannel = deployment.handle
-        arguments = self._request.arguments(deployment, count, board)
-        text = await self._request.script(deployment.spec, board)
-        board.used = True
-        told = run("sbatch", *arguments, text=text, variables=environ_of_jobs() | dict(board.environ))
+        channel: TaskChannel = deployment.handle
+        arguments = self._request.arguments(deployment, count, channel)
+        text = await self._request.script(deployment.spec, channel)
+        channel.used = True
+        told = run("sbatch", *arguments, text=text, variables=environ_of_jobs() | dict(channel.environ))
         submission = start_task(told)
         try:
             return (await asyncio.shield(submission)).strip().partition(";")[0]
         except (ProviderFailed, asyncio.CancelledError) as error:
             await asyncio.wait([submission])
             if certainly_refused(error):
-                board.used = bool(_names(deployment.servers))
+                channel.used = bool(_names(deployment.servers))
             else:  # it comes through for all that, perhaps
                 with add_cleanup_note(error):
                     known = {name.partition("_")[0] for name in _names(deployment.servers)}
@@ -369,8 +369,8 @@ class SlurmProvider(BlockingRuntime):
     async def _look_at(self, server: Server) -> None:
         server.gone = await self.why_gone(server)
         if server.handle is not None:
-            name, board = server.handle
-            server.url = address_of(await self._queue.job(name), (await board.notices()).get(name))
+            name, channel = server.handle
+            server.url = address_of(await self._queue.job(name), (await channel.notices()).get(name))
 
     async def _late(self, deployment: Deployment, waiting: Sequence[Server]) -> NotReady:
         """How it stands with servers that have no address, in Slurm's words."""
@@ -386,28 +386,28 @@ class SlurmProvider(BlockingRuntime):
 
     async def _told(self, reason: str, deployment: Deployment, server: Server) -> str:
         log = redact(await self.read_log(server, TAIL_LINES), deployment.secrets)
-        name, board = server.handle
-        if log or board.folder is None or name in await board.notices():
+        name, channel = server.handle
+        if log or channel.folder is None or name in await channel.notices():
             return with_tail(reason, log)
-        return f"{reason}; it has left nothing in {board.folder}: do all nodes see this folder (shared_folder)?"
+        return f"{reason}; it has left nothing in {channel.folder}: do all nodes see this folder (shared_folder)?"
 
     async def _end(self, deployment: Deployment, servers: Sequence[Server]) -> None:
         names = _names(servers)
         if names:
-            await cancel_tasks(arrays_of(names), self.pace, lambda: self._queue.under_way(names))
+            await cancel_tasks(arrays_of(names), self.start_rate, lambda: self._queue.under_way(names))
             self._queue.forget(names)
         for server in servers:
             server.handle = None
             deployment.servers.remove(server)
 
     async def _end_all(self, deployment: Deployment) -> None:
-        board: TaskChannel | None = deployment.handle
-        if board is not None:
-            if board.used:
+        channel: TaskChannel | None = deployment.handle
+        if channel is not None:
+            if channel.used:
                 # By its name, which also finds what was submitted while nobody waited for the answer any more.
-                await cancel(deployment.name, self.pace)
+                await cancel(deployment.name, self.start_rate)
             self._queue.forget(_names(deployment.servers))
-            await board.close()
+            await channel.close()
             deployment.handle = None
         deployment.servers.clear()
 
