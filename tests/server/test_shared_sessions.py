@@ -101,7 +101,7 @@ async def test_an_observation_that_the_next_step_changes_is_read_before_that_ste
         held: list[Any] = []
         first = shared.submit(lambda session, done: held.append(done), lambda *_: None)
         calls = [asyncio.create_task(shared.call(step, None, lambda page: page["count"])) for _ in range(3)]
-        await until(lambda: len(shared._queue) == 3)
+        await until(lambda: len(shared._waiting) == 3)
         held[0](None, None)
         assert await asyncio.gather(*calls) == [1, 2, 3]
         assert first.done is None

@@ -54,7 +54,7 @@ class CallQueue(Generic[C]):
         if self.running is None:
             self._advance()
 
-    def _withdraw(self, call: C) -> bool:
+    def _remove(self, call: C) -> bool:
         """Takes a call out of the queue. False: it does not wait."""
         if isinstance(self._waiting, deque) and call in self._waiting:
             self._waiting.remove(call)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import Cancelled, OpenEnvError, SessionLost, StepTimeout, TooManyCalls, Unauthorized, UnknownSession
+from ..runtime.calls import CallQueue
 from ..runtime.executor import Done, Operation
 from ..runtime.manager import SessionManager, close_session, settle
 from ..runtime.profile import EnvironmentProfile
@@ -48,7 +49,7 @@ class PendingCall:
             done(result, error)
 
 
-class SharedSession:
+class SharedSession(CallQueue[PendingCall]):
     """One session and those who use it: one call at a time, in the order in which they were asked for.
 
     Args:
@@ -67,12 +68,9 @@ class SharedSession:
     """
 
     __slots__ = (
-        "_advancing",
         "_holder",
         "_max_waiting",
         "_on_departed",
-        "_queue",
-        "_running",
         "departed",
         "id",
         "lives",
@@ -83,6 +81,7 @@ class SharedSession:
     )
 
     def __init__(self, session: Session, max_waiting: int, on_departed: Callable[[SharedSession], None]):
+        super().__init__()
         self.id = session.id
         self.token = secrets.token_urlsafe(16)
         self.session = session
@@ -93,9 +92,6 @@ class SharedSession:
         self._on_departed = on_departed
         self._holder = session.holder
         self._max_waiting = max_waiting
-        self._queue: deque[PendingCall] = deque()
-        self._running: PendingCall | None = None
-        self._advancing = False
 
     async def call(
         self, start: StartCall, timeout_s: float | None = None, encode: Callable[[Any], Any] | None = None
@@ -153,33 +149,31 @@ class SharedSession:
         if self.ended:
             pending.answer(None, self.gone())
         elif next_:
-            self._queue.appendleft(pending)
-            self._advance()
-        elif len(self._queue) >= self._max_waiting:
+            self._wait(pending, first=True)
+        elif len(self._waiting) >= self._max_waiting:
             limit = f"{self._max_waiting} calls of session {self.id} (max_in_flight, OPENENV_MAX_IN_FLIGHT)"
             pending.answer(None, TooManyCalls(f"{limit} wait for their turn: take replies before sending more"))
         else:
-            self._queue.append(pending)
-            self._advance()
+            self._wait(pending)
         return pending
 
     def withdraw(self, pending: PendingCall, stop: bool = True) -> None:
         """Gives up a call: one that waits is not begun, and one that runs may be stopped."""
         pending.done = None
-        if pending is not self._running:
-            self._leave_line(pending)
+        if pending is not self.running:
+            self._remove(pending)
         elif stop:
             self.session.cancel()
 
     def cancel(self, pending: PendingCall) -> bool:
         """Stops a call, if its executor can do that (the result); its `done` comes in any case."""
-        if pending is self._running:
+        if pending is self.running:
             return self.session.cancel()
         return self._drop(pending)
 
     def stop(self, pending: PendingCall) -> bool:
         """Ends a call whose time is over. False: it runs and cannot be stopped, and the session ends."""
-        if pending is not self._running:
+        if pending is not self.running:
             return self._drop(pending)
         if self.session.stop():
             return True
@@ -207,9 +201,9 @@ class SharedSession:
         listeners, self.on_lost = self.on_lost, []
         for hear in listeners:
             hear(SessionLost(self._farewell()))
-        waiting = [*self._queue] if self._running is None else [self._running, *self._queue]
-        self._queue.clear()
-        for pending in waiting:
+        calls = self._unfinished()
+        self._waiting = ()
+        for pending in calls:
             pending.answer(None, SessionLost(self._farewell()))
 
     def lost(self, error: OpenEnvError) -> None:
@@ -235,24 +229,13 @@ class SharedSession:
         """One of its connections came or went: a connection that is there keeps it from being idle."""
         self.session.life = self.lives[-1] if self.lives else None
 
-    def _advance(self) -> None:
-        """Begins what waits, until a call stays running."""
-        if self._advancing:  # calls may complete before their start returns
-            return
-        self._advancing = True
-        try:
-            while self._queue and self._running is None:
-                pending = self._running = self._queue.popleft()
-                self._begin(pending)
-        finally:
-            self._advancing = False
-
     def _begin(self, pending: PendingCall) -> None:
         def done(result: Any, error: BaseException | None) -> None:
-            if self._running is pending:
-                self._running = None
+            if self.running is pending:
+                self.running = None
             pending.answer(result, error)
-            self._advance()
+            if self._waiting:
+                self._advance()
 
         try:
             pending.start(self.session, done)
@@ -262,8 +245,8 @@ class SharedSession:
     def _expire(self, pending: PendingCall, timeout_s: float | None) -> StepTimeout:
         """The time for a call is over."""
         pending.done = None
-        if pending is not self._running:
-            self._leave_line(pending)
+        if pending is not self.running:
+            self._remove(pending)
             waited = f"waited for its turn for all of its {timeout_s:g} s (timeout_s), and was not executed"
             return StepTimeout(f"a call of session {self.id} {waited}")
         late = f"a call of session {self.id} gave no answer within {timeout_s:g} s (timeout_s)"
@@ -275,13 +258,9 @@ class SharedSession:
 
     def _drop(self, pending: PendingCall) -> bool:
         """Takes a call out of the queue, and answers it."""
-        self._leave_line(pending)
+        self._remove(pending)
         pending.answer(None, Cancelled(f"a call of session {self.id} was cancelled, and was not executed"))
         return True
-
-    def _leave_line(self, pending: PendingCall) -> None:
-        with contextlib.suppress(ValueError):
-            self._queue.remove(pending)
 
 
 logger = logging.getLogger("openenv.server")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from .._exceptions import from_signal
 from ..errors import InvalidMessage, MessageTooLarge, OpenEnvError, StepFailed
 from ..protocol import ServerProtocol
+from ..runtime.calls import CallQueue
 from ..runtime.executor import Done
 from ..runtime.manager import SessionManager, close_session
 from ..runtime.session import LastSeen, OnOpened
@@ -20,6 +20,9 @@ from . import mcp_methods
 from .auth import Principal, Right, Scope, allows, is_tool_call, refusal
 
 logger = logging.getLogger("openenv.server")
+
+# Runs while the session opens, and for ever after its end.
+_NO_FRAME = b""
 
 CLOSE_NORMAL = 1000
 CLOSE_SLOW_READER = 1008
@@ -59,8 +62,10 @@ def oversized_message(size: int | None, limit: int, advice: str = "") -> Message
     )
 
 
-class V1Connection:
+class V1Connection(CallQueue[bytes | OpenEnvError]):
     """The server's end of one connection, from its acceptance.
+
+    What waits are frames, and errors to answer in their place; the opening of the session is before all of them.
 
     Args:
         manager: Where the session is opened.
@@ -79,8 +84,6 @@ class V1Connection:
     """
 
     __slots__ = (
-        "_backlog",
-        "_busy",
         "_channel",
         "_encode",
         "_ended",
@@ -105,6 +108,7 @@ class V1Connection:
         settings: ServerSettings,
         principal: Principal,
     ):
+        super().__init__(running=_NO_FRAME)
         self._protocol = protocol
         self._channel = channel
         self._max_in_flight = settings.max_in_flight
@@ -113,10 +117,8 @@ class V1Connection:
         self.principal = principal
         self._restricted = principal.scope is not Scope.CONTROL
         self.life = LastSeen()
-        # Frames that wait for the reply before theirs; most clients never send ahead, so made when needed.
-        self._backlog: deque[bytes | OpenEnvError] | None = None
+        # Of the frames that wait.
         self._kept_bytes = 0
-        self._busy = True
         # Requests that were read: v1 has no ids for them.
         self._requests = 0
         self._encode: Callable[[Any], bytes] = protocol.observation
@@ -135,9 +137,12 @@ class V1Connection:
 
     def receive(self, frame: bytes) -> None:
         """Takes one text frame; its reply is sent after those of all earlier frames."""
-        if self._busy or self._backlog:
+        if self.running is not None or self._waiting:
             self._keep(frame)
-            return
+        else:
+            self._handle(frame)
+
+    def _handle(self, frame: bytes) -> None:
         self._requests += 1
         if len(frame) > self._max_bytes:
             self.oversized(len(frame))
@@ -147,12 +152,12 @@ class V1Connection:
             if self._restricted:
                 self._check(message)
         except OpenEnvError as error:
-            self._report(error)
+            self._refuse(error)
             return
         except BaseException as error:  # noqa: BLE001 - a validator of the action type may raise anything
-            self._report(_validator_error(error))
+            self._refuse(_validator_error(error))
             return
-        self._busy = True
+        self.running = frame
         if message["type"] == "step":
             self._encode = self._protocol.observation
             self._session.step(
@@ -176,7 +181,7 @@ class V1Connection:
     def receive_binary(self, frame: bytes) -> None:
         """Takes one binary frame, which v1 does not know; its reply is an error."""
         refusal = InvalidMessage(f"a binary frame of {len(frame)} bytes: protocol v1 speaks JSON in text frames")
-        if self._busy or self._backlog:
+        if self.running is not None or self._waiting:
             self._keep(refusal)
         elif not self._ended:
             self._report(refusal)
@@ -187,8 +192,8 @@ class V1Connection:
 
     def disconnected(self) -> None:
         """The client is gone, or has closed. May be called repeatedly."""
-        self._ended = self._busy = True  # frames that arrive from now on are dropped
-        self._backlog = None
+        self._ended = True
+        self.running, self._waiting = _NO_FRAME, ()  # frames that arrive from now on are dropped
         self._session.close()
 
     def failed(self) -> None:
@@ -230,9 +235,8 @@ class V1Connection:
         return trail.call(kind, session.id, episode, self._requests, self._answer)
 
     def _opened(self, error: OpenEnvError | None) -> None:
-        self._busy = False
         if error is None:
-            self._next()
+            self._end()
         else:
             self._lost(error)
 
@@ -265,40 +269,38 @@ class V1Connection:
         else:
             assert isinstance(error, OpenEnvError)  # a session translates all others
             self._report(error)
-        self._busy = False
-        if self._backlog:
-            self._next()
+        self.running = None
+        if self._waiting:
+            self._advance()
 
-    def _next(self) -> None:
-        """Takes what waits, until a call is running again."""
-        # Set aside, so that an environment that answers at once leads back here and not deeper.
-        waiting, self._backlog = self._backlog, None
-        while waiting and not self._busy:
-            frame = waiting.popleft()
-            if not isinstance(frame, OpenEnvError):
-                self._kept_bytes -= len(frame)
-            if (  # a paused channel goes on when half of what may wait is gone
-                self._paused and len(waiting) <= self._max_in_flight // 2 and self._kept_bytes <= self._max_bytes // 2
-            ):
-                self._paused = False
-                self._channel.resume()
-            if isinstance(frame, OpenEnvError):
-                self._report(frame)
-            else:
-                self.receive(frame)
-        if waiting and not self._ended:
-            waiting.extend(self._backlog or ())
-            self._backlog = waiting
+    def _begin(self, frame: bytes | OpenEnvError) -> None:
+        if not isinstance(frame, OpenEnvError):
+            self._kept_bytes -= len(frame)
+        if (  # a paused channel goes on when half of what may wait is gone
+            self._paused
+            and len(self._waiting) <= self._max_in_flight // 2
+            and self._kept_bytes <= self._max_bytes // 2
+        ):
+            self._paused = False
+            self._channel.resume()
+        if isinstance(frame, OpenEnvError):
+            self._refuse(frame)
+        else:
+            self._handle(frame)
+
+    def _refuse(self, error: OpenEnvError) -> None:
+        """Answers a frame that is no call; the next one has its turn."""
+        self._report(error)
+        if not self._ended:
+            self._end()
 
     def _keep(self, frame: bytes | OpenEnvError) -> None:
         if self._ended:
             return
-        if self._backlog is None:
-            self._backlog = deque()
-        self._backlog.append(frame)
         if not isinstance(frame, OpenEnvError):
             self._kept_bytes += len(frame)
-        full = len(self._backlog) >= self._max_in_flight or self._kept_bytes >= self._max_bytes
+        self._wait(frame)
+        full = len(self._waiting) >= self._max_in_flight or self._kept_bytes >= self._max_bytes
         if full and not self._paused:
             self._paused = True
             self._channel.pause()
