@@ -26,7 +26,8 @@ from pydantic import (
 )
 from pydantic_core import from_json
 
-from openenv.protocol.values import MAX_DEPTH, encode_plain, is_plain, plan_of
+from openenv.protocol.encoding import plan_of
+from openenv.protocol.values import MAX_DEPTH, encode_plain, is_plain
 from openenv.types import Observation
 
 from .examples import Board, json_values, observations

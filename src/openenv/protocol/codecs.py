@@ -289,7 +289,13 @@ class MsgpackCodec(Codec):
             if session is None
             else Raw(
                 b"%b\xa4call%b\xa7session%b%b"
-                % (_map_header(body.count + 2), _encode_msgpack(place), _encode_msgpack(session), body.fields)
+                % (
+                    # `_map_header`, written out: this is the path of nearly every step.
+                    _SMALL[body.count + 2] if body.count < 14 else _map_header(body.count + 2),
+                    _encode_msgpack(place),
+                    _encode_msgpack(session),
+                    body.fields,
+                )
             )
             for place, session, body in items
         ]

@@ -14,7 +14,16 @@ from .._exceptions import from_signal
 from ..errors import StepFailed
 from .codecs import Body, Codec
 from .errors import unsendable_error
-from .values import UNWRITABLE, fields_of, finite_reward, mapping_of, plan_of, portable_v1
+from .values import (
+    UNWRITABLE,
+    fields_of,
+    finite_reward,
+    is_plain,
+    is_plain_model,
+    is_tight,
+    mapping_of,
+    portable_v1,
+)
 
 _BESIDE = {"reward", "done"}
 _METADATA = {"metadata"}
@@ -188,6 +197,54 @@ def _explain(
     return f"{kind} {words or 'cannot be written: '}{error}"
 
 
+class ObservationPlan(NamedTuple):
+    """Facts about an observation class, to write its instances without pydantic.
+
+    Attributes:
+        width: Fields of the class, `reward` and `done` included.
+        loose: Names of the fields that may hold values which encoders write in different ways (`Any`, bytes,
+            arrays). All others hold plain values, or what msgspec refuses to write.
+        has_terminated: Whether it has a field `terminated: bool`.
+    """
+
+    width: int
+    loose: tuple[str, ...]
+    has_terminated: bool
+
+    def fields(self, observation: Any) -> dict[str, Any] | None:
+        """A new dict of all fields, `reward` and `done` included; None for an instance that is not as declared."""
+        fields: dict[str, Any] = observation.__dict__
+        return fields.copy() if len(fields) == self.width else None
+
+    def is_plain(self, fields: dict[str, Any]) -> bool:
+        """Whether these fields of an instance are plain (`is_plain`), or else refused by msgspec."""
+        for name in self.loose:
+            value = fields[name]
+            if type(value) is dict and not value:
+                continue
+            if not is_plain(value):
+                return False
+        return True
+
+
+@cache
+def plan_of(cls: type[Any]) -> ObservationPlan | None:
+    """The plan of a class; None for one that is no plain model with `reward` and `done`."""
+    if not issubclass(cls, BaseModel) or not {"reward", "done"} <= set(cls.model_fields) or not is_plain_model(cls):
+        return None
+    fields = cls.model_fields
+    terminated = fields.get("terminated")
+    return ObservationPlan(
+        width=len(fields),
+        loose=tuple(
+            name
+            for name, field in fields.items()
+            if name not in {"reward", "done"} and not is_tight(field.annotation)
+        ),
+        has_terminated=terminated is not None and terminated.annotation is bool,
+    )
+
+
 def encode_outcome(observation: Any, codec: Codec, notes: Mapping[str, Any] | None = None) -> Body:
     """The reply to reset and step.
 
@@ -199,40 +256,47 @@ def encode_outcome(observation: Any, codec: Codec, notes: Mapping[str, Any] | No
     Raises:
         StepFailed: The reward is no finite number, or a field cannot be written; the message names it.
     """
-    kind: Any = type(observation)
-    plan = plan_of(kind)
-    fields = plan.fields(observation) if plan is not None else None
-    if plan is not None and fields is not None:
-        plain, has_terminated = plan.is_plain(fields), plan.has_terminated
-    else:
-        plain = False
-        try:
-            fields, has_terminated = _read_fields(observation)
-        except UNWRITABLE as error:
-            raise StepFailed(_explain(observation, mapping_of, codec.encode, error)) from error
-    reward = fields.pop("reward", None)
-    if reward is not None and not (type(reward) is float and isfinite(reward)):
-        reward = finite_reward(reward)
-    done = bool(fields.pop("done", False))
-    truncated = fields.get("truncated") is True
-    terminated = fields["terminated"] is True if has_terminated else done and not truncated
-    reply = {
-        "ok": True,
-        "observation": fields,
-        "reward": reward,
-        "done": done,
-        "terminated": terminated,
-        "truncated": truncated,
-    }
-    metadata = fields.get("metadata")
-    if notes is not None:
-        reply["metadata"], plain = {**(metadata or {}), **notes}, False
-    elif metadata:
-        reply["metadata"] = metadata
     try:
-        return codec.body(reply, plain)
-    except ValueError as error:
-        raise StepFailed(_explain(observation, mapping_of, codec.encode, error)) from error
+        kind: Any = type(observation)
+        plan = plan_of(kind)
+        fields = plan.fields(observation) if plan is not None else None
+        if plan is not None and fields is not None:
+            plain, has_terminated = plan.is_plain(fields), plan.has_terminated
+        else:
+            plain = False
+            try:
+                fields, has_terminated = _read_fields(observation)
+            except UNWRITABLE as error:
+                raise StepFailed(_explain(observation, mapping_of, codec.encode, error)) from error
+        reward = fields.pop("reward", None)
+        if reward is not None and not (type(reward) is float and isfinite(reward)):
+            reward = finite_reward(reward)
+        done = bool(fields.pop("done", False))
+        truncated = fields.get("truncated") is True
+        terminated = fields["terminated"] is True if has_terminated else done and not truncated
+        reply = {
+            "ok": True,
+            "observation": fields,
+            "reward": reward,
+            "done": done,
+            "terminated": terminated,
+            "truncated": truncated,
+        }
+        metadata = fields.get("metadata")
+        if notes is not None:
+            reply["metadata"], plain = {**(metadata or {}), **notes}, False
+        elif metadata:
+            reply["metadata"] = metadata
+        try:
+            return codec.body(reply, plain)
+        except ValueError as error:
+            raise StepFailed(_explain(observation, mapping_of, codec.encode, error)) from error
+    except StepFailed:
+        raise
+    except BaseException as error:  # the edge to foreign code: its values may raise anything when they are read
+        if from_signal(error):
+            raise
+        raise unsendable_error(observation, error) from error
 
 
 def encode_state_fields(state: Any, codec: Codec) -> Body:
@@ -246,6 +310,12 @@ def encode_state_fields(state: Any, codec: Codec) -> Body:
         return codec.body({"ok": True, "state": fields})
     except UNWRITABLE as error:
         raise StepFailed(_explain(state, mapping_of, codec.encode, error)) from error
+    except StepFailed:
+        raise
+    except BaseException as error:  # as above
+        if from_signal(error):
+            raise
+        raise unsendable_error(state, error) from error
 
 
 def _read_fields(observation: Any) -> tuple[dict[str, Any], bool]:

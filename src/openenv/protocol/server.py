@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Annotated, Any, Generic, Literal, NotRequired, TypeVar, cast, get_args
 
 import msgspec
@@ -27,6 +28,7 @@ from .values import encode_plain, is_plain
 _PLACE = re.compile(r" - at `\$(.*)`$", re.DOTALL)
 _PART = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
 _INVALID = "Invalid message"
+_UNREAD = (ValueError, TypeError, RecursionError, OverflowError)
 
 
 class Inspector:
@@ -125,6 +127,7 @@ class ActionReader:
         declared = [action_type, *get_args(action_type)]
         base64 = any(getattr(each, "model_config", {}).get("val_json_bytes", "utf8") != "utf8" for each in declared)
         self._read = self._from_json_values if base64 else self._from_values
+        self._decode_binary = codec.decoder(Any) if codec.binary and not base64 else None
 
     def __call__(self, raw: msgspec.Raw | bytes) -> Any:
         """The validated action.
@@ -135,14 +138,21 @@ class ActionReader:
         """
         encoded = bytes(raw)
         try:
+            if self._decode_binary is not None:
+                # `_decode` and `_from_values`, written out: this is the path of nearly every step.
+                try:
+                    values = self._decode_binary(encoded)
+                except _UNREAD:
+                    values = self._decode(encoded)  # raises, and says what is wrong
+                try:
+                    return self._validator.validate_python(values)
+                except ValidationError as error:
+                    return self._from_refused(values, error)
             if self._binary or has_marks(encoded):
                 return self._read(self._decode(encoded))
-            try:
+            if self._coerce is None:
                 return self._validator.validate_json(encoded)
-            except ValidationError:
-                if self._coerce is None:
-                    raise
-                return self._read(self._decode(encoded))
+            return self._from_json(encoded)
         except ValidationError as error:
             # Places are relative to the action, as in v1.
             faults = _faults_of(
@@ -156,19 +166,30 @@ class ActionReader:
                 raise
             raise InvalidAction(f"the action could not be validated: {type(error).__name__}: {error}") from error
 
+    def _from_json(self, encoded: bytes) -> Any:
+        """Validates for a class that takes values in further forms."""
+        try:
+            return self._validator.validate_json(encoded)
+        except ValidationError:
+            return self._read(self._decode(encoded))
+
     def _from_values(self, values: Any) -> Any:
         try:
             return self._validator.validate_python(values)
         except ValidationError as error:
-            coerced = values if self._coerce is None else self._coerce(values)
-            if coerced is not values:
-                return self._validator.validate_python(coerced)
-            # Strict classes take a text for an enumeration, a list for a tuple and so on from JSON alone.
-            try:
-                text = to_json(values, fallback=list_of, inf_nan_mode="constants")
-            except (PydanticSerializationError, TypeError, RecursionError):
-                raise error from None
-            return self._validator.validate_json(text)
+            return self._from_refused(values, error)
+
+    def _from_refused(self, values: Any, error: ValidationError) -> Any:
+        """Validates values that are not valid as they are."""
+        coerced = values if self._coerce is None else self._coerce(values)
+        if coerced is not values:
+            return self._validator.validate_python(coerced)
+        # Strict classes take a text for an enumeration, a list for a tuple and so on from JSON alone.
+        try:
+            text = to_json(values, fallback=list_of, inf_nan_mode="constants")
+        except (PydanticSerializationError, TypeError, RecursionError):
+            raise error from None
+        return self._validator.validate_json(text)
 
     def _from_json_values(self, values: Any) -> Any:
         """Validates for a class that has bytes as base64 in JSON: clients send them so with every codec."""
@@ -346,9 +367,6 @@ def _classify(frame: bytes | str, error: ValidationError) -> OpenEnvError:
     return InvalidAction(_INVALID, data={"errors": _faults_of(error, place_in)})
 
 
-_UNREAD = (ValueError, TypeError, RecursionError, OverflowError)
-
-
 class ServerProtocolV2:
     """Reads client frames and writes server frames for one action type in one codec.
 
@@ -356,11 +374,18 @@ class ServerProtocolV2:
         action_type: The action class (or a union of such) of the environment.
         codec: How frames are written.
         max_batch: Most calls in one batch.
+
+    Attributes:
+        action: Reads an action.
+        observation: The reply to reset and step (`encode_outcome`).
+        state: The reply to state (`encode_state_fields`).
     """
 
     def __init__(self, action_type: Any, codec: Codec, max_batch: int):
         self.codec = codec
         self.action = ActionReader(action_type, codec)
+        self.observation: Callable[..., Body] = partial(encode_outcome, codec=codec)
+        self.state: Callable[[Any], Body] = partial(encode_state_fields, codec=codec)
         self._max_batch = max_batch
         self._decode = codec.decoder(Message)
         self._inspector = Inspector(codec, max_batch)
@@ -378,10 +403,12 @@ class ServerProtocolV2:
             return self._inspector.inspect(frame)
         if not message.id:
             return self._inspector.inspect(frame)
-        if type(message) is BatchOp and (
-            len(message.calls) > self._max_batch or any(call.id for call in message.calls)
-        ):
-            return self._inspector.inspect(frame)
+        if type(message) is BatchOp:
+            if len(message.calls) > self._max_batch:
+                return self._inspector.inspect(frame)
+            for call in message.calls:
+                if call.id:
+                    return self._inspector.inspect(frame)
         return message
 
     def receive_other(self, frame: bytes | str) -> RefusedOp:
@@ -399,40 +426,13 @@ class ServerProtocolV2:
         """A reply of these fields. Raises `ValueError` for what cannot be written."""
         return self.codec.body({"ok": True, **fields})
 
-    def observation(self, observation: Any, notes: Mapping[str, Any] | None = None) -> Body:
-        """The reply to reset and step. Raises `StepFailed` for what cannot be sent.
-
-        Args:
-            observation: What the environment returned.
-            notes: Joins the metadata beside the observation.
-        """
-        try:
-            return encode_outcome(observation, self.codec, notes)
-        except StepFailed:
-            raise
-        except BaseException as error:  # the edge to foreign code: its values may raise anything when they are read
-            if from_signal(error):
-                raise
-            raise unsendable_error(observation, error) from error
-
-    def state(self, state: Any) -> Body:
-        """The reply to state. Raises `StepFailed` for what cannot be sent."""
-        try:
-            return encode_state_fields(state, self.codec)
-        except StepFailed:
-            raise
-        except BaseException as error:  # as above
-            if from_signal(error):
-                raise
-            raise unsendable_error(state, error) from error
-
     def mcp(self, reply: Mapping[str, Any]) -> Body:
         """The reply to mcp: a result or an error of JSON-RPC. Raises `StepFailed` for what cannot be sent."""
         try:
             return self.ok({"reply": reply})
         except (StepFailed, KeyboardInterrupt):
             raise
-        except BaseException as error:  # as above
+        except BaseException as error:  # the edge to foreign code: its values may raise anything when they are read
             raise unsendable_error(reply, error) from error
 
     def error(self, error: OpenEnvError) -> Body:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from itertools import chain
 from math import isfinite
 from types import GeneratorType, NoneType
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
 from annotated_types import BaseMetadata, GroupedMetadata
@@ -122,54 +122,6 @@ encode_json = msgspec.json.Encoder().encode
 _SCALAR_TYPES = frozenset({None, types.NoneType, bool, int, float, str, bytes})
 _ARRAYS = frozenset({("numpy", "ndarray"), ("torch", "Tensor")})
 _CONTAINERS = frozenset({list, tuple, dict, Mapping, Sequence})
-
-
-class ObservationPlan(NamedTuple):
-    """Facts about an observation class, to write its instances without pydantic.
-
-    Attributes:
-        width: Fields of the class, `reward` and `done` included.
-        loose: Names of the fields that may hold values which encoders write in different ways (`Any`, bytes,
-            arrays). All others hold plain values, or what msgspec refuses to write.
-        has_terminated: Whether it has a field `terminated: bool`.
-    """
-
-    width: int
-    loose: tuple[str, ...]
-    has_terminated: bool
-
-    def fields(self, observation: Any) -> dict[str, Any] | None:
-        """A new dict of all fields, `reward` and `done` included; None for an instance that is not as declared."""
-        fields: dict[str, Any] = observation.__dict__
-        return fields.copy() if len(fields) == self.width else None
-
-    def is_plain(self, fields: dict[str, Any]) -> bool:
-        """Whether these fields of an instance are plain (`is_plain`), or else refused by msgspec."""
-        for name in self.loose:
-            value = fields[name]
-            if type(value) is dict and not value:
-                continue
-            if not is_plain(value):
-                return False
-        return True
-
-
-@functools.cache
-def plan_of(cls: type[Any]) -> ObservationPlan | None:
-    """The plan of a class; None for one that is no plain model with `reward` and `done`."""
-    if not issubclass(cls, BaseModel) or not {"reward", "done"} <= set(cls.model_fields) or not is_plain_model(cls):
-        return None
-    fields = cls.model_fields
-    terminated = fields.get("terminated")
-    return ObservationPlan(
-        width=len(fields),
-        loose=tuple(
-            name
-            for name, field in fields.items()
-            if name not in {"reward", "done"} and not is_tight(field.annotation)
-        ),
-        has_terminated=terminated is not None and terminated.annotation is bool,
-    )
 
 
 @functools.cache

@@ -15,12 +15,10 @@ from pydantic import BaseModel
 from pydantic_core import to_json
 
 from .. import __version__
-from .._exceptions import from_signal
 from ..errors import OpenEnvError, ProtocolViolation
 from ..protocol.arrays import write_array
 from ..protocol.codecs import Body, JsonCodec
 from ..protocol.encoding import encode_outcome
-from ..protocol.errors import unsendable_error
 from ..protocol.values import (
     DOLLAR,
     UNWRITABLE,
@@ -343,10 +341,6 @@ class Tap:
                 outcome = encode_outcome(result, self._codec).fields
             except OpenEnvError as refused:  # what its client hears, too: a reward that is no number, or the like
                 error = refused
-            except BaseException as fault:  # the edge to foreign code: its values may raise anything
-                if from_signal(fault):
-                    raise
-                error = unsendable_error(result, fault)
         if error is None:
             self._add(asked, ended, outcome, b"null")
         else:

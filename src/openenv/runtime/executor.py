@@ -69,6 +69,16 @@ def construct(_: None, factory: Callable[[], Any]) -> Any:
     return factory()
 
 
+def step(environment: Any, action: Any) -> Any:
+    """The operation that does one action."""
+    return environment.step(action)
+
+
+def step_async(environment: Any, action: Any) -> Any:
+    """The same for an asynchronous environment."""
+    return environment.step_async(action)
+
+
 def has_close(environment: Any) -> bool:
     """Whether closing an environment does anything; most have only the `close` that `Environment` gives them."""
     own = getattr(environment, "__dict__", ())

@@ -15,7 +15,7 @@ from types import CoroutineType
 from typing import Any, NamedTuple
 
 from .._exceptions import from_signal
-from .executor import Done, Operation, as_coroutine, attempt, close, construct, has_close
+from .executor import Done, Operation, as_coroutine, attempt, close, construct, has_close, step
 from .thread import Mailbox
 
 
@@ -191,7 +191,9 @@ class InlineExecutor:
 
     def submit(self, operation: Operation, argument: Any, done: Done) -> None:
         try:
-            result = operation(self._environment, argument)
+            environment = self._environment
+            # `step`, written out: this is the path of every step.
+            result = environment.step(argument) if operation is step else operation(environment, argument)
         except BaseException as error:  # the edge to foreign code
             if from_signal(error):
                 raise

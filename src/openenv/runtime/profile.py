@@ -14,6 +14,7 @@ from .._introspection import accepted_arguments, unwrap_partial
 from ..environment import Environment, reseed
 from ..errors import UsageError
 from ..telemetry.logs import warn_once
+from . import executor
 from .executor import Operation, error_text
 
 logger = logging.getLogger("openenv.execution")
@@ -78,10 +79,7 @@ def profile_of(cls: type[object]) -> EnvironmentProfile:
         name=cls.__name__,
         execution=_execution(cls, asynchronous.values()),
         reset=_reset_with(cls, reset),
-        # Written out: attrgetter and partials cost more than the two plain functions.
-        step=(lambda environment, action: environment.step(action))
-        if step == "step"
-        else (lambda environment, action: environment.step_async(action)),
+        step=executor.step if step == "step" else executor.step_async,
         step_with=_step_with(cls, step),
         state=_read_state,
         concurrent=bool(getattr(cls, "SUPPORTS_CONCURRENT_SESSIONS", False)),

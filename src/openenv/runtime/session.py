@@ -462,7 +462,10 @@ class Session:
         began, self.used_at = self.used_at, time.monotonic()
         if self._phase is not None:
             if METER.on:
-                METER.observe(self._phase, self.used_at - began)
+                # `METER.observe`, written out: this is the path of every step.
+                cells, cell, nanoseconds = METER.cells, self._phase.cell, int((self.used_at - began) * 1e9)
+                cells[cell] += nanoseconds
+                cells[cell + 1 + nanoseconds.bit_length()] += 1
             self._phase = None
         if self.state is _EXECUTING:
             self.state = _DETACHED if self.detached else _LIVE

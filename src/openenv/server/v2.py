@@ -55,14 +55,6 @@ class BatchReplies:
         self.flush: asyncio.Handle | None = None
         self.timer: asyncio.TimerHandle | None = None
 
-    def cancel_timers(self) -> None:
-        """No frame is to be sent."""
-        if self.flush is not None:
-            self.flush.cancel()
-            self.flush = None
-        if self.timer is not None:
-            self.timer.cancel()
-
 
 class ReplySender:
     """Sends the replies of one connection, and counts what has none yet.
@@ -160,7 +152,9 @@ class ReplySender:
         """The connection has ended: nothing is sent any more."""
         self.ended = True
         for batch in self._batches.values():
-            batch.cancel_timers()
+            for timer in (batch.flush, batch.timer):
+                if timer is not None:
+                    timer.cancel()
         self._batches.clear()
 
     def _flush(self, batch: BatchReplies) -> None:
@@ -168,21 +162,15 @@ class ReplySender:
         self.unanswered -= len(results)
         if not self.ended:
             self._channel.send(self._results(batch.id, results, batch.left > 0))
-        if batch.flush is not None or batch.timer is not None:
-            self._forget_timers(batch)
+        if batch.flush is not None:
+            batch.flush.cancel()
+            batch.flush = None
         if not batch.left:
+            if batch.timer is not None:
+                batch.timer.cancel()
             self._batches.pop(batch.id, None)
             if batch.id in self._large:
                 self._let_go(batch.id)
-
-    @staticmethod
-    def _forget_timers(batch: BatchReplies) -> None:
-        """What was to be sent has been sent."""
-        if not batch.left:
-            batch.cancel_timers()
-        elif batch.flush is not None:
-            batch.flush.cancel()
-            batch.flush = None
 
     def _flush_ready(self, batch: BatchReplies) -> None:
         batch.ready = batch.enough

@@ -421,7 +421,7 @@ class V2Session(CallQueue[NumberedCall]):
             elif type(call.message) is McpOp:
                 body = self._protocol.mcp(result)
             elif type(call.message) is ResetOp and not self.session.takes_seed_of(call.message.kwargs):
-                body = self._protocol.observation(result, UNSEEDED)
+                body = self._protocol.observation(result, notes=UNSEEDED)
             elif METER.on and not call.seq & METER.SAMPLE:
                 body = METER.timed(Phase.SERIALIZE, self._protocol.observation, result)
             else:

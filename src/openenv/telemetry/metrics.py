@@ -211,36 +211,37 @@ class Meter:
 
     Attributes:
         on: Whether anything is counted. Look at it before reading a clock for `observe`: that is what costs.
+        cells: The numbers. `Session` writes the time of a call itself, as `observe` does.
     """
 
     SAMPLE = 15
     """What happens with every step and takes too little time for being timed each time is timed where the number of a
     step has none of these bits: once in 16."""
 
-    __slots__ = ("_cells", "_read_all", "on")
+    __slots__ = ("_read_all", "cells", "on")
 
     def __init__(self) -> None:
         self.on = False
-        self._cells = memoryview(array("q", bytes(8 * CELLS)))
+        self.cells = memoryview(array("q", bytes(8 * CELLS)))
         self._read_all: Callable[[], list[Reading]] | None = None
 
     def start(self) -> None:
         """Counts from here on, as a process that serves sessions."""
         self.on = True
-        self._cells[LAYOUT_CELL] = LAYOUT
-        self._cells[PID_CELL] = os.getpid()
+        self.cells[LAYOUT_CELL] = LAYOUT
+        self.cells[PID_CELL] = os.getpid()
 
     def observe(self, phase: Phase, seconds: float) -> None:
         """A phase took so long."""
         # Written out for one: this is on the path of every step, and takes a fifth of a microsecond.
-        cells, cell = self._cells, phase.cell
+        cells, cell = self.cells, phase.cell
         nanoseconds = int(seconds * 1e9)
         cells[cell] += nanoseconds
         cells[cell + 1 + nanoseconds.bit_length()] += 1
 
     def observe_many(self, phase: Phase, seconds: float, times: int) -> None:
         """A phase took so long, so many times."""
-        cells, cell = self._cells, phase.cell
+        cells, cell = self.cells, phase.cell
         nanoseconds = int(seconds * 1e9)
         cells[cell] += nanoseconds * times
         cells[cell + 1 + nanoseconds.bit_length()] += times
@@ -262,15 +263,15 @@ class Meter:
                     break
             else:
                 cell = _ERROR_CELLS[OpenEnvError, OpenEnvError.blame]
-            self._cells[cell] += 1
+            self.cells[cell] += 1
 
     def add(self, what: Gauge | Count, change: int = 1) -> None:
         """Something went up or down."""
-        self._cells[what.cell] += change
+        self.cells[what.cell] += change
 
     def set(self, gauge: Gauge, value: int) -> None:
         """Sets a gauge that has one writer."""
-        self._cells[gauge.cell] = value
+        self.cells[gauge.cell] = value
 
     def move(self, cells: memoryview, read_all: Callable[[], list[Reading]]) -> None:
         """Counts in other memory from here on, from the sums that are there.
@@ -279,19 +280,19 @@ class Meter:
             cells: `CELLS` numbers of 8 bytes, which no other process writes.
             read_all: Reads the numbers of all processes that share the memory, this one's among them.
         """
-        for cell, value in enumerate(self._cells):
+        for cell, value in enumerate(self.cells):
             if value:
                 cells[cell] = value if cell in (LAYOUT_CELL, PID_CELL, KEY_CELL) else cells[cell] + value
-        self._cells, self._read_all = cells, read_all
+        self.cells, self._read_all = cells, read_all
 
     def leave(self) -> None:
         """Counts in memory of its own again, from the sums that were reached."""
-        self._cells = memoryview(array("q", self._cells.tobytes()))
+        self.cells = memoryview(array("q", self.cells.tobytes()))
         self._read_all = None
 
     def reading(self) -> Reading:
         """The numbers of this process."""
-        return Reading(self._cells.tolist())
+        return Reading(self.cells.tolist())
 
     def readings(self) -> list[Reading]:
         """The numbers of every process of the server."""
