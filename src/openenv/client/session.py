@@ -201,7 +201,7 @@ class SessionRef(NamedTuple):
     token: str
 
 
-class SessionState:
+class ClientSessionState:
     """What a client knows of one of its sessions.
 
     Attributes:
@@ -220,7 +220,7 @@ class SessionState:
         self.seq = 0
 
 
-S = TypeVar("S", bound=SessionState)
+S = TypeVar("S", bound=ClientSessionState)
 
 
 class SessionGroup(Generic[S]):
@@ -396,7 +396,7 @@ class _PendingCall(asyncio.Future[Payload]):
         self._session.refused(self, error)
 
 
-class ResumableSession(SessionGroup[SessionState]):
+class ResumableSession(SessionGroup[ClientSessionState]):
     """The session of an `EnvClient` (a `ClientSession`): a group of one. When it ends, so does its link.
 
     Its `open` is sent at once and not waited for, so the first call follows at once. After that, one call at a time
@@ -418,7 +418,7 @@ class ResumableSession(SessionGroup[SessionState]):
     ):
         self.ref = ref or SessionRef(new_secret(), new_secret())
         """Another connection needs this to attach to the session, or to restore its state."""
-        self._state = SessionState(*self.ref)
+        self._state = ClientSessionState(*self.ref)
         self._state.opened = ref is not None
         self._calls_waiting: deque[_PendingCall] = deque()
         self._underway = False  # the first of them was sent, and has no reply
@@ -591,7 +591,7 @@ class ResumableSession(SessionGroup[SessionState]):
             self._advancing = False
         self._advance()
 
-    def _take_last(self, state: SessionState, reply: Payload) -> None:
+    def _take_last(self, state: ClientSessionState, reply: Payload) -> None:
         call = self._calls_waiting[0] if self._underway else None
         if call is None or call.seq != state.seq:
             return
@@ -601,7 +601,7 @@ class ResumableSession(SessionGroup[SessionState]):
         else:
             self.answered(call, reply)
 
-    def _repeat(self, states: Sequence[SessionState]) -> None:
+    def _repeat(self, states: Sequence[ClientSessionState]) -> None:
         if not states:
             return
         if not self._state.opened:
@@ -614,10 +614,10 @@ class ResumableSession(SessionGroup[SessionState]):
                 if call.kind == "fork":  # it may have been made before the connection was lost, or just now
                     self.dismiss(SessionRef(call.data["new"], call.data["token"]))
 
-    def _lose(self, state: SessionState, error: OpenEnvError) -> None:
+    def _lose(self, state: ClientSessionState, error: OpenEnvError) -> None:
         self._finish(error)
 
-    def _end_calls(self, states: Sequence[SessionState], error: OpenEnvError) -> None:
+    def _end_calls(self, states: Sequence[ClientSessionState], error: OpenEnvError) -> None:
         calls, self._calls_waiting = self._calls_waiting, deque()
         for call in calls:
             if not call.done():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from ..errors import EnvironmentCrashed, OpenEnvError, ResetRequired, UsageError
 from .connection import LATE_S, CallKind, Payload, call_timeout, session_lost
-from .session import SessionState
+from .session import ClientSessionState
 
 if TYPE_CHECKING:
     from .vector_sessions import VectorSessions
@@ -35,7 +35,7 @@ class EpisodeTurnover(NamedTuple):
 EnvOutcome = Payload | EpisodeTurnover | OpenEnvError
 
 
-class EnvSlot(SessionState):
+class EnvSlot(ClientSessionState):
     """The record of one environment.
 
     Attributes:

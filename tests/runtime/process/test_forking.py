@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,9 @@ class Walker(Wild):
 
     def whoami(self) -> int:
         return os.getpid()
+
+    def parent(self) -> int:
+        return os.getppid()
 
     def start_thread(self) -> None:
         self.thread = threading.Thread(target=threading.Event().wait, daemon=True)
@@ -211,6 +216,43 @@ async def test_a_fork_has_its_own_road_descriptors_and_last_words():
         assert isinstance(error, EnvironmentCrashed)
         assert (error.exit_code, error.stderr) == (3, "goodbye")
         assert alive(pids[0])
+
+
+@contextlib.contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """Keeps a process from running, as a busy machine may."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+async def test_a_fork_that_is_there_before_the_fork_server_reads_of_it_is_not_ended_as_an_orphan():
+    async with House(Walker) as house:
+        one, other = await house.open(), await house.open()
+        pid = await house.do(other, "whoami")
+        with stopped(await house.do(one, "parent")):
+            two = await house.fork(one)
+            leaving = asyncio.create_task(outcome_of(other, {"do": "leave", "code": 3}))
+            await gone(pid)
+        with pytest.raises(EnvironmentCrashed):  # the fork server ends orphans when a session has ended
+            await leaving
+        assert len(await house.do(two)) == 1
+
+
+async def test_a_fork_that_ends_before_the_fork_server_reads_of_it_ends_with_its_exit_code():
+    async with House(Walker) as house:
+        one = await house.open()
+        with stopped(await house.do(one, "parent")):
+            two = await house.fork(one)
+            pid = await house.do(two, "whoami")
+            leaving = asyncio.create_task(outcome_of(two, {"do": "leave", "code": 3, "words": "goodbye"}))
+            await until(lambda: not alive(pid))
+        with pytest.raises(EnvironmentCrashed) as caught:
+            await leaving
+        assert (caught.value.exit_code, caught.value.stderr) == (3, "goodbye")
+        assert len(await house.do(one)) == 1
 
 
 async def test_a_fork_is_limited_and_stopped_like_any_process():

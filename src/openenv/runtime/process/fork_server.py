@@ -387,6 +387,8 @@ class ForkServer:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
                 if ended is None:
                     return
+                while ended.si_pid not in self._pids and not self._leaving and self._has_pending_message():
+                    self._receive()  # perhaps it is to be adopted
                 session = self._pids.pop(ended.si_pid, None)
                 if session is not None:
                     _kill_group(session.pid, signal.SIGKILL)
