@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -404,6 +405,8 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
     def _check_loop(self) -> None:
         """Takes the running event loop. Raises `UsageError` if the client lives on another one."""
         running = asyncio.get_running_loop()
+        if self._loop is running and self._pid == os.getpid():  # nearly every call
+            return
         if self._claim(running) is not running:
             raise UsageError("this VectorEnvClient lives on another event loop: use it there, or use its sync()")
 

@@ -392,16 +392,22 @@ class ConnectionPool:
             raise
 
     def carry(self, slots: Sequence[EnvSlot], batch: PendingBatch) -> None:
-        count = len(self._connections)
-        if count == 1:
-            self._connections[0].carry(slots, batch)
-            return
-        shares: list[list[EnvSlot]] = [[] for _ in range(count)]
+        connections, count = self._connections, len(self._connections)
+        shares: dict[VectorSessions | _PooledConnection, list[EnvSlot]] = {}
         for slot in slots:
-            shares[slot.index % count].append(slot)
-        for connection, share in zip(self._connections, shares, strict=True):
-            if share:
-                connection.carry(share, batch)
+            group = slot.group
+            target: VectorSessions | _PooledConnection
+            # A reset moves to another connection if the server of this one stops soon.
+            if group is None or (slot.kind == "reset" and group.leaving and slot.call is None):
+                target = connections[slot.index % count].fresh
+            else:
+                target = group
+            if target in shares:
+                shares[target].append(slot)
+            else:
+                shares[target] = [slot]
+        for target, share in shares.items():
+            target.carry(share, batch)
 
     async def aclose(self) -> None:
         await asyncio.gather(*(connection.aclose() for connection in self._connections))
@@ -428,25 +434,16 @@ class _PooledConnection:
         except ConnectionLost:  # after the handshake: there is a server, and the network is bad
             self._current = await retry_connect(self._new_connection, self._patience_s)
 
+    @property
+    def fresh(self) -> VectorSessions | _PooledConnection:
+        """What opens sessions: the present connection, or this, which makes another one first."""
+        return self._current if self._current is not None and self._current.usable else self
+
     def carry(self, slots: Sequence[EnvSlot], batch: PendingBatch) -> None:
-        fresh = self._current if self._current is not None and self._current.usable else None
-        shares: dict[VectorSessions | None, list[EnvSlot]] = {}
-        for slot in slots:
-            target = slot.group
-            # A reset moves to another connection if the server of this one stops soon.
-            if target is None or (slot.kind == "reset" and target.leaving and slot.call is None):
-                target = fresh
-            if target in shares:
-                shares[target].append(slot)
-            else:
-                shares[target] = [slot]
-        for target, share in shares.items():
-            if target is not None:
-                target.carry(share, batch)
-            else:
-                refill = asyncio.get_running_loop().create_task(self._refill(share, batch))
-                self._reconnecting.add(refill)
-                refill.add_done_callback(self._reconnecting.discard)
+        """Sends the calls of slots over a new connection, when it is there."""
+        refill = asyncio.get_running_loop().create_task(self._refill(slots, batch))
+        self._reconnecting.add(refill)
+        refill.add_done_callback(self._reconnecting.discard)
 
     async def aclose(self) -> None:
         for refill in list(self._reconnecting):
@@ -454,7 +451,7 @@ class _PooledConnection:
         closing = [each.aclose() for each in (*self._former, self._current) if each is not None]
         await asyncio.gather(*self._reconnecting, *closing, return_exceptions=True)
 
-    async def _refill(self, slots: list[EnvSlot], batch: PendingBatch) -> None:
+    async def _refill(self, slots: Sequence[EnvSlot], batch: PendingBatch) -> None:
         """Makes a new connection for slots that have none, or one that ends soon."""
         unconnected = [slot for slot in slots if slot.group is None]
         try:
