@@ -15,7 +15,7 @@ install: $(VENV)/.installed ## Make .venv with everything in it; quick when noth
 
 $(VENV)/.installed: pyproject.toml requirements-dev.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(PIP) install -r requirements-dev.txt
+	@$(PIP) install --no-compile -r requirements-dev.txt
 	@$(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@
 
@@ -39,7 +39,7 @@ test-web: infra ## Tests of that page in a headless Chromium; writes pictures of
 infra: $(VENV)/.infra ## Install what test-infra needs: Python packages into .venv, and Debian's where we may
 
 $(VENV)/.infra: requirements-infra.txt scripts/install_infra $(VENV)/.installed
-	@$(PIP) install -r requirements-infra.txt
+	@$(PIP) install --no-compile -r requirements-infra.txt
 	@scripts/install_infra
 	@touch $@
 
@@ -112,12 +112,12 @@ soak: install ## 2,000 sessions that come and go for 15 minutes
 
 .venv-peer/.installed: requirements-peer.txt
 	@test -x .venv-peer/bin/python || $(PYTHON) -m venv .venv-peer
-	@.venv-peer/bin/pip install --quiet --quiet --disable-pip-version-check --no-deps -r requirements-peer.txt
+	@.venv-peer/bin/pip install --quiet --quiet --disable-pip-version-check --no-compile --no-deps -r requirements-peer.txt
 	@touch $@
 
 .venv-trainers/.installed: requirements-trainers.txt
 	@test -x .venv-trainers/bin/python || $(PYTHON) -m venv .venv-trainers
-	@.venv-trainers/bin/pip install --quiet --quiet --disable-pip-version-check -r requirements-trainers.txt
+	@.venv-trainers/bin/pip install --quiet --quiet --disable-pip-version-check --no-compile -r requirements-trainers.txt
 	@.venv-trainers/bin/pip install --quiet --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
