@@ -253,8 +253,14 @@ class Examination:
                 os.close(words.writing)
             try:
                 yield process, report, words
-            finally:
-                _end(process)  # after a Ctrl-C too
+            finally:  # after a Ctrl-C too; what it has started may have sessions of its own
+                started = [int(each) for each in descendants(str(process.pid))]
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                for each in started:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(each, signal.SIGKILL)
+                process.wait()
         finally:
             os.close(report)
             os.close(words.reading)
@@ -310,14 +316,3 @@ _FIX_ENDS = (
     "nothing that an environment does may end its process: no os._exit, no crash of an extension module; or declare "
     "execution = 'process'"
 )
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends a process and all that it has started, also in sessions of their own."""
-    started = descendants(str(process.pid))
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    for each in started:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(int(each), signal.SIGKILL)
-    process.wait()

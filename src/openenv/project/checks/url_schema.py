@@ -42,10 +42,16 @@ def check_schema(name: str, schema: Any, seconds: float) -> None:
             ) from None
         for part in _parts(schema):
             reference = part.get("$ref")
-            if isinstance(reference, str) and not _leads_somewhere(schema, reference):
-                raise CheckFailure(
-                    f"{name}: $ref {excerpt(reference)} leads to nothing", "put what it means under $defs"
-                )
+            if isinstance(reference, str):
+                start, _, path = reference.partition("#")
+                target: Any = schema
+                for step in filter(None, path.split("/")):
+                    key = step.replace("~1", "/").replace("~0", "~")
+                    target = target.get(key) if isinstance(target, dict) else None
+                if start or not isinstance(target, (dict, bool)):
+                    raise CheckFailure(
+                        f"{name}: $ref {excerpt(reference)} leads to nothing", "put what it means under $defs"
+                    )
 
     _within(seconds, look, name)
 
@@ -115,15 +121,6 @@ def _parts(schema: Any) -> Iterator[dict[str, Any]]:
             waiting.extend(value.values())
         elif isinstance(value, list):
             waiting.extend(value)
-
-
-def _leads_somewhere(schema: Any, reference: str) -> bool:
-    start, _, path = reference.partition("#")
-    value = schema
-    for part in filter(None, path.split("/")):
-        name = part.replace("~1", "/").replace("~0", "~")
-        value = value.get(name) if isinstance(value, dict) else None
-    return not start and isinstance(value, (dict, bool))
 
 
 def _without_patterns(value: Any) -> Any:

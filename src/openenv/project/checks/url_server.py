@@ -7,6 +7,7 @@ import json
 import os
 import time
 from collections.abc import Container, Coroutine, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, NamedTuple, NoReturn, Self, TypeVar
@@ -273,13 +274,10 @@ class ProbeConnection:
         Raises:
             ProbeConnectionRefused: The server takes no connection.
         """
-        return site.run(cls._begin(site))
 
-    @classmethod
-    async def _begin(cls, site: ServerUnderTest) -> ProbeConnection:
-        try:
+        async def connected() -> ClientConnection:
             async with asyncio.timeout(site.seconds()):
-                connection = await _NoRedirectConnect(
+                return await _NoRedirectConnect(
                     site.endpoint,
                     additional_headers=site.headers,
                     open_timeout=None,
@@ -288,6 +286,9 @@ class ProbeConnection:
                     max_size=MAX_BYTES,
                     proxy=None if site.is_nearby else True,
                 )
+
+        try:
+            return cls(site, site.run(connected()))
         except TimeoutError:
             raise site.late("the handshake at /ws") from None
         except InvalidStatus as error:
@@ -301,7 +302,6 @@ class ProbeConnection:
                 f"/ws: no WebSocket ({excerpt(str(error) or type(error).__name__)})",
                 "serve the environment's WebSocket there",
             ) from None
-        return cls(site, connection)
 
     def ask(self, frame: Mapping[str, Any] | str) -> dict[str, Any]:
         """Sends a frame and takes the next one; see `take` for what it raises."""
@@ -310,7 +310,16 @@ class ProbeConnection:
 
     def say(self, frame: Mapping[str, Any] | str) -> None:
         """Sends a frame, a text as it is."""
-        self._site.run(self._say(frame if isinstance(frame, str) else json.dumps(frame)))
+        text = frame if isinstance(frame, str) else json.dumps(frame)
+        seconds = self._site.seconds()
+        try:
+            self._site.run(asyncio.wait_for(self._connection.send(text), seconds))
+        except TimeoutError:
+            raise CheckFailure(
+                "the server does not read what it is sent", "read each connection all the time"
+            ) from None
+        except ConnectionClosed as error:
+            self._closed(error, "the last frame")
 
     def take(self, after: str) -> dict[str, Any]:
         """The next frame: an object with `type` and `data`.
@@ -322,27 +331,9 @@ class ProbeConnection:
             CheckFailure: It is none, or none comes.
             ProbeConnectionClosed: The connection is.
         """
-        return self._site.run(self._take(after))
-
-    def end(self) -> None:
-        """Closes, in any state."""
-        self._site.run(self._end())
-
-    async def _say(self, text: str) -> None:
+        seconds = self._site.seconds()
         try:
-            async with asyncio.timeout(self._site.seconds()):
-                await self._connection.send(text)
-        except TimeoutError:
-            raise CheckFailure(
-                "the server does not read what it is sent", "read each connection all the time"
-            ) from None
-        except ConnectionClosed as error:
-            self._closed(error, "the last frame")
-
-    async def _take(self, after: str) -> dict[str, Any]:
-        try:
-            async with asyncio.timeout(self._site.seconds()):
-                text = await self._connection.recv()
+            text = self._site.run(asyncio.wait_for(self._connection.recv(), seconds))
         except TimeoutError:
             raise self._site.late(after) from None
         except ConnectionClosed as error:
@@ -352,25 +343,23 @@ class ProbeConnection:
                 f"{after} is answered by a binary frame: {excerpt(text)}", "v1 speaks JSON in text frames"
             )
         frame = strict_json(text, f"the answer to {after}")
-        wrong = CheckFailure(
-            f"{after} is answered by {excerpt(text)}", 'answer an object {"type": ..., "data": {...}}, as v1 says'
-        )
-        if not isinstance(frame, dict):
-            raise wrong
-        if not isinstance(frame.get("type"), str) or not isinstance(frame.get("data"), dict):
-            raise wrong
+        if not (
+            isinstance(frame, dict) and isinstance(frame.get("type"), str) and isinstance(frame.get("data"), dict)
+        ):
+            raise CheckFailure(
+                f"{after} is answered by {excerpt(text)}", 'answer an object {"type": ..., "data": {...}}, as v1 says'
+            )
         return frame
+
+    def end(self) -> None:
+        """Closes, in any state."""
+        try:
+            with suppress(TimeoutError):
+                self._site.run(asyncio.wait_for(self._connection.close(), self._site.timeout_s))
+        finally:
+            self._connection.transport.abort()
 
     def _closed(self, error: ConnectionClosed, after: str) -> NoReturn:
         code = None if error.rcvd is None else error.rcvd.code
         how = "without a word" if error.rcvd is None else f"with code {error.rcvd.code} {excerpt(error.rcvd.reason)}"
         raise ProbeConnectionClosed(f"after {after} the server ended the connection {how.strip()}", code) from None
-
-    async def _end(self) -> None:
-        try:
-            async with asyncio.timeout(self._site.timeout_s):
-                await self._connection.close()
-        except TimeoutError:
-            pass
-        finally:
-            self._connection.transport.abort()

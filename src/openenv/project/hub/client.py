@@ -11,18 +11,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Self, TypeVar
 from urllib.parse import urlsplit
 
+from ... import errors
 from ..._backoff import Backoff
-from ...errors import (
-    CapacityError,
-    ConnectionFailed,
-    ConnectTimeout,
-    Forbidden,
-    MissingExtra,
-    OpenEnvError,
-    ProviderFailed,
-    Unauthorized,
-    UsageError,
-)
 from ...providers.redaction import redact
 from ...settings import ClientSettings, is_loopback_for_secrets
 from .request import SHORTEST
@@ -33,60 +23,60 @@ _PERIOD = re.compile(r"\bt=(\d+)")
 
 
 # The error and its message by the status of the answer.
-_BY_STATUS: dict[int, tuple[type[OpenEnvError], str]] = {
+_BY_STATUS: dict[int, tuple[type[errors.OpenEnvError], str]] = {
     401: (
-        Unauthorized,
+        errors.Unauthorized,
         "{what}: the Hub does not take this token: `hf auth login` with one of your account's settings, or correct "
         "HF_TOKEN, which wins over it",
     ),
     402: (
-        Forbidden,
+        errors.Forbidden,
         "{what}: the Hub wants it to be paid for ({said}): choose another --hardware, or see the account's billing "
         "settings",
     ),
     403: (
-        Forbidden,
+        errors.Forbidden,
         "{what}: this token may not do that ({said}): `hf auth login` with one that may write there, or name another "
         "Space",
     ),
     404: (
-        UsageError,
+        errors.UsageError,
         "{what}: the Hub has nothing of that name, or hides it from this token: correct the name, or `hf auth login`",
     ),
 }
 # The same by names of classes, and the status: which HTTP library is under huggingface_hub changes with its versions.
 # 401 is the Hub's answer for what is not there, too, which huggingface_hub knows how to tell.
-_BY_KIND: tuple[tuple[frozenset[str], type[OpenEnvError], str, int | None], ...] = (
-    (frozenset({"LocalTokenNotFoundError"}), Unauthorized, NO_TOKEN, None),
+_BY_KIND: tuple[tuple[frozenset[str], type[errors.OpenEnvError], str, int | None], ...] = (
+    (frozenset({"LocalTokenNotFoundError"}), errors.Unauthorized, NO_TOKEN, None),
     (
         frozenset({"RevisionNotFoundError"}),
-        UsageError,
+        errors.UsageError,
         "{what}: it has no such revision: name a branch, a tag or a commit that is there",
         404,
     ),
     (frozenset({"RepositoryNotFoundError"}), *_BY_STATUS[404], 404),
     (
         frozenset({"OfflineModeIsEnabled"}),
-        UsageError,
+        errors.UsageError,
         "{what}: HF_HUB_OFFLINE is set, so nothing is asked for: unset it",
         None,
     ),
     (
         frozenset({"TimeoutException"}),
-        ConnectTimeout,
+        errors.ConnectTimeout,
         "{what}: {endpoint} (HF_ENDPOINT) does not answer in time: is it the right address, is the network up?",
         None,
     ),
     (
         frozenset({"TransportError", "ConnectionError", "ClientClosed"}),
-        ConnectionFailed,
+        errors.ConnectionFailed,
         "{what}: {endpoint} (HF_ENDPOINT) cannot be reached ({said}): is the network up, is a proxy needed "
         "(HTTPS_PROXY)?",
         None,
     ),
     (  # of answers that the library cannot read
         frozenset({"KeyError", "TypeError", "AttributeError", "JSONDecodeError"}),
-        UsageError,
+        errors.UsageError,
         "{what}: {endpoint} (HF_ENDPOINT) does not answer as the Hub does ({said}): is it the right address, and "
         "huggingface_hub up to date?",
         None,
@@ -94,7 +84,7 @@ _BY_KIND: tuple[tuple[frozenset[str], type[OpenEnvError], str, int | None], ...]
 )
 
 
-def hub_error(what: str, endpoint: str, error: Exception, secrets: Collection[str]) -> OpenEnvError:
+def hub_error(what: str, endpoint: str, error: Exception, secrets: Collection[str]) -> errors.OpenEnvError:
     """The error that stands for one of huggingface_hub, or of the HTTP library under it.
 
     Args:
@@ -122,10 +112,10 @@ def hub_error(what: str, endpoint: str, error: Exception, secrets: Collection[st
     response = next((each for each in responses if hasattr(each, "status_code")), None)
     if response is not None:
         return _error_of_response(response, what, said)
-    return (UsageError if isinstance(error, ValueError) else ProviderFailed)(f"{what}: {said}")
+    return (errors.UsageError if isinstance(error, ValueError) else errors.ProviderFailed)(f"{what}: {said}")
 
 
-def _error_of_response(response: Any, what: str, said: str) -> OpenEnvError:
+def _error_of_response(response: Any, what: str, said: str) -> errors.OpenEnvError:
     status, wait_s = int(response.status_code), retry_after_of(response)
     facts = {"status": status}
     if status == 429:
@@ -133,15 +123,15 @@ def _error_of_response(response: Any, what: str, said: str) -> OpenEnvError:
         message = (
             f"{what}: the Hub has had too many requests of this token or address: run the same command again {when}"
         )
-        return CapacityError(message, retry_after_s=wait_s, data=facts)
+        return errors.CapacityError(message, retry_after_s=wait_s, data=facts)
     if status >= 500:
         message = f"{what}: the Hub fails (status {status}): run the same command again later"
-        return ConnectionFailed(message, retry_after_s=wait_s, data=facts)
-    cls, message = _BY_STATUS.get(status, (UsageError, "{what}: the Hub refuses it (status {status}): {said}"))
+        return errors.ConnectionFailed(message, retry_after_s=wait_s, data=facts)
+    cls, message = _BY_STATUS.get(status, (errors.UsageError, "{what}: the Hub refuses it (status {status}): {said}"))
     return cls(message.format(what=what, status=status, said=said), data=facts)
 
 
-def is_not_found(error: OpenEnvError) -> bool:
+def is_not_found(error: errors.OpenEnvError) -> bool:
     """Whether the Hub says that there is no such thing, or hides it from this token."""
     return error.data.get("status") == 404
 
@@ -286,13 +276,13 @@ class Hub:
         try:
             import huggingface_hub
         except ModuleNotFoundError as error:
-            raise MissingExtra(error.name or "huggingface_hub", "hub") from None
+            raise errors.MissingExtra(error.name or "huggingface_hub", "hub") from None
         self.endpoint = (endpoint or ClientSettings.read().hub_url).rstrip("/")
         address = urlsplit(self.endpoint)
         if not (
             address.scheme == "https" or (address.scheme == "http" and is_loopback_for_secrets(address.hostname))
         ):
-            raise UsageError(
+            raise errors.UsageError(
                 f"HF_ENDPOINT is {self.endpoint!r}: it must begin with https://, for a token is sent there"
             )
         self._library = huggingface_hub
@@ -327,14 +317,14 @@ class Hub:
     def check_token(self) -> None:
         """Raises `Unauthorized` if there is no token. The Hub is not asked."""
         if self.token is None:
-            raise Unauthorized(NO_TOKEN)
+            raise errors.Unauthorized(NO_TOKEN)
 
     def check_public(self, variables: Mapping[str, str]) -> None:
         """Raises `UsageError` if a variable that everybody can read has the token or a secret in it."""
         kept = [secret for secret in self._secrets if len(secret) >= SHORTEST]
         for name, value in variables.items():
             if any(secret in value for secret in kept):
-                raise UsageError(
+                raise errors.UsageError(
                     f"the variable {name} has your token or the value of a --secret in it, and everybody can read "
                     f"the variables of a Space: give it as --secret {name}"
                 )
@@ -366,11 +356,11 @@ class Hub:
         for number in range(1, patience.attempts + 1):
             try:
                 return self._once(what, call)
-            except OpenEnvError as error:
+            except errors.OpenEnvError as error:
                 pause_s = backoff.grow()
                 if error.retry_after_s is not None:
                     pause_s = error.retry_after_s
-                passes = error.retryable and (again or isinstance(error, CapacityError))
+                passes = error.retryable and (again or isinstance(error, errors.CapacityError))
                 late = time.monotonic() + pause_s > end or pause_s > patience.longest_pause_s
                 if not passes or late or number == patience.attempts:
                     if number > 1:
@@ -394,7 +384,7 @@ class Hub:
                 client.event_hooks = {**client.event_hooks, "response": [*hooks, _raise_if_transient]}
         try:
             return call()
-        except OpenEnvError:
+        except errors.OpenEnvError:
             raise
         except Exception as error:  # noqa: BLE001 - an edge: huggingface_hub, and the HTTP library it has this year
             raise hub_error(what, self.endpoint, error, self._secrets) from None

@@ -93,29 +93,27 @@ class Context:
         """
         with tarfile.open(fileobj=file, mode="w") as archive:
             for name in self.files:
-                if name not in self.added:
-                    self._write_one(archive, name)
+                if name in self.added:
+                    continue
+                path = self.folder / name
+                try:
+                    entry: Any = archive.gettarinfo(path, arcname=name)
+                    if entry is None or not (entry.isfile() or entry.isdir() or entry.issym() or entry.islnk()):
+                        continue  # a socket or a device, which no image can have of here
+                    entry.uid = entry.gid = 0
+                    entry.uname = entry.gname = ""
+                    entry.mode = 0o755 if entry.isdir() or entry.mode & 0o100 else 0o644
+                    entry.mtime = int(max(entry.mtime, 0))
+                    with path.open("rb") if entry.isfile() else contextlib.nullcontext() as source:
+                        archive.addfile(entry, source)
+                except OSError as error:
+                    raise UsageError(
+                        f"{path} cannot be read: {error.strerror}; name it in {IGNORE_FILE}, or make it readable"
+                    ) from None
             for name, contents in self.added.items():
                 entry = tarfile.TarInfo(name)
                 entry.size, entry.mode = len(contents), 0o644
                 archive.addfile(entry, io.BytesIO(contents))
-
-    def _write_one(self, archive: tarfile.TarFile, name: str) -> None:
-        path = self.folder / name
-        try:
-            entry: Any = archive.gettarinfo(path, arcname=name)
-            if entry is None or not (entry.isfile() or entry.isdir() or entry.issym() or entry.islnk()):
-                return  # a socket or a device, which no image can have of here
-            entry.uid = entry.gid = 0
-            entry.uname = entry.gname = ""
-            entry.mode = 0o755 if entry.isdir() or entry.mode & 0o100 else 0o644
-            entry.mtime = int(max(entry.mtime, 0))
-            with path.open("rb") if entry.isfile() else contextlib.nullcontext() as contents:
-                archive.addfile(entry, contents)
-        except OSError as error:
-            raise UsageError(
-                f"{path} cannot be read: {error.strerror}; name it in {IGNORE_FILE}, or make it readable"
-            ) from None
 
 
 BuildCallback = Callable[[BuildProgress | str], object]
@@ -129,7 +127,10 @@ LARGE = 100_000_000
 SHOWN = 100
 # What to do, by what the engine says.
 _HINTS = (
-    (("no such file or directory", "file not found in build context", "forbidden path"), "CONTEXT"),
+    (
+        ("no such file or directory", "file not found in build context", "forbidden path"),
+        "; it copies from {context}: --context takes another folder",
+    ),
     (("no space left on device",), "; make room: docker system prune"),
     (("requires buildkit", "buildkit is enabled"), "; leave it out, or build with `docker buildx build`"),
 )
@@ -225,7 +226,14 @@ class _Build:
             self._folder = next(fitting, project.folder)
         inside = path.is_relative_to(self._folder)
         self._place = path.relative_to(self._folder).as_posix() if inside else OUTSIDE
-        self._dockerfile = _adapted(Dockerfile.read(path, self._place if inside else str(path)), request)
+        dockerfile = Dockerfile.read(path, self._place if inside else str(path))
+        if request.base_image is not None:
+            if BASE in request.arguments:
+                raise UsageError(f"the base is given twice: leave out --base-image or --build-arg {BASE}")
+            dockerfile = dockerfile.with_base(request.base_image)
+        for name, value in request.variables.items():
+            dockerfile = dockerfile.with_variable(name, value)
+        self._dockerfile = dockerfile.for_any_engine()
         self._warnings: list[str] = []
 
     def run(self, engine: Any, report: BuildCallback) -> Built:
@@ -334,20 +342,16 @@ class _Build:
         if failure.step:
             text = failure.text if len(failure.text) <= SHOWN else failure.text[: SHOWN - 3] + "..."
             reason = f"step {failure.step} of {total} (`{text}`) failed: {reason}"
-        message = f"{where}: {reason}{self._hint(failure)}"
+        said, hint = failure.reason.lower(), ""
+        if failure.text.upper().startswith("FROM "):
+            hint = "; --base-image takes another"
+        elif not failure.text.upper().startswith("RUN "):
+            hint = next((hint for words, hint in _HINTS if any(word in said for word in words)), "")
+        message = f"{where}: {reason}{hint.format(context=self._folder)}"
         if failure.log:
             message += "; its last lines:\n" + "\n".join(f"  {line}" for line in failure.log)
         facts = {"dockerfile": self._dockerfile.name, "line": failure.line, "step": failure.step}
         return UsageError(message, data={**facts, "log": list(failure.log)})
-
-    def _hint(self, failure: BuildFailure) -> str:
-        said = failure.reason.lower()
-        if failure.text.upper().startswith("FROM "):
-            return "; --base-image takes another"
-        if failure.text.upper().startswith("RUN "):
-            return ""
-        hint = next((hint for words, hint in _HINTS if any(word in said for word in words)), "")
-        return f"; it copies from {self._folder}: --context takes another folder" if hint == "CONTEXT" else hint
 
 
 def _dockerfile(project: Project, request: BuildRequest, folder: Path) -> Path:
@@ -362,17 +366,6 @@ def _dockerfile(project: Project, request: BuildRequest, folder: Path) -> Path:
             "of a new project (`openenv init NAME`)"
         )
     return found
-
-
-def _adapted(dockerfile: Dockerfile, request: BuildRequest) -> Dockerfile:
-    """As the request wants it."""
-    if request.base_image is not None:
-        if BASE in request.arguments:
-            raise UsageError(f"the base is given twice: leave out --base-image or --build-arg {BASE}")
-        dockerfile = dockerfile.with_base(request.base_image)
-    for name, value in request.variables.items():
-        dockerfile = dockerfile.with_variable(name, value)
-    return dockerfile.for_any_engine()
 
 
 def _events_with_refusal(events: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:

@@ -156,17 +156,27 @@ class BuildSteps:
         return [shown for line in str(event.get("stream", "")).splitlines() for shown in self._line(line)]
 
     def finish(self) -> list[BuildProgress]:
-        """There is no more to come."""
-        return self._ended()
+        """The step that is executed has ended."""
+        if not self.all or self.all[-1].seconds is not None:
+            return []
+        step = self.all[-1]
+        step.seconds = time.monotonic() - step.began
+        return [BuildProgress(step, self.total, ended=True)]
 
     def _line(self, raw: str) -> list[BuildProgress]:
         line = _CONTROL.sub("", raw).rstrip()
         found = _STEP.fullmatch(line)
         if found is not None:
-            ended = self._ended()
+            ended = self.finish()
             self.total = int(found[2])
             text = " ".join(found[3].split())
-            self.all.append(BuildStep(int(found[1]), self._masked(text), self._line_of(text)))
+            # The next instruction of that kind: some engines count each stage anew, or leave out an ARG.
+            word, place = text.partition(" ")[0].upper(), None
+            for at in range(self._next, len(self._instructions)):
+                if self._instructions[at].word == word:
+                    self._next, place = at + 1, self._instructions[at].first
+                    break
+            self.all.append(BuildStep(int(found[1]), self._masked(text), place))
             self._tail.clear()
             return [*ended, BuildProgress(self.all[-1], self.total)]
         if line.startswith("[Warning]"):
@@ -184,13 +194,6 @@ class BuildSteps:
         self._tail.extend(masked)
         return [BuildProgress(self.all[-1], self.total, line, running=True) for line in masked if self.all]
 
-    def _ended(self) -> list[BuildProgress]:
-        if not self.all or self.all[-1].seconds is not None:
-            return []
-        step = self.all[-1]
-        step.seconds = time.monotonic() - step.began
-        return [BuildProgress(step, self.total, ended=True)]
-
     def _fail(self, said: str) -> None:
         reason = self._masked(_CONTROL.sub("", said).strip())
         ended = re.match(r"The command '.*' returned a non-zero code: (\d+)$", reason, re.DOTALL)
@@ -206,15 +209,6 @@ class BuildSteps:
         elif unknown is not None:
             line = next((each.first for each in self._instructions if each.word == unknown[1].upper()), None)
         self.failure = BuildFailure(reason, 0 if step is None else step.number, text, line, tuple(self._tail))
-
-    def _line_of(self, text: str) -> int | None:
-        """The line of the next instruction of that kind: some engines count each stage anew, or leave out an ARG."""
-        word = text.partition(" ")[0].upper()
-        for at in range(self._next, len(self._instructions)):
-            if self._instructions[at].word == word:
-                self._next = at + 1
-                return self._instructions[at].first
-        return None
 
     def _masked(self, text: str) -> str:
         return redact(text, self._secrets)

@@ -153,9 +153,24 @@ def push_image(image: str, name: str, report: PushCallback = lambda _: None) -> 
         ProviderFailed: The registry does not take it, or cannot be reached, or there is no engine.
     """
     upload = ImageUpload()
+    repository, _, tag = name.rpartition(":")
     with contextlib.closing(docker_client()) as engine, _temporary_name(engine.api, image, name):
-        _push(engine.api, name, upload, report)
-    assert upload.digest is not None
+
+        def ask() -> Any:
+            return engine.api.push(repository, tag=tag, stream=True, decode=True)
+
+        try:
+            with docker_errors(f"pushing {name}", {}), engine_stream(engine.api, ask) as events:
+                for event in events:
+                    upload.note(event)
+                    if upload.progress.layers:
+                        report(upload.progress)
+        except LaunchFailed as error:
+            raise _push_error(name, error.message.partition("failed: ")[2]) from None
+        if upload.failure is not None:
+            raise _push_error(name, redact(upload.failure, ()))
+        if upload.digest is None:
+            raise ProviderBusy(f"pushing {name} failed: the engine ended it, and says nothing; try it again")
     progress = upload.progress
     return Pushed(name, upload.digest, progress.layers, progress.there)
 
@@ -179,26 +194,6 @@ def _temporary_name(api: Any, image: str, name: str) -> Iterator[None]:
             with contextlib.suppress(DockerException):
                 api.remove_image(name, noprune=True)
         raise
-
-
-def _push(api: Any, name: str, upload: ImageUpload, report: PushCallback) -> None:
-    repository, _, tag = name.rpartition(":")
-
-    def ask() -> Any:
-        return api.push(repository, tag=tag, stream=True, decode=True)
-
-    try:
-        with docker_errors(f"pushing {name}", {}), engine_stream(api, ask) as events:
-            for event in events:
-                upload.note(event)
-                if upload.progress.layers:
-                    report(upload.progress)
-    except LaunchFailed as error:
-        raise _push_error(name, error.message.partition("failed: ")[2]) from None
-    if upload.failure is not None:
-        raise _push_error(name, redact(upload.failure, ()))
-    if upload.digest is None:
-        raise ProviderBusy(f"pushing {name} failed: the engine ended it, and says nothing; try it again")
 
 
 def _push_error(name: str, said: str) -> ProviderFailed:
