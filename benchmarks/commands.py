@@ -162,7 +162,7 @@ def sandbox(
       openenv bench sandbox --provider local --concurrency 1,2,4,8 --hold-scale 0.1
     """
     shown = options.display_module()
-    from openenv.cli.variables import yaml_pairs
+    from openenv.cli.options import yaml_pairs
     from openenv.providers.catalog import catalog_entry
 
     from .sandbox import SandboxPlan, measure_sandboxes, spec_for

@@ -133,7 +133,7 @@ def launching(
     from ..bench.scale import LaunchPlan
     from ..providers.local import variables_of
     from ..providers.spec import LaunchSpec, Resources
-    from .variables import yaml_pairs
+    from .options import yaml_pairs
 
     if (options["image"] is None) == (options["target"] is None):
         raise UsageError("what shall be served? give one of --image and --target (as `--target benchmark`)")

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from ..project import Project, target
-from .options import TARGET
+from .options import TARGET, pairs
 from .terminal import Progress
-from .variables import pairs
 
 if TYPE_CHECKING:
     from ..project.image import BuildProgress

@@ -14,7 +14,7 @@ import yaml
 from ..errors import UsageError
 from ..providers.redaction import KEYS, key_of
 from ..providers.spec import LaunchSpec, Resources
-from .variables import variable
+from .options import variable
 
 if TYPE_CHECKING:
     from ..providers.kubernetes.rollout import Rollout
@@ -122,9 +122,22 @@ def kubernetes(
 
 def _specification(what: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """What a file says, and the command line, as fields of a LaunchSpec."""
-    found: dict[str, Any] = {"image": what}
+    found: Any = {"image": what}
     if what.endswith((".yaml", ".yml")):
-        found = _read(Path(what))
+        try:
+            found = yaml.safe_load(Path(what).read_text(encoding="utf-8"))
+        except (OSError, yaml.YAMLError) as error:
+            raise UsageError(f"{what} cannot be read: {error}") from None
+        if not isinstance(found, dict) or not isinstance(found.get("image"), str):
+            raise UsageError(f"{what} must have fields of a LaunchSpec, and `image` among them")
+        unknown = found.keys() - {*LaunchSpec.__dataclass_fields__, *_MORE}
+        if unknown:
+            raise UsageError(f"{what}: there is no {', '.join(sorted(map(str, unknown)))} in a LaunchSpec")
+        _check_kinds(f"{what}: ", found, _KINDS)
+        amounts = found.get("resources", {})
+        if amounts.keys() - _AMOUNTS.keys():
+            raise UsageError(f"{what}: resources has {', '.join(_AMOUNTS)}, got {', '.join(map(str, amounts))}")
+        _check_kinds(f"{what}: resources: ", amounts, _AMOUNTS)
     for name in ("name", "replicas", "port", "max_replicas", "sessions"):
         if given[name] is not None:
             found[name] = given[name]
@@ -134,25 +147,8 @@ def _specification(what: str, given: Mapping[str, Any]) -> dict[str, Any]:
     found["env_vars"] = {**texts, **dict(map(variable, given["env"]))}
     options = {name: given[name] for name in ("runtime_class", "prepull", "egress") if given[name] is not None}
     found["options"] = {**found.get("options", {}), **options, **dict(map(_option, given["more"]))}
-    return found
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        found = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise UsageError(f"{file} cannot be read: {error}") from None
-    if not isinstance(found, dict) or not isinstance(found.get("image"), str):
-        raise UsageError(f"{file} must have fields of a LaunchSpec, and `image` among them")
-    unknown = found.keys() - {*LaunchSpec.__dataclass_fields__, *_MORE}
-    if unknown:
-        raise UsageError(f"{file}: there is no {', '.join(sorted(map(str, unknown)))} in a LaunchSpec")
-    _check_kinds(f"{file}: ", found, _KINDS)
-    amounts = found.get("resources", {})
-    if amounts.keys() - _AMOUNTS.keys():
-        raise UsageError(f"{file}: resources has {', '.join(_AMOUNTS)}, got {', '.join(map(str, amounts))}")
-    _check_kinds(f"{file}: resources: ", amounts, _AMOUNTS)
-    return found
+    fields: dict[str, Any] = found
+    return fields
 
 
 def _check_kinds(where: str, found: Mapping[str, Any], kinds: Mapping[str, tuple[tuple[type, ...], str]]) -> None:

@@ -139,7 +139,7 @@ _SECTIONS = {
             "contract", "contract:contract", "What an environment takes and gives, as a file to compare with."
         ),
         LazyCommand("build", "build:build", "Build the image of an environment."),
-        LazyCommand("push", "push:push", "Publish an environment on the Hub, or as an image."),
+        LazyCommand("push", "hub:push", "Publish an environment on the Hub, or as an image."),
         LazyCommand("fork", "hub:fork", "Copy a Space of the Hub to an account of yours."),
         LazyCommand("pull", "hub:pull", "Fetch the project of a Space of the Hub."),
     ],

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import click
 
@@ -65,13 +65,13 @@ def _command(pid: int) -> str:
 @click.command(hidden=True, help="Serves what OPENENV_TARGET names, on connections from `openenv serve`.")
 @click.option("--pipe", type=int, required=True, help="Descriptor of the road to the parent.")
 @click.option("--table", type=int, required=True, help="Descriptor of the shared table.")
-@click.option("--ledger", type=int, required=True, help="Descriptor of the shared ledger.")
+@click.option("--ledger", "metrics", type=int, required=True, help="Descriptor of the shared metrics.")
 @click.option("--row", type=int, required=True, help="Row of both that is this worker's.")
-def worker(pipe: int, table: int, ledger: int, row: int) -> None:
+def worker(pipe: int, table: int, metrics: int, row: int) -> None:
     from ..server.workers.serving import tune_process
     from ..server.workers.worker import Membership, Worker, WorkerConfig
 
-    membership = Membership(pipe, table, ledger, row)
+    membership = Membership(pipe, table, metrics, row)
     settings = ServerSettings.read()
     logs.configure_logging(settings.log_format, settings.log_level)
     try:
@@ -93,11 +93,11 @@ def worker_app() -> Any:
     return targets.load(settings.target)
 
 
-def worker_command(pipe: int, table: int, ledger: int, row: int) -> list[str]:
+def worker_command(pipe: int, table: int, metrics: int, row: int) -> list[str]:
     """The command line of a worker process."""
     # A console script does not look for modules in the working directory; its workers must not, either.
     alike = [] if str(Path.cwd()) in sys.path or "" in sys.path else ["-P"]
-    numbers = ["--pipe", str(pipe), "--table", str(table), "--ledger", str(ledger), "--row", str(row)]
+    numbers = ["--pipe", str(pipe), "--table", str(table), "--ledger", str(metrics), "--row", str(row)]
     return [sys.executable, *alike, "-m", "openenv", "worker", *numbers]
 
 
@@ -136,30 +136,33 @@ BACKLOG = 65_535
 SHUTDOWN_S = 5
 
 
-def _option(
-    name: str, kind: Any = str, flag: str | None = None, letter: str | None = None
-) -> Callable[[Command], Command]:
-    """An option for a setting, with the help text that the settings table has."""
-    setting = _SETTINGS[name]
-    default = "" if setting.default is None else f"; default {setting.default}"
-    return click.option(
-        *([f"-{letter}"] if letter else []),
-        f"--{flag or name.removesuffix('_s').replace('_', '-')}",
-        name,
-        type=kind,
-        help=f"{setting.description} [{', '.join(setting.variables)}{default}]",
-    )
+# Options that are not called as their settings are.
+_FLAGS = {"api_keys": "api-key", "web_interface": "ui"}
+_LETTERS = {"port": ["-p"]}
 
 
-def _switch(name: str, flag: str | None = None) -> Callable[[Command], Command]:
-    """An option for a setting that is on or off."""
-    setting = _SETTINGS[name]
-    return click.option(
-        f"--{flag or name}/--no-{flag or name}",
-        name,
-        default=None,
-        help=f"{setting.description} [{', '.join(setting.variables)}; default {'on' if setting.default else 'off'}]",
-    )
+def _setting_options(command: Command) -> Command:
+    """Adds an option for each setting that has one, as the settings table says; switches come last."""
+    rows = [row for row in _SETTINGS.values() if row.name not in _NO_OPTION]
+    rows.reverse()  # the first option is added last
+    rows.sort(key=lambda row: not isinstance(row.default, bool))
+    for row in rows:
+        flag = _FLAGS.get(row.name, row.name.removesuffix("_s").replace("_", "-"))
+        annotation = ServerSettings.model_fields[row.name].annotation
+        kind: Any = next((each for each in (int, float) if each in (annotation, *get_args(annotation))), str)
+        default = row.default
+        if isinstance(default, bool):
+            flag, kind, default = f"{flag}/--no-{flag}", None, "on" if default else "off"
+        variables = ", ".join(row.variables) + ("" if default is None else f"; default {default}")
+        command = click.option(
+            *_LETTERS.get(row.name, ()),
+            f"--{flag}",
+            row.name,
+            type=kind,
+            default=None,
+            help=f"{row.description} [{variables}]",
+        )(command)
+    return command
 
 
 @click.command(
@@ -184,42 +187,7 @@ def _switch(name: str, flag: str | None = None) -> Callable[[Command], Command]:
     epilog=f"Further variables: {_FURTHER}.",
 )
 @click.argument("target", default=".", shell_complete=TARGET)
-@_option("host")
-@_option("port", int, letter="p")
-@_option("workers", int)
-@_option("max_sessions", int)
-@_option("max_sessions_per_key", int)
-@_option("max_executing", int)
-@_option("queue_limit", int)
-@_option("queue_timeout_s", float)
-@_option("mode")
-@_option("resume_window_s", float)
-@_option("idle_timeout_s", float)
-@_option("isolation")
-@_option("sandbox")
-@_option("process_pool", int)
-@_option("process_memory_mb", float)
-@_option("process_cpu_s", float)
-@_option("max_message_mb", float)
-@_option("max_reply_mb", float)
-@_option("max_in_flight", int)
-@_option("ping_interval_s", float)
-@_option("heartbeat_s", float)
-@_option("api_keys", flag="api-key")
-@_option("allowed_origins")
-@_option("allowed_hosts")
-@_option("ssl_certfile")
-@_option("ssl_keyfile")
-@_option("ssl_ca_certs")
-@_option("grace_s", float)
-@_option("record")
-@_option("record_share", float)
-@_option("record_max_mb", float)
-@_option("log_level")
-@_option("log_format")
-@_switch("web_interface", "ui")
-@_switch("metrics")
-@_switch("tracing")
+@_setting_options
 @click.option("--reload", is_flag=True, help="Start anew when a file of TARGET changes.")
 def serve(target: str, reload: bool, **options: Any) -> None:
     if target and ":" not in target and not os.path.lexists(target) and target not in targets.bundled():
