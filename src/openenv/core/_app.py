@@ -7,9 +7,8 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from ..server.app import app_of
+from ..server.app import HTTPEnvServer, app_of
 from ..server.page.gradio import add_page
-from ..server.server import HTTPEnvServer
 from ..settings import ServerSettings
 from ..types import ConcurrencyConfig, ServerMode, State
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from .._imports import lazy
 
 if TYPE_CHECKING:
-    from .server import HTTPEnvServer
+    from .app import HTTPEnvServer
 
 __all__ = ["HTTPEnvServer"]
 
 __getattr__, __dir__ = lazy(
     __name__,
     {
-        "HTTPEnvServer": f"{__name__}.server",
+        "HTTPEnvServer": f"{__name__}.app",
         # Programs that import these from here give them the arguments of existing code.
         "create_app": "openenv.core._app",
         "create_fastapi_app": "openenv.core._app",

@@ -11,8 +11,35 @@ from pydantic import BaseModel
 
 from .. import __version__
 from ..settings import ServerSettings
+from ..types import ServerMode
+from .auth import is_production
 from .declared_types import DeclaredTypes, declared_types
-from .server import HTTPEnvServer, check_factory
+from .mcp_methods import set_mode
+from .routes import install_lifespan, register
+from .server import EnvironmentServer, check_factory
+
+
+class HTTPEnvServer(EnvironmentServer):
+    """Serves sessions of one environment class, over HTTP too. Arguments and errors as for `EnvironmentServer`."""
+
+    def register_routes(self, app: FastAPI, mode: ServerMode | str | None = None) -> None:
+        """Adds this server's routes to an app, which then serves this environment and no other.
+
+        Sessions that are still open when the app stops are closed then.
+
+        Args:
+            app: Gets them.
+            mode: Instead of the setting `mode`: in production, only keys of scope control reset, step and read state.
+
+        Raises:
+            InvalidArgument: There is no such mode.
+        """
+        if mode is not None:
+            self.authenticator.production = is_production(mode)
+            set_mode(self.manager.factory, mode)
+        app.state.openenv = self
+        register(app)
+        install_lifespan(app, self)
 
 
 @dataclass

@@ -37,7 +37,7 @@ from .shared_sessions import LONGEST_S, SharedSession, StartCall
 from .task_provider import TasksUnsupported, ask_environment, encode_tasks, splits_of
 
 if TYPE_CHECKING:
-    from .server import HTTPEnvServer
+    from .server import EnvironmentServer
 
 HEADER = "X-Session-ID"
 TOKEN_HEADER = "X-Session-Token"  # noqa: S105 - the name of a header
@@ -86,7 +86,7 @@ async def close(request: Request, session_id: str) -> Response:
     return answer
 
 
-async def call_in_session(request: Request, server: HTTPEnvServer, call: HTTPCall) -> Response | None:
+async def call_in_session(request: Request, server: EnvironmentServer, call: HTTPCall) -> Response | None:
     """Does a call in the session that a request names; in another worker process if it is there.
 
     Returns:
@@ -104,7 +104,7 @@ async def call_in_session(request: Request, server: HTTPEnvServer, call: HTTPCal
 
 
 async def shared_session_of(
-    request: Request, server: HTTPEnvServer, timeout_s: float | None = None
+    request: Request, server: EnvironmentServer, timeout_s: float | None = None
 ) -> SharedSession | Response | None:
     """The session that a request names; the answer of the worker process that has it, if that is another one.
 
@@ -226,7 +226,7 @@ async def state(request: Request) -> Response:
     return await call_in_session(request, server, call) or await _call_in_own_session(request, server, call)
 
 
-async def _call_in_own_session(request: Request, server: HTTPEnvServer, call: HTTPCall) -> Response:
+async def _call_in_own_session(request: Request, server: EnvironmentServer, call: HTTPCall) -> Response:
     """Does a call in a new session; stops the call if the request has no more time for it."""
     principal = principal_of(request.scope, server)
     async with opened_session(server.manager, principal.holder, principal.peer) as session:

@@ -18,7 +18,7 @@ from .proxy import forward_to_owner
 from .shared_sessions import SharedSession
 
 if TYPE_CHECKING:
-    from .server import HTTPEnvServer
+    from .server import EnvironmentServer
 
 logger = logging.getLogger("openenv.server")
 
@@ -165,7 +165,7 @@ async def _serve(websocket: WebSocket, frames: _FrameQueue, conversation: MCPCon
 
 
 async def _answer_post(
-    request: Request, server: HTTPEnvServer, principal: Principal, shared: SharedSession | None, value: Any
+    request: Request, server: EnvironmentServer, principal: Principal, shared: SharedSession | None, value: Any
 ) -> Response:
     standard = shared is not None or VERSION_HEADER in request.headers
     conversation = MCPConversation(server, principal, shared=shared, standard=standard)

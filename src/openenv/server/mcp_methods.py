@@ -19,7 +19,7 @@ from .auth import Principal
 from .shared_sessions import SharedSession
 
 if TYPE_CHECKING:
-    from .server import HTTPEnvServer
+    from .server import EnvironmentServer
 
 
 def has_tools(factory: Callable[[], Any]) -> bool:
@@ -73,7 +73,7 @@ class MCPConversation:
 
     def __init__(
         self,
-        server: HTTPEnvServer,
+        server: EnvironmentServer,
         principal: Principal,
         *,
         shared: SharedSession | None = None,

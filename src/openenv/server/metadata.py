@@ -29,7 +29,7 @@ from ..types import EnvironmentMetadata
 from .auth import Principal
 
 if TYPE_CHECKING:
-    from .server import HTTPEnvServer
+    from .server import EnvironmentServer
 
 # A README is shown on a page; a larger file is not one.
 README_BYTES = 1024 * 1024
@@ -37,7 +37,7 @@ README_BYTES = 1024 * 1024
 CONTAINER_README = Path("/app/README.md")
 
 
-async def environment_metadata(server: HTTPEnvServer) -> EnvironmentMetadata:
+async def environment_metadata(server: EnvironmentServer) -> EnvironmentMetadata:
     """Asks the environment; an instance is made only if its class says more than `Environment` does.
 
     Raises:
@@ -56,7 +56,7 @@ async def environment_metadata(server: HTTPEnvServer) -> EnvironmentMetadata:
     return with_readme(metadata, server)
 
 
-def with_readme(metadata: EnvironmentMetadata, server: HTTPEnvServer) -> EnvironmentMetadata:
+def with_readme(metadata: EnvironmentMetadata, server: EnvironmentServer) -> EnvironmentMetadata:
     """The same with the README that a server shows, if it has none of its own."""
     if metadata.readme_content is None:
         metadata.readme_content = _readme(server.settings.readme_path, class_of(server.env_factory))
@@ -243,7 +243,7 @@ class EnvironmentInfoLoader:
         server: Whose.
     """
 
-    def __init__(self, server: HTTPEnvServer):
+    def __init__(self, server: EnvironmentServer):
         self._server = server
         self._known: PageInfo | None = None
         self._asking: asyncio.Task[PageInfo] | None = None

@@ -18,7 +18,7 @@ from .auth import HANDSHAKE, Principal, RequestHead, Right, allows, header_field
 from .error_handlers import error_response
 
 if TYPE_CHECKING:
-    from .server import HTTPEnvServer
+    from .server import EnvironmentServer
 
 # At level debug, websockets logs every header of a handshake, in uvicorn's name; uvicorn logs the URL of each.
 _LOGGERS = ("uvicorn.error", "uvicorn.access")
@@ -95,7 +95,7 @@ class AuthMiddleware:
         is_for_all: Says of a request that was refused whether it is for something that everybody may have.
     """
 
-    def __init__(self, app: ASGIApp, server: HTTPEnvServer, is_for_all: Callable[[Scope], bool]):
+    def __init__(self, app: ASGIApp, server: EnvironmentServer, is_for_all: Callable[[Scope], bool]):
         self._app = app
         self._server = server
         self._is_for_all = is_for_all
@@ -125,7 +125,7 @@ class AuthMiddleware:
                 self._bodies.size -= body.size
 
 
-def principal_of(scope: MutableMapping[str, Any], server: HTTPEnvServer) -> Principal:
+def principal_of(scope: MutableMapping[str, Any], server: EnvironmentServer) -> Principal:
     """Who sends a request. One that came past the guard, to routes taken out of their app, is checked here.
 
     Raises:
@@ -138,18 +138,18 @@ def principal_of(scope: MutableMapping[str, Any], server: HTTPEnvServer) -> Prin
     return principal
 
 
-def server_of(connection: HTTPConnection) -> HTTPEnvServer:
+def server_of(connection: HTTPConnection) -> EnvironmentServer:
     """The server behind an endpoint, for a client that may use it.
 
     Raises:
         Unauthorized: The middleware did not run for this request, and its client may not use the server.
     """
-    server: HTTPEnvServer = connection.app.state.openenv
+    server: EnvironmentServer = connection.app.state.openenv
     principal_of(connection.scope, server)
     return server
 
 
-def may_control(scope: MutableMapping[str, Any], server: HTTPEnvServer) -> bool:
+def may_control(scope: MutableMapping[str, Any], server: EnvironmentServer) -> bool:
     """Whether a request may have what production mode hides."""
     if not server.authenticator.production:
         return True
@@ -181,7 +181,7 @@ def request_head(scope: MutableMapping[str, Any]) -> RequestHead:
     )
 
 
-def _admit(scope: MutableMapping[str, Any], server: HTTPEnvServer) -> RequestHead:
+def _admit(scope: MutableMapping[str, Any], server: EnvironmentServer) -> RequestHead:
     head = request_head(scope)
     scope[_PRINCIPAL] = server.authenticator.admit(head)
     if _OFFERS in head.fields:

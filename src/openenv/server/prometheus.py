@@ -14,7 +14,7 @@ from .. import __version__
 from ..telemetry.metrics import BUCKET_BOUNDS, METER, Count, Gauge, Histogram, Phase, Reading, total
 
 if TYPE_CHECKING:
-    from .server import HTTPEnvServer
+    from .server import EnvironmentServer
 
 _OFF = "this server keeps no metrics: it was started with --no-metrics or OPENENV_METRICS=false"
 _STATES = (Gauge.STARTING, Gauge.LIVE, Gauge.EXECUTING, Gauge.DETACHED, Gauge.CLOSING)
@@ -43,7 +43,7 @@ class SlotCounts(NamedTuple):
 
 async def metrics(request: Request) -> Response:
     """What this server has counted, for Prometheus."""
-    server: HTTPEnvServer = request.app.state.openenv
+    server: EnvironmentServer = request.app.state.openenv
     if not server.settings.metrics:
         raise HTTPException(404, _OFF)
     manager = server.manager

@@ -18,7 +18,7 @@ from ..errors import InvalidMessage, SessionLost, StepTimeout, UnknownSession
 from .shared_sessions import worker_of
 
 if TYPE_CHECKING:
-    from .server import HTTPEnvServer
+    from .server import EnvironmentServer
 
 PIECE_BYTES = 64 * 1024
 
@@ -188,7 +188,7 @@ class ForwardingInfo(NamedTuple):
 
 
 async def forward_to_owner(
-    request: Request, server: HTTPEnvServer, session_id: str, timeout_s: float | None = None
+    request: Request, server: EnvironmentServer, session_id: str, timeout_s: float | None = None
 ) -> Response | None:
     """Has a request answered by the worker process that has its session.
 

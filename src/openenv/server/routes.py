@@ -24,7 +24,7 @@ from .middleware import AuthMiddleware, may_control, redact_logs
 from .page import endpoints, files
 from .page.endpoints import SOCKET_PATH, episode_socket
 from .prometheus import metrics
-from .server import HTTPEnvServer
+from .server import EnvironmentServer
 from .transports.asgi import environment_socket
 
 ENVIRONMENT_PATH = "/ws"
@@ -97,14 +97,14 @@ class ControlRoute(APIRoute):
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         server = getattr(getattr(scope.get("app"), "state", None), "openenv", None)
-        if isinstance(server, HTTPEnvServer) and not may_control(scope, server):
+        if isinstance(server, EnvironmentServer) and not may_control(scope, server):
             return Match.NONE, {}
         return super().matches(scope)
 
 
 def register(app: FastAPI) -> None:
     """Adds every route, the WebSocket endpoints, the error handlers and the authentication to an app."""
-    server: HTTPEnvServer = app.state.openenv
+    server: EnvironmentServer = app.state.openenv
     has_page = server.settings.web_interface and not server.authenticator.production
     for route in (*ROUTES, *WEB_ROUTES) if has_page else ROUTES:
         app.router.add_api_route(
@@ -136,7 +136,7 @@ def _add_page(app: FastAPI) -> None:
     app.router.default = files.RootRedirect(app.router.default)
 
 
-def protect(app: FastAPI, server: HTTPEnvServer) -> None:
+def protect(app: FastAPI, server: EnvironmentServer) -> None:
     """Installs the error handlers of an app, and the authentication before all that it serves."""
     install_error_handlers(app)
     redact_logs()
@@ -150,7 +150,7 @@ def protect(app: FastAPI, server: HTTPEnvServer) -> None:
 logger = logging.getLogger("openenv.server")
 
 
-def install_lifespan(app: FastAPI, server: HTTPEnvServer) -> None:
+def install_lifespan(app: FastAPI, server: EnvironmentServer) -> None:
     """Starts a server before the owner's lifespan of its app, and closes its sessions after that."""
     owners = app.router.lifespan_context
 
@@ -175,7 +175,7 @@ def install_lifespan(app: FastAPI, server: HTTPEnvServer) -> None:
     app.router.lifespan_context = lifespan
 
 
-def _log_access(server: HTTPEnvServer) -> None:
+def _log_access(server: EnvironmentServer) -> None:
     keys = server.authenticator.keys
     if server.settings.api_keys is None:
         advice = "set OPENENV_API_KEYS to ask for a key, or to none if that is meant"

@@ -6,7 +6,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic_core import to_json
 
@@ -27,18 +27,14 @@ from ..runtime.profile import Execution, class_of, profile_of
 from ..settings import ServerSettings
 from ..telemetry import tracing
 from ..telemetry.metrics import METER
-from ..types import ConcurrencyConfig, ServerCapacityStatus, ServerMode, SessionInfo, State
-from .auth import ANONYMOUS, Authenticator, Principal, is_production
-from .mcp_methods import action_type_of, factory_of, set_mode
+from ..types import ConcurrencyConfig, ServerCapacityStatus, SessionInfo, State
+from .auth import ANONYMOUS, Authenticator, Principal
+from .mcp_methods import action_type_of, factory_of
 from .metadata import EnvironmentInfoLoader
 from .shared_sessions import AttachManager, SharedSessions
 from .timers import Deadlines, Keepalive
 from .v1 import Channel, V1Connection
 from .v2 import V2Connection
-
-if TYPE_CHECKING:
-    from fastapi import FastAPI
-
 
 _MIB = 1024 * 1024
 
@@ -60,7 +56,7 @@ def recorder_of(settings: ServerSettings) -> Recorder | None:
     return Recorder(settings.record, limits, METER)
 
 
-def subject_of(server: HTTPEnvServer) -> Subject:
+def subject_of(server: EnvironmentServer) -> Subject:
     """What a server's sessions are sessions of. The version is known where the class alone tells it."""
     cls = class_of(server.env_factory)
     known = cls is not None and getattr(cls, "get_metadata", None) is Environment.get_metadata
@@ -106,7 +102,7 @@ DEFAULT_MAX_SESSIONS = 20_000
 CAPABILITIES = ("attach", "batch", "call", "cancel", "deadline", "fork", "mcp", "resume", "tasks")
 
 
-class HTTPEnvServer:
+class EnvironmentServer:
     """Serves sessions of one environment class.
 
     Args:
@@ -331,27 +327,6 @@ class HTTPEnvServer:
             step_count=session.steps,
             environment_type=self.manager.factory_name,
         )
-
-    def register_routes(self, app: FastAPI, mode: ServerMode | str | None = None) -> None:
-        """Adds this server's routes to an app, which then serves this environment and no other.
-
-        Sessions that are still open when the app stops are closed then.
-
-        Args:
-            app: Gets them.
-            mode: Instead of the setting `mode`: in production, only keys of scope control reset, step and read state.
-
-        Raises:
-            InvalidArgument: There is no such mode.
-        """
-        from .routes import install_lifespan, register  # noqa: PLC0415 - routes import this module
-
-        if mode is not None:
-            self.authenticator.production = is_production(mode)
-            set_mode(self.manager.factory, mode)
-        app.state.openenv = self
-        register(app)
-        install_lifespan(app, self)
 
     async def aclose(self) -> None:
         """Closes every session and waits until their environments are closed, and their records written."""

@@ -20,7 +20,7 @@ from ..runtime.session import Session
 from .auth import Principal
 
 if TYPE_CHECKING:
-    from .server import HTTPEnvServer
+    from .server import EnvironmentServer
 
 
 _ARGUMENTS = {
@@ -43,7 +43,7 @@ class _TaskQuery(NamedTuple):
     arguments: dict[str, Any]
 
 
-async def ask_environment(server: HTTPEnvServer, principal: Principal, method: str, **arguments: Any) -> Any:
+async def ask_environment(server: EnvironmentServer, principal: Principal, method: str, **arguments: Any) -> Any:
     """Calls one of the methods of a `TaskProvider`.
 
     A method of the class itself (static, class method) is called on it, off the event loop. For others a session is

@@ -26,7 +26,7 @@ from .episode import DRAWING_S, PageEpisode, PageResult
 from .files import PANEL_HEADERS
 
 if TYPE_CHECKING:
-    from ..server import HTTPEnvServer
+    from ..server import EnvironmentServer
 
 # Answers are for one browser, and of now.
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
@@ -108,7 +108,7 @@ async def state(request: Request) -> Response:
 
 
 async def _session_to_reset(
-    request: Request, server: HTTPEnvServer, timeout_s: float | None
+    request: Request, server: EnvironmentServer, timeout_s: float | None
 ) -> SharedSession | Response | None:
     """As `shared_session_of`. A cookie is no wish for that one session: the browser has it from an earlier visit."""
     try:
@@ -124,7 +124,7 @@ def _with_drawing(timeout_s: float | None) -> float | None:
     return None if timeout_s is None else timeout_s + DRAWING_S
 
 
-def _answer(server: HTTPEnvServer, shared: SharedSession, played: PageResult, **further: str) -> Response:
+def _answer(server: EnvironmentServer, shared: SharedSession, played: PageResult, **further: str) -> Response:
     drawing, state = played.drawing, played.state or {}
     episode, steps = state.get("episode_id"), state.get("step_count")
     actions = [_checked_action(server, label, action) for label, action in drawing.actions]
@@ -149,7 +149,7 @@ def _answer(server: HTTPEnvServer, shared: SharedSession, played: PageResult, **
     )
 
 
-def _checked_action(server: HTTPEnvServer, label: str, action: dict[str, Any]) -> dict[str, Any]:
+def _checked_action(server: EnvironmentServer, label: str, action: dict[str, Any]) -> dict[str, Any]:
     """An action of `web_actions` for the page, which shows one that is none too, and why."""
     try:
         server.read_action(action)

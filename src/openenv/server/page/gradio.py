@@ -21,7 +21,7 @@ from ...protocol.json_schema import schema_of
 from ...types import EnvironmentMetadata
 from ..auth import ANONYMOUS
 from ..metadata import load_environment_metadata
-from ..server import HTTPEnvServer
+from ..server import EnvironmentServer
 from .endpoints import send_json
 from .episode import EpisodeState, PageEpisode, PageResult
 
@@ -234,13 +234,15 @@ class WebInterfaceManager:
 
     def __init__(
         self,
-        env: HTTPEnvServer | Environment[Any, Any, Any],
+        env: EnvironmentServer | Environment[Any, Any, Any],
         action_cls: Any = None,
         observation_cls: Any = None,
         metadata: EnvironmentMetadata | None = None,
     ):
-        self.env = None if isinstance(env, HTTPEnvServer) else env
-        server = env if isinstance(env, HTTPEnvServer) else HTTPEnvServer(lambda: env, action_cls, observation_cls)
+        self.env = None if isinstance(env, EnvironmentServer) else env
+        server = (
+            env if isinstance(env, EnvironmentServer) else EnvironmentServer(lambda: env, action_cls, observation_cls)
+        )
         if metadata is None:
             metadata = load_environment_metadata(server.env_factory if self.env is None else self.env)
         self.action_cls = server.action_cls
@@ -340,7 +342,7 @@ class WebInterfaceManager:
 CUSTOM_PATH = "/web/custom"
 
 
-def add_page(app: FastAPI, server: HTTPEnvServer, builder: Callable[..., Any], title: str | None = None) -> None:
+def add_page(app: FastAPI, server: EnvironmentServer, builder: Callable[..., Any], title: str | None = None) -> None:
     """Mounts what a builder makes at `/web/custom`; without Gradio, a page there that says how to get it.
 
     Args:

@@ -23,7 +23,7 @@ from uvicorn.server import ServerState
 from ..._exceptions import from_signal
 from ...telemetry.metrics import METER, Phase
 from ..middleware import AuthMiddleware
-from ..server import HTTPEnvServer
+from ..server import EnvironmentServer
 from ..timers import Keepalive
 from .asgi import environment_socket
 
@@ -151,7 +151,7 @@ class ServerContext:
     _known: ClassVar[WeakKeyDictionary[Config, ServerContext | None]] = WeakKeyDictionary()
 
     def __init__(self, app: Starlette, config: Config, server_state: ServerState):
-        self.server: HTTPEnvServer = app.state.openenv
+        self.server: EnvironmentServer = app.state.openenv
         self.connections: set[Any] = server_state.connections
         self.max_bytes = min(config.ws_max_size, self.server.settings.max_message_bytes)
         self.max_unsent = self.server.settings.max_unsent_bytes
@@ -177,11 +177,11 @@ class ServerContext:
         return path in self._served
 
 
-def server_inside(app: Any) -> HTTPEnvServer | None:
+def server_inside(app: Any) -> EnvironmentServer | None:
     """The environment server somewhere inside what uvicorn serves, behind any middleware."""
     while app is not None:
         server = getattr(getattr(app, "state", None), "openenv", None)
-        if isinstance(server, HTTPEnvServer):
+        if isinstance(server, EnvironmentServer):
             return server
         app = getattr(app, "app", None)
     return None
@@ -191,7 +191,7 @@ def _inner_app(app: Any) -> Starlette | None:
     """The app of ours inside what uvicorn wrapped around it; None if its owner put something before WebSockets."""
     while isinstance(app, (ProxyHeadersMiddleware, MessageLoggerMiddleware)):
         app = app.app
-    if not isinstance(app, Starlette) or not isinstance(getattr(app.state, "openenv", None), HTTPEnvServer):
+    if not isinstance(app, Starlette) or not isinstance(getattr(app.state, "openenv", None), EnvironmentServer):
         return None
     classes: list[Any] = [middleware.cls for middleware in app.user_middleware]
     if any(not isinstance(cls, type) or not issubclass(cls, _HARMLESS) for cls in classes):

@@ -22,7 +22,7 @@ from ..auth import HANDSHAKE, Principal, RequestHead
 from ..error_handlers import raw_error_response
 from ..middleware import PEER, log_refusal
 from ..proxy import relay
-from ..server import HTTPEnvServer
+from ..server import EnvironmentServer
 from ..shared_sessions import is_worker_key
 from .context import ServerContext, server_inside
 from .picows import LingeringTransport, Upgrade, serve
@@ -231,7 +231,7 @@ class FastPath(asyncio.Protocol):
                     upgrade = upgrade._replace(subprotocol=None)  # only v1 connections are attached
                 serve(context, self._transport, upgrade, principal)
 
-    def _admit(self, server: HTTPEnvServer, upgrade: Upgrade) -> Principal | None:
+    def _admit(self, server: EnvironmentServer, upgrade: Upgrade) -> Principal | None:
         """The client; None: it was answered why it may not use the server."""
         peer, local = get_remote_addr(self._transport), get_local_addr(self._transport)
         head = RequestHead(HANDSHAKE, upgrade.path, upgrade.fields, peer, local[0] if local else None)
@@ -243,7 +243,7 @@ class FastPath(asyncio.Protocol):
             self._transport.close()
             return None
 
-    def _hand_on(self, server: HTTPEnvServer, worker: str | None) -> bool:
+    def _hand_on(self, server: EnvironmentServer, worker: str | None) -> bool:
         """Gives the connection to the worker process that its URL names; False: it is to be served here."""
         if worker is None or worker == server.worker_key or server.redirect is None:
             return False

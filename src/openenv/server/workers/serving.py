@@ -17,7 +17,7 @@ import uvicorn
 from ..._exceptions import keep_running
 from ...errors import SessionLost
 from ...runtime.session import Session, SessionState
-from ..server import HTTPEnvServer
+from ..server import EnvironmentServer
 from .pipe import END_S, RUNNING_S
 
 # Young, middle and old generation. Sessions are many objects that live long: Python's own 700, 10, 10 look through
@@ -64,7 +64,7 @@ class DrainingServer(uvicorn.Server):
         self._reachable = False
         self._finishing = False
         found = getattr(getattr(config.app, "state", None), "openenv", None)
-        self.environment: HTTPEnvServer | None = found if isinstance(found, HTTPEnvServer) else None
+        self.environment: EnvironmentServer | None = found if isinstance(found, EnvironmentServer) else None
 
     @property
     def interrupted(self) -> bool:
