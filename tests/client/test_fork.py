@@ -34,6 +34,7 @@ from openenv.server import create_app
 from openenv.settings import ServerSettings
 
 from ..asynchronous import until
+from ..chaos.proxy import Proxy
 from ..mcp.environments import ToolEnvironment
 from ..server.forkable import AsyncWalk, InlineWalk, Locked, Saving, Walk
 from ..server.probe import ProbeAction, ProbeObservation
@@ -289,43 +290,52 @@ async def test_the_echo_environment_can_be_forked():
 
 
 @pytest.fixture
-def url() -> Any:
-    with served(server_of(Walk)) as address:
-        yield address
+def app() -> Any:
+    return server_of(InlineWalk)
 
 
-async def test_it_works_over_a_socket_and_after_the_connection_was_lost(url, hurry):
-    async with WalkEnv(base_url=url) as env:
+@pytest.fixture
+def proxy(app) -> Any:
+    """Stands before the app, and cuts connections."""
+    with served(app) as address, Proxy(int(address.rpartition(":")[2])) as proxy:
+        yield proxy
+
+
+async def cut(proxy: Proxy) -> None:
+    await asyncio.to_thread(proxy.cut_all, 1, 0.01)
+
+
+async def sessions_of(app: Any, count: int) -> None:
+    await until(lambda: app.state.openenv.active_sessions == count)
+
+
+async def test_it_works_over_a_socket_and_after_the_connection_was_lost(proxy, hurry):
+    async with WalkEnv(base_url=proxy.url) as env:
         await env.reset(seed=3)
         async with await env.fork() as other:
+            await cut(proxy)
             for each in (env, other):
-                session = each._held
-                session.link._transport.drop()
                 assert len(await walked(each)) == 1
+            assert proxy.accepted == 4
             await env.restore(other)
             assert await walked(env) == await walked(other)
 
 
-async def test_a_fork_is_made_once_though_its_reply_was_lost(url, hurry):
-    async with WalkEnv(base_url=url) as env:
+async def test_a_fork_is_made_once_though_its_reply_was_lost(app, proxy, hurry):
+    async with WalkEnv(base_url=proxy.url) as env:
         await env.reset(seed=3)
-        held = env._held
-        asked = held.link.ask
-
-        def ask_and_lose(op: str, fields: Any, waiter: Any) -> Any:
-            request = asked(op, fields, waiter)
-            if op == "fork":
-                held.link.ask = asked
-                asyncio.get_running_loop().call_soon(held.link._transport.drop)
-            return request
-
-        held.link.ask = ask_and_lose
-        async with await env.fork() as other:
+        proxy.delay(60)
+        forking = asyncio.ensure_future(env.fork())
+        await sessions_of(app, 2)
+        proxy.delay(0)
+        await cut(proxy)
+        async with await forking as other:
             assert await walked(other) == await walked(env)
+            assert app.state.openenv.active_sessions == 2
 
 
-async def test_a_fork_whose_connection_is_given_up_leaves_no_session(url, monkeypatch):
-    async with WalkEnv(base_url=url) as env, WalkEnv(base_url=url) as other:
+async def test_a_fork_whose_connection_is_given_up_leaves_no_session(app, proxy, monkeypatch):
+    async with WalkEnv(base_url=proxy.url) as env:
         await env.reset(seed=3)
         requested = ClientConnectionV2.request
 
@@ -338,45 +348,34 @@ async def test_a_fork_whose_connection_is_given_up_leaves_no_session(url, monkey
         monkeypatch.setattr(ClientConnectionV2, "request", late)
         with pytest.raises(ConnectTimeout, match="connect_timeout_s"):
             await env.fork()
-        monkeypatch.undo()
-        await other.reset()
-
-        async def slots() -> int:
-            opened = await other._held.link.request("open", {"session": other._held.ref.session})
-            return int(opened["slot"]["active_sessions"])
-
-        async with asyncio.timeout(20):
-            while await slots() > 2:
-                pass
+        await sessions_of(app, 1)
         assert len(await walked(env)) == 1
 
 
 @pytest.mark.parametrize("made", [True, False], ids=["it was made", "it was not"])
-async def test_a_fork_that_is_given_up_while_the_connection_is_lost_leaves_no_session(hurry, made):
-    app = server_of(InlineWalk)
-    with served(app) as url:
-        async with WalkEnv(base_url=url) as env:
-            await env.reset(seed=3)
-            held = env._held
-            link, asked = held.link, held.link.ask
-
-            def ask_and_lose(op: str, fields: Any, waiter: Any) -> Any:
-                if op != "fork":
-                    return asked(op, fields, waiter)
-                link.ask = asked
-                request = asked(op if made else "state", fields if made else {"session": "nobody"}, waiter)
-                request.abandoned = True
-                forking.cancel()
-                link._transport.drop()
-                return request
-
-            link.ask = ask_and_lose
-            forking = asyncio.ensure_future(env.fork())
-            with pytest.raises(asyncio.CancelledError):
-                await forking
-            assert len(await walked(env)) == 1
-            await until(lambda: app.state.openenv.active_sessions == 1)
-            assert len(await walked(env)) == 2
+async def test_a_fork_that_is_given_up_while_the_connection_is_lost_leaves_no_session(app, proxy, hurry, made):
+    async with WalkEnv(base_url=proxy.url) as env:
+        await env.reset(seed=3)
+        if made:
+            proxy.delay(60)
+        else:
+            proxy.freeze()
+        forking = asyncio.ensure_future(env.fork())
+        if made:
+            await sessions_of(app, 2)
+        else:
+            await asyncio.sleep(0)  # it is sent, and does not arrive
+        proxy.refuse()
+        await cut(proxy)
+        forking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await forking
+        proxy.delay(0)
+        proxy.thaw()
+        proxy.refuse(False)
+        assert len(await walked(env)) == 1
+        await sessions_of(app, 1)
+        assert len(await walked(env)) == 2
 
 
 def test_calls_that_end_leave_no_errors_in_the_log(caplog):

@@ -180,7 +180,7 @@ class _AttachRound:
             self.over.set_result(None)
 
 
-GONE = (SessionLost, UnknownSession, SequenceError)
+_GONE = (SessionLost, UnknownSession, SequenceError)
 """Replies that end a session. (After a `SequenceError` it is unknown which calls were executed.)"""
 _CONTENTS = {"reset": "kwargs", "step": "action"}
 _TIMED = frozenset({"reset", "step", "mcp"})
@@ -279,7 +279,7 @@ class SessionGroup(Generic[S]):
             state.seq -= 1  # not counted
         elif isinstance(error, SequenceError):
             self.link.post("close", {"session": state.session})
-        return isinstance(error, GONE)
+        return isinstance(error, _GONE)
 
     def _on_event(self, name: str, fields: Payload) -> None:
         state = self._sessions.get(str(fields.get("session"))) if name == "session_lost" else None
@@ -504,7 +504,7 @@ class ResumableSession(SessionGroup[ClientSessionState]):
     def refused(self, call: _PendingCall, error: OpenEnvError) -> None:
         if self.link.error is not None:
             return  # not an answer: `_on_end` decides about the call when all requests of the link have failed
-        if self._is_end(self._state, error) if call.seq else isinstance(error, GONE):
+        if self._is_end(self._state, error) if call.seq else isinstance(error, _GONE):
             self._finish(session_lost(error) if isinstance(error, UnknownSession) else error)
             return
         self._over()
