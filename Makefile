@@ -57,11 +57,12 @@ $(VENV)/.kubernetes: requirements-infra.txt $(VENV)/.installed
 test-trainers: install .venv-trainers/.installed ## The tests that need torch and trl, in a virtual environment of their own
 	@.venv-trainers/bin/python -m pytest tests/trainers
 
-check: install ## Lint, format, types, names, import rules
+check: install ## Lint, format, types (of the documents' examples too), names, import rules
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --quiet --check .
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/python scripts/check_names.py
+	@$(BIN)/python -m tests.docs.check_types
 	@$(BIN)/lint-imports --no-logo >$(VENV)/imports.log || { cat $(VENV)/imports.log; exit 1; }
 
 format: install ## Fix what ruff can fix

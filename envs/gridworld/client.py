@@ -14,7 +14,7 @@ class GridworldEnv(EnvClient[GridworldAction, GridworldObservation, GridworldSta
 
     Example::
 
-        with GridworldEnv(base_url="http://localhost:8000") as env:
+        with GridworldEnv(base_url="http://localhost:8000").sync() as env:
             result = env.reset(seed=7)
             print("\\n".join(result.observation.rows))
             result = env.step(GridworldAction(move="right"))

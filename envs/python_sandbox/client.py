@@ -14,7 +14,7 @@ class PythonSandboxEnv(EnvClient[PythonSandboxAction, PythonSandboxObservation, 
 
     Example::
 
-        with PythonSandboxEnv(base_url="http://localhost:8000") as env:
+        with PythonSandboxEnv(base_url="http://localhost:8000").sync() as env:
             print(env.reset(split="train", index=7).observation.task)
             result = env.step(PythonSandboxAction(code="sum(range(10))"))
             print(result.observation.value)

@@ -14,7 +14,7 @@ class ReasoningEnv(EnvClient[ReasoningAction, ReasoningObservation, ReasoningSta
 
     Example::
 
-        with ReasoningEnv(base_url="http://localhost:8000") as env:
+        with ReasoningEnv(base_url="http://localhost:8000").sync() as env:
             result = env.reset(split="train", index=0, task="leg_counting")
             print(result.observation.question)
             result = env.step(ReasoningAction(answer="292"))

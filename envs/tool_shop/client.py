@@ -12,7 +12,7 @@ class ToolShopEnv(MCPToolClient):
 
     Example::
 
-        with ToolShopEnv(base_url="http://localhost:8000") as env:
+        with ToolShopEnv(base_url="http://localhost:8000").sync() as env:
             print(env.reset(split="train", index=7).observation.task)
             print([tool.name for tool in env.list_tools()])
             print(env.call_tool("search_products", query="tea"))

@@ -14,7 +14,7 @@ class WordGameEnv(EnvClient[WordGameAction, WordGameObservation, WordGameState])
 
     Example::
 
-        with WordGameEnv(base_url="http://localhost:8000") as env:
+        with WordGameEnv(base_url="http://localhost:8000").sync() as env:
             result = env.reset(seed=7)
             result = env.step(WordGameAction(guess="crane"))
             print(result.observation.text, result.reward, result.done)

@@ -3,6 +3,7 @@
 A comment of HTML in the line before a block says how a test takes it:
 
 - `<!-- needs: docker -->`: it needs something that is not everywhere, and is checked instead of run;
+- `<!-- types: wrong -->`: type checkers do not check it, since it shows a mistake;
 - `<!-- background -->`: a server for the blocks after it, as in a second terminal; the next such block ends it.
 
 A block with a title (```` ```python title="models.py" ````) is a file, which is written and not run. `#> text`, or
@@ -52,7 +53,9 @@ _FENCE = re.compile(
     r"^(?P<indent> *)```(?P<language>[a-z]*)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<source>.*?)^(?P=indent)```$",
     re.MULTILINE | re.DOTALL,
 )
-_COMMENT = re.compile(r"<!-- (?:needs: (?P<needs>[a-z ,]+)|(?P<background>background)) -->\s*$")
+_COMMENT = re.compile(
+    r"<!-- (?:needs: (?P<needs>[a-z ,]+)|(?P<background>background)|(?P<wrong>types: wrong)) -->\s*$"
+)
 _PROMISE = re.compile(r"# ?> (.*)")
 
 
@@ -63,6 +66,7 @@ class Block:
     Attributes:
         place: Page and line of its first line of code.
         needs: What must be there to run it.
+        types_checked: Whether type checkers accept it.
     """
 
     place: str
@@ -71,6 +75,7 @@ class Block:
     title: str | None
     needs: frozenset[str]
     background: bool
+    types_checked: bool = True
 
     @property
     def promises(self) -> list[str]:
@@ -100,6 +105,7 @@ class Page:
             title=found["title"],
             needs=frozenset(re.split(r", *", needs) if needs else ()),
             background=bool(comment and comment["background"]),
+            types_checked=not (comment and comment["wrong"]),
         )
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any, Self
 
 from ..client import GenericAction
 from ..errors import OpenEnvError
@@ -19,7 +19,7 @@ class AutoAction:
     Not to be instantiated: it has class methods alone.
     """
 
-    def __new__(cls, *_: Any, **__: Any) -> NoReturn:
+    def __new__(cls, *_: Any, **__: Any) -> Self:  # NoReturn would hide the class methods from mypy
         raise TypeError("AutoAction has no instances: AutoAction.from_env('echo') gives an action class")
 
     @classmethod

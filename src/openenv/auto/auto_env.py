@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from typing import Any, NamedTuple, NoReturn, Self
+from typing import Any, NamedTuple, Self
 
 from ..client import EnvClient, GenericEnvClient
 from ..errors import LaunchFailed, UnknownEnvironment, UsageError
@@ -119,7 +119,7 @@ class AutoEnv:
     instantiated: it has class methods alone.
     """
 
-    def __new__(cls, *_: Any, **__: Any) -> NoReturn:
+    def __new__(cls, *_: Any, **__: Any) -> Self:  # NoReturn would hide the class methods from mypy
         raise TypeError("AutoEnv has no instances: AutoEnv.from_env('echo', base_url=...) gives a client")
 
     @classmethod

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from ..._backoff import Backoff
 from ...client import EnvClient
@@ -98,6 +98,11 @@ class TrlEpisode:
     def failure(self) -> Exception | None:
         """Why this episode cannot be scored; None if it can."""
         return self._failure
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """A tool."""
 
     def reset(self, /, **row: Any) -> str | list[dict[str, Any]] | None:
         """Starts an episode.

@@ -14,7 +14,7 @@ class MyEnv(EnvClient[MyAction, MyObservation, MyState]):
 
     Example::
 
-        with MyEnv(base_url="http://localhost:8000") as env:
+        with MyEnv(base_url="http://localhost:8000").sync() as env:
             env.reset(seed=7)
             result = env.step(MyAction(guess=50))
             print(result.observation.hint, result.reward, result.done)

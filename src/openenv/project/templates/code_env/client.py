@@ -14,7 +14,7 @@ class MyEnv(EnvClient[MyAction, MyObservation, MyState]):
 
     Example::
 
-        with MyEnv(base_url="http://localhost:8000") as env:
+        with MyEnv(base_url="http://localhost:8000").sync() as env:
             env.reset(seed=7)
             result = env.step(MyAction(code="print(6 * 7)"))
             print(result.observation.output, result.reward, result.done)

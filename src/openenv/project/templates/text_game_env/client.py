@@ -14,7 +14,7 @@ class MyEnv(EnvClient[MyAction, MyObservation, MyState]):
 
     Example::
 
-        with MyEnv(base_url="http://localhost:8000") as env:
+        with MyEnv(base_url="http://localhost:8000").sync() as env:
             env.reset(seed=7)
             result = env.step(MyAction(command="go kitchen"))
             print(result.observation.text, result.reward, result.done)

@@ -12,7 +12,7 @@ class MyEnv(MCPToolClient):
 
     Example::
 
-        with MyEnv(base_url="http://localhost:8000") as env:
+        with MyEnv(base_url="http://localhost:8000").sync() as env:
             print(env.reset(seed=7).observation.task)
             print([tool.name for tool in env.list_tools()])
             print(env.call_tool("take", item="tea", count=2))
