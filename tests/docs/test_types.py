@@ -32,7 +32,7 @@ def test_what_is_wrong_is_found_in_its_line() -> None:
     wrong = {
         "a coroutine's result": 'with EchoEnv("localhost:8000") as client:\n    print(client.reset().observation)',
         "no reward": "print(env.reset().reward + 1)",
-        "one name for two clients": 'with SyncVectorEnvClient(EchoEnv) as env:\n    pass',
+        "one name for two clients": "env = SyncVectorEnvClient(EchoEnv)",
         "no annotation": "def policy(observation):\n    return 1",
     }
     good = ENVIRONMENT + "```python\nasync with EchoEnv('localhost:8000') as client:\n    await client.reset()\n```\n"
