@@ -20,11 +20,16 @@ A client reads these when it is made; an argument of `EnvClient` wins over its v
 |---|---|---|---|"""
 
 
+# docs/existing-code.md tells of these.
+OLDER_NAMES = {"max_concurrent_envs"}
+
+
 def rows(settings: Iterable[Setting]) -> list[str]:
     return [
         f"| `{setting.name}` | {', '.join(f'`{name}`' for name in setting.variables)} "
         f"| {'' if setting.default is None else f'`{setting.default}`'} | {setting.description} |"
         for setting in settings
+        if setting.name not in OLDER_NAMES
     ]
 
 

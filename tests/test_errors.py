@@ -330,7 +330,7 @@ def test_what_existing_code_makes_and_reads(error, attributes):
 
 def test_messages_say_what_to_do():
     assert "3 of 3" in str(errors.ServerFull(3, 3))
-    assert "MAX_CONCURRENT_ENVS" in str(errors.ServerFull(3, 3))
+    assert "OPENENV_MAX_SESSIONS" in str(errors.ServerFull(3, 3))
     assert "SUPPORTS_CONCURRENT_SESSIONS" in str(errors.ConcurrencyConfigurationError("Chess", 8))
     assert "pip install 'openenv[gymnasium]'" in str(errors.MissingExtra("gymnasium", "gymnasium"))
     assert "Chess" in str(errors.FactoryFailed("Chess"))

@@ -313,7 +313,7 @@ class ServerFull(CapacityError):
         super().__init__(
             message
             or f"the server is full: {active_sessions} of {max_sessions} sessions are open; "
-            "retry later or raise --max-sessions (MAX_CONCURRENT_ENVS)",
+            "retry later or raise --max-sessions (OPENENV_MAX_SESSIONS)",
             retry_after_s=retry_after_s,
             data={"active_sessions": active_sessions, "max_sessions": max_sessions},
         )

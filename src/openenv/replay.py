@@ -294,7 +294,7 @@ def app_target(target: str, app: Any) -> ReplayTarget:
         raise UsageError(
             f"{target} is an app that create_app did not make: serve it, and give its address (--base-url)"
         )
-    return ReplayTarget(target, server.schemas, server.contract, server.max_concurrent_envs, app=app)
+    return ReplayTarget(target, server.schemas, server.contract, server.max_sessions, app=app)
 
 
 def server_target(url: str, api_key: str | None) -> ReplayTarget:

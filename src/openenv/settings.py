@@ -105,7 +105,7 @@ class ServerSettings(_Settings):
         ge=1,
     )
     max_concurrent_envs: int | None = _setting(
-        None, "MAX_CONCURRENT_ENVS", "The same for an app that was built without a limit of its own", ge=1
+        None, "MAX_CONCURRENT_ENVS", "Of existing code: `max_sessions` of an app that was built without a limit", ge=1
     )
     max_sessions_per_key: int | None = _setting(
         None, "OPENENV_MAX_SESSIONS_PER_KEY", "Most sessions open at one time under one API key", ge=1

@@ -104,6 +104,11 @@ def test_types_that_are_not_known(environment: Any, given: Any, says: str) -> No
         create_app(environment, **given)
 
 
+def test_a_limit_below_one() -> None:
+    with pytest.raises(UsageError, match="max_sessions is 0: it must be at least 1"):
+        create_app(EchoEnvironment, max_sessions=0)
+
+
 def test_an_instance_is_no_environment_to_serve() -> None:
     instance: Any = EchoEnvironment()
     with pytest.raises(TypeError, match="pass the class or a function"):

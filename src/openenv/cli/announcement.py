@@ -100,7 +100,7 @@ def facts_of(app: Any, target: str) -> dict[str, Any]:
     if environment is None:
         return {"name": target}
     mode = "production" if environment.authenticator.production else "simulation"
-    return {"name": environment.env_name, "limit": environment.max_concurrent_envs, "mode": mode}
+    return {"name": environment.env_name, "limit": environment.max_sessions, "mode": mode}
 
 
 def announce(

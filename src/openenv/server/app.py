@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 
 from .. import __version__
+from ..errors import InvalidArgument
 from ..settings import ServerSettings
 from ..types import ServerMode
 from .auth import is_production
@@ -119,6 +120,8 @@ def create_app(
         MissingExtra: `tracing` is set, and the extra `otel` is not installed.
     """
     check_factory(environment)
+    if max_sessions is not None and max_sessions < 1:
+        raise InvalidArgument(f"max_sessions is {max_sessions}: it must be at least 1")
     types = declared_types(environment)
     if action is not None:
         types = types._replace(action=action)

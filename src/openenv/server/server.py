@@ -109,8 +109,8 @@ class EnvironmentServer:
         env: The environment's class, or a function that makes an instance.
         action_cls: What its `step` takes.
         observation_cls: What its `reset` and `step` return.
-        max_concurrent_envs: Most sessions at one time. By default 1 for a class that does not declare
-            `SUPPORTS_CONCURRENT_SESSIONS`, and plenty for one that does.
+        max_concurrent_envs: What `create_app` calls `max_sessions`: most sessions at one time. By default 1 for a
+            class that does not declare `SUPPORTS_CONCURRENT_SESSIONS`, and plenty for one that does.
         concurrency_config: The same, with the limit of idle time; one of the two.
         env_name: Name to list it by; by default the class's.
         state_cls: What its `state` is, for the schema.
@@ -209,9 +209,14 @@ class EnvironmentServer:
         return self.manager.active
 
     @property
-    def max_concurrent_envs(self) -> int:
+    def max_sessions(self) -> int:
         """Most sessions at one time."""
         return self.manager.limits.max_sessions
+
+    @property
+    def max_concurrent_envs(self) -> int:
+        """`max_sessions`, under the name of existing code."""
+        return self.max_sessions
 
     @property
     def is_concurrency_safe(self) -> bool:
@@ -264,7 +269,7 @@ class EnvironmentServer:
         """Why no session can be had, now or when others end; None: one can."""
         if not self.serving():
             return "the server is stopping, or its workers have not all started"
-        most, stuck = self.max_concurrent_envs, self.manager.stuck
+        most, stuck = self.max_sessions, self.manager.stuck
         if stuck < most:
             return None
         slots = "the one session slot is" if most == 1 else f"all {most} session slots are"
@@ -276,7 +281,7 @@ class EnvironmentServer:
 
     def get_capacity_status(self) -> ServerCapacityStatus:
         """How full the server is."""
-        return ServerCapacityStatus(active_sessions=self.active_sessions, max_sessions=self.max_concurrent_envs)
+        return ServerCapacityStatus(active_sessions=self.active_sessions, max_sessions=self.max_sessions)
 
     def connect(
         self, channel: Channel, subprotocol: str | None = None, principal: Principal = ANONYMOUS
@@ -346,7 +351,7 @@ class EnvironmentServer:
             "environment": self.env_name,
             "limits": {
                 "max_message_bytes": settings.max_message_bytes,
-                "max_sessions": self.max_concurrent_envs,
+                "max_sessions": self.max_sessions,
                 "max_in_flight": settings.max_in_flight,
                 "max_connection_in_flight": settings.max_connection_in_flight,
                 "max_batch": settings.max_batch,

@@ -73,10 +73,8 @@ async def runtime_episodes(harness: ConformanceHarness) -> str:
 
 @Check.of("runtime.isolation", "Do two sessions that are played in turns not see each other?", "runtime.seed")
 async def runtime_isolation(harness: ConformanceHarness) -> str:
-    if harness.server.max_concurrent_envs < 2:
-        raise CheckSkip(
-            "the environment has one session at a time (SUPPORTS_CONCURRENT_SESSIONS, max_concurrent_envs)"
-        )
+    if harness.server.max_sessions < 2:
+        raise CheckSkip("the environment has one session at a time (SUPPORTS_CONCURRENT_SESSIONS, max_sessions)")
     actions = (await harness.actions())[:STEPS]
     turned = actions[1:] + actions[:1]
     reference = await reference_of(harness)

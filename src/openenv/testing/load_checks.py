@@ -45,11 +45,9 @@ MARKS = 10
     "load.sessions", "Do many sessions at once all work, and does each play as it would alone?", "runtime.isolation"
 )
 async def load_sessions(harness: ConformanceHarness) -> str:
-    count = min(harness.sessions, harness.server.max_concurrent_envs)
+    count = min(harness.sessions, harness.server.max_sessions)
     if count < 2:
-        raise CheckSkip(
-            "the environment has one session at a time (SUPPORTS_CONCURRENT_SESSIONS, max_concurrent_envs)"
-        )
+        raise CheckSkip("the environment has one session at a time (SUPPORTS_CONCURRENT_SESSIONS, max_sessions)")
     actions = (await harness.actions())[:STEPS]
     facts = await harness.facts()
     reference = (await reference_of(harness))[: STEPS + 1]

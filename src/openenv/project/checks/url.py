@@ -415,7 +415,7 @@ def _begun(site: ServerUnderTest) -> tuple[ProbeConnection, dict[str, Any]]:
         if time.monotonic() > limit:
             raise CheckFailure(
                 f"the server is full: {excerpt(answer['data'].get('message'))}",
-                "check it when a session is free, or let it have more (--max-sessions, MAX_CONCURRENT_ENVS)",
+                "check it when a session is free, or let it have more (--max-sessions, OPENENV_MAX_SESSIONS)",
             )
         time.sleep(RETRY_S)
 

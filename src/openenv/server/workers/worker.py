@@ -223,7 +223,7 @@ class Worker(DrainingServer):
         self._beat()
         ready: dict[str, Any] = {"name": self._name}
         if self.environment is not None:
-            ready = {"name": self.environment.env_name, "limit": self.environment.max_concurrent_envs}
+            ready = {"name": self.environment.env_name, "limit": self.environment.max_sessions}
         self._post(MessageKind.READY, json.dumps(ready).encode())
         self._loop.add_reader(self._pipe.fileno(), self._read)
 
