@@ -8,13 +8,10 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Any
 
 from .._introspection import unwrap_partial
-from .._tuning import use_batch_scheduling
 from ..errors import (
     ConcurrencyConfigurationError,
     Draining,
@@ -26,22 +23,22 @@ from ..errors import (
 )
 from ..recording import TapFactory
 from ..settings import ServerSettings
-from ..telemetry.logs import log_extra
 from ..telemetry.metrics import METER, Phase
 from .admission import ConcurrencyGate, Limits, Slots, expired_sessions, sweep_period_s
-from .executor import CopiedSnapshot, Done, Executor, Snapshot, error_text
+from .executor import CopiedSnapshot, Snapshot, error_text
+from .executor_factory import ExecutorFactory
 from .gauges import SessionGauges, count_sessions
-from .loop import InlineExecutor, LoopExecutor
+from .loop import InlineExecutor
+from .overdue import EndingSessions
 from .process import ProcessExecutor, ProcessPool, RemoteEnvironment
 from .profile import EnvironmentProfile, Execution, class_of, profile_of
 from .queue import AdmissionQueue
 from .recorded import DeferredRecords, RecordedSession
 from .session import OnLost, OnOpened, Origin, Session, SessionState
-from .thread import Mailbox, ThreadExecutor
+from .thread import ThreadExecutor
 
 logger = logging.getLogger("openenv.sessions")
 
-HELPER_THREADS = 16
 # Processes that are being started at one time, unless a limit was given: more of them only delay one another.
 CONSTRUCTING_A_CORE = 2
 _STARTED = (SessionState.LIVE, SessionState.EXECUTING)
@@ -61,6 +58,7 @@ class SessionManager:
         UsageError: The factory's class declares an unknown `execution`, or one that it cannot have.
 
     Attributes:
+        ending: The sessions that have ended and are not gone.
         deferred_records: Records the calls of recorded sessions.
         gauges: Publishes how many sessions there are.
         tap_factory: Says which sessions are recorded; None: no session is.
@@ -76,7 +74,7 @@ class SessionManager:
         self._profile: EnvironmentProfile | None = None if cls is None else profile_of(cls)
         if pool is None and self._profile is not None and self._profile.execution is Execution.PROCESS:
             pool = ProcessPool(factory, ServerSettings())
-        self._pool = pool
+        self._executors = ExecutorFactory(pool)
         making = limits.max_constructing or None
         if making is None and pool is not None:
             cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -84,16 +82,9 @@ class SessionManager:
         self._making = None if making is None else ConcurrencyGate(making)
         self._sessions: dict[str, Session] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._mailbox: Mailbox | None = None
-        self._helpers: ThreadPoolExecutor | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Event | None = None
-        # Sessions that have ended and are not gone, with the time of their end, in its order.
-        self._ending: dict[Session, float] = {}
-        self._watch: asyncio.TimerHandle | None = None
-        # How many were abandoned and have not returned; and those for which the limit leaves no room.
-        self._abandoned = 0
-        self._stuck: dict[Session, None] = {}
+        self.ending = EndingSessions(limits, self._admission, self._on_abandon)
         self.tap_factory: TapFactory | None = None
         self.deferred_records = DeferredRecords()
         queue = self._admission.queue
@@ -129,7 +120,7 @@ class SessionManager:
     @property
     def shares_process(self) -> bool:
         """Whether environments run in this process."""
-        return self._pool is None
+        return self._executors.pool is None
 
     @property
     def factory_name(self) -> str:
@@ -143,7 +134,7 @@ class SessionManager:
         Raises:
             UsageError: Environments have processes of their own, which know the first factory only.
         """
-        if self._pool is not None:
+        if self._executors.pool is not None:
             raise UsageError(
                 f"{self.factory_name} makes environments in processes of their own and cannot be replaced: "
                 "give the other factory to the server's constructor"
@@ -230,9 +221,9 @@ class SessionManager:
 
     def warm(self) -> None:
         """Starts what sessions will need, so that the first one need not wait for it."""
-        if self._pool is not None:
+        if self._executors.pool is not None:
             self._bind(asyncio.get_running_loop())
-            self._pool.warm()
+            self._executors.pool.warm()
 
     def drain(self) -> None:
         """Opens no further session; those that are open go on."""
@@ -254,8 +245,8 @@ class SessionManager:
                 except TimeoutError:
                     names, count = f"{', '.join(self._sessions)!s:.2000}", len(self._sessions)
                     logger.error("environments of %d sessions do not end and are left to it: %s", count, names)
-            if self._pool is not None:
-                await self._pool.aclose()
+            if self._executors.pool is not None:
+                await self._executors.pool.aclose()
         finally:
             self.gauges.end()
             self._admission.shut -= 1
@@ -287,7 +278,7 @@ class SessionManager:
         if isinstance(executor, ThreadExecutor) and profile.execution is not Execution.THREAD:
             # Its class is known only now: it moves to where that belongs.
             try:
-                executor = self._adopt(profile, executor)
+                executor = self._executors.adopt(profile, executor)
             except RuntimeError as trouble:  # the machine has no thread left to give
                 session.fail(self._failure("could not create an environment", trouble))
                 return
@@ -297,9 +288,7 @@ class SessionManager:
         """The session has begun to end."""
         if self._sessions.get(session.id) is session:
             self._admission.slots.leave()
-            self._ending[session] = time.monotonic()
-            if self._watch is None:
-                self._watch_ending(self.limits.abandon_after_s)
+            self.ending.add(session)
         else:
             self._admission.leave_queue(session)
 
@@ -311,79 +300,22 @@ class SessionManager:
         # By identity: one that never held a slot may bear the name of another.
         if self._sessions.get(session.id) is session:
             del self._sessions[session.id]
-            self._ending.pop(session, None)
-            self._unstick(session)
+            self.ending.remove(session)
             self._admission.give_back(session)
         self._admission.admit_waiting()
         if not self._sessions:
             self._rest()
 
-    def on_overdue(self, session: Session) -> None:
-        """The session has ended, and its call does not return in time."""
-        self._ending.pop(session, None)
-        session.mark_stuck()
-        limit = self.limits.max_abandoned_threads
-        if self._abandoned < limit:
-            self._abandon(session)
-            return
-        self._stuck[session] = None
-        self._admission.slots.add_stuck(1)
-        logger.error(
-            "session %s has ended and its call does not return: its slot stays taken, since %d such calls are left "
-            "behind already, as many as may be (max_abandoned_threads, OPENENV_MAX_ABANDONED_THREADS); --isolation "
-            "process stops such calls",
-            session.id,
-            self._abandoned,
-            extra=log_extra(session.id, session.episode),
-        )
-
     def on_returned(self, session: Session) -> None:
         """An abandoned call has returned, and its environment is closed."""
-        self._abandoned -= 1
-        extra = log_extra(session.id, session.episode)
-        logger.warning("session %s: the call that was left behind has returned", session.id, extra=extra)
-        while self._stuck and self._abandoned < self.limits.max_abandoned_threads:
-            stuck = next(iter(self._stuck))
-            self._unstick(stuck)
-            self._abandon(stuck)
+        self.ending.returned(session)
         if not self._sessions:
             self._rest()
 
-    def _abandon(self, session: Session) -> None:
-        """Leaves a call that does not return to itself, and gives the slot of its session away."""
-        self._abandoned += 1
+    def _on_abandon(self, session: Session) -> None:
+        """A session is given up, though its call has not returned."""
         self._release_permit(session)
-        if isinstance(session.executor, LoopExecutor) and session.executor.uses_helper and self._helpers is not None:
-            # It occupies one of a few helpers: the next environments get others.
-            self._helpers.shutdown(wait=False)
-            self._helpers = None
-        logger.error(
-            "session %s has ended and its call does not return: it is left behind, and the slot is free; it may "
-            "still have effects in this process (%d of at most %d such calls: max_abandoned_threads)",
-            session.id,
-            self._abandoned,
-            self.limits.max_abandoned_threads,
-            extra=log_extra(session.id, session.episode),
-        )
-        session.abandon()
-
-    def _unstick(self, session: Session) -> None:
-        if session in self._stuck:
-            del self._stuck[session]
-            self._admission.slots.add_stuck(-1)
-
-    def _watch_ending(self, delay_s: float) -> None:
-        assert self._loop is not None
-        self._watch = self._loop.call_later(delay_s, self._look_at_ending)
-
-    def _look_at_ending(self) -> None:
-        """Gives up what has not returned in time."""
-        self._watch = None
-        latest = time.monotonic() - self.limits.abandon_after_s
-        for session in [session for session, since in self._ending.items() if since <= latest]:
-            self.on_overdue(session)
-        if self._ending:
-            self._watch_ending(max(0.0, next(iter(self._ending.values())) - latest))
+        self._executors.abandon(session.executor)
 
     def _release_permit(self, session: Session) -> None:
         """The environment of a session is not being made any more, if it was."""
@@ -398,15 +330,9 @@ class SessionManager:
         if self._loop is not None and self._sessions and not self._loop.is_closed():
             raise UsageError("this app has sessions on another event loop: use one loop, or make one app for each")
         self._loop = loop
-        self._sweeper = self._emptied = self._watch = None
-        if self._ending:
-            self._watch_ending(self.limits.abandon_after_s)
-        if self._pool is not None:
-            self._pool.abandon()
-        if self._mailbox is None:
-            self._mailbox = Mailbox(loop)
-        else:
-            self._mailbox.move(loop)
+        self._sweeper = self._emptied = None
+        self.ending.bind(loop)
+        self._executors.bind(loop)
         for session in [*self._admission.queue, *self._sessions.values()]:
             self._take_over(session)
         if self._sessions:
@@ -472,7 +398,7 @@ class SessionManager:
     def _start(self, session: Session, profile: EnvironmentProfile | None, snapshot: Snapshot | None = None) -> None:
         execution = Execution.THREAD if profile is None else profile.execution
         try:
-            executor = self._executor(execution, session, snapshot)
+            executor = self._executors.make(execution, session, snapshot)
         except RuntimeError as trouble:  # the machine has no thread left to give
             self._release_permit(session)
             session.fail(self._failure("could not create an environment", trouble))
@@ -506,33 +432,6 @@ class SessionManager:
             )
         return profile
 
-    def _executor(self, execution: Execution, session: Session, snapshot: Snapshot | None) -> Executor:
-        if self._pool is not None:
-            return ProcessExecutor(self._pool, snapshot)
-        if execution is Execution.INLINE:
-            return InlineExecutor()
-        if execution is Execution.LOOP:
-            self._helper_threads()  # raises if the machine has no thread left to give
-            return LoopExecutor(self._mail(), self._helper_threads)
-        return ThreadExecutor(self._mail(), f"openenv-{session.id[:8]}")
-
-    def _adopt(self, profile: EnvironmentProfile, thread: ThreadExecutor) -> Executor:
-        if profile.execution is Execution.INLINE:
-            return InlineExecutor(thread.release())
-        self._helper_threads()
-        return LoopExecutor(self._mail(), self._helper_threads, thread.release())
-
-    def _mail(self) -> Mailbox:
-        assert self._mailbox is not None  # made by `_bind`, before anything is opened
-        return self._mailbox
-
-    def _helper_threads(self) -> ThreadPoolExecutor:
-        if self._helpers is None:
-            helpers = ThreadPoolExecutor(HELPER_THREADS, "openenv-helper", initializer=use_batch_scheduling)
-            helpers.submit(int)  # so that one thread is there, whatever the machine has to give later
-            self._helpers = helpers
-        return self._helpers
-
     def _sweep(self, idle_timeout_s: float) -> None:
         for session in expired_sessions(self._sessions.values(), idle_timeout_s, time.monotonic()):
             session.end(SessionLost(f"session {session.id} was idle for {idle_timeout_s:g} s (idle_timeout_s)"))
@@ -546,65 +445,9 @@ class SessionManager:
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
-        if self._helpers is not None:
-            self._helpers.shutdown(wait=False)
-            self._helpers = None
+        self.ending.rest()
+        self._executors.rest()
         if not self._admission.queue:
             self.gauges.end()
         if self._emptied is not None:
             self._emptied.set()
-
-
-@asynccontextmanager
-async def opened_session(
-    manager: SessionManager, holder: int = 0, peer: str = "", wait_s: float | None = None
-) -> AsyncIterator[Session]:
-    """A session for the length of a block. Raises what refused it; closes it in any case.
-
-    Args:
-        manager: Where it is opened.
-        holder: Number of the API key it is for.
-        peer: The address of its client.
-        wait_s: Seconds that it may wait for a slot; None leaves that to the limits.
-    """
-    ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def opened(error: OpenEnvError | None) -> None:
-        settle(ready, None, error)
-
-    session = manager.create(opened)
-    session.holder, session.peer = holder, peer
-    try:
-        manager.open(session, wait_s)
-        await ready
-        yield session
-    finally:
-        session.close()
-
-
-async def close_session(session: Session) -> None:
-    """Closes a session and waits until nothing of it is left."""
-    session.close()
-    if session.state is not SessionState.GONE:
-        session.gone = session.gone or asyncio.Event()
-        await session.gone.wait()
-
-
-async def result_of(call: Callable[[Done], None]) -> Any:
-    """Awaits one call: `await result_of(partial(session.reset, arguments))`. Raises what the call failed with."""
-    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    call(lambda result, error: settle(future, result, error))
-    return await future
-
-
-def settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    """Gives a future the outcome that a callback got."""
-    if future.done() or future.get_loop().is_closed():  # the waiting task was cancelled, or is gone with its loop
-        return
-    if error is None:
-        future.set_result(result)
-    else:
-        future.set_exception(error)

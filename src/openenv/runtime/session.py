@@ -301,7 +301,7 @@ class Session:
         self._leave_gate_early()
         self.state = _CLOSING
         self._manager.on_closing(self)
-        self._manager.on_overdue(self)
+        self._manager.ending.overdue(self)
         return False
 
     def detach(self) -> None:

@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import Cancelled, OpenEnvError, SessionLost, StepTimeout, TooManyCalls, Unauthorized, UnknownSession
+from ..runtime.awaiting import close_session, settle
 from ..runtime.calls import CallQueue
 from ..runtime.executor import Done, Operation
-from ..runtime.manager import SessionManager, close_session, settle
+from ..runtime.manager import SessionManager
 from ..runtime.profile import EnvironmentProfile
 from ..runtime.session import LastSeen, OnLost, OnOpened, Session, SessionState
 from ..telemetry.logs import log_extra
