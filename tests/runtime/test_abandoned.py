@@ -177,7 +177,7 @@ async def test_constructors_that_hang_do_not_keep_others_from_being_made():
     gate, before = Gate(), stuck()
     factory = AtGates(lambda: GatedAsync(making=gate))
     manager = manager_of(GatedAsync, 40, abandon_after_s=SOON_S, max_abandoned_threads=40)
-    manager.factory = factory
+    manager.maker.factory = factory
     sessions = [Witness().asks(manager) for _ in range(20)]  # more than there are threads to help
     await gate.reached()
     for session in sessions:

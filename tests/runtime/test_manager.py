@@ -248,7 +248,7 @@ class TestFactories:
         manager = SessionManager(Broken if declared else lambda: Broken(), Limits(2))
         with pytest.raises(FactoryFailed, match="LookupError: no board") as caught:
             await open_session(manager)
-        assert caught.value.factory_name == manager.factory_name == ("Broken" if declared else "<lambda>")
+        assert caught.value.factory_name == manager.maker.name == ("Broken" if declared else "<lambda>")
         assert isinstance(caught.value.__cause__, LookupError)
         await until(lambda: manager.active == 0)
 
@@ -374,7 +374,7 @@ class TestFactories:
         ids=["class", "partial", "object"],
     )
     def test_the_name_of_a_factory(self, factory, name):
-        assert SessionManager(factory, Limits(1)).factory_name == name
+        assert SessionManager(factory, Limits(1)).maker.name == name
 
     @pytest.mark.parametrize("cls", [Plain, AsyncPlain])
     async def test_a_machine_without_a_thread_to_give(self, cls, monkeypatch):

@@ -3,35 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
-import os
 import secrets
 import time
 from collections.abc import Callable
 from typing import Any
 
-from .._introspection import unwrap_partial
 from ..errors import (
-    ConcurrencyConfigurationError,
     Draining,
-    FactoryFailed,
-    NotForkable,
-    OpenEnvError,
     SessionLost,
     UsageError,
 )
 from ..recording import TapFactory
-from ..settings import ServerSettings
 from ..telemetry.metrics import METER, Phase
 from .admission import ConcurrencyGate, Limits, Slots, expired_sessions, sweep_period_s
-from .executor import CopiedSnapshot, Snapshot, error_text
-from .executor_factory import ExecutorFactory
 from .gauges import SessionGauges, count_sessions
 from .loop import InlineExecutor
+from .making import EnvironmentMaker
 from .overdue import EndingSessions
-from .process import ProcessExecutor, ProcessPool, RemoteEnvironment
-from .profile import EnvironmentProfile, Execution, class_of, profile_of
+from .process import ProcessPool
 from .queue import AdmissionQueue
 from .recorded import DeferredRecords, RecordedSession
 from .session import OnLost, OnOpened, Origin, Session, SessionState
@@ -58,6 +48,7 @@ class SessionManager:
         UsageError: The factory's class declares an unknown `execution`, or one that it cannot have.
 
     Attributes:
+        maker: Makes their environments.
         ending: The sessions that have ended and are not gone.
         deferred_records: Records the calls of recorded sessions.
         gauges: Publishes how many sessions there are.
@@ -65,31 +56,21 @@ class SessionManager:
     """
 
     def __init__(self, factory: Callable[[], Any], limits: Limits, pool: ProcessPool | None = None):
-        self.factory = factory
         self.limits = limits
-        # How many calls execute, and below, how many environments are made at one time; None: all.
+        # How many calls execute at one time; None: all.
         self.gate = None if limits.max_executing is None else ConcurrencyGate(limits.max_executing)
         self._admission = AdmissionQueue(limits, self._admit)
-        cls = class_of(factory)
-        self._profile: EnvironmentProfile | None = None if cls is None else profile_of(cls)
-        if pool is None and self._profile is not None and self._profile.execution is Execution.PROCESS:
-            pool = ProcessPool(factory, ServerSettings())
-        self._executors = ExecutorFactory(pool)
-        making = limits.max_constructing or None
-        if making is None and pool is not None:
-            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-            making = CONSTRUCTING_A_CORE * cores
-        self._making = None if making is None else ConcurrencyGate(making)
+        self.maker = EnvironmentMaker(factory, limits, pool)
         self._sessions: dict[str, Session] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Event | None = None
-        self.ending = EndingSessions(limits, self._admission, self._on_abandon)
+        self.ending = EndingSessions(limits, self._admission, self.maker.abandon)
         self.tap_factory: TapFactory | None = None
         self.deferred_records = DeferredRecords()
         queue = self._admission.queue
         self.gauges = SessionGauges(
-            lambda: count_sessions(self._sessions.values(), len(queue), self.gate, self._making)
+            lambda: count_sessions(self._sessions.values(), len(queue), self.gate, self.maker.gate)
         )
 
     @property
@@ -120,27 +101,7 @@ class SessionManager:
     @property
     def shares_process(self) -> bool:
         """Whether environments run in this process."""
-        return self._executors.pool is None
-
-    @property
-    def factory_name(self) -> str:
-        """The environment's name, for messages."""
-        factory = unwrap_partial(self.factory)
-        return str(getattr(factory, "__name__", type(factory).__name__))
-
-    def replace(self, factory: Callable[[], Any]) -> None:
-        """Makes environments by another factory from now on.
-
-        Raises:
-            UsageError: Environments have processes of their own, which know the first factory only.
-        """
-        if self._executors.pool is not None:
-            raise UsageError(
-                f"{self.factory_name} makes environments in processes of their own and cannot be replaced: "
-                "give the other factory to the server's constructor"
-            )
-        cls = class_of(factory)
-        self.factory, self._profile = factory, None if cls is None else profile_of(cls)
+        return self.maker.executors.pool is None
 
     def share(self, slots: Slots) -> None:
         """Counts sessions in slots that other processes have a part in. To be called before any is open."""
@@ -221,9 +182,9 @@ class SessionManager:
 
     def warm(self) -> None:
         """Starts what sessions will need, so that the first one need not wait for it."""
-        if self._executors.pool is not None:
+        if self.maker.executors.pool is not None:
             self._bind(asyncio.get_running_loop())
-            self._executors.pool.warm()
+            self.maker.executors.pool.warm()
 
     def drain(self) -> None:
         """Opens no further session; those that are open go on."""
@@ -245,8 +206,8 @@ class SessionManager:
                 except TimeoutError:
                     names, count = f"{', '.join(self._sessions)!s:.2000}", len(self._sessions)
                     logger.error("environments of %d sessions do not end and are left to it: %s", count, names)
-            if self._executors.pool is not None:
-                await self._executors.pool.aclose()
+            if self.maker.executors.pool is not None:
+                await self.maker.executors.pool.aclose()
         finally:
             self.gauges.end()
             self._admission.shut -= 1
@@ -254,35 +215,6 @@ class SessionManager:
                 self._emptied = None
 
     # What sessions report.
-
-    def on_made(self, session: Session, environment: Any, error: BaseException | None) -> None:
-        """The session's environment was made, or could not be."""
-        self._release_permit(session)
-        if error is not None:
-            if isinstance(error, NotForkable):
-                session.fail(error)
-            else:
-                session.fail(self._failure("could not create an environment", error))
-            return
-        try:
-            profile = self._checked_profile(environment)
-        except OpenEnvError as usage:
-            session.fail(usage)
-            return
-        except Exception as trouble:  # noqa: BLE001 - the edge to foreign code: a class that will not be looked at
-            made = f"made a {type(environment).__name__}, whose methods cannot be read"
-            session.fail(self._failure(made, trouble))
-            return
-        executor = session.executor
-        assert executor is not None
-        if isinstance(executor, ThreadExecutor) and profile.execution is not Execution.THREAD:
-            # Its class is known only now: it moves to where that belongs.
-            try:
-                executor = self._executors.adopt(profile, executor)
-            except RuntimeError as trouble:  # the machine has no thread left to give
-                session.fail(self._failure("could not create an environment", trouble))
-                return
-        session.live(executor, profile)
 
     def on_closing(self, session: Session) -> None:
         """The session has begun to end."""
@@ -312,18 +244,6 @@ class SessionManager:
         if not self._sessions:
             self._rest()
 
-    def _on_abandon(self, session: Session) -> None:
-        """A session is given up, though its call has not returned."""
-        self._release_permit(session)
-        self._executors.abandon(session.executor)
-
-    def _release_permit(self, session: Session) -> None:
-        """The environment of a session is not being made any more, if it was."""
-        if session.making:
-            session.making = False
-            if self._making is not None:
-                self._making.leave()
-
     def _bind(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._loop is loop:
             return
@@ -332,7 +252,7 @@ class SessionManager:
         self._loop = loop
         self._sweeper = self._emptied = None
         self.ending.bind(loop)
-        self._executors.bind(loop)
+        self.maker.executors.bind(loop)
         for session in [*self._admission.queue, *self._sessions.values()]:
             self._take_over(session)
         if self._sessions:
@@ -359,78 +279,7 @@ class SessionManager:
             METER.observe(Phase.QUEUE, time.monotonic() - session.created_at)
         if self.limits.idle_timeout_s is not None and self._sweeper is None:
             self._sweep(self.limits.idle_timeout_s)
-        if self._making is None:
-            self._make(session)
-        else:
-            self._making.enter(functools.partial(self._make_later, session))
-
-    def _make_later(self, session: Session) -> None:
-        if self._sessions.get(session.id) is session:
-            self._make(session)
-        elif self._making is not None:  # it was closed while it waited
-            self._making.leave()
-
-    def _make(self, session: Session) -> None:
-        session.making = True
-        if session.origin is None:
-            self._start(session, self._profile)
-        else:
-            self._start_fork(session, session.origin)
-
-    def _start_fork(self, session: Session, origin: Origin) -> None:
-        """Has the state of a session copied for a new one, and that started."""
-        source, session.origin = origin.source, None
-
-        def saved(snapshot: Any, error: BaseException | None) -> None:
-            if error is None and self._sessions.get(session.id) is session:
-                session.copy_progress_of(source)
-                self._start(session, source.profile, snapshot)
-            else:
-                self._release_permit(session)
-                if isinstance(error, OpenEnvError):  # a session translates all others
-                    session.fail(error)
-                else:  # it was closed meanwhile
-                    snapshot.discard()
-            origin.freed()
-
-        source.save(saved)
-
-    def _start(self, session: Session, profile: EnvironmentProfile | None, snapshot: Snapshot | None = None) -> None:
-        execution = Execution.THREAD if profile is None else profile.execution
-        try:
-            executor = self._executors.make(execution, session, snapshot)
-        except RuntimeError as trouble:  # the machine has no thread left to give
-            self._release_permit(session)
-            session.fail(self._failure("could not create an environment", trouble))
-        else:
-            if isinstance(snapshot, CopiedSnapshot):
-                copy = snapshot.environment
-                session.start(executor, lambda: copy)
-            else:
-                session.start(executor, self.factory, None if isinstance(executor, ProcessExecutor) else snapshot)
-
-    def _failure(self, what: str, error: BaseException) -> FactoryFailed:
-        name = self.factory_name
-        failure = FactoryFailed(name, f"{name} {what}: {type(error).__name__}: {error_text(error)}")
-        failure.__cause__ = error
-        return failure
-
-    def _checked_profile(self, environment: object) -> EnvironmentProfile:
-        if isinstance(environment, RemoteEnvironment):
-            return environment.profile
-        cls = type(environment)
-        if not (callable(getattr(cls, "reset", None)) and callable(getattr(cls, "step", None))):
-            made = f"{self.factory_name} made a {cls.__name__}, which has no reset and step"
-            raise FactoryFailed(self.factory_name, made)
-        profile = profile_of(cls)
-        if self.limits.max_sessions > 1 and not profile.concurrent:
-            raise ConcurrencyConfigurationError(profile.name, self.limits.max_sessions)
-        if profile.execution is Execution.PROCESS:
-            raise UsageError(
-                f"{self.factory_name} made a {cls.__name__}, which wants a process of its own, and it is too late "
-                f"for that: declare what it makes (`-> {cls.__name__}`), or serve with --isolation process"
-            )
-        return profile
+        self.maker.make(session)
 
     def _sweep(self, idle_timeout_s: float) -> None:
         for session in expired_sessions(self._sessions.values(), idle_timeout_s, time.monotonic()):
@@ -446,7 +295,7 @@ class SessionManager:
             self._sweeper.cancel()
             self._sweeper = None
         self.ending.rest()
-        self._executors.rest()
+        self.maker.executors.rest()
         if not self._admission.queue:
             self.gauges.end()
         if self._emptied is not None:

@@ -373,10 +373,11 @@ class Session:
         def made(environment: Any, error: BaseException | None) -> None:
             if METER.on:
                 METER.observe(Phase.CONSTRUCT, time.monotonic() - began)
+            maker = self._manager.maker
             if snapshot is None or error is not None:
-                self._manager.on_made(self, environment, error)
+                maker.made(self, environment, error)
             else:
-                executor.submit(load, snapshot, lambda _, failure: self._manager.on_made(self, environment, failure))
+                executor.submit(load, snapshot, lambda _, failure: maker.made(self, environment, failure))
 
         executor.start(factory, made)
 

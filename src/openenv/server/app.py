@@ -37,7 +37,7 @@ class HTTPEnvServer(EnvironmentServer):
         """
         if mode is not None:
             self.authenticator.production = is_production(mode)
-            set_mode(self.manager.factory, mode)
+            set_mode(self.manager.maker.factory, mode)
         app.state.openenv = self
         register(app)
         install_lifespan(app, self)

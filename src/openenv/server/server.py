@@ -174,7 +174,7 @@ class EnvironmentServer:
         self.manager = SessionManager(
             factory, limits, ProcessPool(factory, self.settings) if self._isolated else None
         )
-        self.env_name = env_name or self.manager.factory_name
+        self.env_name = env_name or self.manager.maker.name
         self.recorder = recorder_of(self.settings)
         if self.recorder is not None:
             self.manager.tap_factory = self.recorder.tap_factory(subject_of(self))
@@ -199,7 +199,7 @@ class EnvironmentServer:
 
     @_env_factory.setter
     def _env_factory(self, factory: Callable[[], Any]) -> None:
-        self.manager.replace(factory_of(factory, self.settings.mode))
+        self.manager.maker.replace(factory_of(factory, self.settings.mode))
         self._factory = factory
         self.__dict__.pop("about", None)
 
@@ -330,7 +330,7 @@ class EnvironmentServer:
             created_at=began + session.created_at,
             last_activity_at=began + session.used_at,
             step_count=session.steps,
-            environment_type=self.manager.factory_name,
+            environment_type=self.manager.maker.name,
         )
 
     async def aclose(self) -> None:

@@ -1,0 +1,190 @@
+"""Makes the environments of sessions: when there is room for one more, on the executor that it belongs to."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from typing import Any
+
+from .._introspection import unwrap_partial
+from ..errors import ConcurrencyConfigurationError, FactoryFailed, NotForkable, OpenEnvError, UsageError
+from ..settings import ServerSettings
+from .admission import ConcurrencyGate, Limits
+from .executor import CopiedSnapshot, Snapshot, error_text
+from .executor_factory import ExecutorFactory
+from .process import ProcessExecutor, ProcessPool, RemoteEnvironment
+from .profile import EnvironmentProfile, Execution, class_of, profile_of
+from .session import Origin, Session, SessionState
+from .thread import ThreadExecutor
+
+# Processes that are being started at one time, unless a limit was given: more of them only delay one another.
+CONSTRUCTING_A_CORE = 2
+
+
+class EnvironmentMaker:
+    """Makes the environments of one factory. Up to a limit are made at one time, and the others wait.
+
+    Args:
+        factory: Makes one environment: its class, or anything else that can be called without arguments.
+        limits: How many may be made at one time, and how many there may be.
+        pool: Gives each session a process of its own; None leaves that to what the class declares.
+
+    Raises:
+        UsageError: The factory's class declares an unknown `execution`, or one that it cannot have.
+
+    Attributes:
+        factory: The same.
+        gate: Counts the environments that are being made; None: no limit.
+        executors: Makes their executors.
+    """
+
+    def __init__(self, factory: Callable[[], Any], limits: Limits, pool: ProcessPool | None):
+        self.factory = factory
+        self._limits = limits
+        cls = class_of(factory)
+        self._profile: EnvironmentProfile | None = None if cls is None else profile_of(cls)
+        if pool is None and self._profile is not None and self._profile.execution is Execution.PROCESS:
+            pool = ProcessPool(factory, ServerSettings())
+        self.executors = ExecutorFactory(pool)
+        making = limits.max_constructing or None
+        if making is None and pool is not None:
+            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+            making = CONSTRUCTING_A_CORE * cores
+        self.gate = None if making is None else ConcurrencyGate(making)
+
+    @property
+    def name(self) -> str:
+        """The environment's name, for messages."""
+        factory = unwrap_partial(self.factory)
+        return str(getattr(factory, "__name__", type(factory).__name__))
+
+    def replace(self, factory: Callable[[], Any]) -> None:
+        """Makes environments by another factory from now on.
+
+        Raises:
+            UsageError: Environments have processes of their own, which know the first factory only.
+        """
+        if self.executors.pool is not None:
+            raise UsageError(
+                f"{self.name} makes environments in processes of their own and cannot be replaced: "
+                "give the other factory to the server's constructor"
+            )
+        cls = class_of(factory)
+        self.factory, self._profile = factory, None if cls is None else profile_of(cls)
+
+    def make(self, session: Session) -> None:
+        """Makes the environment of a session, which has a slot; now, or when fewer are being made."""
+        if self.gate is None:
+            self._make(session)
+        else:
+            self.gate.enter(functools.partial(self._make_later, session))
+
+    def made(self, session: Session, environment: Any, error: BaseException | None) -> None:
+        """The session's environment was made, or could not be."""
+        self._release_permit(session)
+        if error is not None:
+            if isinstance(error, NotForkable):
+                session.fail(error)
+            else:
+                session.fail(self._failure("could not create an environment", error))
+            return
+        try:
+            profile = self._checked_profile(environment)
+        except OpenEnvError as usage:
+            session.fail(usage)
+            return
+        except Exception as trouble:  # noqa: BLE001 - the edge to foreign code: a class that will not be looked at
+            made = f"made a {type(environment).__name__}, whose methods cannot be read"
+            session.fail(self._failure(made, trouble))
+            return
+        executor = session.executor
+        assert executor is not None
+        if isinstance(executor, ThreadExecutor) and profile.execution is not Execution.THREAD:
+            # Its class is known only now: it moves to where that belongs.
+            try:
+                executor = self.executors.adopt(profile, executor)
+            except RuntimeError as trouble:  # the machine has no thread left to give
+                session.fail(self._failure("could not create an environment", trouble))
+                return
+        session.live(executor, profile)
+
+    def abandon(self, session: Session) -> None:
+        """A session is given up, though its constructor or another call has not returned."""
+        self._release_permit(session)
+        self.executors.abandon(session.executor)
+
+    def _make_later(self, session: Session) -> None:
+        if session.state is not SessionState.GONE:
+            self._make(session)
+        elif self.gate is not None:  # it was closed while it waited
+            self.gate.leave()
+
+    def _make(self, session: Session) -> None:
+        session.making = True
+        if session.origin is None:
+            self._start(session, self._profile)
+        else:
+            self._start_fork(session, session.origin)
+
+    def _start_fork(self, session: Session, origin: Origin) -> None:
+        """Has the state of a session copied for a new one, and that started."""
+        source, session.origin = origin.source, None
+
+        def saved(snapshot: Any, error: BaseException | None) -> None:
+            if error is None and session.state is not SessionState.GONE:
+                session.copy_progress_of(source)
+                self._start(session, source.profile, snapshot)
+            else:
+                self._release_permit(session)
+                if isinstance(error, OpenEnvError):  # a session translates all others
+                    session.fail(error)
+                else:  # it was closed meanwhile
+                    snapshot.discard()
+            origin.freed()
+
+        source.save(saved)
+
+    def _release_permit(self, session: Session) -> None:
+        """The environment of a session is not being made any more, if it was."""
+        if session.making:
+            session.making = False
+            if self.gate is not None:
+                self.gate.leave()
+
+    def _start(self, session: Session, profile: EnvironmentProfile | None, snapshot: Snapshot | None = None) -> None:
+        execution = Execution.THREAD if profile is None else profile.execution
+        try:
+            executor = self.executors.make(execution, session, snapshot)
+        except RuntimeError as trouble:  # the machine has no thread left to give
+            self._release_permit(session)
+            session.fail(self._failure("could not create an environment", trouble))
+        else:
+            if isinstance(snapshot, CopiedSnapshot):
+                copy = snapshot.environment
+                session.start(executor, lambda: copy)
+            else:
+                session.start(executor, self.factory, None if isinstance(executor, ProcessExecutor) else snapshot)
+
+    def _failure(self, what: str, error: BaseException) -> FactoryFailed:
+        name = self.name
+        failure = FactoryFailed(name, f"{name} {what}: {type(error).__name__}: {error_text(error)}")
+        failure.__cause__ = error
+        return failure
+
+    def _checked_profile(self, environment: object) -> EnvironmentProfile:
+        if isinstance(environment, RemoteEnvironment):
+            return environment.profile
+        cls = type(environment)
+        if not (callable(getattr(cls, "reset", None)) and callable(getattr(cls, "step", None))):
+            made = f"{self.name} made a {cls.__name__}, which has no reset and step"
+            raise FactoryFailed(self.name, made)
+        profile = profile_of(cls)
+        if self._limits.max_sessions > 1 and not profile.concurrent:
+            raise ConcurrencyConfigurationError(profile.name, self._limits.max_sessions)
+        if profile.execution is Execution.PROCESS:
+            raise UsageError(
+                f"{self.name} made a {cls.__name__}, which wants a process of its own, and it is too late "
+                f"for that: declare what it makes (`-> {cls.__name__}`), or serve with --isolation process"
+            )
+        return profile
