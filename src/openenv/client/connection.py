@@ -466,25 +466,64 @@ def call_timeout(late: str, link: ClientConnectionV2 | None) -> StepTimeout:
     return error
 
 
-class ClientConnectionV1:
-    """The client's end of a v1 connection, which is one `ClientSession`. Belongs to the event loop that made it.
+class OneSessionConnection:
+    """The client's end of a connection that is one session: v1, or MCP. Belongs to the event loop that made it.
 
     Args:
         max_message_bytes: Largest message that is sent.
 
     Attributes:
+        error: Why there is no session any more; None while there is one.
         owner: The client, kept alive for as long as its connection, since it closes the connection.
     """
 
     def __init__(self, max_message_bytes: int) -> None:
         self.owner: object = None
-        self._protocol = ClientProtocol()
-        self._max_bytes = max_message_bytes
-        self._served = False
-        self._transport: Transport | None = None
-        self._loop = asyncio.get_running_loop()
         self.error: OpenEnvError | None = None
-        """Why there is no session any more; None while there is one."""
+        self._max_bytes = max_message_bytes
+        self._loop = asyncio.get_running_loop()
+        self._transport: Transport | None = None
+
+    def begin(self, transport: Transport) -> None:
+        """Takes the connection. Its first frames may have been received already."""
+        self._transport = transport
+        if self.error is not None:  # it came together with the answer to the handshake
+            self._drop()
+
+    async def aclose(self) -> None:
+        """Ends the session and the connection."""
+        # On another loop, its own was closed, and the connection with it.
+        if self._transport is not None and self._loop is asyncio.get_running_loop():
+            await self._transport.aclose()
+
+    async def _reply(
+        self, kind: str, frame: bytes, waiter: asyncio.Future[Payload], timeout_s: float | None
+    ) -> Payload:
+        """Sends a request and waits for its reply. Raises `StepTimeout` if it does not come in time."""
+        assert self._transport is not None
+        try:
+            self._transport.send(frame)
+            async with asyncio.timeout(timeout_s):
+                return await waiter
+        except TimeoutError as error:
+            if isinstance(error, OpenEnvError):  # the server's own
+                raise
+            raise StepTimeout(
+                f"no reply to {kind} within {timeout_s:g} s (message_timeout_s); the environment may still be at it"
+            ) from None
+
+    def _drop(self) -> None:
+        if self._transport is not None:  # else it is still being made, by a server that closes it itself
+            self._transport.drop()
+
+
+class ClientConnectionV1(OneSessionConnection):
+    """The client's end of a v1 connection, which is one `ClientSession`. Takes arguments as its base does."""
+
+    def __init__(self, max_message_bytes: int) -> None:
+        super().__init__(max_message_bytes)
+        self._protocol = ClientProtocol()
+        self._served = False
 
     @property
     def leaving(self) -> bool:
@@ -494,17 +533,10 @@ class ClientConnectionV1:
     def resumable(self) -> None:
         return None
 
-    def begin(self, transport: Transport) -> None:
-        """Takes the connection. Its first frames may have been received already."""
-        self._transport = transport
-        if self.error is not None:  # it came together with the answer to the handshake
-            self._drop()
-
     async def call(self, kind: CallKind, data: Any, timeout_s: float | None) -> dict[str, Any]:
         """See `ClientSession.call`; calls made meanwhile queue up on the server."""
         if self.error is not None:
             raise error_after_end(self.error, self._served)
-        assert self._transport is not None
         waiter: asyncio.Future[dict[str, Any]] = self._loop.create_future()
         if kind == "mcp":
             data = {"jsonrpc": "2.0", "id": 1, **data}
@@ -516,28 +548,17 @@ class ClientConnectionV1:
             self._protocol.withdraw(request)
             raise too_large(len(frame), self._max_bytes)
         try:
-            self._transport.send(frame)
-            async with asyncio.timeout(timeout_s):
-                return await waiter
-        except TimeoutError as error:
-            if isinstance(error, OpenEnvError):  # the server's own
-                raise
-            raise StepTimeout(
-                f"no reply to {kind} within {timeout_s:g} s (message_timeout_s); the environment may still be at it"
-            ) from None
+            return await self._reply(kind, frame, waiter, timeout_s)
         finally:
             request.abandoned = not waiter.done() or waiter.cancelled()
 
     async def aclose(self) -> None:
         """Ends the session and the connection."""
-        transport = self._transport
-        # On another loop, its own was closed, and the connection with it.
-        if transport is None or self._loop is not asyncio.get_running_loop():
-            return
+        here = self._loop is asyncio.get_running_loop()
         # Behind a call that is still running, a close message would have to wait for it.
-        if self.error is None and not self._protocol.outstanding:
-            transport.send(self._protocol.close())
-        await transport.aclose()
+        if here and self._transport is not None and self.error is None and not self._protocol.outstanding:
+            self._transport.send(self._protocol.close())
+        await super().aclose()
 
     def received(self, frame: bytes) -> None:
         try:
@@ -563,10 +584,6 @@ class ClientConnectionV1:
 
     def lost(self, error: OpenEnvError) -> None:
         self._fail(self.error or error)
-
-    def _drop(self) -> None:
-        if self._transport is not None:  # else it is still being made, by a server that closes it itself
-            self._transport.drop()
 
     def _fail(self, error: OpenEnvError) -> None:
         self.error = error

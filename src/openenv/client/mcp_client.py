@@ -16,14 +16,13 @@ from ..errors import (
     ServerFull,
     SessionLost,
     StepFailed,
-    StepTimeout,
     ToolFailed,
     UsageError,
     from_wire,
 )
 from ..mcp.types import CallToolAction, CallToolObservation, ListToolsObservation, Tool
 from ..types import Observation, State, StepResult
-from .connection import Transport, session_lost, too_large
+from .connection import OneSessionConnection, session_lost, too_large
 from .endpoints import ANY_SERVER, Endpoint, mcp_url
 from .env_client import EnvClient, SyncEnvClient
 from .payloads import parse_observation
@@ -31,29 +30,13 @@ from .payloads import parse_observation
 CAPACITY = -32000
 
 
-class McpConnection:
-    """Requests and their replies; the connection is one session of the environment.
-
-    Args:
-        max_message_bytes: Largest message that is sent.
-
-    Attributes:
-        error: Why there is no connection any more; None while there is one.
-        owner: The client, kept alive for as long as its connection, since it closes the connection.
-    """
+class McpConnection(OneSessionConnection):
+    """Requests of tools and their replies. Takes arguments as its base does."""
 
     def __init__(self, max_message_bytes: int):
-        self.owner: object = None
-        self.error: OpenEnvError | None = None
-        self._max_bytes = max_message_bytes
-        self._loop = asyncio.get_running_loop()
-        self._transport: Transport | None = None
+        super().__init__(max_message_bytes)
         self._ids = count(1)
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
-
-    def begin(self, transport: Transport) -> None:
-        """Takes the connection."""
-        self._transport = transport
 
     async def ask(self, method: str, params: dict[str, Any], timeout_s: float | None) -> Any:
         """The result of one request.
@@ -67,31 +50,18 @@ class McpConnection:
         """
         if self.error is not None:
             raise self.error.with_traceback(None)
-        assert self._transport is not None
         request_id = next(self._ids)
         frame = to_json({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params})
         if len(frame) > self._max_bytes:
             raise too_large(len(frame), self._max_bytes)
         waiter = self._waiting[request_id] = self._loop.create_future()
         try:
-            self._transport.send(frame)
-            async with asyncio.timeout(timeout_s):
-                reply = await waiter
-        except TimeoutError as error:
-            if isinstance(error, OpenEnvError):
-                raise
-            late = f"no reply to {method} within {timeout_s:g} s (message_timeout_s)"
-            raise StepTimeout(f"{late}; the environment may still be at it") from None
+            reply = await self._reply(method, frame, waiter, timeout_s)
         finally:
             self._waiting.pop(request_id, None)
         if reply.get("error") is not None:
             raise rpc_error(str(params.get("name", "")), reply["error"])
         return reply.get("result")
-
-    async def aclose(self) -> None:
-        """Ends the connection, and the session with it."""
-        if self._transport is not None and self._loop is asyncio.get_running_loop():
-            await self._transport.aclose()
 
     def received(self, frame: bytes) -> None:
         try:
@@ -100,8 +70,7 @@ class McpConnection:
             reply = None
         if not isinstance(reply, dict):
             self._fail(ProtocolViolation(f"the server sent what is no reply: {frame[:200]!r}"))
-            if self._transport is not None:
-                self._transport.drop()
+            self._drop()
             return
         number = reply.get("id")
         waiter = self._waiting.get(number) if type(number) is int else None

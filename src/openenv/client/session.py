@@ -273,10 +273,10 @@ class SessionGroup(Generic[S]):
             fields["wait_s"] = self._wait_s
         return fields
 
-    def _is_end(self, state: S, error: OpenEnvError) -> bool:
-        """Takes the error of a counted call. True: the session has ended with it."""
+    def _is_end(self, state: S, error: OpenEnvError, counted: bool = True) -> bool:
+        """Takes the error of a call. True: the session has ended with it."""
         if isinstance(error, TooManyCalls):
-            state.seq -= 1  # not counted
+            state.seq -= counted  # the server did not count it
         elif isinstance(error, SequenceError):
             self.link.post("close", {"session": state.session})
         return isinstance(error, _GONE)
@@ -504,7 +504,7 @@ class ResumableSession(SessionGroup[ClientSessionState]):
     def refused(self, call: _PendingCall, error: OpenEnvError) -> None:
         if self.link.error is not None:
             return  # not an answer: `_on_end` decides about the call when all requests of the link have failed
-        if self._is_end(self._state, error) if call.seq else isinstance(error, _GONE):
+        if self._is_end(self._state, error, counted=call.seq > 0):
             self._finish(session_lost(error) if isinstance(error, UnknownSession) else error)
             return
         self._over()
