@@ -89,7 +89,7 @@ async def outcome(call: Callable[[Callable[[Any, BaseException | None], None]], 
     return await asyncio.wait_for(future, PATIENCE_S)
 
 
-async def until(condition: Callable[[], bool]) -> None:
+async def until(condition: Callable[[], object]) -> None:
     """Lets the loop and other threads go on until a condition holds."""
     async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110 - what happens on other threads sets no event of ours

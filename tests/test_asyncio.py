@@ -233,18 +233,20 @@ async def test_what_is_cancelled_before_it_has_begun_there_ends():
 
 
 async def test_a_caller_who_is_cancelled_twice_leaves_at_once_and_no_failure_is_unheard():
-    held = threading.Event()
+    begun, held, ended = threading.Event(), threading.Event(), threading.Event()
 
     async def call() -> None:
+        begun.set()
         try:
             await asyncio.Event().wait()
         finally:
             await on_thread(held.wait)
+            ended.set()
 
     unheard: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
     asked = asyncio.ensure_future(on_shared(call()))
-    await asyncio.sleep(0.01)
+    await on_thread(begun.wait)
     for _ in range(2):
         asked.cancel()
         await asyncio.sleep(0)
@@ -252,7 +254,9 @@ async def test_a_caller_who_is_cancelled_twice_leaves_at_once_and_no_failure_is_
         await asked
     held.set()
     del asked
-    await asyncio.sleep(0.05)
+    await on_thread(ended.wait)
+    await on_shared(asyncio.sleep(0))  # the failure is there after a turn of either loop
+    await asyncio.sleep(0)
     gc.collect()
     assert unheard == []
 

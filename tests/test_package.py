@@ -179,7 +179,7 @@ def test_a_client_imports_no_server(program):
     modules = modules_after(program)
     assert "openenv.client" in modules
     assert tops(modules).isdisjoint(HEAVY)
-    for package in ("adapters", "bench", "cli", "execution", "server", "sessions", "testing"):
+    for package in ("adapters", "bench", "cli", "runtime", "server", "testing"):
         assert not any(f"{name}.".startswith(f"openenv.{package}.") for name in modules)
 
 

@@ -14,14 +14,8 @@ import sys
 
 import pytest
 
-import openenv
 from openenv.environment import Environment
 from openenv.types import StepResult
-
-
-def test_the_package_has_a_version_and_its_core():
-    assert int(openenv.__version__.split(".")[0]) >= 1
-    assert openenv.core is importlib.import_module("openenv.core")
 
 
 def fresh(program: str) -> str:
@@ -54,15 +48,6 @@ HEAVY = ["docker", "fastapi", "fastmcp", "gradio", "httpx", "mcp", "starlette", 
 def test_names_that_need_no_server_load_none(module):
     loaded = fresh(f"import sys, {module}; print(*{{name.partition('.')[0] for name in sys.modules}})")
     assert set(HEAVY) & set(loaded.split()) == set()
-
-
-def test_the_types_are_there_at_once():
-    """Within 0.3 s: of the processor's time, since the machine may do much else, and the least of five counts."""
-    program = (
-        "import time; start = time.process_time(); import openenv.core.env_server.types; "
-        "print(time.process_time() - start)"
-    )
-    assert any(float(fresh(program)) < 0.3 for _ in range(5))
 
 
 @pytest.mark.parametrize(

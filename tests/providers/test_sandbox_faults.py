@@ -33,6 +33,7 @@ from openenv.providers.owner import OWNER, OwnerProcess
 from openenv.providers.sandbox import proxy as proxies
 from openenv.telemetry.logs import JsonLines
 
+from ..asynchronous import until
 from .hub import TOKEN, Fault, Hub, running_hub
 
 pytest.importorskip("huggingface_hub")
@@ -123,7 +124,7 @@ async def test_a_job_that_begins_after_nobody_waits_for_it_any_more_is_cancelled
     hub.faults[0].status = 0  # and the answer is lost
     with pytest.raises(ProviderBusy, match="request_timeout_s"):
         await hasty(hub).launch(serving("hang"))
-    await _until(lambda: len(hub.jobs) == 1)
+    await until(lambda: len(hub.jobs) == 1)
     # Its label is what it can still be found by: gc, or the next stop.
     provider = provider_at(hub)
     for leftover in await provider.leftovers():
@@ -142,7 +143,7 @@ async def test_a_job_that_is_told_late_is_cancelled_by_itself(hub: Hub) -> None:
     with pytest.raises(ProviderBusy, match="request_timeout_s"):
         await hasty(hub).launch(serving("hang"))
     given_up.set()
-    await _until(lambda: len(hub.jobs) == 1 and not hub.alive)
+    await until(lambda: len(hub.jobs) == 1 and not hub.alive)
 
 
 async def test_a_hub_that_is_not_there_is_said_so(hub: Hub) -> None:
@@ -456,10 +457,3 @@ def test_servers_without_a_key_are_still_nobody_elses(hub: Hub) -> None:
         assert httpx.get(f"{deployment.url}/health").status_code == 401
         with client_of(deployment).sync() as env:
             env.reset()
-
-
-async def _until(holds: Any) -> None:
-    limit = time.monotonic() + LIMIT_S
-    while not holds():
-        assert time.monotonic() < limit
-        await asyncio.sleep(0.02)

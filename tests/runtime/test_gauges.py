@@ -163,12 +163,20 @@ async def test_it_looks_no_more_when_it_has_ended():
         looks.append(None)
         return {}
 
-    gauges = SessionGauges(look, meter)
-    gauges.begin(asyncio.get_running_loop())
+    others: list[None] = []
+
+    def look_too():
+        others.append(None)
+        return {}
+
+    gauges, going_on = SessionGauges(look, meter), SessionGauges(look_too, meter)
+    for each in (gauges, going_on):
+        each.begin(asyncio.get_running_loop())
     await until(lambda: len(looks) == 2)
     gauges.end()
     count = len(looks)
-    await asyncio.sleep(0.05)  # several of its periods
+    await until(lambda: len(others) > count + 2)
+    going_on.end()
     assert len(looks) == count
 
 

@@ -7,6 +7,7 @@ import base64
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from openenv.providers import KubernetesProvider, LaunchSpec, Resources
 from openenv.providers.kubernetes import provider as access
 from openenv.providers.kubernetes.api import ApiRefusal, KubernetesApi, ResourcePath
 
+from ...asynchronous import until
 from ...cli.certificates import certificate
 from . import kubelet
 from .api import NAMESPACE, Asked, Cluster, standing_in, write_kubeconfig
@@ -112,9 +114,9 @@ async def test_a_pod_that_is_deleted_before_its_creation_is_answered_is_gone(
 ) -> None:
     cluster.misbehave("POST .*/pods", "slow")
     launch = asyncio.ensure_future(provider().launch(idle()))
-    while not (names := cluster.names("Pod")):  # noqa: ASYNC110 - the stand-in calls nobody back
-        await asyncio.sleep(0.01)
-    cluster.on_loop(lambda: cluster.kubelet.end(cluster.store.get("Pod", NAMESPACE, names[0]), 0))
+    await until(lambda: cluster.names("Pod"))
+    (name,) = cluster.names("Pod")
+    cluster.on_loop(lambda: cluster.kubelet.end(cluster.store.get("Pod", NAMESPACE, name), 0))
     async with await launch as deployment:
         assert "deleted" in await fails(deployment)
 
@@ -171,8 +173,7 @@ async def test_a_launch_that_is_cancelled_on_a_slow_cluster_leaves_nothing(provi
     for what in ("POST .*/secrets", "POST .*/pods"):
         cluster.misbehave(what, "slow")
         launching = asyncio.ensure_future(provider().launch(idle()))
-        while not cluster.methods(what):  # noqa: ASYNC110 - it happens on another thread
-            await asyncio.sleep(0.01)
+        await until(partial(cluster.methods, what))
         launching.cancel()
         await asyncio.wait([launching])
         assert launching.cancelled()
@@ -378,17 +379,14 @@ async def test_no_connection_is_left_open(course: Any, tmp_path: Path) -> None:
         api = KubernetesApi(None, cluster.kubeconfig, None)
         await course(cluster, api)
         await api.aclose()
-        async with asyncio.timeout(10.0):
-            while cluster.connections:  # noqa: ASYNC110 - they end on another thread
-                await asyncio.sleep(0.01)
+        await until(lambda: not cluster.connections)
 
 
 async def test_who_stops_breaks_no_request_of_another_provider(provider: Make, cluster: Cluster) -> None:
     first = await provider().launch(idle())
     cluster.misbehave("POST .*/pods", "slow")
     launching = asyncio.ensure_future(provider().launch(idle()))
-    while len(cluster.methods("POST .*/pods")) < 2:  # noqa: ASYNC110 - it happens on another thread
-        await asyncio.sleep(0.01)
+    await until(lambda: len(cluster.methods("POST .*/pods")) == 2)
     await first.stop()
     async with await launching:
         assert len(cluster.methods("POST .*/pods")) == 2
@@ -400,8 +398,7 @@ async def test_who_looks_for_leftovers_breaks_no_request_of_another_who_does(
     kubernetes = provider()
     cluster.misbehave("GET .*/daemonsets", "slow")
     looking = asyncio.ensure_future(kubernetes.leftovers())
-    while not cluster.methods("GET .*/daemonsets"):  # noqa: ASYNC110 - it happens on another thread
-        await asyncio.sleep(0.01)
+    await until(lambda: cluster.methods("GET .*/daemonsets"))
     await kubernetes.leftovers()
     await looking
     assert len(cluster.methods("GET .*/daemonsets")) == 2
