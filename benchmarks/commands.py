@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from openenv.cli import bench_options as options
-from openenv.cli.options import COUNT, FILE
+from openenv.cli.options import COUNT, FILE, FOLDER
 from openenv.cli.terminal import ended_in_order
 from openenv.errors import UsageError
 
@@ -59,9 +59,7 @@ def compare(first: Path, second: Path, as_json: bool) -> None:
 
 
 @click.command(short_help="Serve, drive and measure on this machine, in under a minute.")
-@click.option(
-    "--output-dir", type=options.FOLDER, default="out/demo", show_default=True, help="Where the results go."
-)
+@click.option("--output-dir", type=FOLDER, default="out/demo", show_default=True, help="Where the results go.")
 @click.option("--sessions", type=COUNT, default=1024, show_default=True, help="Benchmark sessions at once.")
 @click.option("--episodes", type=COUNT, default=200, show_default=True, help="Episodes of each game.")
 @click.option("--concurrency", type=COUNT, default=64, show_default=True, help="Sessions that play at once.")
@@ -104,7 +102,7 @@ def _show_workload(display: Display, workload: str, total: int, counts: LoadCoun
 
 
 @click.command(short_help="Write the report and figures of `bench scale`.")
-@click.argument("folder", type=options.FOLDER)
+@click.argument("folder", type=FOLDER)
 def report(folder: Path) -> None:
     """Writes report.html and its figures into FOLDER, from the result.json and raw.jsonl that `openenv bench scale`
     wrote there, on this machine or another.
@@ -137,9 +135,7 @@ SHOWN_REASONS = 5
 @click.option("--hold-scale", default=1.0, show_default=True, help="Factor for the seconds that memory is held.")
 @click.option("--memory-scale", default=1.0, show_default=True, help="Factor for the memory.")
 @click.option("--ready-timeout", type=float, show_default="the provider's", help="Seconds until a job must run.")
-@click.option(
-    "--output-dir", type=options.FOLDER, default="out/sandbox", show_default=True, help="Where the results go."
-)
+@click.option("--output-dir", type=FOLDER, default="out/sandbox", show_default=True, help="Where the results go.")
 def sandbox(
     place: str,
     image: str | None,

@@ -16,7 +16,7 @@ import openenv
 
 from ..errors import UsageError
 from . import bench_options as options
-from .options import COUNT
+from .options import COUNT, FOLDER
 from .terminal import ended_in_order
 
 if TYPE_CHECKING:
@@ -121,9 +121,7 @@ def steps(
     show_default=True,
     help="A session over WebSocket, or one POST /reset and one POST /step.",
 )
-@click.option(
-    "--output-dir", type=options.FOLDER, default="out/scale", show_default=True, help="Where the results go."
-)
+@click.option("--output-dir", type=FOLDER, default="out/scale", show_default=True, help="Where the results go.")
 @options.workers_option
 @options.processes_option
 @click.option("--timeout", default=120.0, show_default=True, help="Seconds for each of connect, reset and step.")

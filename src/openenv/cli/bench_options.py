@@ -6,7 +6,6 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-FOLDER = click.Path(file_okay=False, path_type=Path)
 # Room for sessions whose close is still under way.
 SPARE_SESSIONS = 64
 

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 import click
 
 from ..project import Project, target
-from .options import TARGET, pairs
+from .options import PATH, TARGET, pairs
 from .terminal import Progress
 
 if TYPE_CHECKING:
     from ..project.image import BuildProgress
 
-_FILE = click.Path(path_type=Path)
 # What an instruction may take of a line.
 WIDTH = 90
 # Instructions that are worth a line before they have ended, where there is no bar.
@@ -24,12 +23,12 @@ _SLOW = ("RUN ", "FROM ")
 
 
 @click.command(short_help="Build the image of an environment.")
-@click.argument("path", type=_FILE, default=".", shell_complete=TARGET)
+@click.argument("path", type=PATH, default=".", shell_complete=TARGET)
 @click.option(
     "-t", "--tag", "tags", multiple=True, metavar="NAME[:TAG]", help="Its name, or several. [default: openenv-<name>]"
 )
-@click.option("-c", "--context", type=_FILE, help="Folder that the Dockerfile copies from. [default: PATH]")
-@click.option("-f", "--dockerfile", type=_FILE, help="Dockerfile. [default: server/Dockerfile, or Dockerfile]")
+@click.option("-c", "--context", type=PATH, help="Folder that the Dockerfile copies from. [default: PATH]")
+@click.option("-f", "--dockerfile", type=PATH, help="Dockerfile. [default: server/Dockerfile, or Dockerfile]")
 @click.option("-b", "--base-image", metavar="IMAGE", help="Image to build on, instead of the Dockerfile's own.")
 @click.option("--no-cache", is_flag=True, help="Execute every step, also those that are there from an earlier build.")
 @click.option(

@@ -14,7 +14,7 @@ import yaml
 from ..errors import UsageError
 from ..providers.redaction import KEYS, key_of
 from ..providers.spec import LaunchSpec, Resources
-from .options import variable
+from .options import PATH, variable
 
 if TYPE_CHECKING:
     from ..providers.kubernetes.rollout import Rollout
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 TIMEOUT_S = 600.0
 VIEW_KEY = "OPENENV_VIEW_KEY"
 """Name in the Secret of the key for those who only look."""
-_FILE = click.Path(path_type=Path)
 # What a file may say beside what a LaunchSpec has.
 _MORE = {"max_replicas", "sessions"}
 # The fields of a file that are checked here.
@@ -73,10 +72,10 @@ def deploy() -> None:
 )
 @click.option("-n", "--namespace", help="Namespace; by default that of the context.")
 @click.option("--create-namespace", is_flag=True, help="Make the namespace, too.")
-@click.option("--kubeconfig", type=_FILE, help="File that says where the cluster is. [KUBECONFIG]")
+@click.option("--kubeconfig", type=PATH, help="File that says where the cluster is. [KUBECONFIG]")
 @click.option("--context", help="Context of that file.")
 @click.option("--dry-run", is_flag=True, help="Print the manifests, and ask no cluster anything.")
-@click.option("-o", "--output", type=_FILE, help="With --dry-run: a folder to write a kustomize base to.")
+@click.option("-o", "--output", type=PATH, help="With --dry-run: a folder to write a kustomize base to.")
 @click.option("--show-secrets", is_flag=True, help="With --dry-run: the Secret, too.")
 @click.option("--wait/--no-wait", default=True, help="Wait until all servers are there. [default: wait]")
 @click.option("--timeout", type=float, default=TIMEOUT_S, help=f"Seconds to wait. [default: {TIMEOUT_S:g}]")

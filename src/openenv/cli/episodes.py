@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import UnreadableRecord, UsageError
-from .options import COUNT
+from .options import COUNT, FILE, PATH
 from .replay_view import say_damage, say_title, say_transition
 from .terminal import Progress, plural, table_lines, tame
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..recording.reader import Episode, Recording
     from ..recording.statistics import Statistics
 
-path_argument = click.argument("path", type=click.Path(path_type=Path))
+path_argument = click.argument("path", type=PATH)
 environment_option = click.option("--environment", metavar="NAME", help="Only episodes of this environment.")
 MOST_NAMED = 5
 
@@ -72,7 +72,7 @@ def chosen(recording: Recording, episode_id: str | None) -> list[Episode]:
 @click.option(
     "-o",
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     required=True,
     help="The new file; its suffix says what it is: .jsonl or .parquet.",
 )
@@ -119,7 +119,7 @@ _SUFFIXES = (".png", ".svg")
 @click.option(
     "-o",
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     default="episodes.png",
     show_default=True,
     help="The picture: .png or .svg.",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import UsageError
-from .options import COUNT, together
+from .options import COUNT, PATH, together
 
 if TYPE_CHECKING:
     from ..providers.gateway import Topology
@@ -20,11 +20,11 @@ _shared = together(
     click.option(
         "--backends", help="Servers, with commas between them: host:port, https://host:port, NAME=host:port."
     ),
-    click.option("--backends-file", type=click.Path(path_type=Path), help="A file with one of them a line."),
+    click.option("--backends-file", type=PATH, help="A file with one of them a line."),
     click.option("--listen", default="127.0.0.1:8000", show_default=True, help="Where clients find it."),
-    click.option("--tls-cert", type=click.Path(path_type=Path), help="Certificate chain that clients are shown."),
-    click.option("--tls-key", type=click.Path(path_type=Path), help="Its key."),
-    click.option("--backend-ca", type=click.Path(path_type=Path), help="Authorities of backends' certificates."),
+    click.option("--tls-cert", type=PATH, help="Certificate chain that clients are shown."),
+    click.option("--tls-key", type=PATH, help="Its key."),
+    click.option("--backend-ca", type=PATH, help="Authorities of backends' certificates."),
     click.option(
         "--admin-port", type=click.IntRange(0, 65535), default=0, help="Port on 127.0.0.1 of its statistics."
     ),
@@ -55,9 +55,7 @@ def gateway() -> None:
     show_default=True,
     help="The balancer.",
 )
-@click.option(
-    "--output-dir", type=click.Path(path_type=Path), default="out/gateway", show_default=True, help="Where files go."
-)
+@click.option("--output-dir", type=PATH, default="out/gateway", show_default=True, help="Where files go.")
 @click.option("--folder", help="Where the files will lie in the end, since they name one another; there, otherwise.")
 @click.option(
     "--check/--no-check", default=True, show_default=True, help="Have the program look at them, if it is here."

@@ -15,7 +15,7 @@ import click
 from ..errors import OpenEnvError, UsageError
 from ..providers.redaction import KEYS
 from .build import StepLines, project_of
-from .options import COUNT, pairs
+from .options import COUNT, PATH, pairs
 from .terminal import Progress, message_on_interrupt, print_error
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _check(project: Project, progress: Progress) -> None:
     failed = [each.check for each in seen if each.outcome is Outcome.FAIL]
     if failed:
         raise UsageError(
-            f"nothing was pushed, for {', '.join(failed)} failed: mend it (openenv validate --level static), or push "
+            f"nothing was pushed, for {', '.join(failed)} failed: fix it (openenv validate --level static), or push "
             "with --no-check"
         )
 
@@ -258,7 +258,7 @@ def fork(
 @click.option(
     "-o",
     "--output-dir",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FOLDER",
     help="The project's folder, which must not exist yet. [default: one here of the Space's name]",
 )
@@ -360,7 +360,7 @@ _OF_A_REGISTRY = ["tag", "image", "build_args", "platform"]
 
 
 @click.command(short_help="Publish an environment on the Hub, or as an image.")
-@click.argument("directory", type=click.Path(path_type=Path), default=".")
+@click.argument("directory", type=PATH, default=".")
 @click.option(
     "-r", "--repo-id", metavar="[OWNER/]NAME", help="Space to push to. [default: yours, of the project's name]"
 )
@@ -379,7 +379,7 @@ _OF_A_REGISTRY = ["tag", "image", "build_args", "platform"]
 @click.option("--create-pr", is_flag=True, help="Open a pull request at the Space instead of changing it.")
 @click.option(
     "--exclude",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     help="File with a glob a line of what is not uploaded to the Space.",
 )

@@ -15,7 +15,9 @@ from ..settings import variable_here
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 COUNT = click.IntRange(min=1)
+PATH = click.Path(path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
+FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
 def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:

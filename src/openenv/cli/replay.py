@@ -19,7 +19,7 @@ import click
 from ..errors import OpenEnvError, SeedIgnored, UnknownEnvironment, UsageError
 from ..project import Manifest
 from ..project.target import bundled, is_project
-from .options import COUNT, TARGET
+from .options import COUNT, PATH, TARGET
 from .replay_view import say_damage, say_note, say_replayed, say_result, say_title, worded
 from .terminal import Progress, tame
 
@@ -71,7 +71,7 @@ class _NotCompared(click.ClickException):
 
 
 @click.command(short_help="Play recorded episodes again, and compare.")
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=PATH)
 @click.option("--check", is_flag=True, help="Compare all of it, many episodes at a time, and show only what differs.")
 @click.option(
     "--target",

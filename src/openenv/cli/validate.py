@@ -17,7 +17,7 @@ from ..errors import NotAProject
 from ..project.checks import Finding, Level, Outcome
 from ..project.checks.examination import CALL_S, EPISODES, SESSIONS, examine
 from ..project.checks.findings import InternalFault
-from .options import TARGET
+from .options import FILE, TARGET
 from .terminal import print_error
 
 NOT_A_PROJECT = 2
@@ -48,7 +48,7 @@ _WIDEST = 140
     help="How far to go: files and imports; episodes; many sessions and episodes. Each includes those before it.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, and nothing else.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write it there as JSON, too.")
+@click.option("-o", "--output", type=FILE, help="Write it there as JSON, too.")
 @click.option(
     "--timeout",
     "timeout_s",

@@ -152,7 +152,20 @@ class FrontMatter:
         block = _BLOCK.match(text)
         if block is None:
             return cls(text, {})
-        values = _load_front_matter(block["yaml"], name)
+        try:
+            values = yaml.safe_load(block["yaml"])
+        except yaml.YAMLError as error:
+            mark = getattr(error, "problem_mark", None)
+            # The first line of the file is that of the dashes.
+            where = f", line {mark.line + 2}, column {mark.column + 1}" if mark is not None else ""
+            words = " ".join(str(getattr(error, "problem", None) or error).split())
+            raise UsageError(f"{name}{where}: its front matter is no YAML: {words}") from None
+        except RecursionError:
+            raise UsageError(f"{name}: its front matter is nested too deeply") from None
+        except ValueError as error:  # of a date that is none
+            raise UsageError(
+                f"{name}: its front matter is no YAML: {error}; put texts that look like dates in quotes"
+            ) from None
         if not isinstance(values, dict | None):
             raise UsageError(f"{name}: its front matter must have keys and values, as `sdk: docker`")
         return cls(text, {str(key): value for key, value in (values or {}).items()}, block)
@@ -172,23 +185,6 @@ class FrontMatter:
             if not colon or key.strip("'\"") not in missing:  # a key without a value would be there twice
                 kept += line
         return f"---{end}{kept}{lines}---{end}{self.text[self.block.end() :]}"
-
-
-def _load_front_matter(text: str, name: str) -> Any:
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        # The first line of the file is that of the dashes.
-        where = f", line {mark.line + 2}, column {mark.column + 1}" if mark is not None else ""
-        words = " ".join(str(getattr(error, "problem", None) or error).split())
-        raise UsageError(f"{name}{where}: its front matter is no YAML: {words}") from None
-    except RecursionError:
-        raise UsageError(f"{name}: its front matter is nested too deeply") from None
-    except ValueError as error:  # of a date that is none
-        raise UsageError(
-            f"{name}: its front matter is no YAML: {error}; put texts that look like dates in quotes"
-        ) from None
 
 
 FILE_NAME = "openenv.yaml"
@@ -216,13 +212,10 @@ def _app(value: Any) -> Any:
     return value
 
 
-def _text(value: Any) -> Any:
-    """A number where text is meant: YAML reads `version: 1.0` as one."""
-    return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
-
-
 Reference = Annotated[str, BeforeValidator(_reference)]
-Text = Annotated[str, BeforeValidator(_text)]
+# A number where text is meant: YAML reads `version: 1.0` as one.
+_as_text = BeforeValidator(lambda value: str(value) if type(value) in {int, float} else value)
+Text = Annotated[str, _as_text]
 
 
 class Manifest(BaseModel):

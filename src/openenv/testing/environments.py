@@ -7,37 +7,27 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from . import determinism_checks, lifecycle_checks, schema_checks
 from .check import Check, CheckWarning
-from .determinism_checks import runtime_episodes, runtime_isolation, runtime_seed
 from .harness import ConformanceHarness
-from .lifecycle_checks import (
-    runtime_after_done,
-    runtime_bad_action,
-    runtime_close,
-    runtime_reset,
-    runtime_session,
-    runtime_state,
-    runtime_step,
-)
 from .load_checks import CHECKS as LOAD_CHECKS
-from .schema_checks import runtime_done, runtime_finite, runtime_reward, runtime_schema
 
 # In the order of `openenv validate`: what others build on comes first, what may end the process last.
 RUNTIME: tuple[Check, ...] = (
-    runtime_session,
-    runtime_reset,
-    runtime_step,
-    runtime_state,
-    runtime_schema,
-    runtime_finite,
-    runtime_reward,
-    runtime_done,
-    runtime_after_done,
-    runtime_seed,
-    runtime_episodes,
-    runtime_isolation,
-    runtime_bad_action,
-    runtime_close,
+    lifecycle_checks.runtime_session,
+    lifecycle_checks.runtime_reset,
+    lifecycle_checks.runtime_step,
+    lifecycle_checks.runtime_state,
+    schema_checks.runtime_schema,
+    schema_checks.runtime_finite,
+    schema_checks.runtime_reward,
+    schema_checks.runtime_done,
+    lifecycle_checks.runtime_after_done,
+    determinism_checks.runtime_seed,
+    determinism_checks.runtime_episodes,
+    determinism_checks.runtime_isolation,
+    lifecycle_checks.runtime_bad_action,
+    lifecycle_checks.runtime_close,
 )
 
 

@@ -7,7 +7,7 @@ import gc
 import itertools
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from ..errors import ConnectionFailed, OpenEnvError, StepTimeout, UsageError
@@ -53,12 +53,22 @@ async def load_sessions(harness: ConformanceHarness) -> str:
     reference = (await reference_of(harness))[: STEPS + 1]
     clients = [harness.client() for _ in range(count)]
     times: list[float] = []
+
+    async def play(player: EpisodePlayer) -> list[CallOutcome]:
+        seen: list[CallOutcome] = []
+        for number, action in enumerate([None, *actions]):
+            began = time.perf_counter()
+            call = player.reset(SEED) if action is None else player.step(action)
+            seen.append(await outcome_of_call(call, f"step {number}" if number else "reset"))
+            times.append(time.perf_counter() - began)
+            if seen[-1].done or isinstance(seen[-1].error, (ConnectionFailed, StepTimeout)):
+                break
+        return seen
+
     began = time.perf_counter()
     try:
         async with asyncio.TaskGroup() as group:
-            played = [
-                group.create_task(_played(EpisodePlayer(each, facts.seedable), actions, times)) for each in clients
-            ]
+            played = [group.create_task(play(EpisodePlayer(each, facts.seedable))) for each in clients]
     finally:
         await harness.leave(*clients)
     took = time.perf_counter() - began
@@ -69,21 +79,6 @@ async def load_sessions(harness: ConformanceHarness) -> str:
         f"{count} sessions at once, {len(times)} calls in {took:.1f} s, "
         f"median {statistics.median(times) * 1000:.1f} ms, slowest {slowest:.1f} ms"
     )
-
-
-async def _played(player: EpisodePlayer, actions: Sequence[dict[str, Any]], times: list[float]) -> list[CallOutcome]:
-    seen: list[CallOutcome] = []
-    calls: list[Any] = [
-        lambda: player.reset(SEED),
-        *((lambda action=action: player.step(action)) for action in actions),
-    ]
-    for number, call in enumerate(calls):
-        began = time.perf_counter()
-        seen.append(await outcome_of_call(call(), f"step {number}" if number else "reset"))
-        times.append(time.perf_counter() - began)
-        if seen[-1].done or isinstance(seen[-1].error, (ConnectionFailed, StepTimeout)):
-            break
-    return seen
 
 
 async def _check_all(
