@@ -45,17 +45,15 @@ class ProviderEntry:
             UsageError: It has no such argument.
         """
         found = self.load()
-        _check(found, options)
+        there = signature(found).parameters.values()
+        names = [
+            each.name for each in there if each.kind in {Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY}
+        ]
+        unknown = [name for name in options if name not in names]
+        if unknown and not any(each.kind is Parameter.VAR_KEYWORD for each in there):
+            raise UsageError(f"{found.__name__} has no argument {', '.join(unknown)}: there are {', '.join(names)}")
         made: Provider = found(**options)
         return made
-
-
-def _check(found: type[Provider], options: Mapping[str, Any]) -> None:
-    there = signature(found).parameters.values()
-    names = [each.name for each in there if each.kind in {Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY}]
-    unknown = [name for name in options if name not in names]
-    if unknown and not any(each.kind is Parameter.VAR_KEYWORD for each in there):
-        raise UsageError(f"{found.__name__} has no argument {', '.join(unknown)}: there are {', '.join(names)}")
 
 
 def catalog_entry(name: str) -> ProviderEntry:

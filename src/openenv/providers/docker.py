@@ -476,7 +476,11 @@ class LocalDockerProvider(BlockingContainers, SingleServerProvider):
         given = request(deployment, server, container.gpus, network)
         image = str(spec.image)
         if not await self._do(container, lambda: self._containers.create(container, image, given)):
-            await self._fetch(image, given.get("platform"), deployment.variables)
+            if self._pulling is None:
+                self._pulling = asyncio.Lock()
+            async with self._pulling:  # the next one finds the image here
+                if not await on_thread(lambda: self._containers.has(image)):
+                    await pull(self._engine, image, given.get("platform"), self._progress, deployment.variables)
             if not await self._do(container, lambda: self._containers.create(container, image, given)):
                 raise LaunchFailed(f"{image} was pulled, and is not there: is it for another platform?")
         facts = (image, container_port(spec), network, "host_port" not in spec.options)
@@ -528,13 +532,6 @@ class LocalDockerProvider(BlockingContainers, SingleServerProvider):
             await asyncio.wait([what.work])
         work = what.work = start_task(on_thread(call))
         return await asyncio.shield(work)
-
-    async def _fetch(self, image: str, platform: str | None, variables: Mapping[str, str]) -> None:
-        if self._pulling is None:
-            self._pulling = asyncio.Lock()
-        async with self._pulling:  # the next one finds the image here
-            if not await on_thread(lambda: self._containers.has(image)):
-                await pull(self._engine, image, platform, self._progress, variables)
 
 
 def _check_several(spec: LaunchSpec, count: int) -> None:

@@ -224,19 +224,16 @@ class _Pull:
         to_log = finished or now - self.logged >= LOG_S
         if not (to_caller or to_log):
             return
-        progress = self._progress(finished)
+        layers = self.layers.values()
+        done = sum(layer.done for layer in layers)
+        received, total = sum(layer.received for layer in layers), sum(layer.total for layer in layers)
+        progress = PullProgress(self.image, len(layers), done, received, total, finished)
         if to_log:
             self.logged = now
             logger.info("%s", progress)
         if self.report is not None and to_caller:
             self.reported = now
             self.report(progress)
-
-    def _progress(self, finished: bool) -> PullProgress:
-        layers = self.layers.values()
-        done = sum(layer.done for layer in layers)
-        received, total = sum(layer.received for layer in layers), sum(layer.total for layer in layers)
-        return PullProgress(self.image, len(layers), done, received, total, finished)
 
 
 async def pull(

@@ -69,7 +69,16 @@ class RayCluster:
         ray = import_ray()
         with _connecting:
             if not ray.is_initialized():
-                self._connect(ray)
+                address = "local" if self.start else self.address or ray_address() or "auto"
+                try:
+                    _reach(address)
+                    ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+                except Exception as error:  # noqa: BLE001 - Ray raises whatever it got from below
+                    raise ProviderFailed(
+                        f"no Ray cluster can be reached ({_brief(error)}); begin one with "
+                        "`ray start --head`, say where it is (address, RAY_ADDRESS; RAY_AUTH_MODE and its token as "
+                        "there), or RayProvider(start=True)"
+                    ) from None
                 deployment.run_exit_hook_first()  # Ray, too, leaves when the process ends
         return ray
 
@@ -146,17 +155,6 @@ class RayCluster:
         with self._said("listing placement groups") as ray:
             table = ray.util.placement_group_table()
             return [(key, row["name"]) for key, row in table.items() if row["state"] != "REMOVED"]
-
-    def _connect(self, ray: Any) -> None:
-        address = "local" if self.start else self.address or ray_address() or "auto"
-        try:
-            _reach(address)
-            ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-        except Exception as error:  # noqa: BLE001 - Ray raises whatever it got from below
-            raise ProviderFailed(
-                f"no Ray cluster can be reached ({_brief(error)}); begin one with `ray start --head`, say where it "
-                "is (address, RAY_ADDRESS; RAY_AUTH_MODE and its token as there), or RayProvider(start=True)"
-            ) from None
 
     def _asked(self, name: str, method: str, limit_s: float, *arguments: Any, namespace: str | None = None) -> Any:
         with self._said(f"{method} of an actor") as ray:

@@ -116,7 +116,18 @@ class ServerActor:
         with self._changed:
             if self._end is not None:
                 return self._end, False
-            self._process = process = self._started()
+            spec = self._plan.spec
+            if self._port and spec.port is None and not is_free(self._port, self._host):
+                self._port = 0  # clients come back to the same address where that can be had
+            if not self._port and spec.command is not None:
+                self._port = free_port(self._host)
+            command, variables, folder = self._inherited()
+            variables.pop("RAY_AUTH_TOKEN", None)  # who has it may do anything with the cluster
+            variables |= self._plan.variables
+            if spec.command is not None:
+                command = list(spec.command)
+                variables |= {"PORT": str(self._port), "HOST": self._host}
+            self._process = process = Process(command, variables, folder)
         port = self._awaited(process)
         if port is None:
             end = process.end or f"did not listen within {self._plan.start_timeout_s:g} s"
@@ -130,20 +141,6 @@ class ServerActor:
             self._listening = False
         process.stop()  # what it has started goes with it
         return process.end or "has ended", True
-
-    def _started(self) -> Process:
-        spec = self._plan.spec
-        if self._port and spec.port is None and not is_free(self._port, self._host):
-            self._port = 0  # clients come back to the same address where that can be had
-        if not self._port and spec.command is not None:
-            self._port = free_port(self._host)
-        command, variables, folder = self._inherited()
-        variables.pop("RAY_AUTH_TOKEN", None)  # who has it may do anything with the cluster
-        variables |= self._plan.variables
-        if spec.command is not None:
-            command = list(spec.command)
-            variables |= {"PORT": str(self._port), "HOST": self._host}
-        return Process(command, variables, folder)
 
     def _inherited(self) -> tuple[list[str], dict[str, str], Path | None]:
         """The command of a server, and what it has from its node: variables and the folder."""

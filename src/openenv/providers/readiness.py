@@ -8,10 +8,9 @@ import json
 import ssl
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 
 from .._backoff import Backoff
@@ -163,30 +162,24 @@ class _Probe:
             await self._ask_health()
             return
         try:
-            await self._reset(conversation)
+            self._waits_for = "it has a session, and its reset did not answer"
+            await conversation.send('{"type":"reset","data":{}}')
+            answer = json.loads(await conversation.recv())
+            if not isinstance(answer, dict):
+                raise _Unready(f"it answers reset with {answer!r:.200}")
+            if answer.get("type") != "observation":
+                data = answer.get("data")
+                facts = data if isinstance(data, dict) else {}
+                if facts.get("error") == "Forbidden":
+                    await self._ask_health()
+                elif facts.get("code") == _FULL:
+                    await self._ask_health("every session is taken")
+                elif facts.get("code") not in _ANSWERS:
+                    raise _Unready(f"it answers reset with {facts.get('message', answer)!r:.500}")
+            await conversation.send('{"type":"close"}')
             await conversation.close()
         finally:
             conversation.transport.abort()  # whatever it has come to: nobody waits for the end of this one
-
-    async def _reset(self, conversation: ClientConnection) -> None:
-        self._waits_for = "it has a session, and its reset did not answer"
-        await conversation.send('{"type":"reset","data":{}}')
-        answer = json.loads(await conversation.recv())
-        if not isinstance(answer, dict):
-            raise _Unready(f"it answers reset with {answer!r:.200}")
-        if answer.get("type") != "observation":
-            await self._judge(answer)
-        await conversation.send('{"type":"close"}')
-
-    async def _judge(self, answer: dict[str, Any]) -> None:
-        data = answer.get("data")
-        facts = data if isinstance(data, dict) else {}
-        if facts.get("error") == "Forbidden":
-            await self._ask_health()
-        elif facts.get("code") == _FULL:
-            await self._ask_health("every session is taken")
-        elif facts.get("code") not in _ANSWERS:
-            raise _Unready(f"it answers reset with {facts.get('message', answer)!r:.500}")
 
     async def _ask_health(self, why: str = "it offers no session") -> None:
         """Asks `/ready`, and `/health` of a server that has no such route, as the released package."""

@@ -99,10 +99,6 @@ class LaunchSpec:
             raise UsageError(
                 f"a LaunchSpec needs one of image, project, target or command, got {', '.join(forms) or 'none'}"
             )
-        self._check_texts()
-        self._check_numbers()
-
-    def _check_texts(self) -> None:
         command = self.command
         if command is not None and (isinstance(command, str) or not command or not _are_texts(command)):
             raise UsageError(f"command must be a list of texts, got {command!r}")
@@ -111,8 +107,6 @@ class LaunchSpec:
             raise UsageError(f"env_vars must be texts: {', '.join(wrong)}")
         if self.api_key is not None and re.search(r"[\s,]", self.api_key):
             raise UsageError("api_key must have no blank and no comma in it")
-
-    def _check_numbers(self) -> None:
         if self.port is not None and not 1 <= self.port <= 65_535:
             raise UsageError(f"port must be from 1 to 65535, or None for one that is free, got {self.port!r}")
         if self.replicas < 1:

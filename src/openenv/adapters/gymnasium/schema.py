@@ -142,25 +142,21 @@ def space_of_fields(schema: Schema, role: Role) -> MappedSpace:
     """
     mapper = _Mapper(schema.get("$defs", {}), role)
     try:
-        return _map_fields(schema, role, mapper)
+        properties = schema.get("properties")
+        if not isinstance(properties, Mapping):
+            return mapper.space(schema, role, ())
+        fields = {name: part for name, part in properties.items() if name not in _BESIDE[role]}
+        if len(fields) != 1:
+            return mapper.object({**schema, "properties": fields}, role, ())
+        ((name, part),) = fields.items()
+        inner = mapper.space(part, f"{role}.{name}", ())
+        encode, decode = inner.encode, inner.decode
+        return replace(
+            inner, encode=lambda member: {name: encode(member)}, decode=lambda value: decode(value[name]), field=name
+        )
     except (TypeError, ValueError, AttributeError, AssertionError, OverflowError, RecursionError) as error:
         why = f"its schema makes no sense ({type(error).__name__}: {error!s:.200})"
         raise mapper.refusal(role, why) from error
-
-
-def _map_fields(schema: Schema, role: Role, mapper: _Mapper) -> MappedSpace:
-    properties = schema.get("properties")
-    if not isinstance(properties, Mapping):
-        return mapper.space(schema, role, ())
-    fields = {name: part for name, part in properties.items() if name not in _BESIDE[role]}
-    if len(fields) != 1:
-        return mapper.object({**schema, "properties": fields}, role, ())
-    ((name, part),) = fields.items()
-    inner = mapper.space(part, f"{role}.{name}", ())
-    encode, decode = inner.encode, inner.decode
-    return replace(
-        inner, encode=lambda member: {name: encode(member)}, decode=lambda value: decode(value[name]), field=name
-    )
 
 
 class _Mapper:

@@ -45,10 +45,20 @@ class Doc(NamedTuple):
 def read_doc(text: str | None) -> Doc:
     """Reads a docstring; one without sections is all summary."""
     sections = _SECTION.split(inspect.cleandoc(text or ""))
-    summary, arguments, returns = sections[0].strip(), {}, ""
+    arguments: dict[str, str] = {}
+    summary, returns = sections[0].strip(), ""
     for title, body in zip(sections[1::2], sections[2::2], strict=True):
         if title in _ARGUMENTS:
-            arguments = _entries(body)
+            arguments = {}
+            lines = inspect.cleandoc("\n" + body.expandtabs()).splitlines()
+            name = ""
+            for line in lines:
+                found = None if line.startswith(" ") else _ENTRY.match(line)
+                if found:
+                    name = found[1]
+                    arguments[name] = found[2].strip()
+                elif name:
+                    arguments[name] = f"{arguments[name]} {line.strip()}".strip()
         elif title in _RETURN:
             returns = _one_line(body)
     return Doc(summary, arguments, returns)
@@ -63,20 +73,6 @@ def write_doc(doc: Doc) -> str:
     if doc.returns:
         text += f"\n\nReturns:\n    {_harmless(_one_line(doc.returns))}"
     return text
-
-
-def _entries(body: str) -> dict[str, str]:
-    entries: dict[str, str] = {}
-    lines = inspect.cleandoc("\n" + body.expandtabs()).splitlines()
-    name = ""
-    for line in lines:
-        found = None if line.startswith(" ") else _ENTRY.match(line)
-        if found:
-            name = found[1]
-            entries[name] = found[2].strip()
-        elif name:
-            entries[name] = f"{entries[name]} {line.strip()}".strip()
-    return entries
 
 
 def _one_line(text: str) -> str:

@@ -71,7 +71,15 @@ class Envoy:
     async def start(self, topology: Topology, timeout_s: float) -> None:
         """Starts it and waits until it listens. Raises as `Gateway.start` does; `stop` must follow then."""
         if topology.port:
-            _check_free(topology)
+            # Envoys share a port without a word, and each would get a part of the connections.
+            family = socket.AF_INET6 if ":" in topology.host else socket.AF_INET
+            try:
+                socket.create_server((topology.host, topology.port), family=family).close()
+            except OSError as error:
+                raise UsageError(
+                    f"the gateway cannot listen on {topology.listen}: {error.strerror or error}; "
+                    "choose another port (0: a free one)"
+                ) from None
         await on_thread(lambda: validate(topology, self._program))
         self._check_wanted()
         self._folder = tempfile.TemporaryDirectory(prefix="openenv-gateway-", ignore_cleanup_errors=True)
@@ -244,18 +252,6 @@ def check_configuration(command: list[str], name: str) -> None:
     if done.returncode != 0:
         words = (done.stderr or done.stdout).strip()[-2000:]
         raise UsageError(f"{name} refuses the configuration of the gateway: {words}")
-
-
-def _check_free(topology: Topology) -> None:
-    # Envoys share a port without a word, and each would get a part of the connections.
-    family = socket.AF_INET6 if ":" in topology.host else socket.AF_INET
-    try:
-        socket.create_server((topology.host, topology.port), family=family).close()
-    except OSError as error:
-        raise UsageError(
-            f"the gateway cannot listen on {topology.listen}: {error.strerror or error}; "
-            "choose another port (0: a free one)"
-        ) from None
 
 
 async def _ask(admin: tuple[str, int], path: str) -> tuple[int, bytes]:

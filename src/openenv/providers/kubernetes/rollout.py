@@ -82,7 +82,13 @@ class Rollout:
             ProviderFailed: The cluster does not say.
         """
         there = await cluster.get("Secret", self.workload.name)
-        _check_version(cluster.api.version)
+        found = re.match(r"v?(\d+)\.(\d+)", cluster.api.version)
+        if found is not None and (int(found[1]), int(found[2])) < OLDEST:
+            oldest = ".".join(map(str, OLDEST))
+            raise LaunchFailed(
+                f"the cluster has Kubernetes {cluster.api.version}, and what is applied needs {oldest} or newer: "
+                "nothing was changed. KubernetesProvider starts servers on older ones"
+            )
         coded = (there or {}).get("data", {})
         known = {name: base64.b64decode(coded[name]).decode() for name in self.made & coded.keys()}
         return replace(self, workload=replace(self.workload, variables={**self.workload.variables, **known}))
@@ -102,7 +108,10 @@ class Rollout:
         await self._check_names(cluster)
         wanted = self.manifests
         if self.most is not None:
-            replicas = await self._live_replicas(cluster, self.most)
+            # A Deployment without a number would drop to one server.
+            there = await cluster.get("Deployment", self.workload.name)
+            live: int = (there or {}).get("spec", {}).get("replicas", self.replicas)
+            replicas = min(max(live, self.replicas), self.most)
             wanted = [
                 manifests.deployment(self.workload, replicas) if each["kind"] == "Deployment" else each
                 for each in wanted
@@ -123,12 +132,6 @@ class Rollout:
                 f"{self.workload.name} was not there within {timeout_s:g} s (--timeout); the cluster goes on: "
                 f"see kubectl rollout status deployment/{self.workload.name}"
             ) from None
-
-    async def _live_replicas(self, cluster: KubernetesCluster, most: int) -> int:
-        """As many servers as there are, within the bounds: a Deployment without a number would drop to one server."""
-        there = await cluster.get("Deployment", self.workload.name)
-        live: int = (there or {}).get("spec", {}).get("replicas", self.replicas)
-        return min(max(live, self.replicas), most)
 
     async def _remove_unwanted(self, cluster: KubernetesCluster, wanted: set[tuple[str, str]]) -> None:
         """Deletes what an earlier rollout of this name had and this one has not."""
@@ -180,16 +183,6 @@ class Rollout:
                 told = await cluster.log(name, TAIL_LINES) or "\n".join(await cluster.warnings(name))
                 said = with_tail(f"the server {name} {end}", told)
                 raise LaunchFailed(redact(said, secrets_of(self.workload.variables)))
-
-
-def _check_version(version: str) -> None:
-    found = re.match(r"v?(\d+)\.(\d+)", version)
-    if found is not None and (int(found[1]), int(found[2])) < OLDEST:
-        oldest = ".".join(map(str, OLDEST))
-        raise LaunchFailed(
-            f"the cluster has Kubernetes {version}, and what is applied needs {oldest} or newer: nothing was "
-            "changed. KubernetesProvider starts servers on older ones"
-        )
 
 
 def _label_of(manifest: Manifest) -> str | None:

@@ -112,7 +112,15 @@ class Proxy:
     async def _app(self, scope: Any, receive: Any, send: Any) -> None:
         websocket = scope["type"] == "websocket"
         try:
-            await self._pass_on(scope, receive, send)
+            name, _, rest = scope["raw_path"].decode("latin-1").removeprefix("/").partition("/")
+            route = self._routes.get(name)
+            if route is None:
+                raise UsageError(f"no sandbox {name!r} is behind this proxy: was it stopped?")
+            key = route.admit(scope["headers"])
+            place = f"/{rest}" + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
+            request = route, key, place, scope, receive, send
+            relay = WebSocketRelay(*request) if scope["type"] == "websocket" else HttpRelay(self._client, *request)
+            await relay.run()
         except OpenEnvError as error:
             if websocket:
                 await receive()
@@ -123,17 +131,6 @@ class Proxy:
             if websocket:  # uvicorn's own line is not heard, see below
                 logger.exception("a connection could not be passed on")
             raise
-
-    async def _pass_on(self, scope: Any, receive: Any, send: Any) -> None:
-        name, _, rest = scope["raw_path"].decode("latin-1").removeprefix("/").partition("/")
-        route = self._routes.get(name)
-        if route is None:
-            raise UsageError(f"no sandbox {name!r} is behind this proxy: was it stopped?")
-        key = route.admit(scope["headers"])
-        place = f"/{rest}" + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
-        request = route, key, place, scope, receive, send
-        relay = WebSocketRelay(*request) if scope["type"] == "websocket" else HttpRelay(self._client, *request)
-        await relay.run()
 
 
 def _plain_client() -> httpx.AsyncClient:

@@ -300,7 +300,13 @@ class WebSocketRelay(Relay):
                 return
             there: ClientConnection = dialling.result()
         except InvalidStatus as refusal:
-            await self._pass_refusal(refusal)
+            answer, body = refusal.response, refusal.response.body or b""
+            raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers.raw_items()]
+            address = await self._route.job.address()
+            headers = [field for field in self._route.inward(raw, address) if field[0] != b"content-length"]
+            kind = "websocket.http.response"
+            await self._send({"type": f"{kind}.start", "status": answer.status_code, "headers": headers})
+            await self._send({"type": f"{kind}.body", "body": bytes(body), "more_body": False})
         except OpenEnvError as error:
             await refuse(self._send, error, "websocket.http")
         else:
@@ -334,16 +340,6 @@ class WebSocketRelay(Relay):
             raise
         except (OSError, EOFError, InvalidHandshake, ProtocolError) as error:
             raise await self._failure(error, late=isinstance(error, TimeoutError)) from None
-
-    async def _pass_refusal(self, refusal: InvalidStatus) -> None:
-        """Says what the application said, which will not speak WebSocket."""
-        answer, body = refusal.response, refusal.response.body or b""
-        raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers.raw_items()]
-        address = await self._route.job.address()
-        headers = [field for field in self._route.inward(raw, address) if field[0] != b"content-length"]
-        kind = "websocket.http.response"
-        await self._send({"type": f"{kind}.start", "status": answer.status_code, "headers": headers})
-        await self._send({"type": f"{kind}.body", "body": bytes(body), "more_body": False})
 
     async def _converse(self, there: ClientConnection) -> None:
         assert there.response is not None

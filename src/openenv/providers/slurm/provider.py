@@ -265,7 +265,18 @@ class SlurmProvider(BlockingRuntime):
             await self._end(deployment, surplus)
         missing = replicas - len(deployment.servers)
         if missing > 0:
-            await self._add(deployment, missing)
+            servers = [deployment.new_server() for _ in range(missing)]
+            try:
+                if deployment.handle is None:
+                    deployment.handle = channel = self._channel(deployment)
+                    await channel.open(deployment.variables, deployment.labels)
+                for begin in range(0, missing, LONGEST_ARRAY):
+                    await self._add_array(deployment, servers[begin : begin + LONGEST_ARRAY])
+                await self._announced(deployment, servers)
+            except BaseException as error:
+                with add_cleanup_note(error):
+                    await self._end(deployment, servers)
+                raise
 
     async def why_gone(self, server: Server) -> str | None:
         if server.handle is None:
@@ -305,20 +316,6 @@ class SlurmProvider(BlockingRuntime):
     def spec_of(self, port: int | None, env_vars: dict[str, str], options: dict[str, Any]) -> LaunchSpec:
         key = None if KEYS in {**self.variables, **env_vars} else self.api_key
         return super().spec_of(port, env_vars, options).changed(api_key=key)
-
-    async def _add(self, deployment: Deployment, count: int) -> None:
-        servers = [deployment.new_server() for _ in range(count)]
-        try:
-            if deployment.handle is None:
-                deployment.handle = channel = self._channel(deployment)
-                await channel.open(deployment.variables, deployment.labels)
-            for begin in range(0, count, LONGEST_ARRAY):
-                await self._add_array(deployment, servers[begin : begin + LONGEST_ARRAY])
-            await self._announced(deployment, servers)
-        except BaseException as error:
-            with add_cleanup_note(error):
-                await self._end(deployment, servers)
-            raise
 
     async def _add_array(self, deployment: Deployment, servers: Sequence[Server]) -> None:
         array = await self.start_rate.start(lambda: self._submit(deployment, len(servers)))

@@ -87,7 +87,11 @@ class _Task:
         command = [places.get(part, part) for part in self.plan["command"]]
         variables = {**self.environ, **self.variables(), "HOST": self.host, "PORT": str(port)}
         variables.pop(VARIABLES, None)
-        signals = _signals()
+        signals, writer = os.pipe()  # of signals, their numbers
+        os.set_blocking(writer, False)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD):
+            signal.signal(number, _noted)
         try:
             self.server = server = subprocess.Popen(  # noqa: S603 - what was asked for
                 command,
@@ -230,16 +234,6 @@ class _Task:
                     if words.readline() == "heard\n":
                         return True
         return False
-
-
-def _signals() -> int:
-    """A descriptor from which the numbers of signals can be read."""
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD):
-        signal.signal(number, _noted)
-    return reader
 
 
 def _noted(number: int, frame: object) -> None:

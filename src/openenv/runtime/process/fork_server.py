@@ -394,16 +394,13 @@ class ForkServer:
                     _kill_group(session.pid, signal.SIGKILL)
                 _, status = os.waitpid(ended.si_pid, 0)
                 if session is not None:
-                    self._on_exit(session, status)
-
-    def _on_exit(self, session: _Session, status: int) -> None:
-        del self._sessions[session.id]
-        with contextlib.suppress(KeyError):
-            self._selector.unregister(session.tail.descriptor)
-        session.tail.close()
-        if self._plan.sandbox == "none":  # else its namespace has ended, and all with it
-            self._orphans_at = time.monotonic() + ORPHANS_S if self._end_orphans() else self._orphans_at
-        self._send([EXITED, session.id, status, session.tail.text, session.reason])
+                    del self._sessions[session.id]
+                    with contextlib.suppress(KeyError):
+                        self._selector.unregister(session.tail.descriptor)
+                    session.tail.close()
+                    if self._plan.sandbox == "none":  # else its namespace has ended, and all with it
+                        self._orphans_at = time.monotonic() + ORPHANS_S if self._end_orphans() else self._orphans_at
+                    self._send([EXITED, session.id, status, session.tail.text, session.reason])
 
     def _end_orphans(self) -> bool:
         """Kills what the processes of sessions that have ended left behind. Whether there was any, or may be."""
