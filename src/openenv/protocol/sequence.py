@@ -6,7 +6,7 @@ The session that owns them executes the calls and sends the replies.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import takewhile
 from typing import Any
 
@@ -16,6 +16,14 @@ from .codecs import Body
 
 Asker = tuple[int, int | None]
 """A request that waits for a reply: its id, and in a batch the place of the call."""
+
+
+def name_of(asker: Asker | None) -> str | None:
+    """The name of a request's call in logs and traces: the id, with the place where that is a batch."""
+    if asker is None:
+        return None
+    number, place = asker
+    return str(number) if place is None else f"{number}.{place}"
 
 
 class NumberedCall(Struct, eq=False):
@@ -89,6 +97,14 @@ class Sequence:
         if self.completed < seq <= self.accepted:
             return next(call for call in open_calls if call.seq == seq)
         return None
+
+    def rewrite(self, write: Callable[[Body], Body], open_calls: Iterable[NumberedCall]) -> None:
+        """Writes the replies that are kept in another way, for a client that reads another codec."""
+        if self.last is not None:
+            self.last = write(self.last)
+        for call in open_calls:
+            if call.early_reply is not None:
+                call.early_reply = write(call.early_reply)
 
     def rewind(self, running: NumberedCall | None, waiting: Iterable[NumberedCall]) -> list[NumberedCall]:
         """Takes back the numbers of the calls that wait, as if they had not been accepted.

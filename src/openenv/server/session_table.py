@@ -27,7 +27,7 @@ from ..errors import (
 from ..protocol import messages
 from ..protocol.codecs import Body
 from ..protocol.errors import error_facts
-from ..protocol.sequence import Asker
+from ..protocol.sequence import Asker, name_of
 from ..protocol.server import ServerProtocolV2
 from ..runtime.manager import SessionManager
 from ..runtime.session import LastSeen, OnOpened, Origin, Session, SessionState
@@ -38,7 +38,7 @@ from .auth import Principal, Right, Scope, allows, is_tool_call, refusal
 from .task_provider import ask_session
 from .timers import Deadlines
 from .v1 import oversized_reply
-from .v2_session import SessionRequest, V2Session, request_name
+from .v2_session import SessionRequest, V2Session
 
 if TYPE_CHECKING:
     from .v2 import ReplySender
@@ -358,7 +358,7 @@ class SessionTable:
         v2_session = V2Session(self, asker, message.token)
         opened: OnOpened = v2_session.opened
         if self.trail is not None:
-            opened = self.trail.opening(lambda: v2_session.session.id, request_name(asker), opened)
+            opened = self.trail.opening(lambda: v2_session.session.id, name_of(asker), opened)
         name = message.new if isinstance(message, messages.ForkOp) else message.session
         v2_session.session = session = self._manager.create(opened, v2_session.lost, name)
         session.user = v2_session
@@ -388,7 +388,7 @@ class SessionTable:
         return session.user
 
     def _deny(self, asker: Asker, session: str | None, error: OpenEnvError) -> None:
-        self.replies.answer(asker, session, self.refusal(session, error, request_name(asker)))
+        self.replies.answer(asker, session, self.refusal(session, error, name_of(asker)))
 
     def _unknown(self, session_id: str) -> UnknownSession:
         if self._principal.worker_ended:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,56 +17,27 @@ from ..errors import (
     StepFailed,
     StepTimeout,
     TooManyCalls,
-    UsageError,
 )
 from ..protocol.codecs import Body
 from ..protocol.errors import UNSEEDED
 from ..protocol.messages import ForkOp, McpOp, Op, ResetOp, RestoreOp, StateOp, StepOp, TasksOp
-from ..protocol.sequence import Asker, NumberedCall, Sequence
+from ..protocol.sequence import Asker, NumberedCall, Sequence, name_of
 from ..protocol.server import ServerProtocolV2
 from ..runtime.calls import CallQueue
-from ..runtime.executor import Done, Snapshot
+from ..runtime.executor import Done
 from ..runtime.session import Session
 from ..telemetry.metrics import METER, Phase
 from ..telemetry.tracing import ConnectionTracer
 from .mcp_methods import call_mcp_method
+from .state_copy import StateCopyRequest, StateRestore
 from .v1 import oversized_reply
 
 if TYPE_CHECKING:
     from .session_table import SessionTable
 
 
-class StateCopyRequest:
-    """A copy of a session's state, when its turn comes among the calls of that session.
-
-    Args:
-        taken: Called once: with the copy, to be used up or discarded, or with why there is none.
-    """
-
-    __slots__ = ("_taken",)
-
-    def __init__(self, taken: Callable[[Snapshot | None, OpenEnvError | None], None]):
-        self._taken: Callable[[Snapshot | None, OpenEnvError | None], None] | None = taken
-
-    def give(self, seed: Snapshot | None, error: OpenEnvError | None) -> None:
-        """There is a copy, or there will be none. What comes after the first word is dropped."""
-        taken, self._taken = self._taken, None
-        if taken is not None:
-            taken(seed, error)
-        elif seed is not None:
-            seed.discard()
-
-
 SessionRequest = ResetOp | StepOp | StateOp | ForkOp | RestoreOp | TasksOp | McpOp
 """What is asked of one session."""
-
-
-def request_name(asker: Asker | None) -> str | None:
-    """The name of a call in logs and traces: the id of its request, with its place where that is a batch."""
-    if asker is None:
-        return None
-    number, place = asker
-    return str(number) if place is None else f"{number}.{place}"
 
 
 _NOT_EXECUTED = "waited for its turn for all of its deadline_s, and was not executed"
@@ -266,12 +236,8 @@ class V2Session(CallQueue[NumberedCall]):
         before = self._protocol
         self.table, self._protocol = table, table.protocol
         if self._protocol is not before:  # what was answered is written again, for the client that reads it now
-            translate = self._protocol.codec.body
-            if self.sequence.last is not None:
-                self.sequence.last = translate(_reply_fields(before, self.sequence.last))
-            for call in self._unfinished():
-                if call.early_reply is not None:
-                    call.early_reply = translate(_reply_fields(before, call.early_reply))
+            write = self._protocol.codec.body
+            self.sequence.rewrite(lambda body: write(_reply_fields(before, body)), self._unfinished())
         self.session.attach()
         if running is not None and running.due is not None:
             table.deadlines.watch(self, running.due)
@@ -335,7 +301,12 @@ class V2Session(CallQueue[NumberedCall]):
             (asker,) = call.take_askers()  # the new session answers it
             self.table.fork(self, message, asker, partial(self._ended, call))
         elif type(message) is RestoreOp:
-            self._restore(call, message)
+            try:
+                source = self.table.source_of(self, message)
+            except OpenEnvError as error:
+                self.fail(call, error)
+            else:
+                StateRestore(self, call, source).begin()
         elif type(message) is StateCopyRequest:
             copy_request = message
 
@@ -348,39 +319,14 @@ class V2Session(CallQueue[NumberedCall]):
         elif type(message) is TasksOp:
             self.table.ask_tasks(self, message, partial(self._answered, call))
 
-    def _restore(self, call: NumberedCall, message: RestoreOp) -> None:
-        """Goes on from the state of another session, when that can be had."""
-        try:
-            source = self.table.source_of(self, message)
-        except OpenEnvError as error:
+    def conclude(self, call: NumberedCall, fields: dict[str, Any]) -> None:
+        """A call ends with a reply of these fields."""
+        self._answered(call, self._protocol.ok(fields))
+
+    def fail(self, call: NumberedCall, error: OpenEnvError) -> None:
+        """A call ends with an error."""
+        if self.running is call:
             self._answered(call, self._failed(call, error))
-            return
-
-        def taken(seed: Snapshot | None, error: OpenEnvError | None) -> None:
-            if self.running is not call:  # it was given up
-                if seed is not None:
-                    seed.discard()
-                return
-            self.awaits = None
-            if seed is None:
-                assert error is not None
-                # As what it is, it would be taken for the end of this session.
-                there = f"session {source.session.id!r} has no state to go on from: {error.message}"
-                gone = UsageError(there) if isinstance(error, SessionLost) else error
-                self._answered(call, self._failed(call, gone))
-            else:
-                self.session.load(seed, source.session, restored)
-
-        def restored(_: Any, error: BaseException | None) -> None:
-            if error is None:
-                self._answered(call, self._protocol.ok({}))
-            else:
-                assert isinstance(error, OpenEnvError)  # a session translates all others
-                if self.running is call:
-                    self._answered(call, self._failed(call, error))
-
-        self.awaits = source
-        source.copy_state(StateCopyRequest(taken))
 
     def _answered(self, call: NumberedCall, body: Body) -> None:
         """A call that is neither reset nor step nor state has its reply."""
@@ -403,7 +349,7 @@ class V2Session(CallQueue[NumberedCall]):
             episode = message.kwargs.get("episode_id")
         assert isinstance(message, Op)  # calls without a number are not traced
         name = str(message.__struct_config__.tag)
-        return trail.call(name, self.session.id, episode, request_name(call.asker), self._finished)
+        return trail.call(name, self.session.id, episode, name_of(call.asker), self._finished)
 
     def _finished(self, result: Any, error: BaseException | None) -> None:
         call = self.running
@@ -434,7 +380,7 @@ class V2Session(CallQueue[NumberedCall]):
         self._conclude(call, body)
 
     def _failed(self, call: NumberedCall, error: OpenEnvError) -> Body:
-        return self.table.refusal(self.session.id, error, request_name(call.asker))
+        return self.table.refusal(self.session.id, error, name_of(call.asker))
 
     def _conclude(self, call: NumberedCall, body: Body) -> None:
         """The running call has come to its end."""
@@ -502,7 +448,7 @@ class V2Session(CallQueue[NumberedCall]):
             copy_request.give(None, SessionLost(f"session {self.session.id} has lost its connection"))
 
     def _refuse(self, asker: Asker, error: OpenEnvError) -> None:
-        self._reply(asker, self.table.refusal(self.session.id, error, request_name(asker)))
+        self._reply(asker, self.table.refusal(self.session.id, error, name_of(asker)))
 
     def _reply(self, asker: Asker, body: Body) -> None:
         self.table.replies.answer(asker, self.session.id, body)
