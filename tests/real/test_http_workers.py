@@ -34,8 +34,27 @@ TOLD_S = 20.0
 KEY, OTHER = "a-key-of-control-for-one", "a-key-of-control-for-two"
 
 
+@pytest.fixture(scope="module")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    folder = tmp_path_factory.mktemp("server")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.chdir(folder)
+        with serving(whereabouts(folder), "--workers", "4") as server:
+            yield server
+
+
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving]:
+def server(shared_server: Serving) -> Iterator[Serving]:
+    """A server whose workers all live on after the test; it has no sessions."""
+    yield shared_server
+    with httpx.Client(base_url=shared_server.url, trust_env=False) as client:
+        for line in client.get("/sessions").json():
+            client.delete(f"/sessions/{line['id']}").raise_for_status()
+
+
+@pytest.fixture
+def own_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving]:
+    """A server of one test, which may kill its workers."""
     monkeypatch.chdir(tmp_path)
     with serving(whereabouts(tmp_path), "--workers", "4") as server:
         yield server
@@ -175,12 +194,12 @@ def test_keys_and_addresses_are_known_where_a_request_is_handed_on(tmp_path, mon
                 assert client.post("/step", json={"action": {}}, headers=own).status_code == 200
 
 
-def test_a_dead_worker_is_told_of_at_once_and_its_sessions_are_unknown(server, tmp_path):
-    names = open_sessions(server.url, 8)
+def test_a_dead_worker_is_told_of_at_once_and_its_sessions_are_unknown(own_server, tmp_path):
+    names = open_sessions(own_server.url, 8)
     gate = tmp_path / "gate"
     with (
-        httpx.Client(base_url=server.url, trust_env=False) as client,
-        httpx.Client(base_url=server.url, trust_env=False, timeout=60) as busy,
+        httpx.Client(base_url=own_server.url, trust_env=False) as client,
+        httpx.Client(base_url=own_server.url, trust_env=False, timeout=60) as busy,
         ThreadPoolExecutor() as threads,
     ):
         places = {name: pid_of(client, name) for name in names}
@@ -198,7 +217,7 @@ def test_a_dead_worker_is_told_of_at_once_and_its_sessions_are_unknown(server, t
         assert time.monotonic() - began < TOLD_S
         facts = answer.json()
         assert (answer.status_code, facts["error"], facts["blame"]) == (404, "SessionLost", "infrastructure")
-        eventually(lambda: victim not in workers_of(server.pid) and len(workers_of(server.pid)) == 4)
+        eventually(lambda: victim not in workers_of(own_server.pid) and len(workers_of(own_server.pid)) == 4)
         for name, place in places.items():
             answer = client.post("/step", json={"action": {}}, headers={"X-Session-ID": name})
             if place == victim:

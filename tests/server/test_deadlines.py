@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+import weakref
 
 import pytest
 
 from openenv.server.timers import SLOT_S, Deadlines
 
-from ..asynchronous import until
+from ..asynchronous import forgotten, until
 
 
 class Watched:
@@ -52,7 +53,7 @@ async def test_it_may_ask_to_be_looked_at_again():
     await until(lambda: len(watched.looks) == 2)
 
 
-async def test_what_is_forgotten_is_not_looked_at_and_leaves_no_timer():
+async def test_what_is_forgotten_is_not_looked_at_and_not_kept():
     deadlines = Deadlines()
     kept, dropped, due = Watched(deadlines), Watched(deadlines), time.monotonic() + 0.05
     deadlines.watch(kept, due)
@@ -62,8 +63,10 @@ async def test_what_is_forgotten_is_not_looked_at_and_leaves_no_timer():
     assert dropped.looks == []
     deadlines.watch(dropped, due + 50)
     deadlines.forget(dropped)
-    assert not deadlines._timers
     deadlines.forget(dropped)
+    reference = weakref.ref(dropped)
+    del dropped
+    assert forgotten(reference)
 
 
 def test_a_loop_that_has_ended_holds_up_nobody():
