@@ -29,8 +29,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, PrinterCallback, Qwen2Config, Qwen2ForCausalLM, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from openenv import StepResult, VectorEnvClient
-from openenv.client import SyncVectorEnvClient
+from openenv import StepResult, SyncVectorEnvClient
 from openenv.providers import LaunchSpec, LocalProvider, deploy
 
 ENVS = Path(__file__).resolve().parent.parent / "envs"
@@ -57,8 +56,8 @@ def main() -> None:
             spec = LaunchSpec(target=str(ENVS / "word_game"))
             server = stack.enter_context(deploy(spec, LocalProvider(max_sessions=options.episodes)))
             options.base_url, options.api_key = server.url, server.api_key
-        games = VectorEnvClient(WordGameEnv, options.base_url, options.episodes, api_key=options.api_key)
-        trainer = make_trainer(options, stack.enter_context(games.sync()), stack.enter_context(TemporaryDirectory()))
+        games = SyncVectorEnvClient(WordGameEnv, options.base_url, options.episodes, api_key=options.api_key)
+        trainer = make_trainer(options, stack.enter_context(games), stack.enter_context(TemporaryDirectory()))
         trainer.train()
     rewards = [entry["reward"] for entry in trainer.state.log_history if "reward" in entry]
     ends = max(1, len(rewards) // 10)

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from openenv.client import SyncEnvClient
+from openenv import SyncEnvClient
 
 from .client import GridworldEnv
 from .models import MOVES, GridworldAction, GridworldObservation, GridworldState, Move

@@ -10,7 +10,7 @@ from collections import defaultdict
 from pathlib import Path
 from random import Random
 
-from openenv.client import SyncEnvClient
+from openenv import SyncEnvClient
 
 from .client import PythonSandboxEnv
 from .models import PythonSandboxAction, PythonSandboxObservation, PythonSandboxState

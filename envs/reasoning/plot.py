@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from openenv.client import SyncEnvClient
+from openenv import SyncEnvClient
 
 from .client import ReasoningEnv
 from .models import ReasoningAction, ReasoningObservation, ReasoningState

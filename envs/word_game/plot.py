@@ -12,7 +12,7 @@ from random import Random
 from string import ascii_lowercase
 from typing import Any
 
-from openenv.client import SyncEnvClient
+from openenv import SyncEnvClient
 
 from .client import WordGameEnv
 from .models import Row, WordGameAction, WordGameObservation, WordGameState

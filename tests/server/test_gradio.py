@@ -81,7 +81,7 @@ def test_the_page_of_a_builder_is_mounted(gradio):
     (blocks,) = built
     assert [field["name"] for field in blocks.fields] == ["kind", "number"]
     assert (blocks.metadata.name, blocks.is_chat) == ("probe", False)
-    assert "GenericEnvClient" in blocks.quick_start
+    assert "SyncEnvClient" in blocks.quick_start
 
 
 def test_a_builder_that_fails_is_heard_at_once(gradio):

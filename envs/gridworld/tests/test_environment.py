@@ -18,7 +18,7 @@ from gridworld.server.level import Level
 from gridworld.server.search import shortest_way
 from gridworld.server.tasks import SPLITS
 
-from openenv.client import SyncEnvClient
+from openenv import SyncEnvClient
 from openenv.errors import InvalidAction, InvalidArgument, ResetRequired
 from openenv.testing import EnvironmentConformance
 

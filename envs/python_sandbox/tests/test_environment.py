@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from openenv.client import SyncEnvClient
+from openenv import SyncEnvClient
 from openenv.errors import InvalidAction, InvalidArgument, OpenEnvError, ResetRequired
 from openenv.testing import EnvironmentConformance
 from openenv.types import StepResult

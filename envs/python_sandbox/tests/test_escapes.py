@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from openenv.client import SyncEnvClient
+from openenv import SyncEnvClient
 from openenv.errors import EnvironmentCrashed
 from python_sandbox import PythonSandboxAction, PythonSandboxEnv, PythonSandboxObservation, PythonSandboxState
 from python_sandbox.server.python_sandbox_environment import PythonSandboxEnvironment

@@ -20,7 +20,7 @@ from reasoning.server.reasoning_environment import ReasoningEnvironment
 from reasoning.server.tasks import MIXED
 from reasoning.survey import examine
 
-from openenv.client import SyncEnvClient
+from openenv import SyncEnvClient
 from openenv.errors import InvalidAction, InvalidArgument, ResetRequired
 from openenv.testing import EnvironmentConformance
 

@@ -16,7 +16,7 @@ from word_game.server.lexicon import LENGTHS, words
 from word_game.server.marking import candidates_after, marks_of
 from word_game.server.word_game_environment import WordGameEnvironment
 
-from openenv.client import SyncEnvClient
+from openenv import SyncEnvClient
 from openenv.errors import InvalidAction, InvalidArgument, ResetRequired
 from openenv.testing import EnvironmentConformance
 

@@ -114,9 +114,8 @@ class EnvClient(BaseClient, LaunchMixin, Generic[ActT, ObsT, StateT]):
             result = await env.reset(seed=1)
             result = await env.step(CounterAction(by=2))
 
-    Without a running event loop the same calls work synchronously: `with CounterEnv(...) as env: env.reset()`.
-    `env.sync()` gives the synchronous client as a type of its own. `from_docker_image`, `from_env` and `from_hub`
-    start the server as well, and closing their client stops it.
+    `CounterEnv(...).sync()` is the same client for code that does not await. `from_docker_image`, `from_env` and
+    `from_hub` start the server as well, and closing their client stops it.
 
     The connection is made by the first call. Calls made at the same time are executed in their order, one after the
     other. A connection that is lost is made again, and the call that has no reply is repeated under its number, so
@@ -225,7 +224,7 @@ class EnvClient(BaseClient, LaunchMixin, Generic[ActT, ObsT, StateT]):
         app, or before its start."""
         return self._base_url
 
-    # Each of these awaits in a running event loop, and blocks without one or inside `with`.
+    # Existing code calls these without await: they block without a running event loop, and inside `with`.
 
     def connect(self) -> Awaitable[Self]:
         """Connects now instead of with the first call.
@@ -501,9 +500,8 @@ class SyncEnvClient(LaunchMixin, Generic[SyncActT, SyncObsT, SyncStateT]):
         class SyncCounterEnv(SyncEnvClient[CounterAction, CounterObservation, State]):
             pass
 
-    Args:
-        async_client: A client to drive in place of a new one; both share one session.
-        base_url: As for `EnvClient`, as are all other arguments.
+    It takes the arguments of `EnvClient`; or `async_client` alone, a client to drive in place of a new one. Both
+    share one session then.
 
     Raises:
         InvalidArgument: As for `EnvClient`; or there are arguments beside `async_client`, which has its own.

@@ -293,12 +293,12 @@ class MCPClientBase(EnvClient[Any, Any, State]):
 class MCPToolClient(MCPClientBase):
     """Calls the tools of an environment::
 
-        with MCPToolClient(base_url="http://localhost:8000") as env:
+        with MCPToolClient(base_url="http://localhost:8000").sync() as env:
             env.reset()
             print([tool.name for tool in env.list_tools()])
             print(env.call_tool("add", a=1, b=2))
 
-    In a running event loop the same calls are awaited. See `MCPClientBase` for the modes.
+    In asynchronous code, without `sync()`, the same calls are awaited. See `MCPClientBase` for the modes.
     """
 
     def call_tool(self, *name: str, **arguments: Any) -> Awaitable[Any]:

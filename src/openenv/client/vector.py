@@ -78,12 +78,11 @@ class SyncVectorEnvClient(Generic[ActT, ObsT]):
             results = envs.reset()
             results = envs.step([{"move": "left"}] * 256)
 
-    Args:
-        client: A client to drive in place of a new one; both share its sessions.
-        env_cls: As for `VectorEnvClient`, as are all other arguments.
+    It takes the arguments of `VectorEnvClient`; or `client` alone, a client to drive in place of a new one. Both
+    share its sessions then.
 
     Raises:
-        UsageError: As for `VectorEnvClient`.
+        UsageError: As for `VectorEnvClient`; or there are arguments beside `client`, which has its own.
     """
 
     @overload

@@ -34,14 +34,14 @@ function keywords(values: JsonObject, indent: string): string {
 /** The calls of an episode as a program. */
 export function pythonOf(url: string, keyed: boolean, reset: JsonObject, actions: Json[], tools: boolean): string {
   const calls = actions.map((action) => (tools ? toolCall(action) : step(action)));
-  const name = tools ? 'MCPToolClient' : 'GenericEnvClient';
+  const name = tools ? 'MCPToolClient' : 'SyncEnvClient';
   const where = tools ? 'openenv.client.mcp_client' : 'openenv';
   const key = keyed ? ', api_key=os.environ["OPENENV_API_KEY"]' : '';
   return [
     ...(keyed ? ['import os', ''] : []),
     `from ${where} import ${name}`,
     '',
-    `with ${name}(base_url=${JSON.stringify(url)}${key}) as env:`,
+    `with ${name}(base_url=${JSON.stringify(url)}${key})${tools ? '.sync()' : ''} as env:`,
     `    result = env.reset(${keywords(reset, '    ')})`,
     '    print(result.observation)',
     ...calls,

@@ -104,8 +104,8 @@ def get_quick_start_markdown(
     action = ", ".join(f'"{name}": ...' for name, field in fields.items() if field.is_required())
     return (
         f"### Connect to {metadata.name if metadata else 'this environment'}\n\n"
-        "```python\nfrom openenv import GenericEnvClient\n\n"
-        'with GenericEnvClient("http://localhost:8000") as env:\n    result = env.reset()\n'
+        "```python\nfrom openenv import SyncEnvClient\n\n"
+        'with SyncEnvClient("http://localhost:8000") as env:\n    result = env.reset()\n'
         f"    result = env.step({{{action}}})\n```"
     )
 

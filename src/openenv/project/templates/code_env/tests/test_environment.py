@@ -14,7 +14,7 @@ from my_env import MyAction, MyEnv, MyObservation, MyState
 from my_env.server.my_env_environment import MyEnvironment
 from my_env.server.program import MOST_OUTPUT, run
 
-from openenv.client import SyncEnvClient
+from openenv import SyncEnvClient
 from openenv.errors import InvalidAction, ResetRequired
 from openenv.testing import EnvironmentConformance
 

@@ -10,7 +10,7 @@ from my_env import MyAction, MyEnv, MyObservation, MyState
 from my_env.server.house import DOORS, FURTHER
 from my_env.server.my_env_environment import MyEnvironment
 
-from openenv.client import SyncEnvClient
+from openenv import SyncEnvClient
 from openenv.errors import InvalidAction, ResetRequired
 from openenv.testing import EnvironmentConformance
 
