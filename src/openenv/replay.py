@@ -11,24 +11,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from . import errors
 from ._http import bearer, fetch
 from .client import GenericEnvClient
 from .client.endpoints import http_url, websocket_url
 from .client.mcp_client import ask_session
-from .errors import (
-    InvalidAction,
-    OpenEnvError,
-    ProtocolViolation,
-    ResetRequired,
-    RubricFailed,
-    SchemaMismatch,
-    SeedIgnored,
-    StepFailed,
-    ToolFailed,
-    Unauthorized,
-    UnreadableRecord,
-    UsageError,
-)
 from .mcp.types import DIRECT_CALL, McpMethod, observation_of
 from .protocol.contract import Contract
 from .recording.difference import ABSENT, SchemaNodes, ValueDifference, close, first_difference
@@ -275,7 +262,7 @@ class ReplayTarget:
             return
         version = versions.get("environment")
         was = f"{environment} {version}" if version else environment
-        raise SchemaMismatch(
+        raise errors.SchemaMismatch(
             f"the record is of {was} with schemas {recorded} (openenv {versions.get('openenv') or 'unknown'}), and "
             f"{self.name} has schemas {self.hash}: play it against the version that it was recorded with (--target, "
             "--base-url), or record anew",
@@ -291,7 +278,7 @@ def app_target(target: str, app: Any) -> ReplayTarget:
     """
     server = getattr(getattr(app, "state", None), "openenv", None)
     if server is None:
-        raise UsageError(
+        raise errors.UsageError(
             f"{target} is an app that create_app did not make: serve it, and give its address (--base-url)"
         )
     return ReplayTarget(target, server.schemas, server.contract, server.max_sessions, app=app)
@@ -309,7 +296,7 @@ def server_target(url: str, api_key: str | None) -> ReplayTarget:
     try:
         contract = Contract(schemas)
     except ValueError as error:
-        raise ProtocolViolation(f"{url}/schema answers what is no schema: {error}") from None
+        raise errors.ProtocolViolation(f"{url}/schema answers what is no schema: {error}") from None
     return ReplayTarget(url, schemas, contract, None, base_url=url, api_key=api_key)
 
 
@@ -318,19 +305,30 @@ def schemas_at(url: str, api_key: str | None) -> dict[str, Any]:
     address = http_url(websocket_url(url))
     answer = fetch(f"{address}/schema", bearer(api_key), ASK_S)
     if answer.status in {401, 403}:
-        raise Unauthorized(f"{address} wants another key, or one at all: give it by --api-key")
+        raise errors.Unauthorized(f"{address} wants another key, or one at all: give it by --api-key")
     if answer.status != 200:
-        raise ProtocolViolation(f"{address}/schema answers with status {answer.status}: is an environment there?")
+        raise errors.ProtocolViolation(
+            f"{address}/schema answers with status {answer.status}: is an environment there?"
+        )
     try:
         schemas = answer.json()
     except ValueError as error:
-        raise ProtocolViolation(f"{address}/schema answers what is no schema: {error}") from None
+        raise errors.ProtocolViolation(f"{address}/schema answers what is no schema: {error}") from None
     return schemas if isinstance(schemas, dict) else {}
 
 
 # What an environment answers by itself, so that it answers it again. The others are of the moment: a deadline, a
 # process that was killed, a connection.
-_OWN = {each.__name__ for each in (StepFailed, RubricFailed, ToolFailed, InvalidAction, ResetRequired)}
+_OWN = {
+    each.__name__
+    for each in (
+        errors.StepFailed,
+        errors.RubricFailed,
+        errors.ToolFailed,
+        errors.InvalidAction,
+        errors.ResetRequired,
+    )
+}
 # How records write floats that JSON does not have.
 _FLOATS = {"NaN", "Infinity", "-Infinity"}
 
@@ -363,7 +361,7 @@ class ReplayedTransition:
 
     recorded: Transition
     played: StepResult[dict[str, Any]] | None
-    error: OpenEnvError | None
+    error: errors.OpenEnvError | None
     divergence: Divergence | None
 
 
@@ -401,9 +399,9 @@ class ReplayPlayer:
                         break
                     if on_transition is not None:
                         on_transition(each)
-        except SchemaMismatch as error:
+        except errors.SchemaMismatch as error:
             self._end(ReplayOutcome.MISMATCHED, error.message)
-        except UnreadableRecord as error:
+        except errors.UnreadableRecord as error:
             self._end(ReplayOutcome.FAILED, error.message)
         return ReplayResult(
             episode.episode_id,
@@ -465,7 +463,7 @@ class ReplayPlayer:
 
     async def _call(
         self, client: GenericEnvClient, recorded: Transition
-    ) -> tuple[StepResult[dict[str, Any]] | None, OpenEnvError | None]:
+    ) -> tuple[StepResult[dict[str, Any]] | None, errors.OpenEnvError | None]:
         """Does what was recorded: a step, a tool call that is no step, or the reset."""
         try:
             if _is_direct(recorded):
@@ -482,11 +480,11 @@ class ReplayPlayer:
             if not self._episode.episode_id.startswith(f"{self._episode.session_id}-"):
                 arguments.setdefault("episode_id", self._episode.episode_id)
             return await client.reset(**arguments), None
-        except OpenEnvError as error:
+        except errors.OpenEnvError as error:
             return None, error
 
     def _divergence(
-        self, recorded: Transition, played: StepResult[dict[str, Any]] | None, error: OpenEnvError | None
+        self, recorded: Transition, played: StepResult[dict[str, Any]] | None, error: errors.OpenEnvError | None
     ) -> Divergence | None:
         was, now = recorded.error_class, None if error is None else type(error).__name__
         # Not every record says of which class an error was.
@@ -558,7 +556,7 @@ async def replay(
     try:
         with warnings.catch_warnings():
             # The result says so of each episode.
-            warnings.simplefilter("ignore", SeedIgnored)
+            warnings.simplefilter("ignore", errors.SeedIgnored)
             async with asyncio.TaskGroup() as tasks:
                 for _ in range(sessions):
                     tasks.create_task(play())

@@ -12,19 +12,10 @@ import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
+from ... import errors
 from ..._http import fetch
 from ...client import GenericEnvClient, SyncEnvClient
 from ...client.endpoints import http_url
-from ...errors import (
-    ConnectionFailed,
-    Forbidden,
-    InvalidAction,
-    InvalidArgument,
-    OpenEnvError,
-    ProtocolViolation,
-    Unauthorized,
-    UsageError,
-)
 from ...types import StepResult
 from .description import KEYWORD
 from .schema import MappedSpace, Role, space_of_fields
@@ -96,11 +87,11 @@ def schemas_of(client: GenericEnvClient) -> Schemas:
     if client._endpoints is None:  # a provider starts the server first
         client.sync().connect()
     assert client._endpoints is not None
-    failure: OpenEnvError = ConnectionFailed("there is no server")
+    failure: errors.OpenEnvError = errors.ConnectionFailed("there is no server")
     for endpoint in client._endpoints.all:
         try:
             return _get_schemas(f"{http_url(endpoint.url)}/schema", client)
-        except ConnectionFailed as error:
+        except errors.ConnectionFailed as error:
             failure = error
     raise failure
 
@@ -109,18 +100,18 @@ def _get_schemas(url: str, client: GenericEnvClient) -> Schemas:
     options = client._options
     reply = fetch(url, dict(options.headers), options.connect_timeout_s)
     if reply.status == HTTPStatus.UNAUTHORIZED:
-        raise Unauthorized(f"{url} wants a key: pass api_key=..., or set OPENENV_API_KEY")
+        raise errors.Unauthorized(f"{url} wants a key: pass api_key=..., or set OPENENV_API_KEY")
     if reply.status == HTTPStatus.FORBIDDEN:
-        raise Forbidden(f"{url} does not let this api_key (OPENENV_API_KEY) read: pass one with a wider scope")
+        raise errors.Forbidden(f"{url} does not let this api_key (OPENENV_API_KEY) read: pass one with a wider scope")
     if reply.status != HTTPStatus.OK:
-        raise ConnectionFailed(
+        raise errors.ConnectionFailed(
             f"{url} answers HTTP {reply.status}, and no schemas: is that an openenv server? Else give "
             "observation_space, decode_observation, action_space and encode_action"
         )
     try:
         return _check_schemas(reply.json(), url)
     except ValueError:
-        raise ProtocolViolation(f"{url} answers what is no JSON: {reply.body[:100]!r}") from None
+        raise errors.ProtocolViolation(f"{url} answers what is no JSON: {reply.body[:100]!r}") from None
 
 
 def _check_schemas(schemas: Any, place: str) -> Schemas:
@@ -128,7 +119,7 @@ def _check_schemas(schemas: Any, place: str) -> Schemas:
         isinstance(schemas.get(name), Mapping) for name in ("action", "observation")
     ):
         return schemas
-    raise ProtocolViolation(f"{place} says nothing of its action and observation: {schemas!s:.200}")
+    raise errors.ProtocolViolation(f"{place} says nothing of its action and observation: {schemas!s:.200}")
 
 
 Fields = dict[str, Any]
@@ -190,7 +181,7 @@ class RemoteSpaces:
     def reset_arguments(self, seed: Any, options: Mapping[str, Any] | None) -> Fields:
         """What the environment's reset is given. Raises `InvalidArgument` for options that are none."""
         if options is not None and not isinstance(options, Mapping):
-            raise InvalidArgument(f"options is {options!r:.80}: give a dict, or None")
+            raise errors.InvalidArgument(f"options is {options!r:.80}: give a dict, or None")
         # A seed is sent only where one was given: not every environment takes one.
         seeded: Fields = {} if seed is None else {"seed": int(seed)}
         if options is None:
@@ -219,9 +210,9 @@ class RemoteSpaces:
         except _MISFITS as error:
             raise self.misfit(fields, error) from error
 
-    def misfit(self, fields: Any, error: Exception) -> ProtocolViolation:
+    def misfit(self, fields: Any, error: Exception) -> errors.ProtocolViolation:
         """The error for an observation that is no member."""
-        return ProtocolViolation(
+        return errors.ProtocolViolation(
             f"the server's observation {fields!s:.200} does not fit {self.observation_space} "
             f"({type(error).__name__}: {error}): give observation_space=... and decode_observation=..."
         )
@@ -232,7 +223,7 @@ class RemoteSpaces:
         if reward is None:
             reward = self._missing_reward
         if reward is None:
-            raise UsageError(
+            raise errors.UsageError(
                 "the environment gave this step no reward, which is not 0, and Gymnasium knows only numbers: pass "
                 "missing_reward=0.0 if none means 0 here"
             )
@@ -240,7 +231,7 @@ class RemoteSpaces:
 
     def __getstate__(self) -> Fields:
         if self._options.keys() & {"app", "env", "provider"}:
-            raise UsageError(
+            raise errors.UsageError(
                 "its environment belongs to this process, and cannot be pickled: serve it (openenv serve) and give "
                 "its base_url"
             )
@@ -265,7 +256,7 @@ class RemoteSpaces:
         if space is not None and function is not None:
             return MappedSpace(space, function, function)
         if function is not None:
-            raise InvalidArgument(f"a function for the {role} needs a space: give {role}_space=... too")
+            raise errors.InvalidArgument(f"a function for the {role} needs a space: give {role}_space=... too")
         mapped = space_of_fields(self._schemas[role], role)
         return mapped if space is None else replace(mapped, space=space)
 
@@ -279,9 +270,9 @@ def ends_of(result: StepResult[Any]) -> tuple[bool, bool]:
     return result.done and (result.terminated or not truncated), truncated
 
 
-def outside_error(member: Any, space: Space[Any]) -> OpenEnvError:
+def outside_error(member: Any, space: Space[Any]) -> errors.OpenEnvError:
     """The error for an action that is none."""
-    return InvalidAction(f"the action {member!s:.200} is not in the action space {space}")
+    return errors.InvalidAction(f"the action {member!s:.200} is not in the action space {space}")
 
 
 class RemoteEnv(gymnasium.Env[Any, Any]):

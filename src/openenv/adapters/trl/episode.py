@@ -13,21 +13,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from ... import errors
 from ..._backoff import Backoff
 from ...client import EnvClient
 from ...client.portal import portal, submit_to
-from ...errors import (
-    CapacityError,
-    ConnectionFailed,
-    EnvironmentFailed,
-    InvalidAction,
-    InvalidArgument,
-    OpenEnvError,
-    ResetRequired,
-    SessionLost,
-    StepFailed,
-    UsageError,
-)
 from ...types import StepResult
 from .methods import method_of
 from .results import Render, Reward, answer_of, refusal_of, reward_of
@@ -118,7 +107,7 @@ class TrlEpisode:
             ConnectionFailed, CapacityError: There was no session to be had within `patience_s`.
             EnvironmentFailed: The environment has failed `MOST_FAILURES` times in a row.
         """
-        if self._failure is not None and not isinstance(self._failure, StepFailed):
+        if self._failure is not None and not isinstance(self._failure, errors.StepFailed):
             self._client.close()  # what is left of that session is not worth a wait
         self._results, self._failure, self._playing = [], None, False
         columns = self._config.columns
@@ -128,7 +117,7 @@ class TrlEpisode:
         except Exception as error:
             self._fail(error)
             self._failures += 1
-            if not isinstance(error, EnvironmentFailed) or self._failures >= MOST_FAILURES:
+            if not isinstance(error, errors.EnvironmentFailed) or self._failures >= MOST_FAILURES:
                 raise
             return None
         self._failures = 0
@@ -145,13 +134,13 @@ class TrlEpisode:
         while True:
             try:
                 return self._client.reset(**arguments)
-            except (ConnectionFailed, CapacityError) as error:
+            except (errors.ConnectionFailed, errors.CapacityError) as error:
                 pause = max(backoff.grow(), error.retry_after_s or 0.0)
-                if not (error.retryable or isinstance(error, SessionLost)) or time.monotonic() + pause > end:
+                if not (error.retryable or isinstance(error, errors.SessionLost)) or time.monotonic() + pause > end:
                     raise
                 _log.warning("no session yet, trying again in %.1f s: %s", pause, error)
-            except InvalidArgument as error:
-                raise UsageError(
+            except errors.InvalidArgument as error:
+                raise errors.UsageError(
                     f"a column of the dataset cannot be sent to the environment ({error}): "
                     "name those that its reset needs with environment_factory(columns=[...])"
                 ) from error
@@ -167,7 +156,7 @@ class TrlEpisode:
         if self._failure is not None:
             raise self._failure
         if not self._playing:
-            raise ResetRequired("the episode is over: no tool can be called any more")
+            raise errors.ResetRequired("the episode is over: no tool can be called any more")
         action = tool.action(arguments)
         try:
             result = self._client.step(action)
@@ -175,13 +164,13 @@ class TrlEpisode:
             self._playing = not result.done
             refusal = refusal_of(result.observation)
             answer = None if refusal else self._rendered(result.observation)
-        except InvalidAction:
+        except errors.InvalidAction:
             raise
         except Exception as error:
             self._fail(error)
             raise
         if refusal:
-            raise UsageError(refusal)
+            raise errors.UsageError(refusal)
         return answer or ""
 
     def _rendered(self, observation: Any) -> str | list[dict[str, Any]] | None:
@@ -197,7 +186,7 @@ class TrlEpisode:
 def _close_session(client: EnvClient[Any, Any, Any], pid: int) -> None:
     """Closes a session without waiting for it: garbage is collected on any thread."""
     if os.getpid() == pid:
-        with contextlib.suppress(OpenEnvError):  # the process is ending: the portal has closed the client
+        with contextlib.suppress(errors.OpenEnvError):  # the process is ending: the portal has closed the client
             submit_to(portal().loop, client._close())
 
 
@@ -258,9 +247,9 @@ def environment_factory(
         ConnectionFailed: The server was to be asked for its tools, and did not answer.
     """
     if not (isinstance(client_cls, type) and issubclass(client_cls, EnvClient)):
-        raise UsageError(f"client_cls is a subclass of EnvClient, not {client_cls!r}")
+        raise errors.UsageError(f"client_cls is a subclass of EnvClient, not {client_cls!r}")
     if isinstance(columns, str):
-        raise UsageError(f"columns={columns!r}: give a list of names")
+        raise errors.UsageError(f"columns={columns!r}: give a list of names")
     config = EpisodeConfig(
         name=name or f"{client_cls.__name__.removesuffix('Client').removesuffix('Env')}Environment",
         client_type=client_cls,

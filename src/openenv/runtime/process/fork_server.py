@@ -19,22 +19,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
-from . import linux, sandbox
+from . import linux, messages, sandbox
 from .child import SessionProcess
-from .messages import (
-    ADOPT,
-    CHUNK_BYTES,
-    END,
-    EXITED,
-    EXPECT,
-    FAILED,
-    FORK,
-    GRACE_S,
-    MESSAGE_BYTES,
-    TOO_MANY,
-    UNFORKED,
-    ForkServerPlan,
-)
 
 TAIL_BYTES = 4096
 # Of a stream without end, at one time: others wait too.
@@ -57,7 +43,7 @@ class StderrTail:
         """Takes what there is, or a good part of it. False at the end of the stream."""
         for _ in range(_CHUNKS_AT_ONCE):
             try:
-                data = os.read(self.descriptor, CHUNK_BYTES)
+                data = os.read(self.descriptor, messages.CHUNK_BYTES)
             except BlockingIOError:
                 return True
             if not data:
@@ -203,7 +189,7 @@ class ForkServer:
         factory: What makes environments.
     """
 
-    def __init__(self, control: socket.socket, plan: ForkServerPlan, factory: Callable[[], Any]):
+    def __init__(self, control: socket.socket, plan: messages.ForkServerPlan, factory: Callable[[], Any]):
         self._control = control
         self._plan = plan
         self._factory = factory
@@ -251,37 +237,39 @@ class ForkServer:
         for session in self._pids.values():
             if session.kill_at is not None and session.kill_at <= now:
                 _kill_group(session.pid, signal.SIGKILL)
-                session.kill_at = now + GRACE_S
+                session.kill_at = now + messages.GRACE_S
         for session_id in [number for number, each in self._pending.items() if each.limit <= now]:
             self._give_up(session_id)
         for pid in self._counter.over(self._pids):
             session = self._pids[pid]
-            session.reason = TOO_MANY
+            session.reason = messages.TOO_MANY
             _kill_group(pid, signal.SIGKILL)
         if self._orphans_at is not None and self._orphans_at <= now:
             self._orphans_at = now + ORPHANS_S if self._end_orphans() else None
 
     def _receive(self) -> None:
         try:
-            message, descriptors, _, _ = socket.recv_fds(self._control, MESSAGE_BYTES, 1)
+            message, descriptors, _, _ = socket.recv_fds(self._control, messages.MESSAGE_BYTES, 1)
         except ConnectionError:
             message, descriptors = b"", []
         if not message:
             self._leaving = True
             return
         verb, session_id, *rest = msgspec.msgpack.decode(message)
-        if verb == FORK:
+        if verb == messages.FORK:
             self._fork(session_id, descriptors)
-        elif verb == EXPECT:
+        elif verb == messages.EXPECT:
             if descriptors:
                 self._pending[session_id] = _PendingSession(descriptors[0])
             else:
-                self._send([EXITED, session_id, None, b"no descriptor is left for its stderr", UNFORKED])
-        elif verb == ADOPT:
+                self._send(
+                    [messages.EXITED, session_id, None, b"no descriptor is left for its stderr", messages.UNFORKED]
+                )
+        elif verb == messages.ADOPT:
             self._adopt(session_id, *rest)
-        elif verb == END and session_id in self._pending:
+        elif verb == messages.END and session_id in self._pending:
             self._give_up(session_id)
-        elif verb == END and (session := self._sessions.get(session_id)) is not None:
+        elif verb == messages.END and (session := self._sessions.get(session_id)) is not None:
             self._end(session, *rest)
 
     def _adopt(self, session_id: int, pid: int) -> None:
@@ -298,7 +286,7 @@ class ForkServer:
         tail = StderrTail(self._pending.pop(session_id).reading)
         tail.close()
         self._orphans_at = time.monotonic()
-        self._send([EXITED, session_id, None, tail.text, UNFORKED])
+        self._send([messages.EXITED, session_id, None, tail.text, messages.UNFORKED])
 
     def _end(self, session: _Session, grace_s: float) -> None:
         if session.kill_at is None:
@@ -317,7 +305,7 @@ class ForkServer:
         except OSError as error:
             for descriptor in descriptors:
                 os.close(descriptor)
-            self._send([EXITED, session_id, 1 << 8, str(error).encode(), UNFORKED])
+            self._send([messages.EXITED, session_id, 1 << 8, str(error).encode(), messages.UNFORKED])
             return
         connection, reading, writing = descriptors
         if pid == 0:
@@ -380,7 +368,7 @@ class ForkServer:
 
     def _reap(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            os.read(self._woken, MESSAGE_BYTES)
+            os.read(self._woken, messages.MESSAGE_BYTES)
         with contextlib.suppress(ChildProcessError):
             while True:
                 # Looked at first and reaped after: while it is a zombie, its number names its group and no other.
@@ -400,7 +388,7 @@ class ForkServer:
                     session.tail.close()
                     if self._plan.sandbox == "none":  # else its namespace has ended, and all with it
                         self._orphans_at = time.monotonic() + ORPHANS_S if self._end_orphans() else self._orphans_at
-                    self._send([EXITED, session.id, status, session.tail.text, session.reason])
+                    self._send([messages.EXITED, session.id, status, session.tail.text, session.reason])
 
     def _end_orphans(self) -> bool:
         """Kills what the processes of sessions that have ended left behind. Whether there was any, or may be."""
@@ -469,7 +457,9 @@ def main(descriptor: int, file: BinaryIO) -> None:
         factory = pickle.loads(plan.factory)  # noqa: S301
     except BaseException:  # noqa: BLE001 - the environment's module is foreign code
         with contextlib.suppress(OSError):
-            control.send(msgspec.msgpack.encode([FAILED, 0, traceback.format_exc()[-MESSAGE_BYTES // 4 :]]))
+            control.send(
+                msgspec.msgpack.encode([messages.FAILED, 0, traceback.format_exc()[-messages.MESSAGE_BYTES // 4 :]])
+            )
         sys.exit(1)
     linux.die_with_parent(signal.SIGTERM)
     # What was imported is never freed: left out of collections, it stays shared between all processes.

@@ -15,16 +15,8 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 from msgspec import Struct
 
+from ... import errors
 from ..._introspection import unwrap_partial
-from ...errors import (
-    EnvironmentFailed,
-    InvalidAction,
-    InvalidArgument,
-    OpenEnvError,
-    ResetRequired,
-    UsageError,
-    from_wire,
-)
 from ...protocol.codecs import codec_of
 from ...protocol.encoding import encode_outcome, encode_state_fields
 from ..executor import error_text
@@ -76,7 +68,7 @@ def pickle_by_reference(factory: Callable[[], Any]) -> bytes:
     try:
         return dumps(factory)
     except Exception as error:
-        raise UsageError(
+        raise errors.UsageError(
             f"{_name(made_by)} cannot be sent to another process, which process isolation has to do: {error}"
         ) from error
 
@@ -109,12 +101,12 @@ class _Pickler(pickle.Pickler):
 def _check(made_by: Any) -> None:
     name = _name(made_by)
     if not (isinstance(made_by, type) or inspect.isfunction(made_by)):
-        raise UsageError(
+        raise errors.UsageError(
             f"process isolation needs a class or a function of a module, or a partial of one, to make environments; "
             f"this is a {type(made_by).__name__}"
         )
     if made_by.__module__ == "__main__":
-        raise UsageError(
+        raise errors.UsageError(
             f"{name} is defined in the script that was started, where no other process finds it: move it to a module "
             "and import it from there, or serve without process isolation"
         )
@@ -122,7 +114,7 @@ def _check(made_by: Any) -> None:
     for part in made_by.__qualname__.split("."):
         found = getattr(found, part, None)
     if found is not made_by:
-        raise UsageError(
+        raise errors.UsageError(
             f"{name} cannot be found by its name in module {made_by.__module__}, which another process has to do: "
             "define it at the top of the module, or serve without process isolation"
         )
@@ -195,7 +187,9 @@ def encode_request(verb: int, argument: Any) -> bytes:
     try:
         pickled = dumps(argument)
     except Exception as error:
-        raise UsageError(f"{type(argument).__name__} cannot be sent to the session's process: {error}") from error
+        raise errors.UsageError(
+            f"{type(argument).__name__} cannot be sent to the session's process: {error}"
+        ) from error
     return b"%b%c%b" % (HEAD.pack(len(pickled) + 1), verb, pickled)
 
 
@@ -222,7 +216,7 @@ def encode_reply(verb: int, result: Any) -> bytes:
 def encode_error(error: BaseException, trace: str = "") -> bytes:
     """In the process: what was raised."""
     facts = None
-    if isinstance(error, OpenEnvError):
+    if isinstance(error, errors.OpenEnvError):
         facts = {**error.data, **error.facts()}
     said = {
         "kind": type(error).__name__,
@@ -263,8 +257,10 @@ def decode(frame: bytes | bytearray) -> tuple[Any, BaseException | None]:
 def _error_of(reply: _Reply) -> BaseException:
     error: BaseException | None = None
     if reply.error is not None:
-        known = from_wire(reply.error)
-        if isinstance(known, (EnvironmentFailed, InvalidAction, InvalidArgument, ResetRequired)):
+        known = errors.from_wire(reply.error)
+        if isinstance(
+            known, (errors.EnvironmentFailed, errors.InvalidAction, errors.InvalidArgument, errors.ResetRequired)
+        ):
             error = known
     if error is None:
         kind = reply.kind if reply.kind.isidentifier() and len(reply.kind) < 100 else "Exception"

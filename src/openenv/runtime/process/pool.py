@@ -23,21 +23,8 @@ import msgspec
 from ..._backoff import Backoff
 from ...errors import UsageError
 from ...settings import ServerSettings, environ_of_environments
-from . import sandbox
+from . import messages, sandbox
 from .handle import ProcessExit, ProcessHandle, ProcessListener
-from .messages import (
-    ADOPT,
-    END,
-    EXITED,
-    EXPECT,
-    FAILED,
-    FORK,
-    MESSAGE_BYTES,
-    TOO_MANY,
-    UNFORKED,
-    ForkServerPlan,
-    pickle_by_reference,
-)
 from .sandbox import ProcessLimits
 
 # What it imports is found where this process finds it, this package too.
@@ -66,7 +53,7 @@ class ForkServerProcess:
         OSError: It could not be started.
     """
 
-    def __init__(self, plan: ForkServerPlan, orders: Orders, pool: ProcessPool):
+    def __init__(self, plan: messages.ForkServerPlan, orders: Orders, pool: ProcessPool):
         self._loop = asyncio.get_running_loop()
         self._orders = orders
         self._pool = pool
@@ -146,7 +133,7 @@ class ForkServerProcess:
 
     def _readable(self) -> None:
         try:
-            message = self._control.recv(MESSAGE_BYTES)
+            message = self._control.recv(messages.MESSAGE_BYTES)
         except (BlockingIOError, ConnectionResetError):
             return  # the latter: it ended before it had read everything, and its last words come after this
         if message:
@@ -187,7 +174,9 @@ class ProcessPool:
             raise UsageError("process isolation needs Linux: serve without --isolation process")
         # Where modules come from that the private /tmp of a sandbox would hide.
         kept = [folder for folder in map(os.path.abspath, sys.path) if folder.startswith("/tmp/")]  # noqa: S108
-        self._plan = ForkServerPlan(pickle_by_reference(factory), ProcessLimits.of(settings), settings.sandbox, kept)
+        self._plan = messages.ForkServerPlan(
+            messages.pickle_by_reference(factory), ProcessLimits.of(settings), settings.sandbox, kept
+        )
         sandbox.check(settings.sandbox)
         self._pool_size = settings.process_pool
         self._ids = itertools.count(1)
@@ -258,13 +247,13 @@ class ProcessPool:
             os.close(writing)
             raise
         handle.listener = listener
-        self._tell([EXPECT, handle.id], FileIO(reading))
+        self._tell([messages.EXPECT, handle.id], FileIO(reading))
         return handle, [theirs.detach(), writing]
 
     def register_fork(self, handle: ProcessHandle, pid: int) -> None:
         """The session's process has forked it, and this is its number."""
         if handle.id in self._handles:
-            self._tell([ADOPT, handle.id, pid], None)
+            self._tell([messages.ADOPT, handle.id, pid], None)
 
     def abandon(self) -> None:
         """Leaves everything behind at once: the event loop that it belonged to is gone."""
@@ -286,16 +275,16 @@ class ProcessPool:
     # What the fork server says.
 
     def on_message(self, verb: str, handle_id: int, facts: list[Any]) -> None:
-        if verb == FAILED:
+        if verb == messages.FAILED:
             self._failure = facts[0]
-        elif verb == EXITED and (handle := self._handles.pop(handle_id, None)) is not None:
+        elif verb == messages.EXITED and (handle := self._handles.pop(handle_id, None)) is not None:
             status, tail, reason = facts
-            if reason == TOO_MANY:
+            if reason == messages.TOO_MANY:
                 most = self._plan.limits.children
                 reason = (
                     f"it started more than {most} processes and threads (process_children, OPENENV_PROCESS_CHILDREN)"
                 )
-            elif reason == UNFORKED:
+            elif reason == messages.UNFORKED:
                 reason = "it could not be forked"
             if handle in self._ready:
                 self._ready.remove(handle)
@@ -354,7 +343,7 @@ class ProcessPool:
     def _order(self) -> ProcessHandle:
         """Has a process forked. Its connection is there at once, and holds requests until the process reads them."""
         handle, theirs = self._new_handle()
-        self._tell([FORK, handle.id], theirs)
+        self._tell([messages.FORK, handle.id], theirs)
         return handle
 
     def _new_handle(self) -> tuple[ProcessHandle, socket.socket]:
@@ -367,7 +356,7 @@ class ProcessPool:
 
     def _end(self, handle: ProcessHandle, grace_s: float) -> None:
         if handle.id in self._handles:
-            self._tell([END, handle.id, grace_s], None)
+            self._tell([messages.END, handle.id, grace_s], None)
 
     def _tell(self, message: list[Any], passed: socket.socket | FileIO | None) -> None:
         self._orders.append((msgspec.msgpack.encode(message), passed))
