@@ -686,6 +686,16 @@ async def test_the_reset_of_same_step_has_what_is_left_of_the_time():
     await envs.close()
 
 
+async def test_a_session_whose_calls_are_out_of_order_is_closed():
+    envs, peer = await begun(ScriptedApp())
+    step = asyncio.create_task(envs.step([{}, {}]))
+    batch = await peer.asked(2)
+    peer.results(batch, {0: fault("SequenceError", "7?", "SESSION_ERROR"), 1: outcome(1.0)})
+    assert errors(await step) == [SessionLost, None]
+    assert peer.requests[2] == {"id": 3, "op": "close", "session": batch["calls"][0]["session"]}
+    await envs.close()
+
+
 async def test_a_batch_that_is_refused_whole_used_no_numbers():
     envs, peer = await begun(ScriptedApp())
     step = asyncio.create_task(envs.step([{}, {}]))
