@@ -26,7 +26,7 @@ def page(text: str) -> Page:
     return Page("docs/some page.md", text)
 
 
-@pytest.mark.real
+@pytest.mark.slow
 def test_what_is_wrong_is_found_in_its_line() -> None:
     """Each page is a program of its own; the tools run once for all of them."""
     wrong = {
