@@ -14,18 +14,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from .. import errors
 from .._backoff import Backoff
 from ..client import GenericEnvClient
-from ..errors import (
-    CapacityError,
-    InvalidAction,
-    InvalidArgument,
-    MessageTooLarge,
-    OpenEnvError,
-    PolicyFailed,
-    ResetRequired,
-    StepFailed,
-)
 from ..types import StepResult
 from .cases import Case
 from .policy import Agent, Policy
@@ -122,7 +113,7 @@ async def play(
         if result.reward is not None:
             reward = float(result.reward)
             if not abs(reward) <= MOST_REWARD:
-                raise StepFailed(f"a step gave the reward {reward}, which is no score")
+                raise errors.StepFailed(f"a step gave the reward {reward}, which is no score")
             rewards.append(reward)
     return EpisodeResult(
         **_fields(case),
@@ -147,11 +138,11 @@ def _fields(case: Case) -> dict[str, Any]:
     return {"seed": case.seed, "split": case.split, "index": case.index, "repeat": case.repeat}
 
 
-def failed_episode(case: Case, error: OpenEnvError, seconds: float) -> EpisodeResult:
+def failed_episode(case: Case, error: errors.OpenEnvError, seconds: float) -> EpisodeResult:
     """What came of a case that failed."""
     blame: Blame = "policy" if error.blame == "client" else error.blame
     # Of a policy that raised, the class of what it raised.
-    cause = error.__cause__ if isinstance(error, PolicyFailed) else None
+    cause = error.__cause__ if isinstance(error, errors.PolicyFailed) else None
     failure = EpisodeFailure(blame=blame, error=type(cause or error).__name__, message=str(error) or error.message)
     return EpisodeResult(**_fields(case), end="failed", failure=failure, seconds=seconds)
 
@@ -164,18 +155,20 @@ async def _step(
         action = await agent.act(seen.observation)
         try:
             return await client.step(action)
-        except InvalidAction as error:
+        except errors.InvalidAction as error:
             if attempt + 1 == attempts:
                 raise _no_action(action, error) from error
-        except (InvalidArgument, MessageTooLarge, TypeError) as error:  # it cannot even be written
+        except (errors.InvalidArgument, errors.MessageTooLarge, TypeError) as error:  # it cannot even be written
             raise _no_action(action, error) from error
-        except ResetRequired as error:
-            raise StepFailed(f"in the middle of the episode, the environment asked for a reset: {error}") from error
+        except errors.ResetRequired as error:
+            raise errors.StepFailed(
+                f"in the middle of the episode, the environment asked for a reset: {error}"
+            ) from error
     raise AssertionError("attempts is at least 1")
 
 
-def _no_action(action: Any, error: Exception) -> PolicyFailed:
-    return PolicyFailed(f"what the policy chose, {_SHORT.repr(action)[:200]}, is no action: {error}")
+def _no_action(action: Any, error: Exception) -> errors.PolicyFailed:
+    return errors.PolicyFailed(f"what the policy chose, {_SHORT.repr(action)[:200]}, is no action: {error}")
 
 
 def _success(result: StepResult[dict[str, Any]]) -> bool | None:
@@ -274,8 +267,8 @@ class Runner:
             async with asyncio.TaskGroup() as group:
                 for _ in range(self.players):
                     group.create_task(self._play_cases())
-        except BaseExceptionGroup as errors:
-            raise _first(errors) from None
+        except BaseExceptionGroup as group:
+            raise _first(group) from None
         return self.episodes
 
     async def _play_cases(self) -> None:
@@ -287,7 +280,7 @@ class Runner:
                 more = await self._in_session(client)
             finally:
                 self._with_session.discard(client)
-                with suppress(OpenEnvError):
+                with suppress(errors.OpenEnvError):
                     await client.close()
 
     async def _in_session(self, client: GenericEnvClient) -> bool:
@@ -306,9 +299,9 @@ class Runner:
                 self._with_session.add(client)
                 most_steps = self._options.max_steps
                 episode = await play(client, case, self._policy, first, most_steps, named.get("episode_id"))
-            except CapacityError as error:
+            except errors.CapacityError as error:
                 return await self._wait_for_room(progress, error)
-            except OpenEnvError as error:
+            except errors.OpenEnvError as error:
                 if not await self._after_failure(progress, error):
                     return True
             except asyncio.CancelledError:
@@ -318,7 +311,7 @@ class Runner:
                 self._note(progress, episode)
         return False
 
-    async def _wait_for_room(self, progress: _Progress, error: CapacityError) -> bool:
+    async def _wait_for_room(self, progress: _Progress, error: errors.CapacityError) -> bool:
         """No room for a session: those that have one play its case, or else it waits."""
         now = time.monotonic()
         progress.refused_at = progress.refused_at or now
@@ -333,16 +326,16 @@ class Runner:
         await asyncio.sleep(error.retry_after_s or MOST_PAUSE_S / 8)
         return True
 
-    async def _after_failure(self, progress: _Progress, error: OpenEnvError) -> bool:
+    async def _after_failure(self, progress: _Progress, error: errors.OpenEnvError) -> bool:
         """What becomes of a case that failed. Returns whether the session may be used again."""
-        if error.blame == "client" and not isinstance(error, PolicyFailed):
+        if error.blame == "client" and not isinstance(error, errors.PolicyFailed):
             raise error
         if error.blame == "infrastructure" and progress.attempts <= self._options.retries:
             self._waiting.append(progress)
             await asyncio.sleep(progress.backoff.grow())
             return False
         self._note(progress, failed_episode(progress.case, error, time.monotonic() - progress.began))
-        return isinstance(error, PolicyFailed)
+        return isinstance(error, errors.PolicyFailed)
 
     def _note(self, progress: _Progress, episode: EpisodeResult) -> None:
         episode.attempts = progress.attempts
@@ -350,7 +343,7 @@ class Runner:
         self._on_episode(episode)
 
 
-def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """The one that ended the others."""
-    error = errors.exceptions[0]
+    error = group.exceptions[0]
     return _first(error) if isinstance(error, BaseExceptionGroup) else error

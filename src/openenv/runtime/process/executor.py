@@ -286,7 +286,20 @@ class ProcessExecutor:
                 "the call was stopped, and the environment's process with it: reset() starts a new one"
             )
         else:
-            error = _crash(exit_)
+            if exit_.reason:
+                how = f"was ended: {exit_.reason}"
+            elif exit_.signal is not None:
+                how = f"was ended by {exit_.signal}{_HINTS.get(exit_.signal, '')}"
+            else:
+                how = f"ended with exit code {exit_.exit_code}"
+            last = exit_.stderr.rstrip().rpartition("\n")[2]
+            said = f" (stderr: {last[:200]})" if last else ""
+            error = EnvironmentCrashed(
+                f"the environment's process {how}{said}; reset() starts a new one",
+                exit_code=exit_.exit_code,
+                signal=exit_.signal,
+                stderr=exit_.stderr,
+            )
         self._failure = error
         done, self._done = self._done, None
         closed, self._closed = self._closed, None
@@ -368,20 +381,3 @@ class ProcessExecutor:
             done(None, error)
 
         self._make(made)
-
-
-def _crash(exit_: ProcessExit) -> EnvironmentCrashed:
-    if exit_.reason:
-        how = f"was ended: {exit_.reason}"
-    elif exit_.signal is not None:
-        how = f"was ended by {exit_.signal}{_HINTS.get(exit_.signal, '')}"
-    else:
-        how = f"ended with exit code {exit_.exit_code}"
-    last = exit_.stderr.rstrip().rpartition("\n")[2]
-    said = f" (stderr: {last[:200]})" if last else ""
-    return EnvironmentCrashed(
-        f"the environment's process {how}{said}; reset() starts a new one",
-        exit_code=exit_.exit_code,
-        signal=exit_.signal,
-        stderr=exit_.stderr,
-    )
