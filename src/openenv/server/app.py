@@ -43,6 +43,9 @@ class HTTPEnvServer(EnvironmentServer):
         install_lifespan(app, self)
 
 
+__all__ = ["create_app"]
+
+
 @dataclass
 class GetEndpointConfig:
     """One GET route.
