@@ -19,6 +19,8 @@ class Echo(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         target = getattr(self.server, "to", None)
         self.send_response(302 if target else int(self.path.rpartition("/")[2] or 200))
+        if declared := getattr(self.server, "declared", None):
+            self.send_header("Content-Length", declared)
         if target:
             self.send_header("Location", target)
         self.end_headers()
@@ -36,9 +38,9 @@ class Echo(http.server.BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def serving(to=None):
+def serving(to=None, declared=None):
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Echo) as server:
-        server.to = to
+        server.to, server.declared = to, declared
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
@@ -53,6 +55,11 @@ def test_a_get_shows_the_key_and_a_body_makes_it_a_post_of_json():
         assert fetch(url, bearer("a-key"), 60).json() == {"method": "GET", "key": "Bearer a-key"}
         assert fetch(url, bearer(None), 60).json()["key"] == "none"
         assert fetch(url, {}, 60, {"of": [1]}).json() == {"of": [1]}
+
+
+def test_an_answer_that_ends_in_the_middle_is_no_answer():
+    with serving(declared="4000") as url, pytest.raises(ConnectionLost, match="IncompleteRead"):
+        fetch(url, {}, 60)
 
 
 def test_a_status_that_is_no_success_is_a_reply_like_others():

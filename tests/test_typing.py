@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from mypy import api
@@ -28,11 +28,21 @@ class Walk(Environment[Move, Place, State]):
 """
 
 
-def mypy(tmp_path: Path, code: str) -> str:
-    program = tmp_path / "program.py"
-    program.write_text(code)
-    said, failed, _ = api.run(["--strict", "--no-error-summary", "--cache-dir", str(tmp_path), str(program)])
-    return said + failed
+Mypy = Callable[[str], str]
+
+
+@pytest.fixture(scope="module")
+def mypy(tmp_path_factory: pytest.TempPathFactory) -> Mypy:
+    """Returns what mypy says of a program. All share a cache: mypy reads openenv and pydantic once."""
+    folder = tmp_path_factory.mktemp("mypy")
+    program = folder / "program.py"
+
+    def check(code: str) -> str:
+        program.write_text(code)
+        said, failed, _ = api.run(["--strict", "--no-error-summary", "--cache-dir", str(folder), str(program)])
+        return said + failed
+
+    return check
 
 
 @pytest.mark.parametrize(
@@ -54,11 +64,11 @@ def mypy(tmp_path: Path, code: str) -> str:
 """,
     ],
 )
-def test_overrides_take_the_arguments_that_they_need(tmp_path: Path, methods: str) -> None:
-    assert mypy(tmp_path, ENVIRONMENT.format(methods=methods)) == ""
+def test_overrides_take_the_arguments_that_they_need(mypy: Mypy, methods: str) -> None:
+    assert mypy(ENVIRONMENT.format(methods=methods)) == ""
 
 
-def test_overrides_that_return_something_else_are_errors(tmp_path: Path) -> None:
+def test_overrides_that_return_something_else_are_errors(mypy: Mypy) -> None:
     methods = """
     def reset(self) -> Place:
         return Place(at=0)
@@ -66,4 +76,4 @@ def test_overrides_that_return_something_else_are_errors(tmp_path: Path) -> None
     def step(self, action: Move) -> Move:
         return action
 """
-    assert 'Signature of "step" incompatible' in mypy(tmp_path, ENVIRONMENT.format(methods=methods))
+    assert 'Signature of "step" incompatible' in mypy(ENVIRONMENT.format(methods=methods))

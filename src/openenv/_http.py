@@ -7,7 +7,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
-from http.client import HTTPException
+from http.client import HTTPException, IncompleteRead
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -53,7 +53,7 @@ def fetch(url: str, headers: Mapping[str, str], timeout_s: float | None, body: A
         body: Value that is sent as JSON; None sends a GET.
 
     Raises:
-        ConnectionLost: The server did not answer.
+        ConnectionLost: The server did not answer, or not to the end.
         ProtocolViolation: The answer is larger than `MOST_BYTES`.
     """
     data = None if body is None else json.dumps(body).encode()
@@ -69,6 +69,10 @@ def fetch(url: str, headers: Mapping[str, str], timeout_s: float | None, body: A
             reply = refusal
         with reply:
             content = reply.read(MOST_BYTES + 1)
+        # `read` with a size returns what has come when the connection ends.
+        length = reply.headers.get("Content-Length", "")
+        if length.isdecimal() and len(content) < min(int(length), MOST_BYTES):
+            raise IncompleteRead(content, int(length) - len(content))
     except (OSError, HTTPException) as error:
         raise ConnectionLost(f"no answer from {url}: {getattr(error, 'reason', error)}") from error
     if len(content) > MOST_BYTES:
