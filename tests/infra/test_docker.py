@@ -167,7 +167,7 @@ def test_a_key_that_was_chosen_is_shown_by_the_client(provider: LocalDockerProvi
 
 def test_who_starts_a_container_by_hand_needs_no_key(provider: LocalDockerProvider) -> None:
     url = provider.start_container(QUICK.image)
-    provider.wait_for_ready(url)
+    provider.wait_for_ready(url, 120.0)
     with GenericEnvClient(url) as env:
         env.reset()
     assert provider.api_key is None
@@ -224,7 +224,7 @@ def test_a_port_of_ones_own_and_one_that_is_taken(provider: LocalDockerProvider)
     provider.stop_container()
     provider.stop_container()
     assert provider.start_container(QUICK.image, port) == url
-    provider.wait_for_ready(url)
+    provider.wait_for_ready(url, 120.0)
 
 
 def test_a_name_that_somebody_else_has_is_left_to_them(provider: LocalDockerProvider, engine: Any) -> None:
