@@ -60,9 +60,10 @@ test-trainers: install .venv-trainers/.installed ## The tests that need torch an
 check: install ## Lint, format, types (of the documents' examples too), names, import rules
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --quiet --check .
-	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/python scripts/check_names.py
-	@$(BIN)/python -m tests.docs.check_types
+	@$(BIN)/mypy --no-error-summary & types=$$!; \
+		$(BIN)/python -m tests.docs.check_types; examples=$$?; \
+		wait $$types && exit $$examples
 	@$(BIN)/lint-imports --no-logo >$(VENV)/imports.log || { cat $(VENV)/imports.log; exit 1; }
 
 format: install ## Fix what ruff can fix

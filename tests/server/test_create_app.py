@@ -34,7 +34,7 @@ class Tools(MCPEnvironment):
         return Count()
 
 
-class Annotated(Environment):  # type: ignore[type-arg] - existing code
+class Annotated(Environment):  # existing code
     def reset(self) -> EchoObservation:
         return EchoObservation(echoed_message="", message_length=0)
 
@@ -47,7 +47,7 @@ class Annotated(Environment):  # type: ignore[type-arg] - existing code
 
 
 class Untyped(Annotated):
-    def step(self, action):  # type: ignore[no-untyped-def]
+    def step(self, action):
         return self.reset()
 
 
@@ -59,7 +59,7 @@ def make_some() -> Environment[EchoAction, EchoObservation, Count]:
     raise NotImplementedError
 
 
-def make_any():  # type: ignore[no-untyped-def]
+def make_any():
     return EchoEnvironment()
 
 
