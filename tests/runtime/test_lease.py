@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openenv.runtime.admission import Limits, expired_sessions, sweep_period_s
-from openenv.runtime.awaiting import close_session, opened_session
-from openenv.runtime.manager import SessionManager
+from openenv.runtime.manager import SessionManager, close_session, opened_session
 from openenv.runtime.session import LastSeen, Session, SessionState
 from openenv.types import Action
 

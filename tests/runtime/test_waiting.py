@@ -7,8 +7,7 @@ import pytest
 
 from openenv.errors import Draining, FactoryFailed, ServerFull, StepFailed
 from openenv.runtime.admission import Limits
-from openenv.runtime.awaiting import close_session, opened_session, result_of
-from openenv.runtime.manager import SessionManager
+from openenv.runtime.manager import SessionManager, close_session, opened_session, result_of
 from openenv.runtime.session import SessionState
 from openenv.types import Action
 

@@ -4,13 +4,14 @@ from typing import TYPE_CHECKING
 
 from .._imports import lazy
 from .recorder import Recorder, RecordingLimits, check_folder
-from .tap import Source, Subject, Tap, TapFactory
+from .tap import DeferredRecords, Source, Subject, Tap, TapFactory
 
 if TYPE_CHECKING:
     from .reader import Episode, Recording
     from .transition import Transition
 
 __all__ = [
+    "DeferredRecords",
     "Episode",
     "Recorder",
     "Recording",

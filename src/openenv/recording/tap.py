@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 import time
 from base64 import b64encode
+from collections import deque
 from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any, NamedTuple, Protocol
@@ -389,3 +391,40 @@ class Tap:
 
 def _clean(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
+
+
+# Recorded before the event loop looks for requests again: as many as are read before they are executed.
+MOST_AT_ONCE = 32
+
+
+class DeferredRecords:
+    """Records calls when their replies have been sent: no step waits for its own record.
+
+    A call is recorded before the next call of its session at the latest, or when that is closed.
+
+    Attributes:
+        later: Has a function called when the replies that are ready have been sent; None: in the loop's next turn.
+    """
+
+    def __init__(self) -> None:
+        self.later: Callable[[Callable[[], None]], None] | None = None
+        self._taps: deque[Tap] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def add(self, tap: Tap) -> None:
+        """A call has ended, and its reply is on its way."""
+        loop = asyncio.get_running_loop()
+        if not self._taps or loop is not self._loop:  # what another loop was closed too early for is done by this one
+            self._loop = loop
+            if self.later is None:
+                loop.call_soon(self._settle)
+            else:
+                self.later(self._settle)
+        self._taps.append(tap)
+
+    def _settle(self) -> None:
+        taps = self._taps
+        for _ in range(min(len(taps), MOST_AT_ONCE)):
+            taps.popleft().settle()
+        if taps:
+            asyncio.get_running_loop().call_soon(self._settle)

@@ -1,4 +1,4 @@
-"""Opens, counts and closes the sessions of one environment class in one process."""
+"""Opens, counts and closes the sessions of one environment class in one process; awaits what they do."""
 
 from __future__ import annotations
 
@@ -6,31 +6,25 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
-from ..errors import (
-    Draining,
-    SessionLost,
-    UsageError,
-)
-from ..recording import TapFactory
+from ..errors import Draining, OpenEnvError, SessionLost, UsageError
+from ..recording import DeferredRecords, TapFactory
 from ..telemetry.metrics import METER, Phase
 from .admission import ConcurrencyGate, Limits, Slots, expired_sessions, sweep_period_s
+from .executor import Done
 from .gauges import SessionGauges, count_sessions
 from .loop import InlineExecutor
 from .making import EnvironmentMaker
-from .overdue import EndingSessions
 from .process import ProcessPool
-from .queue import AdmissionQueue
-from .recorded import DeferredRecords, RecordedSession
+from .queue import AdmissionQueue, EndingSessions
 from .session import OnLost, OnOpened, Origin, Session, SessionState
 from .thread import ThreadExecutor
 
 logger = logging.getLogger("openenv.sessions")
 
-# Processes that are being started at one time, unless a limit was given: more of them only delay one another.
-CONSTRUCTING_A_CORE = 2
 _STARTED = (SessionState.LIVE, SessionState.EXECUTING)
 # What all environments together have to close when the server stops; it does not wait longer.
 SHUTDOWN_S = 5.0
@@ -134,10 +128,7 @@ class SessionManager:
         elif self.find(session_id) is not None:
             raise UsageError(f"session {session_id!r} is open already: choose another id")
         tap = None if self.tap_factory is None else self.tap_factory(session_id)
-        if tap is None:
-            session = Session(session_id, self, opened, on_lost)
-        else:
-            session = RecordedSession(session_id, self, opened, on_lost, tap=tap, records=self.deferred_records)
+        session = Session(session_id, self, opened, on_lost, tap)
         session.holder, session.peer = holder, peer
         return session
 
@@ -300,3 +291,54 @@ class SessionManager:
             self.gauges.end()
         if self._emptied is not None:
             self._emptied.set()
+
+
+@asynccontextmanager
+async def opened_session(
+    manager: SessionManager, holder: int = 0, peer: str = "", wait_s: float | None = None
+) -> AsyncIterator[Session]:
+    """A session for the length of a block. Raises what refused it; closes it in any case.
+
+    Args:
+        manager: Where it is opened.
+        holder: Number of the API key it is for.
+        peer: The address of its client.
+        wait_s: Seconds that it may wait for a slot; None leaves that to the limits.
+    """
+    ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def opened(error: OpenEnvError | None) -> None:
+        settle(ready, None, error)
+
+    session = manager.create(opened, holder=holder, peer=peer)
+    try:
+        manager.open(session, wait_s)
+        await ready
+        yield session
+    finally:
+        session.close()
+
+
+async def close_session(session: Session) -> None:
+    """Closes a session and waits until nothing of it is left."""
+    session.close()
+    if session.state is not SessionState.GONE:
+        session.gone = session.gone or asyncio.Event()
+        await session.gone.wait()
+
+
+async def result_of(call: Callable[[Done], None]) -> Any:
+    """Awaits one call: `await result_of(partial(session.reset, arguments))`. Raises what the call failed with."""
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    call(lambda result, error: settle(future, result, error))
+    return await future
+
+
+def settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    """Gives a future the outcome that a callback got."""
+    if future.done() or future.get_loop().is_closed():  # the waiting task was cancelled, or is gone with its loop
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)

@@ -1,4 +1,4 @@
-"""One session: the record of one environment in use, its state and its calls."""
+"""One session: its environment in use, its state, its calls, and what is recorded of them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import (
+    Cancelled,
     EnvironmentFailed,
     InvalidAction,
     InvalidArgument,
@@ -17,12 +18,14 @@ from ..errors import (
     ResetRequired,
     SessionLost,
     StepFailed,
+    StepTimeout,
 )
+from ..recording import Source, Tap
 from ..telemetry.logs import log_extra
 from ..telemetry.metrics import METER, Gauge, Phase
 from .admission import ConcurrencyGate
 from .executor import Done, Executor, Operation, Snapshot, error_text, load, save
-from .profile import EnvironmentProfile
+from .profile import EnvironmentProfile, Execution
 
 if TYPE_CHECKING:
     from .manager import SessionManager
@@ -59,6 +62,7 @@ class SessionState(Enum):
 _STARTING, _LIVE, _EXECUTING = SessionState.STARTING, SessionState.LIVE, SessionState.EXECUTING
 _DETACHED, _CLOSING, _GONE = SessionState.DETACHED, SessionState.CLOSING, SessionState.GONE
 _RESET, _STEP = Phase.RESET, Phase.STEP
+_LOOP = Execution.LOOP
 
 # What an environment may raise of our own: it stays what it is.
 _KEPT_ERRORS = (EnvironmentFailed, InvalidAction, InvalidArgument, ResetRequired)
@@ -82,6 +86,20 @@ class Origin(NamedTuple):
     freed: Callable[[], None]
 
 
+class Progress(NamedTuple):
+    """How far a session is.
+
+    Attributes:
+        episode: The id that its user gave the episode; None for none.
+        steps: Steps begun.
+        place: The same as records name it.
+    """
+
+    episode: str | None
+    steps: int
+    place: Source
+
+
 class Session:
     """A session, from the request for it to the end of its environment's `close`.
 
@@ -90,6 +108,7 @@ class Session:
         manager: Hears of its transitions.
         opened: Hears whether there will be a session; called once, unless it is closed before.
         on_lost: Hears why, if its user did not end it.
+        tap: Records every reset and step, and the reply that its client gets; None: it is not recorded.
 
     Attributes:
         state: Where in its life it is.
@@ -120,6 +139,7 @@ class Session:
         "_on_lost",
         "_opened",
         "_phase",
+        "_tap",
         "abandoned",
         "created_at",
         "detached",
@@ -144,7 +164,14 @@ class Session:
     profile: EnvironmentProfile
     executor: Executor | None
 
-    def __init__(self, session_id: str, manager: SessionManager, opened: OnOpened, on_lost: OnLost | None = None):
+    def __init__(
+        self,
+        session_id: str,
+        manager: SessionManager,
+        opened: OnOpened,
+        on_lost: OnLost | None = None,
+        tap: Tap | None = None,
+    ):
         self.id = session_id
         self.state = _STARTING
         self.created_at = self.used_at = time.monotonic()
@@ -157,6 +184,7 @@ class Session:
         self._manager = manager
         self._opened = opened
         self._on_lost = on_lost
+        self._tap = tap
         self._done: Done | None = None
         self.detached = False
         self.life: LastSeen | None = None
@@ -190,6 +218,9 @@ class Session:
             episode = arguments.get("episode_id")
             self.episode = None if episode is None else str(episode)
             self._phase = _RESET
+            if self._tap is not None:
+                self._tap.reset(arguments)
+                done = self._recorded(done, self._tap)
             self._submit(self.profile.reset, arguments, done)
 
     def step(self, action: Any, done: Done) -> None:
@@ -198,6 +229,9 @@ class Session:
             # `_submit`, written out: this is the path of every step.
             self.steps += 1
             self.state = _EXECUTING
+            if self._tap is not None:
+                self._tap.do(action)
+                done = self._recorded(done, self._tap)
             self._done = done
             if METER.on:
                 self._phase = _STEP
@@ -214,6 +248,9 @@ class Session:
         if self._takes_calls(done):
             self.steps += 1
             self._phase = _STEP
+            if self._tap is not None:
+                self._tap.do(action, arguments)
+                done = self._recorded(done, self._tap)
             self._submit(self.profile.step_with, (action, arguments), done)
 
     def read_state(self, done: Done) -> None:
@@ -224,10 +261,16 @@ class Session:
     def call(self, operation: Operation, argument: Any, done: Done) -> None:
         """Does anything else with the environment, where and when it may be touched."""
         if self._takes_calls(done):
+            as_action = None if self._tap is None else getattr(argument, "as_action", None)
+            if self._tap is not None and as_action is not None and (action := as_action()) is not None:
+                self._tap.do(action, argument.step_arguments)
+                done = self._recorded(done, self._tap, argument.as_observation)
             self._submit(operation, argument, done)
 
     def refused(self, error: Exception) -> None:
         """What its last call gave could not be sent, and the client has the error in its place. Said in `done`."""
+        if self._tap is not None:
+            self._tap.refused(error)
 
     def save(self, done: Done) -> None:
         """Copies the environment's state; `done` gets a `Snapshot`, which is to be used up or discarded.
@@ -239,12 +282,11 @@ class Session:
 
     def load(self, snapshot: Snapshot, source: Session, done: Done) -> None:
         """Goes on from the state of another session, which gave the snapshot."""
-        episode, steps = source.episode, source.steps  # it may have gone on when this has ended
+        progress = source.progress  # it may have gone on when this has ended
 
         def loaded(_: Any, error: BaseException | None) -> None:
             if error is None:
-                self.copy_progress_of(source)
-                self.episode, self.steps = episode, steps
+                self.continue_from(progress)
             else:
                 snapshot.discard()
             done(None, error)
@@ -254,9 +296,17 @@ class Session:
         else:
             snapshot.discard()
 
-    def copy_progress_of(self, source: Session) -> None:
-        """Its environment has the state of another session's from here on."""
-        self.episode, self.steps = source.episode, source.steps
+    @property
+    def progress(self) -> Progress:
+        """How far it is, for another one that goes on from there."""
+        place = Source(self.id, self.episode or self.id, self.steps) if self._tap is None else self._tap.place
+        return Progress(self.episode, self.steps, place)
+
+    def continue_from(self, progress: Progress) -> None:
+        """Its environment has the state that another session's had there."""
+        self.episode, self.steps, place = progress
+        if self._tap is not None:
+            self._tap.continue_from(place)
 
     @property
     def timeout_outcome(self) -> str:
@@ -282,6 +332,8 @@ class Session:
         """Stops the call in flight, if its executor can do that (the result); its `done` comes in any case."""
         if self.state is not _EXECUTING or self.executor is None:
             return False
+        if self._tap is not None:
+            self._tap.abandon(Cancelled("the call was cancelled by its client"))
         if self._held_back is None:
             return self.executor.cancel()
         gate, waiting, self._held_back = self._manager.gate, self._held_back, None
@@ -296,6 +348,8 @@ class Session:
 
         Its thread is abandoned and its slot is free again, unless as many threads as may be are abandoned already.
         """
+        if self._tap is not None:
+            self._tap.abandon(StepTimeout(f"the call did not end within its time, {self.timeout_outcome}"))
         if self.state is not _EXECUTING or self.cancel():
             return True
         self._leave_gate_early()
@@ -322,6 +376,9 @@ class Session:
         state = self.state
         if state is _CLOSING or state is _GONE:
             return
+        if self._tap is not None:
+            self._tap.abandon(SessionLost(f"session {self.id} was closed during the call"))
+            self._tap.settle()
         if self._held_back is not None:
             self.cancel()
             state = self.state
@@ -339,6 +396,8 @@ class Session:
 
     def end(self, error: OpenEnvError) -> None:
         """Ends the session and tells its user why."""
+        if self._tap is not None:
+            self._tap.abandon(error)
         if self.state is _STARTING and self.executor is None:
             self.fail(error)
         elif self.state is _STARTING:
@@ -427,10 +486,36 @@ class Session:
         self._done = done
         self.used_at = time.monotonic()
         assert self.executor is not None
+        if self._tap is not None:
+            self._tap.settle()  # the call may change what the last one has returned
         if self._manager.gate is None:
             self.executor.submit(operation, argument, self._finished)
         else:
             self._enter_gate(self._manager.gate, operation, argument)
+
+    def _recorded(self, done: Done, tap: Tap, read: Callable[[Any], Any] | None = None) -> Done:
+        """Has the outcome of the call recorded when `done` has heard of it: no step waits for its own record.
+
+        Args:
+            done: Hears of the call.
+            tap: The session's.
+            read: Makes an observation of the result; None: it is one.
+        """
+
+        def ended(result: Any, error: BaseException | None) -> None:
+            if error is not None:
+                tap.ended(result, error)
+                done(result, error)
+                return
+            tap.returned(result if read is None else read(result))
+            done(result, None)
+            # Asynchronous environments go on between their calls, and may change what they have returned.
+            if self.profile.execution is _LOOP:
+                tap.settle()
+            else:
+                self._manager.deferred_records.add(tap)
+
+        return ended
 
     def _enter_gate(self, gate: ConcurrencyGate, operation: Operation, argument: Any) -> None:
         """Executes a call when the gate lets it."""

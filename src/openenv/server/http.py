@@ -25,8 +25,8 @@ from ..messages import (
 )
 from ..protocol import encode_observation, encode_state
 from ..protocol.errors import UNSEEDED
-from ..runtime.awaiting import opened_session, result_of
 from ..runtime.executor import Done
+from ..runtime.manager import opened_session, result_of
 from ..runtime.session import Session
 from ..types import EnvironmentMetadata
 from .error_handlers import error_response

@@ -11,8 +11,8 @@ from ..errors import CapacityError, OpenEnvError, UnknownSession
 from ..mcp.environment import NO_TOOLS, FactoryInMode, MCPEnvironment, ToolRequest, answer, outcome_of, read_call
 from ..mcp.types import GENERIC_ACTIONS, McpMethod, with_tools
 from ..protocol.jsonrpc import Fields, JsonRpcErrorCode, RpcError, RpcRequest, error_reply, read_one, result_reply
-from ..runtime.awaiting import opened_session, result_of
 from ..runtime.executor import Done
+from ..runtime.manager import opened_session, result_of
 from ..runtime.profile import class_of
 from ..runtime.session import Session
 from .auth import Principal

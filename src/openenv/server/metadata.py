@@ -19,8 +19,8 @@ from ..environment import Environment, metadata_of
 from ..errors import OpenEnvError, StepFailed
 from ..mcp.environment import MCPEnvironment, ToolRequest, answer
 from ..protocol.json_schema import schema_of
-from ..runtime.awaiting import opened_session, result_of
 from ..runtime.executor import error_text
+from ..runtime.manager import opened_session, result_of
 from ..runtime.profile import class_of, is_asynchronous, profile_of
 from ..runtime.session import Session
 from ..settings import ServerSettings

@@ -11,10 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import Cancelled, OpenEnvError, SessionLost, StepTimeout, TooManyCalls, Unauthorized, UnknownSession
-from ..runtime.awaiting import close_session, settle
 from ..runtime.calls import CallQueue
 from ..runtime.executor import Done
-from ..runtime.manager import SessionManager
+from ..runtime.manager import SessionManager, close_session, settle
 from ..runtime.session import LastSeen, Session, SessionState
 from ..telemetry.logs import log_extra
 from .auth import Principal

@@ -13,8 +13,8 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 from .._exceptions import from_signal
 from ..errors import OpenEnvError, StepFailed, UsageError
 from ..protocol.messages import TasksOp
-from ..runtime.awaiting import opened_session, result_of
 from ..runtime.executor import Done, error_text
+from ..runtime.manager import opened_session, result_of
 from ..runtime.profile import class_of
 from ..runtime.session import Session
 from .auth import Principal

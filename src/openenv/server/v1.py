@@ -9,10 +9,9 @@ from typing import Any, Protocol
 from .._exceptions import from_signal
 from ..errors import InvalidMessage, MessageTooLarge, OpenEnvError, StepFailed
 from ..protocol import ServerProtocol
-from ..runtime.awaiting import close_session
 from ..runtime.calls import CallQueue
 from ..runtime.executor import Done
-from ..runtime.manager import SessionManager
+from ..runtime.manager import SessionManager, close_session
 from ..runtime.session import LastSeen, OnOpened
 from ..settings import ServerSettings
 from ..telemetry.logs import log_extra

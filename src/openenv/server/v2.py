@@ -13,8 +13,7 @@ from ..protocol.codecs import Body
 from ..protocol.contract import Contract
 from ..protocol.sequence import Asker
 from ..protocol.server import ServerProtocolV2
-from ..runtime.awaiting import close_session
-from ..runtime.manager import SessionManager
+from ..runtime.manager import SessionManager, close_session
 from ..runtime.session import LastSeen
 from ..settings import ServerSettings
 from .auth import Principal

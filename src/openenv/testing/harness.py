@@ -18,7 +18,7 @@ from ..environment import Environment
 from ..errors import InvalidAction, OpenEnvError, StepFailed, StepTimeout
 from ..protocol.json_schema import schema_of
 from ..providers import app_in_process
-from ..runtime.awaiting import opened_session, result_of
+from ..runtime.manager import opened_session, result_of
 from ..runtime.profile import Execution, profile_of
 from ..types import StepResult
 from .check import CheckFailure, CheckSkip

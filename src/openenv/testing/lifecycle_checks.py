@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from ..errors import OpenEnvError, StepTimeout, UsageError
-from ..runtime.awaiting import opened_session
+from ..runtime.manager import opened_session
 from .check import Check, CheckFailure, CheckSkip, CheckWarning
 from .determinism_checks import outcome_of_call, reading_changes_nothing
 from .harness import CallOutcome, ConformanceHarness, EpisodePlayer, is_unsendable

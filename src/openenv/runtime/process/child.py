@@ -32,9 +32,8 @@ from ..executor import (
 )
 from ..loop import EagerTask
 from ..profile import is_asynchronous, profile_of
-from . import linux
+from . import sandbox
 from .messages import CHUNK_BYTES, HEAD, MadeEnvironment, Verb, decode_request, dumps, encode_error, encode_reply
-from .sandbox import most_output_bytes
 
 _LOOK_S, _PATIENCE_S = 0.0005, 5.0
 
@@ -55,7 +54,7 @@ def double_fork() -> int:
     reading, writing = os.pipe()
     try:
         # What is left behind from here on goes past this process to the parent of it.
-        linux.adopt_orphans(False)
+        sandbox.adopt_orphans(False)
         between = os.fork()
         if between == 0:
             if _fork_again(writing):
@@ -68,7 +67,7 @@ def double_fork() -> int:
         with contextlib.suppress(ChildProcessError):  # the environment may have its children reaped by themselves
             os.waitpid(between, 0)
     finally:
-        linux.adopt_orphans()
+        sandbox.adopt_orphans()
         os.close(reading)
         if writing >= 0:
             os.close(writing)
@@ -96,7 +95,7 @@ def _detach(parent: int, random_state: Any) -> None:
         while os.getppid() != parent and time.monotonic() < limit:
             time.sleep(_LOOK_S)
         os.setsid()
-        linux.die_with_parent()
+        sandbox.die_with_parent()
         if random_state is not None:  # Python has begun them anew
             sys.modules["random"].setstate(random_state)
         adopted = os.getppid() == parent
@@ -280,7 +279,7 @@ def _pickled(environment: Any, snapshot: Any) -> bytes:
     except Exception as error:
         sent = f"its state cannot be sent to another process ({error_text(error)})"
         raise NotForkable(f"{name} cannot be forked: {sent}: implement save_state() and load_state()") from error
-    if len(state) > most_output_bytes() - CHUNK_BYTES:
+    if len(state) > sandbox.most_output_bytes() - CHUNK_BYTES:
         size = f"its state of {len(state)} bytes is over the limit (process_output_mb, OPENENV_PROCESS_OUTPUT_MB)"
         raise NotForkable(f"{name} cannot be forked: {size}")
     return state

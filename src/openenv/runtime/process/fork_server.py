@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
-from . import linux, messages, sandbox
+from . import messages, sandbox
 from .child import SessionProcess
 
 TAIL_BYTES = 4096
@@ -329,8 +329,8 @@ class ForkServer:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             os.setsid()
             if self._plan.sandbox == "none":
-                linux.adopt_orphans()
-                linux.die_with_parent()
+                sandbox.adopt_orphans()
+                sandbox.die_with_parent()
                 if os.getppid() != _parent:
                     os._exit(1)
             os.dup2(writing, 2)
@@ -450,8 +450,8 @@ def main(descriptor: int, file: BinaryIO) -> None:
         plan, cwd = pickle.load(file)  # noqa: S301 - the server's own
     control.set_inheritable(False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    linux.die_with_parent()  # while the import below may keep this process from hearing that the server is gone
-    linux.adopt_orphans()
+    sandbox.die_with_parent()  # while the import below may keep this process from hearing that the server is gone
+    sandbox.adopt_orphans()
     try:
         os.chdir(cwd)
         factory = pickle.loads(plan.factory)  # noqa: S301
@@ -461,7 +461,7 @@ def main(descriptor: int, file: BinaryIO) -> None:
                 msgspec.msgpack.encode([messages.FAILED, 0, traceback.format_exc()[-messages.MESSAGE_BYTES // 4 :]])
             )
         sys.exit(1)
-    linux.die_with_parent(signal.SIGTERM)
+    sandbox.die_with_parent(signal.SIGTERM)
     # What was imported is never freed: left out of collections, it stays shared between all processes.
     gc.collect()
     gc.freeze()
