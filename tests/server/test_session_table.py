@@ -48,7 +48,7 @@ async def ending(server):
 def seatings(server):
     for _ in range(5):  # one collection may fall into another, and what it frees may free more
         gc.collect()
-    return sum(type(item) is SessionTable and item._manager is server.manager for item in gc.get_objects())
+    return sum(type(item) is SessionTable and item.manager is server.manager for item in gc.get_objects())
 
 
 def cut(first):

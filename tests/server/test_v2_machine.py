@@ -277,7 +277,7 @@ class Seats(RuleBasedStateMachine):
             self.runner.run(self.end())
             assert self.manager.active == self.manager.held == 0
             assert self.manager.gate is None or (self.manager.gate.inside, self.manager.gate.waiting) == (0, 0)
-            assert self.server._deadlines._slots == {}
+            assert self.server.deadlines._slots == {}
             assert all(end.connection._table._leaving is None for end in self.asked)
             assert all(end.connection._replies.unanswered == 0 for end in self.ends[:1])
             self.a_number_executes_once_and_in_order()

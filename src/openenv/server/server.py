@@ -131,6 +131,8 @@ class EnvironmentServer:
         shared_sessions: The sessions that are used over HTTP.
         report: Lists the sessions of all worker processes, as `GET /sessions` answers; set by the supervisor.
         recorder: Records sessions; None: it does not.
+        connections: Those of v2 that are open.
+        deadlines: Watches over their calls.
         app_keepalive: Watches over clients that said they would speak in every period.
         worker_key: What this process is called by clients that must reach it again; set by the supervisor.
         redirect: Hands a connection that names another process to that one, given its key, a duplicate of the
@@ -180,8 +182,8 @@ class EnvironmentServer:
         if self.recorder is not None:
             self.manager.tap_factory = self.recorder.tap_factory(subject_of(self))
         self._protocols: dict[str, ServerProtocolV2] = {}
-        self._connections: set[V2Connection] = set()
-        self._deadlines = Deadlines()
+        self.connections: set[V2Connection] = set()
+        self.deadlines = Deadlines()
         self.authenticator = Authenticator(self.settings, time.monotonic)
         self.report: Callable[[], Awaitable[list[dict[str, Any]]]] = self._report
         self.serving: Callable[[], bool] = lambda: not self.manager.draining
@@ -307,17 +309,14 @@ class EnvironmentServer:
         if protocol is None:
             protocol = ServerProtocolV2(self.action_type, codec_of(subprotocol), settings.max_batch)
             self._protocols[subprotocol] = protocol
-        ended = self._connections.discard
-        connection = V2Connection(
-            self.manager, protocol, channel, settings, self._hello(), self._deadlines, principal, ended, self.contract
-        )
-        self._connections.add(connection)
+        connection = V2Connection(self, protocol, channel, principal)
+        self.connections.add(connection)
         return connection
 
     def drain(self, grace_s: float) -> None:
         """Opens no further session, and tells the clients that those they have end after `grace_s` seconds."""
         self.manager.drain()
-        for connection in list(self._connections):
+        for connection in list(self.connections):
             connection.announce(grace_s)
 
     def get_session_info(self, session_id: str) -> SessionInfo | None:
@@ -337,14 +336,15 @@ class EnvironmentServer:
     async def aclose(self) -> None:
         """Closes every session and waits until their environments are closed, and their records written."""
         await self.manager.aclose()
-        self._deadlines.close()
+        self.deadlines.close()
         if self.recorder is not None:
             await on_thread(self.recorder.close)
 
     async def _report(self) -> list[dict[str, Any]]:
         return sessions_here(self.manager, self.worker_key)
 
-    def _hello(self) -> dict[str, Any]:
+    def hello(self) -> dict[str, Any]:
+        """What it says of itself on a connection of v2, first of all."""
         settings = self.settings
         return {
             "protocol": 2,

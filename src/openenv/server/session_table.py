@@ -6,24 +6,14 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from secrets import compare_digest
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw
 
-from ..errors import (
-    CapacityError,
-    Forbidden,
-    InvalidAction,
-    InvalidMessage,
-    OpenEnvError,
-    SessionLost,
-    StepFailed,
-    TooManyCalls,
-    Unauthorized,
-    UnknownSession,
-    UsageError,
-)
+from .. import errors
+from ..errors import OpenEnvError, SessionLost, UsageError
 from ..protocol import messages
 from ..protocol.codecs import Body
 from ..protocol.errors import error_facts
@@ -34,6 +24,7 @@ from ..runtime.session import LastSeen, OnOpened, Origin, Session, SessionState
 from ..settings import ServerSettings
 from ..telemetry.logs import log_extra
 from ..telemetry.metrics import METER
+from ..telemetry.tracing import ConnectionTracer
 from .auth import Principal, Right, Scope, allows, is_tool_call, refusal
 from .task_provider import ask_session
 from .timers import Deadlines
@@ -50,66 +41,41 @@ CLOSING_S = 0.1
 _ENDED = (SessionState.CLOSING, SessionState.GONE)
 
 
+@dataclass(slots=True, eq=False)
 class SessionTable:
     """The sessions of a connection.
 
-    Args:
+    Attributes:
         manager: Where sessions are opened.
         protocol: How replies are written.
         settings: The limits.
         deadlines: Watches over calls.
         principal: Whose connection it is.
         replies: Sends replies and events to the client.
-
-    Attributes:
         life: When something was last heard on the connection.
-        restricted: Whether the client's key does not allow everything.
         v2_sessions: The sessions, by their ids.
+        restricted: Whether the client's key does not allow everything.
         trail: Where calls are traced; None: nowhere.
     """
 
-    __slots__ = (
-        "_leaving",
-        "_manager",
-        "_max_opening",
-        "_opening",
-        "_principal",
-        "_window_s",
-        "deadlines",
-        "life",
-        "max_in_flight",
-        "max_reply_bytes",
-        "protocol",
-        "replies",
-        "restricted",
-        "trail",
-        "v2_sessions",
-    )
+    manager: SessionManager
+    protocol: ServerProtocolV2
+    settings: ServerSettings
+    deadlines: Deadlines
+    principal: Principal
+    replies: ReplySender
+    life: LastSeen = field(default_factory=LastSeen)
+    v2_sessions: dict[str, V2Session] = field(default_factory=dict)
+    max_reply_bytes: int = field(init=False)
+    restricted: bool = field(init=False)
+    trail: ConnectionTracer | None = field(init=False)
+    _opening: int = 0
+    _leaving: asyncio.TimerHandle | None = None
 
-    def __init__(
-        self,
-        manager: SessionManager,
-        protocol: ServerProtocolV2,
-        settings: ServerSettings,
-        deadlines: Deadlines,
-        principal: Principal,
-        replies: ReplySender,
-    ):
-        self.protocol = protocol
-        self.max_in_flight = settings.max_in_flight
-        self.max_reply_bytes = settings.max_reply_bytes
-        self.deadlines = deadlines
-        self.life = LastSeen()
-        self._principal = principal
-        self.restricted = principal.scope is not Scope.CONTROL
-        self.trail = principal.trail
-        self._window_s = settings.resume_window_s
-        self._manager = manager
-        self._max_opening = settings.max_batch
-        self.replies = replies
-        self._opening = 0
-        self._leaving: asyncio.TimerHandle | None = None
-        self.v2_sessions: dict[str, V2Session] = {}
+    def __post_init__(self) -> None:
+        self.max_reply_bytes = self.settings.max_reply_bytes
+        self.restricted = self.principal.scope is not Scope.CONTROL
+        self.trail = self.principal.trail
 
     @property
     def sessions(self) -> list[Session]:
@@ -118,7 +84,7 @@ class SessionTable:
     @property
     def remaining(self) -> list[Session]:
         """Those of which something is left, also where the client has closed them or the connection is gone."""
-        v2_sessions = ((session, session.user) for session in self._manager.sessions)
+        v2_sessions = ((session, session.user) for session in self.manager.sessions)
         return [
             session
             for session, v2_session in v2_sessions
@@ -135,12 +101,12 @@ class SessionTable:
     def abandon(self) -> None:
         """The connection has gone. Its sessions wait for their client to come back, for as long as they may."""
         for v2_session in list(self.v2_sessions.values()):
-            if self._window_s:
+            if self.settings.resume_window_s:
                 v2_session.detach()
             else:
                 v2_session.end()
         if self.v2_sessions:
-            self._leaving = asyncio.get_running_loop().call_later(self._window_s, self._leave)
+            self._leaving = asyncio.get_running_loop().call_later(self.settings.resume_window_s, self._leave)
 
     def end(self) -> None:
         """Ends the sessions: the client will not come back."""
@@ -158,46 +124,52 @@ class SessionTable:
     def open(self, message: messages.OpenOp, asker: Asker) -> None:
         if message.options:
             names = f"{', '.join(message.options)!r:.200}"
-            self._deny(asker, message.session, UsageError(f"this server has no options for open: drop {names}"))
-            return
+            raise UsageError(f"this server has no options for open: drop {names}")
         if not self._is_there(message.session, message.token, asker):
             self._begin(message, asker)
 
     def _is_there(self, name: str | None, token: str | None, asker: Asker) -> bool:
-        """Whether a session of that name cannot be begun, and its client has been answered."""
+        """Whether there is a session of that name, with which its client has been answered.
+
+        Raises:
+            OpenEnvError: There is none for this client, and none can be begun.
+        """
         if name is not None and name in self.v2_sessions:
             self.v2_sessions[name].open_again(asker)
             return True
-        taken = None if name is None else self._manager.find(name)
+        taken = None if name is None else self.manager.find(name)
         if taken is not None and taken.state in _ENDED:
             closing = f"session {taken.id!r} is still closing: open it again in a moment, or choose another id"
-            self._deny(asker, taken.id, CapacityError(closing, retry_after_s=CLOSING_S))
-        elif taken is not None and isinstance(taken.user, V2Session) and _token_matches(taken.user, token):
+            raise errors.CapacityError(closing, retry_after_s=CLOSING_S)
+        if taken is not None:
+            if not isinstance(taken.user, V2Session) or not _token_matches(taken.user, token):
+                raise self._unreachable(taken.id)
             self._take_over(taken.user, asker, again=True)
-        elif taken is not None:
-            self._deny(asker, taken.id, self._unreachable(taken.id))
-        elif self._opening >= self._max_opening:
+            return True
+        if self._opening >= self.settings.max_batch:
             crowd = f"{self._opening} sessions of this connection (max_batch, OPENENV_MAX_BATCH) are being opened"
-            self._deny(asker, name, TooManyCalls(f"{crowd}: wait for one of them"))
-        else:
-            return False
-        return True
+            raise errors.TooManyCalls(f"{crowd}: wait for one of them")
+        return False
 
     def attach(self, message: messages.AttachOp, asker: Asker) -> None:
-        session = self._manager.find(message.session)
+        session = self.manager.find(message.session)
         v2_session = None if session is None or session.state in _ENDED else session.user
         if session is None or not isinstance(v2_session, V2Session):
-            self._deny(asker, message.session, self._unknown(message.session))
-        elif not _token_matches(v2_session, message.token):
-            wrong = f"not the token of session {session.id}: attach with the one that open answered"
-            self._deny(asker, message.session, Unauthorized(wrong))
-        else:
-            self._take_over(v2_session, asker)
+            raise self._unknown(message.session)
+        if not _token_matches(v2_session, message.token):
+            raise errors.Unauthorized(
+                f"not the token of session {session.id}: attach with the one that open answered"
+            )
+        self._take_over(v2_session, asker)
 
     def call(self, message: SessionRequest | messages.CallToolOp, asker: Asker, due: float | None) -> None:
         """Has a session execute a call. `due`: when that must be answered, if it has no deadline of its own."""
         if isinstance(message, messages.CallToolOp):
-            message = self._step_of(message)
+            action = {"type": "call_tool", "tool_name": message.tool, "arguments": message.arguments}
+            raw = Raw(self.protocol.codec.encode(action))
+            message = messages.StepOp(
+                session=message.session, seq=message.seq, action=raw, deadline_s=message.deadline_s
+            )
         v2_session = self.v2_sessions.get(message.session)
         if v2_session is None:
             self._deny(asker, message.session, self._unreachable(message.session))
@@ -206,26 +178,23 @@ class SessionTable:
         else:
             v2_session.take(message, asker, due)
 
-    def _step_of(self, message: messages.CallToolOp) -> messages.StepOp:
-        action = {"type": "call_tool", "tool_name": message.tool, "arguments": message.arguments}
-        return messages.StepOp(
-            session=message.session,
-            seq=message.seq,
-            action=Raw(self.protocol.codec.encode(action)),
-            deadline_s=message.deadline_s,
-        )
+    def request(self, message: Any, asker: Asker) -> None:
+        """Does what another request about a session asks, one of `SESSION_REQUESTS`."""
+        try:
+            SESSION_REQUESTS[type(message)](self, message, asker)
+        except OpenEnvError as error:
+            self._deny(asker, message.session, error)
 
     def close(self, message: messages.CloseOp, asker: Asker) -> None:
         v2_session = self.v2_sessions.get(message.session)
         if v2_session is not None:
             v2_session.close(SessionLost(f"session {message.session} was closed by its client"))
-        elif (session := self._manager.find(message.session)) is not None and session.state not in _ENDED:
-            self._deny(asker, message.session, self._unreachable(message.session))
-            return
+        elif (session := self.manager.find(message.session)) is not None and session.state not in _ENDED:
+            raise self._unreachable(message.session)
         self.replies.answer(asker, message.session, self.protocol.ok({}))
 
     def refuse(self, message: messages.RefusedOp, asker: Asker) -> None:
-        self._deny(asker, message.session, message.error)
+        raise message.error
 
     # What the sessions ask of their table.
 
@@ -233,7 +202,7 @@ class SessionTable:
         self._opening -= 1
 
     def open_reply(self, v2_session: V2Session) -> Body:
-        manager = self._manager
+        manager = self.manager
         slot = {"active_sessions": manager.held, "max_sessions": manager.limits.max_sessions}
         return self.protocol.ok(
             {
@@ -245,24 +214,35 @@ class SessionTable:
         )
 
     def fork(self, v2_session: V2Session, message: messages.ForkOp, asker: Asker, freed: Callable[[], None]) -> None:
-        known = None if message.new is None else self._manager.find(message.new)
-        if known is not None and getattr(known.user, "forked_from", None) != v2_session.session.id:
-            other = f"session {message.new!r} is open already, and no fork of {v2_session.session.id!r}"
-            self._deny(asker, message.new, UsageError(f"{other}: choose another id"))
-            freed()
-        elif self._is_there(message.new, message.token, asker):
-            freed()
-        else:
-            self._begin(message, asker, Origin(v2_session.session, freed))
+        known = None if message.new is None else self.manager.find(message.new)
+        try:
+            if known is not None and getattr(known.user, "forked_from", None) != v2_session.session.id:
+                other = f"session {message.new!r} is open already, and no fork of {v2_session.session.id!r}"
+                raise UsageError(f"{other}: choose another id")
+            if not self._is_there(message.new, message.token, asker):
+                self._begin(message, asker, Origin(v2_session.session, freed))
+                return
+        except OpenEnvError as error:
+            self._deny(asker, message.new, error)
+        freed()
 
     def source_of(self, v2_session: V2Session, message: messages.RestoreOp) -> V2Session:
-        source = self.v2_sessions.get(message.source)
-        if source is None:
-            source = self._session_elsewhere(message.source, message.token)
+        name, source = message.source, self.v2_sessions.get(message.source)
+        if source is None:  # another connection has it
+            session = self.manager.find(name)
+            if session is None or session.state in _ENDED or not isinstance(session.user, V2Session):
+                here = "it has ended, was never there, or is on another server or worker process"
+                raise UsageError(
+                    f"there is no session {name!r} to go on from: {here}, so fork a session in its place"
+                )
+            source = session.user
+            if not _token_matches(source, message.token):
+                other = f"session {name!r} belongs to another connection"
+                raise errors.Forbidden(f"{other}: restore from it with its token")
         behind: V2Session | None = source
         while behind is not None:
             if behind is v2_session:
-                circle = f"session {v2_session.session.id!r} cannot wait for the state of {message.source!r}"
+                circle = f"session {v2_session.session.id!r} cannot wait for the state of {name!r}"
                 raise UsageError(f"{circle}, which waits for its own: restore one after the other")
             behind = behind.awaits
         return source
@@ -275,7 +255,7 @@ class SessionTable:
                 try:
                     body = self.protocol.ok({"result": answer})
                 except ValueError as fault:
-                    raise StepFailed(f"the reply cannot be sent: {fault}") from fault
+                    raise errors.StepFailed(f"the reply cannot be sent: {fault}") from fault
                 if len(body.fields) > self.max_reply_bytes:
                     raise oversized_reply(len(body.fields), self.max_reply_bytes)
             except OpenEnvError as fault:  # others do not come
@@ -302,20 +282,17 @@ class SessionTable:
 
     def released(self, v2_session: V2Session, loss: OpenEnvError | None) -> None:
         self._opening -= v2_session.opening
-        if self.v2_sessions.pop(v2_session.session.id, None) is not None and loss is not None:
-            self._tell_loss(v2_session.session.id, loss)
+        session = v2_session.session.id
+        known = self.v2_sessions.pop(session, None) is not None
+        if known and loss is not None and not self.replies.ended:
+            lost = loss if isinstance(loss, SessionLost) else SessionLost(loss.message)
+            METER.failed(lost)
+            facts = error_facts(lost)
+            fields = {"session": session, "reason": facts["message"], "error": facts}
+            self.replies.send(self.protocol.event("session_lost", fields))
         if self._leaving is not None and not self.v2_sessions:
             self._leaving.cancel()
             self._leaving = None
-
-    def _tell_loss(self, session: str, error: OpenEnvError) -> None:
-        if self.replies.ended:
-            return
-        lost = error if isinstance(error, SessionLost) else SessionLost(error.message)
-        METER.failed(lost)
-        facts = error_facts(lost)
-        fields = {"session": session, "reason": facts["message"], "error": facts}
-        self.replies.send(self.protocol.event("session_lost", fields))
 
     def _forbidden(self, message: SessionRequest) -> OpenEnvError | None:
         """What the client's key does not allow; such a call is not taken, and uses no number."""
@@ -325,20 +302,19 @@ class SessionTable:
         elif type(message) is messages.StepOp:
             what = "a step that is no tool call"
             # One whose action is not valid is no tool call either.
-            with contextlib.suppress(InvalidAction):
+            with contextlib.suppress(errors.InvalidAction):
                 right = Right.TOOLS if is_tool_call(self.protocol.action(message.action)) else Right.DRIVE
-        return None if allows(self._principal.scope, right) else refusal(self._principal.scope, what)
+        return None if allows(self.principal.scope, right) else refusal(self.principal.scope, what)
 
     def _take_over(self, v2_session: V2Session, asker: Asker, again: bool = False) -> None:
         """Has a session from here on. `again`: its client opens it once more, and does not attach to it."""
         try:
             # Before anything changes: what one codec can say, numbers of any length for one, the other may not.
-            reply = self.protocol.ok(_resume_facts(v2_session))
-        except (ValueError, InvalidMessage) as error:
+            reply = self.protocol.ok(v2_session.resume_facts())
+        except (ValueError, errors.InvalidMessage) as error:
             unsayable = f"the last reply of session {v2_session.session.id} {error}"
             advice = "attach with the subprotocol that it was opened with"
-            self._deny(asker, v2_session.session.id, UsageError(f"{unsayable}: {advice}"))
-            return
+            raise UsageError(f"{unsayable}: {advice}") from None
         if v2_session.table is not self:
             v2_session.move(self)
             self.v2_sessions[v2_session.session.id] = v2_session
@@ -351,7 +327,7 @@ class SessionTable:
 
     def _settle(self, session: Session) -> None:
         """Gives a session to this connection. It goes on counting for the key that it was opened with."""
-        session.life, session.peer = self.life, self._principal.peer
+        session.life, session.peer = self.life, self.principal.peer
 
     def _begin(self, message: messages.OpenOp | messages.ForkOp, asker: Asker, origin: Origin | None = None) -> None:
         """Opens a session, which goes on from another one's state if it has an origin."""
@@ -360,61 +336,43 @@ class SessionTable:
         if self.trail is not None:
             opened = self.trail.opening(lambda: v2_session.session.id, name_of(asker), opened)
         name = message.new if isinstance(message, messages.ForkOp) else message.session
-        v2_session.session = session = self._manager.create(opened, v2_session.lost, name)
+        v2_session.session = session = self.manager.create(opened, v2_session.lost, name)
         session.user = v2_session
         if origin is not None:
             v2_session.forked_from = origin.source.id
-        session.holder = self._principal.holder
+        session.holder = self.principal.holder
         self._settle(session)
         self.v2_sessions[session.id] = v2_session
         self._opening += 1
         try:
             if origin is None:
-                self._manager.open(session, message.wait_s)
+                self.manager.open(session, message.wait_s)
             else:
-                self._manager.fork(session, origin, message.wait_s)
+                self.manager.fork(session, origin, message.wait_s)
         except UsageError as error:  # the server has sessions on another event loop
             self.released(v2_session, None)
             self._deny(asker, session.id, error)
 
-    def _session_elsewhere(self, name: str, token: str | None) -> V2Session:
-        """A session that another connection has. Raises why this client cannot use it."""
-        session = self._manager.find(name)
-        if session is None or session.state in _ENDED or not isinstance(session.user, V2Session):
-            here = "it has ended, was never there, or is on another server or worker process"
-            raise UsageError(f"there is no session {name!r} to go on from: {here}, so fork a session in its place")
-        if not _token_matches(session.user, token):
-            raise Forbidden(f"session {name!r} belongs to another connection: restore from it with its token")
-        return session.user
-
     def _deny(self, asker: Asker, session: str | None, error: OpenEnvError) -> None:
         self.replies.answer(asker, session, self.refusal(session, error, name_of(asker)))
 
-    def _unknown(self, session_id: str) -> UnknownSession:
-        if self._principal.worker_ended:
-            return UnknownSession.of_ended_worker(session_id)
-        return UnknownSession(session_id)
+    def _unknown(self, session_id: str) -> errors.UnknownSession:
+        if self.principal.worker_ended:
+            return errors.UnknownSession.of_ended_worker(session_id)
+        return errors.UnknownSession(session_id)
 
     def _unreachable(self, session_id: str) -> OpenEnvError:
         """Why a session that is not of this connection gets no call."""
-        session = self._manager.find(session_id)
+        session = self.manager.find(session_id)
         if session is None or session.state in _ENDED:
             return self._unknown(session_id)
-        return Unauthorized(f"session {session_id!r} belongs to another connection: attach to it with its token")
+        return errors.Unauthorized(
+            f"session {session_id!r} belongs to another connection: attach to it with its token"
+        )
 
 
 def _token_matches(v2_session: V2Session, token: str | None) -> bool:
     return token is not None and compare_digest(v2_session.token.encode(), token.encode("utf-8", "replace"))
-
-
-def _resume_facts(v2_session: V2Session) -> dict[str, Any]:
-    """What a client needs to go on with a session: its state, the last call that has ended, and its reply."""
-    state = v2_session.session.state
-    if state is SessionState.DETACHED:
-        state = SessionState.LIVE  # from now on
-    facts = {"session": v2_session.session.id, "state": state.value, "seq": v2_session.sequence.completed}
-    last = v2_session.recall()
-    return facts if last is None else {**facts, "last": last}
 
 
 SESSION_CALLS = frozenset(

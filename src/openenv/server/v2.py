@@ -5,21 +5,23 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidMessage, OpenEnvError, SessionLost, TooManyCalls
 from ..protocol import messages
 from ..protocol.codecs import Body
-from ..protocol.contract import Contract
 from ..protocol.sequence import Asker
 from ..protocol.server import ServerProtocolV2
-from ..runtime.manager import SessionManager, close_session
+from ..runtime.manager import close_session
 from ..runtime.session import LastSeen
 from ..settings import ServerSettings
 from .auth import Principal
 from .session_table import SESSION_CALLS, SESSION_REQUESTS, SessionTable
-from .timers import Deadlines
 from .v1 import CLOSE_INTERNAL_ERROR, CLOSE_TOO_BIG, Channel, oversized_message
+
+if TYPE_CHECKING:
+    from .server import EnvironmentServer
 
 # A large batch is answered in frames of about this size: the client can begin with the first.
 FRAME_BYTES = 1024 * 1024
@@ -29,13 +31,12 @@ RESULT_OVERHEAD_BYTES = 100
 LARGE_BYTES = 4096
 
 
+@dataclass(slots=True, eq=False)
 class BatchReplies:
     """The results of a batch that have not been sent, in the order in which they came.
 
-    Args:
-        request: What was asked.
-
     Attributes:
+        id: The id of its request.
         left: Calls without a result.
         enough: Results for a frame.
         ready: Results that the next frame waits for.
@@ -44,18 +45,17 @@ class BatchReplies:
         timer: Ends the waiting for `ready` results.
     """
 
-    __slots__ = ("enough", "flush", "id", "left", "ready", "results", "size", "timer")
-
-    def __init__(self, request: messages.BatchOp):
-        self.id = request.id
-        self.left = len(request.calls)
-        self.enough = self.ready = min(request.min_ready or self.left, self.left)
-        self.results: list[tuple[int, str | None, Body]] = []
-        self.size = 0
-        self.flush: asyncio.Handle | None = None
-        self.timer: asyncio.TimerHandle | None = None
+    id: int
+    left: int
+    enough: int
+    ready: int
+    results: list[tuple[int, str | None, Body]] = field(default_factory=list)
+    size: int = 0
+    flush: asyncio.Handle | None = None
+    timer: asyncio.TimerHandle | None = None
 
 
+@dataclass(slots=True, eq=False)
 class ReplySender:
     """Sends the replies of one connection, and counts what has none yet.
 
@@ -63,57 +63,45 @@ class ReplySender:
     `wait_s` with what there is then (or with the first result that comes). Results that come in the same turn of the
     event loop leave together, so there may be more than `min_ready` in a frame.
 
-    Args:
+    Attributes:
         protocol: Writes frames.
         channel: The way to the client. It is paused while the requests without a reply have too many bytes.
         settings: The limits.
-
-    Attributes:
         ended: The connection has ended: nothing is sent any more.
         unanswered: Calls without a reply.
         max_unanswered: How many there may be.
     """
 
-    __slots__ = (
-        "_batches",
-        "_channel",
-        "_large",
-        "_large_bytes",
-        "_max_frame_bytes",
-        "_max_held",
-        "_paused",
-        "_reply",
-        "_results",
-        "ended",
-        "max_unanswered",
-        "unanswered",
-    )
+    protocol: ServerProtocolV2
+    channel: Channel
+    settings: ServerSettings
+    ended: bool = False
+    unanswered: int = 0
+    max_unanswered: int = field(init=False)
+    _max_frame_bytes: int = field(init=False)
+    _batches: dict[int, BatchReplies] = field(default_factory=dict)
+    # Sizes of requests over `LARGE_BYTES` without a complete reply, by id. Too many bytes pause the channel.
+    _large: dict[int, int] = field(default_factory=dict)
+    _large_bytes: int = 0
+    _paused: bool = False
 
-    def __init__(self, protocol: ServerProtocolV2, channel: Channel, settings: ServerSettings):
-        self.ended = False
-        self.unanswered = 0
-        self.max_unanswered = settings.max_connection_in_flight
-        self._reply, self._results = protocol.codec.reply, protocol.codec.results
-        self._channel = channel
-        self._max_frame_bytes = min(FRAME_BYTES, settings.max_message_bytes)
-        self._batches: dict[int, BatchReplies] = {}
-        # Sizes of requests over `LARGE_BYTES` without a complete reply, by id. Too many bytes pause the channel.
-        self._large: dict[int, int] = {}
-        self._large_bytes = 0
-        self._max_held = settings.max_unsent_bytes
-        self._paused = False
+    def __post_init__(self) -> None:
+        self.max_unanswered = self.settings.max_connection_in_flight
+        self._max_frame_bytes = min(FRAME_BYTES, self.settings.max_message_bytes)
 
     def note_large(self, number: int, size: int) -> None:
         """A request of so many bytes is held until it has its reply."""
         self._large[number] = size
         self._large_bytes += size
-        if self._large_bytes > self._max_held and not self._paused:
+        if self._large_bytes > self.settings.max_unsent_bytes and not self._paused:
             self._paused = True
-            self._channel.pause()
+            self.channel.pause()
 
     def begin_batch(self, message: messages.BatchOp) -> None:
         """The calls of a batch are answered together from here on."""
-        batch = self._batches[message.id] = BatchReplies(message)
+        count = len(message.calls)
+        enough = min(message.min_ready or count, count)
+        batch = self._batches[message.id] = BatchReplies(message.id, count, enough, enough)
         if message.wait_s is not None:
             batch.timer = asyncio.get_running_loop().call_later(message.wait_s, self._time_is_up, batch)
 
@@ -123,7 +111,7 @@ class ReplySender:
         if place is None:
             self.unanswered -= 1
             if not self.ended:
-                self._channel.send(self._reply(number, body))
+                self.channel.send(self.protocol.codec.reply(number, body))
             if number in self._large:
                 self._let_go(number)
             return
@@ -146,7 +134,7 @@ class ReplySender:
     def send(self, frame: bytes) -> None:
         """Sends a frame, if the client is still there."""
         if not self.ended:
-            self._channel.send(frame)
+            self.channel.send(frame)
 
     def end(self) -> None:
         """The connection has ended: nothing is sent any more."""
@@ -161,7 +149,7 @@ class ReplySender:
         results, batch.results, batch.size = batch.results, [], 0
         self.unanswered -= len(results)
         if not self.ended:
-            self._channel.send(self._results(batch.id, results, batch.left > 0))
+            self.channel.send(self.protocol.codec.results(batch.id, results, batch.left > 0))
         if batch.flush is not None:
             batch.flush.cancel()
             batch.flush = None
@@ -184,63 +172,35 @@ class ReplySender:
 
     def _let_go(self, number: int) -> None:
         self._large_bytes -= self._large.pop(number)
-        if self._paused and self._large_bytes <= self._max_held // 2:
+        if self._paused and self._large_bytes <= self.settings.max_unsent_bytes // 2:
             self._paused = False
-            self._channel.resume()
+            self.channel.resume()
 
 
 class V2Connection:
     """The server's end of one v2 connection, from its acceptance.
 
     Args:
-        manager: Where sessions are opened.
+        server: Has the sessions, and says of itself in the first frame what it can do.
         protocol: Reads and writes frames.
         channel: The way to the client.
-        settings: The limits.
-        hello: What the server says of itself, first of all.
-        deadlines: Watches over calls.
-        principal: Whose connection it is.
-        on_end: Called once, when the connection has ended.
-        contract: What the environment takes and gives, for clients who ask.
-
-    Attributes:
         principal: Whose connection it is.
     """
 
-    __slots__ = (
-        "_channel",
-        "_contract",
-        "_last_id",
-        "_max_bytes",
-        "_on_end",
-        "_protocol",
-        "_replies",
-        "_table",
-        "principal",
-    )
+    __slots__ = ("_channel", "_last_id", "_max_bytes", "_protocol", "_replies", "_server", "_table", "principal")
 
-    def __init__(
-        self,
-        manager: SessionManager,
-        protocol: ServerProtocolV2,
-        channel: Channel,
-        settings: ServerSettings,
-        hello: dict[str, Any],
-        deadlines: Deadlines,
-        principal: Principal,
-        on_end: Callable[[V2Connection], None],
-        contract: Contract,
-    ):
+    def __init__(self, server: EnvironmentServer, protocol: ServerProtocolV2, channel: Channel, principal: Principal):
+        self._server = server
         self._protocol = protocol
         self._channel = channel
-        self._max_bytes = settings.max_message_bytes
-        self._on_end = on_end
-        self._contract = contract
+        self._max_bytes = server.settings.max_message_bytes
         self._last_id = 0
         self.principal = principal
-        self._replies = ReplySender(protocol, channel, settings)
-        self._table = SessionTable(manager, protocol, settings, deadlines, principal, self._replies)
-        channel.send(protocol.event("hello", hello))
+        self._replies = ReplySender(protocol, channel, server.settings)
+        self._table = SessionTable(
+            server.manager, protocol, server.settings, server.deadlines, principal, self._replies
+        )
+        channel.send(protocol.event("hello", server.hello()))
 
     @property
     def session_id(self) -> str:
@@ -280,7 +240,7 @@ class V2Connection:
             return
         self._replies.end()
         self._table.abandon()
-        self._on_end(self)
+        self._server.connections.discard(self)
 
     def failed(self) -> None:
         """Ends the conversation after an unexpected error of the server."""
@@ -332,10 +292,13 @@ class V2Connection:
                 self._refuse_more(number, count)
             elif kind in SESSION_CALLS:
                 self._table.call(message, (number, None), None)
-            elif (handle := SESSION_REQUESTS.get(kind)) is not None:
-                handle(self._table, message, (number, None))
+            elif kind in SESSION_REQUESTS:
+                self._table.request(message, (number, None))
+            elif kind is messages.BatchOp:
+                self._batch(message)
             else:
-                _REQUESTS[kind](self, message)
+                fields = _ANSWERS[kind](self, message)
+                replies.answer((number, None), None, self._protocol.ok(fields))
 
     def _batch(self, message: messages.BatchOp) -> None:
         number, due, replies, table = message.id, None, self._replies, self._table
@@ -354,7 +317,7 @@ class V2Connection:
             elif kind in SESSION_CALLS:
                 table.call(call, (number, place), due)
             else:
-                SESSION_REQUESTS[kind](table, call, (number, place))
+                table.request(call, (number, place))
 
     def _refuse_more(self, number: int, count: int) -> None:
         """Answers a request of so many calls, which are more than may be without a reply."""
@@ -365,18 +328,6 @@ class V2Connection:
         replies.unanswered -= count - 1
         full = TooManyCalls(f"{crowd}: take replies, then send more")
         replies.answer((number, None), None, self._table.refusal(None, full, str(number)))
-
-    def _cancel(self, message: messages.CancelOp) -> None:
-        self._ok(message, {"cancelled": self._table.cancel(message.target)})
-
-    def _heartbeat(self, message: messages.HeartbeatOp) -> None:
-        self._ok(message, {})
-
-    def _schema(self, message: messages.SchemaOp) -> None:
-        self._ok(message, {"schemas": self._contract.schemas})
-
-    def _ok(self, message: messages.Op, fields: dict[str, Any]) -> None:
-        self._replies.answer((message.id, None), None, self._protocol.ok(fields))
 
     def _refuse(self, error: OpenEnvError) -> None:
         """Answers what cannot be answered under an id."""
@@ -390,9 +341,9 @@ class V2Connection:
 
 # Answered at once, and what makes room.
 _ALWAYS = (messages.CancelOp, messages.CloseOp, messages.HeartbeatOp)
-_REQUESTS: dict[type[Any], Callable[[V2Connection, Any], None]] = {
-    messages.BatchOp: V2Connection._batch,
-    messages.CancelOp: V2Connection._cancel,
-    messages.HeartbeatOp: V2Connection._heartbeat,
-    messages.SchemaOp: V2Connection._schema,
+# Requests about the connection or the server, and the fields of their replies.
+_ANSWERS: dict[type[Any], Callable[[V2Connection, Any], dict[str, Any]]] = {
+    messages.CancelOp: lambda connection, message: {"cancelled": connection._table.cancel(message.target)},
+    messages.HeartbeatOp: lambda connection, message: {},
+    messages.SchemaOp: lambda connection, message: {"schemas": connection._server.contract.schemas},
 }

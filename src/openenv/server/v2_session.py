@@ -5,31 +5,25 @@ from __future__ import annotations
 import secrets
 import time
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..errors import (
-    Cancelled,
-    InvalidAction,
-    OpenEnvError,
-    SequenceError,
-    SessionLost,
-    StepFailed,
-    StepTimeout,
-    TooManyCalls,
-)
+from msgspec import Struct
+
+from .. import errors
+from ..errors import OpenEnvError, SessionLost, StepFailed
 from ..protocol.codecs import Body
 from ..protocol.errors import UNSEEDED
 from ..protocol.messages import ForkOp, McpOp, Op, ResetOp, RestoreOp, StateOp, StepOp, TasksOp
 from ..protocol.sequence import Asker, NumberedCall, Sequence, name_of
 from ..protocol.server import ServerProtocolV2
 from ..runtime.calls import CallQueue
-from ..runtime.executor import Done
-from ..runtime.session import Session
+from ..runtime.executor import Done, Snapshot
+from ..runtime.session import Session, SessionState
 from ..telemetry.metrics import METER, Phase
 from ..telemetry.tracing import ConnectionTracer
 from .mcp_methods import call_mcp_method
-from .state_copy import StateCopyRequest, StateRestore
 from .v1 import oversized_reply
 
 if TYPE_CHECKING:
@@ -41,6 +35,24 @@ SessionRequest = ResetOp | StepOp | StateOp | ForkOp | RestoreOp | TasksOp | Mcp
 
 
 _NOT_EXECUTED = "waited for its turn for all of its deadline_s, and was not executed"
+
+
+class StateCopyRequest(Struct, eq=False):
+    """A copy of a session's state, when its turn comes among the calls of that session.
+
+    Args:
+        taken: Called once: with the copy, to be used up or discarded, or with why there is none.
+    """
+
+    taken: Callable[[Snapshot | None, OpenEnvError | None], None] | None
+
+    def give(self, seed: Snapshot | None, error: OpenEnvError | None) -> None:
+        """There is a copy, or there will be none. What comes after the first word is dropped."""
+        taken, self.taken = self.taken, None
+        if taken is not None:
+            taken(seed, error)
+        elif seed is not None:
+            seed.discard()
 
 
 class V2Session(CallQueue[NumberedCall]):
@@ -153,7 +165,7 @@ class V2Session(CallQueue[NumberedCall]):
             sequence.accepted = seq or sequence.accepted
             self.running = call
             self._run(call)
-        elif len(self._waiting) < self.table.max_in_flight:
+        elif len(self._waiting) < self.table.settings.max_in_flight:
             sequence.accepted = seq or sequence.accepted
             self._wait(call)
         else:
@@ -162,18 +174,14 @@ class V2Session(CallQueue[NumberedCall]):
         if due is not None and (self.running is call or self._waiting):
             self.table.deadlines.watch(self, due)
 
-    def copy_state(self, copy_request: StateCopyRequest) -> None:
-        """Gives a copy of its state, when what was asked of it before has ended."""
-        self._wait(NumberedCall(copy_request, 0, None))
-
     def cancel(self, request: int) -> bool:
         """Gives up what a request waits for. False if it waits for nothing here."""
         concerned = [call for call in self._undecided() if call.waits_for(request)]
         for call in concerned:
             if call.message is None:
-                self.close(Cancelled("the request to open the session was cancelled"))
+                self.close(errors.Cancelled("the request to open the session was cancelled"))
             else:
-                cancelled = Cancelled("the call was cancelled by its client")
+                cancelled = errors.Cancelled("the call was cancelled by its client")
                 METER.failed(cancelled)
                 self._give_up(call, self._protocol.error(cancelled))
                 if call is self.running and not self._waits_no_longer(call):
@@ -242,10 +250,14 @@ class V2Session(CallQueue[NumberedCall]):
         if running is not None and running.due is not None:
             table.deadlines.watch(self, running.due)
 
-    def recall(self) -> dict[str, Any] | None:
-        """The fields of the stored reply."""
+    def resume_facts(self) -> dict[str, Any]:
+        """What a client needs to go on with it: its state, the last call that has ended, and its reply."""
+        state = self.session.state
+        if state is SessionState.DETACHED:
+            state = SessionState.LIVE  # from now on
+        facts = {"session": self.session.id, "state": state.value, "seq": self.sequence.completed}
         last = self.sequence.last
-        return None if last is None else _reply_fields(self._protocol, last)
+        return facts if last is None else {**facts, "last": _reply_fields(self._protocol, last)}
 
     def _repeat(self, seq: int, asker: Asker) -> None:
         """Answers a call whose number is not the next one."""
@@ -256,12 +268,12 @@ class V2Session(CallQueue[NumberedCall]):
             self._reply(asker, found)
         else:
             order = f"call {seq} of session {self.session.id} is neither the last one nor the next, which is"
-            self._refuse(asker, SequenceError(f"{order} {self.sequence.accepted + 1}"))
+            self._refuse(asker, errors.SequenceError(f"{order} {self.sequence.accepted + 1}"))
 
     def _join(self, call: NumberedCall, asker: Asker) -> None:
         if call.early_reply is not None:
             self._reply(asker, call.early_reply)
-        elif len(call.others) < self.table.max_in_flight:
+        elif len(call.others) < self.table.settings.max_in_flight:
             call.join(asker)
         else:
             self._refuse(asker, self._too_many())
@@ -282,7 +294,7 @@ class V2Session(CallQueue[NumberedCall]):
         if type(message) is StepOp:
             try:
                 action = self._protocol.action(message.action)
-            except InvalidAction as error:
+            except errors.InvalidAction as error:
                 done(None, error)
             else:
                 self.session.step(action, done)
@@ -304,9 +316,9 @@ class V2Session(CallQueue[NumberedCall]):
             try:
                 source = self.table.source_of(self, message)
             except OpenEnvError as error:
-                self.fail(call, error)
+                self._fail(call, error)
             else:
-                StateRestore(self, call, source).begin()
+                self._restore(call, source)
         elif type(message) is StateCopyRequest:
             copy_request = message
 
@@ -319,11 +331,34 @@ class V2Session(CallQueue[NumberedCall]):
         elif type(message) is TasksOp:
             self.table.ask_tasks(self, message, partial(self._answered, call))
 
-    def conclude(self, call: NumberedCall, fields: dict[str, Any]) -> None:
-        """A call ends with a reply of these fields."""
-        self._answered(call, self._protocol.ok(fields))
+    def _restore(self, call: NumberedCall, source: V2Session) -> None:
+        """Goes on from the state of another session when that can be had, as the running call asks."""
 
-    def fail(self, call: NumberedCall, error: OpenEnvError) -> None:
+        def taken(seed: Snapshot | None, error: OpenEnvError | None) -> None:
+            if self.running is not call:  # it was given up
+                if seed is not None:
+                    seed.discard()
+                return
+            self.awaits = None
+            if seed is None:
+                assert error is not None
+                # As what it is, it would be taken for the end of this session.
+                there = f"session {source.session.id!r} has no state to go on from: {error.message}"
+                self._fail(call, errors.UsageError(there) if isinstance(error, SessionLost) else error)
+            else:
+                self.session.load(seed, source.session, restored)
+
+        def restored(_: Any, error: BaseException | None) -> None:
+            if error is None:
+                self._answered(call, self._protocol.ok({}))
+            else:
+                assert isinstance(error, OpenEnvError)  # a session translates all others
+                self._fail(call, error)
+
+        self.awaits = source
+        source._wait(NumberedCall(StateCopyRequest(taken), 0, None))
+
+    def _fail(self, call: NumberedCall, error: OpenEnvError) -> None:
         """A call ends with an error."""
         if self.running is call:
             self._answered(call, self._failed(call, error))
@@ -416,7 +451,7 @@ class V2Session(CallQueue[NumberedCall]):
 
     def _late(self, call: NumberedCall, what: str) -> Body:
         name = f"call {call.seq}" if call.seq else "a call"
-        return self._failed(call, StepTimeout(f"{name} of session {self.session.id} {what}"))
+        return self._failed(call, errors.StepTimeout(f"{name} of session {self.session.id} {what}"))
 
     def _undecided(self) -> list[NumberedCall]:
         """The calls that were not answered yet. The running one last: those behind it must not begin when it ends."""
@@ -453,10 +488,10 @@ class V2Session(CallQueue[NumberedCall]):
     def _reply(self, asker: Asker, body: Body) -> None:
         self.table.replies.answer(asker, self.session.id, body)
 
-    def _too_many(self) -> TooManyCalls:
-        limit = f"{self.table.max_in_flight} (max_in_flight, OPENENV_MAX_IN_FLIGHT)"
+    def _too_many(self) -> OpenEnvError:
+        limit = f"{self.table.settings.max_in_flight} (max_in_flight, OPENENV_MAX_IN_FLIGHT)"
         crowd = f"more than {limit} calls of session {self.session.id} wait"
-        return TooManyCalls(f"{crowd}: take replies, then send more")
+        return errors.TooManyCalls(f"{crowd}: take replies, then send more")
 
 
 def _reply_fields(protocol: ServerProtocolV2, body: Body) -> dict[str, Any]:
