@@ -14,8 +14,7 @@ from openenv.runtime.admission import Limits
 from openenv.runtime.manager import SessionManager
 from openenv.runtime.session import Session, SessionState
 from openenv.server import HTTPEnvServer
-from openenv.server.workers.slots import SharedSlots, WorkerLoad
-from openenv.server.workers.table import WorkerTable
+from openenv.server.workers.table import SharedSlots, WorkerLoad, WorkerTable
 from openenv.settings import ServerSettings
 from openenv.types import Action, Observation
 

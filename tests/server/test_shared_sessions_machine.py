@@ -25,9 +25,8 @@ from openenv.errors import Cancelled, SessionLost, StepFailed, TooManyCalls, Unk
 from openenv.runtime.admission import Limits
 from openenv.runtime.manager import SessionManager
 from openenv.runtime.session import LastSeen, Session, SessionState
-from openenv.server.attached import AttachedSession, AttachManager
 from openenv.server.auth import ANONYMOUS
-from openenv.server.shared_sessions import PendingCall, SharedSessions
+from openenv.server.shared_sessions import AttachedSession, AttachManager, PendingCall, SharedSessions
 from openenv.types import Action, Observation, State
 
 MAX_WAITING = 3

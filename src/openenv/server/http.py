@@ -29,9 +29,8 @@ from ..runtime.executor import Done
 from ..runtime.manager import opened_session, result_of
 from ..runtime.session import Session
 from ..types import EnvironmentMetadata
-from .error_handlers import error_response
 from .metadata import environment_metadata
-from .middleware import principal_of, request_head, server_of
+from .middleware import error_response, principal_of, request_head, server_of
 from .proxy import forward_to_owner
 from .shared_sessions import LONGEST_S, SharedSession, StartCall
 from .task_provider import TasksUnsupported, ask_environment, encode_tasks, splits_of

@@ -1,24 +1,108 @@
-"""Runs before every route of an app: authentication, limits on bodies, and logs without keys."""
+"""Around every route of an app: errors as responses, authentication, limits on bodies, and logs without keys."""
 
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections.abc import Callable, MutableMapping
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from fastapi import FastAPI, Request
+from fastapi.exception_handlers import request_validation_exception_handler
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ..errors import MessageTooLarge, OpenEnvError, TooManyCalls, TooManyFailures
+from .. import errors
+from ..errors import OpenEnvError
+from ..protocol.errors import MOST_FAULTS, error_facts, too_many_faults
 from ..settings import ServerSettings
 from ..telemetry.metrics import METER
 from .auth import HANDSHAKE, Principal, RequestHead, Right, allows, header_fields, without_key_offers
-from .error_handlers import error_response
 
 if TYPE_CHECKING:
     from .server import EnvironmentServer
+
+
+# First match wins: classes before their bases.
+_STATUS: tuple[tuple[type[OpenEnvError], int], ...] = (
+    (errors.InvalidAction, 422),
+    (errors.Hidden, 404),
+    (errors.Forbidden, 403),
+    (errors.TooManyFailures, 429),
+    (errors.Unauthorized, 401),
+    (errors.MessageTooLarge, 413),
+    (errors.UnknownSession, 404),
+    (errors.SessionLost, 404),
+    (errors.UsageError, 400),
+    (errors.CapacityError, 503),
+    (errors.StepTimeout, 504),
+    (OpenEnvError, 500),
+)
+
+
+def error_response(error: OpenEnvError, status: int | None = None) -> JSONResponse:
+    """The response that says what an error says; its status follows from its class if none is given."""
+    status = status or next(status for cls, status in _STATUS if isinstance(error, cls))
+    headers: dict[str, str] = {}
+    if status in {429, 503}:
+        headers["Retry-After"] = str(math.ceil(error.retry_after_s or 1))
+    elif status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    facts = error_facts(error)
+    data = facts.pop("data", {})
+    detail = facts["message"]
+    if isinstance(error, errors.InvalidAction):  # what validation found, where clients of FastAPI look for it
+        detail = data.get("errors") or [{"type": "invalid", "loc": [], "msg": detail}]
+    return JSONResponse({**data, **facts, "detail": detail}, status, headers)
+
+
+def raw_error_response(error: OpenEnvError, status: int | None = None) -> bytes:
+    """The same as bytes, for a connection that is closed after them."""
+    response = error_response(error, status)
+    number = response.status_code
+    lines = [b"HTTP/1.1 %d %b" % (number, HTTPStatus(number).phrase.encode()), b"connection: close"]
+    lines += [b"%b: %b" % field for field in response.raw_headers]
+    return b"\r\n".join([*lines, b"", bytes(response.body)])
+
+
+logger = logging.getLogger("openenv.server")
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Has an app answer so, unless its owner has said otherwise."""
+    handlers = app.exception_handlers
+
+    @app.exception_handler(OpenEnvError)
+    async def openenv_error(request: Request, error: OpenEnvError) -> JSONResponse:
+        """Every `OpenEnvError`: the facts of a WebSocket error frame, under an HTTP status."""
+        where, kind = f"{request.method} {request.url.path}", type(error).__name__
+        logger.warning("%s: %s: %s", where, kind, error.message, exc_info=error.__cause__)
+        METER.failed(error)
+        return error_response(error)
+
+    if handlers.get(RequestValidationError) is request_validation_exception_handler:
+
+        @app.exception_handler(RequestValidationError)
+        async def validation_error(request: Request, error: RequestValidationError) -> JSONResponse:
+            """A body that does not validate. What was sent is not sent back: it may hold what JSON cannot say."""
+            shown = [{name: fault.get(name) for name in ("type", "loc", "msg")} for fault in error.errors()]
+            if len(shown) > MOST_FAULTS:
+                shown = too_many_faults(len(shown))
+            return error_response(errors.InvalidAction("the request does not validate", data={"errors": shown}))
+
+    if Exception not in handlers and 500 not in handlers:
+
+        @app.exception_handler(Exception)
+        async def internal_error(request: Request, error: Exception) -> JSONResponse:
+            """An unexpected error. The ASGI server writes its traceback to the log."""
+            what = f"{request.method} {request.url.path} failed in the server ({type(error).__name__}): see its log"
+            return error_response(OpenEnvError(what))
+
 
 # At level debug, websockets logs every header of a handshake, in uvicorn's name; uvicorn logs the URL of each.
 _LOGGERS = ("uvicorn.error", "uvicorn.access")
@@ -71,8 +155,6 @@ def redact_logs() -> None:
         logging.getLogger(name).addFilter(_REDACTION)
 
 
-logger = logging.getLogger("openenv.server")
-
 _PRINCIPAL = "openenv.principal"
 PEER = "openenv.peer"
 """Key of an ASGI scope: host and port at the other end of the connection. `client` is what a header says, where
@@ -111,12 +193,20 @@ class AuthMiddleware:
             head = _admit(scope, self._server)
             if scope["type"] == "http" and (head.path in self._with_body or head.path.startswith(_OF_ONE_SESSION)):
                 body = _LimitedBody(receive, send, self._bodies)
-                body.expect(head.fields.get(b"content-length", b""))
+                length = head.fields.get(b"content-length", b"")
+                if length.isdigit():
+                    self._bodies.check(int(length), int(length))
                 receive, send = body.receive, body.send
         except OpenEnvError as error:
             if not self._is_for_all(scope):
                 log_refusal(error, request_head(scope))
-                await _refuse(error, scope, receive, send)
+                if scope["type"] == "websocket":
+                    await receive()
+                    if "websocket.http.response" not in scope.get("extensions", {}):
+                        refused = {"code": CLOSE_POLICY, "reason": type(error).__name__}
+                        await send({"type": "websocket.close", **refused})
+                        return
+                await error_response(error)(scope, receive, send)
                 return
         try:
             await self._app(scope, receive, send)
@@ -160,7 +250,7 @@ def may_control(scope: MutableMapping[str, Any], server: EnvironmentServer) -> b
 def log_refusal(error: OpenEnvError, head: RequestHead) -> None:
     """Logs a refusal; at level debug, for a client that tries all the time."""
     METER.failed(error)
-    level = logging.DEBUG if isinstance(error, TooManyFailures) else logging.WARNING
+    level = logging.DEBUG if isinstance(error, errors.TooManyFailures) else logging.WARNING
     origin = head.peer[0] if head.peer else "-"
     logger.log(level, "%s from %s: %s: %s", head, origin, type(error).__name__, error.message)
 
@@ -194,20 +284,6 @@ def _admit(scope: MutableMapping[str, Any], server: EnvironmentServer) -> Reques
     return head
 
 
-async def _refuse(error: OpenEnvError, scope: Scope, receive: Receive, send: Send) -> None:
-    if scope["type"] == "http":
-        await error_response(error)(scope, receive, send)
-    elif "websocket.http.response" in scope.get("extensions", {}):
-        await receive()
-        response = error_response(error)
-        start = {"status": response.status_code, "headers": response.raw_headers}
-        await send({"type": "websocket.http.response.start", **start})
-        await send({"type": "websocket.http.response.body", "body": bytes(response.body)})
-    else:
-        await receive()
-        await send({"type": "websocket.close", "code": CLOSE_POLICY, "reason": type(error).__name__})
-
-
 class _BodyBudget:
     """The bodies of all requests that are being answered.
 
@@ -229,11 +305,11 @@ class _BodyBudget:
         """
         if size > self._limit:
             limit = f"{self._limit} bytes (max_message_mb, OPENENV_MAX_MESSAGE_MB)"
-            raise MessageTooLarge(f"a body of {size} bytes is over the limit of {limit}")
+            raise errors.MessageTooLarge(f"a body of {size} bytes is over the limit of {limit}")
         if self.size + more > self._limit_of_all:
             limit = f"{self._limit_of_all} bytes (max_unsent_mb, OPENENV_MAX_UNSENT_MB)"
             held = f"the requests that are being answered have {self.size} bytes"
-            raise TooManyCalls(f"{held}, and {more} more would be over the limit of {limit}: try again later")
+            raise errors.TooManyCalls(f"{held}, and {more} more would be over the limit of {limit}: try again later")
 
 
 class _LimitedBody:
@@ -250,11 +326,6 @@ class _LimitedBody:
         self.size = 0
         self._refused = False
 
-    def expect(self, length: bytes) -> None:
-        """Checks the length that the request names. Raises `MessageTooLarge`, `TooManyCalls`."""
-        if length.isdigit():
-            self._bodies.check(int(length), int(length))
-
     async def receive(self) -> Message:
         message = await self._receive()
         if message["type"] == "http.request":
@@ -264,19 +335,15 @@ class _LimitedBody:
             try:
                 self._bodies.check(self.size)
             except OpenEnvError as error:
-                # What the app makes of a request that ends in the middle is not sent.
-                await self._answer(error)
+                if not self._refused:
+                    # What the app makes of a request that ends in the middle is not sent.
+                    self._refused = True
+                    response = error_response(error)
+                    response.headers["connection"] = "close"
+                    await response({"type": "http"}, self._receive, self._send)
                 return {"type": "http.disconnect"}
         return message
 
     async def send(self, message: Message) -> None:
         if not self._refused:
             await self._send(message)
-
-    async def _answer(self, error: OpenEnvError) -> None:
-        if not self._refused:
-            self._refused = True
-            response = error_response(error)
-            headers = [*response.raw_headers, (b"connection", b"close")]
-            await self._send({"type": "http.response.start", "status": response.status_code, "headers": headers})
-            await self._send({"type": "http.response.body", "body": bytes(response.body)})

@@ -28,11 +28,10 @@ from ..settings import ServerSettings
 from ..telemetry import tracing
 from ..telemetry.metrics import METER
 from ..types import ConcurrencyConfig, ServerCapacityStatus, SessionInfo, State
-from .attached import AttachManager
 from .auth import ANONYMOUS, Authenticator, Principal
 from .mcp_methods import action_type_of, factory_of
 from .metadata import EnvironmentInfoLoader
-from .shared_sessions import SharedSessions
+from .shared_sessions import AttachManager, SharedSessions
 from .timers import Deadlines, Keepalive
 from .v1 import Channel, V1Connection
 from .v2 import V2Connection

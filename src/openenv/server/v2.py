@@ -197,7 +197,7 @@ class V2Connection:
         self._last_id = 0
         self.principal = principal
         self._replies = ReplySender(protocol, channel, server.settings)
-        self._table = SessionTable(
+        self._table: SessionTable = SessionTable(
             server.manager, protocol, server.settings, server.deadlines, principal, self._replies
         )
         channel.send(protocol.event("hello", server.hello()))

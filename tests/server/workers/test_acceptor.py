@@ -6,9 +6,9 @@ import socket
 
 import pytest
 
-from openenv.server.workers import acceptor as door_module
-from openenv.server.workers.acceptor import BATCH, Acceptor
+from openenv.server.workers import supervisor
 from openenv.server.workers.pipe import MessageKind, Pipe
+from openenv.server.workers.supervisor import BATCH, Acceptor
 
 LIMIT_S = 10.0
 
@@ -166,7 +166,7 @@ def test_so_many_are_handed_out_and_the_others_wait_their_turn(acceptor, places,
 def test_nobody_waits_for_long(acceptor, places, call, monkeypatch):
     callers = call(5)
     acceptor.accept()
-    monkeypatch.setattr(door_module, "UNDECIDED_S", 0.0)
+    monkeypatch.setattr(supervisor, "UNDECIDED_S", 0.0)
     acceptor.hand_out(places, 0)
     assert sorted(taken(places)) == sorted(callers)
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
-from openenv.server.workers import broadcast
-from openenv.server.workers.broadcast import Broadcast, send_sessions
+from openenv.server.workers import worker as worker_module
+from openenv.server.workers.worker import Broadcast, send_sessions
 
 from ...unhurried import Unhurried
 from .whereabouts import opened
@@ -120,7 +120,7 @@ async def test_one_that_dies_is_left_out_and_named(behave):
 
 
 async def test_one_that_is_silent_is_left_out_after_its_time(monkeypatch):
-    monkeypatch.setattr(broadcast, "ANSWER_S", 0.1)
+    monkeypatch.setattr(worker_module, "ANSWER_S", 0.1)
     parent = Parent(b1=mute, b2=having(4))
     lines = await parent.broadcast.all_sessions()
     assert unanswered(lines) == ["b1"]
@@ -136,7 +136,7 @@ async def test_a_parent_without_room_for_files():
 
 
 async def test_a_parent_that_says_nothing(monkeypatch):
-    monkeypatch.setattr(broadcast, "ANSWER_S", 0.05)
+    monkeypatch.setattr(worker_module, "ANSWER_S", 0.05)
     sink = Broadcast(lambda: None, lambda: sessions(1, "a0"))
     assert await sink.all_sessions() == sessions(1, "a0")
     here, there = socket.socketpair()

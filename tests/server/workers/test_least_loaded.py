@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openenv.server.workers.acceptor import least_loaded
+from openenv.server.workers.supervisor import least_loaded
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=9), st.integers(-1, 20))

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from openenv.server.workers.slots import WorkerLoad
-from openenv.server.workers.table import DECIDED, DRIFT, WorkerTable
+from openenv.server.workers.table import DECIDED, DRIFT, WorkerLoad, WorkerTable
 
 
 @pytest.fixture

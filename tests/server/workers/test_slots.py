@@ -4,8 +4,7 @@ import pytest
 
 from openenv.errors import UsageError
 from openenv.runtime.admission import SlotOutcome, Slots
-from openenv.server.workers.slots import SharedSlots, WorkerLoad
-from openenv.server.workers.table import DRIFT, HELD, WAITING, WorkerTable
+from openenv.server.workers.table import DRIFT, HELD, WAITING, SharedSlots, WorkerLoad, WorkerTable
 
 TAKEN, NONE, NONE_FOR_KEY = SlotOutcome.TAKEN, SlotOutcome.NONE, SlotOutcome.NONE_FOR_KEY
 NOW = 100

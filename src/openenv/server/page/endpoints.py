@@ -17,9 +17,8 @@ from ...messages import ResetRequest, StepRequest
 from ...protocol import encode_state
 from ...protocol.errors import error_facts
 from ...runtime.session import Session
-from ..error_handlers import error_response
 from ..http import COOKIE, HEADER, TOKEN_HEADER, seconds_of, set_session_cookie, shared_session_of
-from ..middleware import CLOSE_POLICY, principal_of, server_of
+from ..middleware import CLOSE_POLICY, error_response, principal_of, server_of
 from ..proxy import until_disconnect
 from ..shared_sessions import SharedSession
 from .episode import DRAWING_S, PageEpisode, PageResult

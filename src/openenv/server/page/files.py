@@ -15,8 +15,7 @@ from starlette.routing import Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ...errors import UsageError
-from ..error_handlers import error_response
-from ..middleware import request_head
+from ..middleware import error_response, request_head
 
 STATIC = Path(__file__).parent / "static"
 REDIRECT, NOT_MODIFIED, NOT_FOUND, NOT_BUILT = 307, 304, 404, 501

@@ -19,8 +19,7 @@ from uvicorn.server import ServerState
 from ...errors import ConnectionFailed, MessageTooLarge, OpenEnvError
 from ...settings import ServerSettings
 from ..auth import HANDSHAKE, Principal, RequestHead
-from ..error_handlers import raw_error_response
-from ..middleware import PEER, log_refusal
+from ..middleware import PEER, log_refusal, raw_error_response
 from ..proxy import relay
 from ..server import EnvironmentServer
 from ..shared_sessions import is_worker_key

@@ -11,52 +11,155 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from types import FrameType
 from typing import Any, cast
 
+import msgspec
 import uvicorn
 
 from ..._tuning import raise_file_limit
 from ..proxy import ARRIVAL, PROXY, ForwardingInfo, read_proxy_line
 from ..server import sessions_here
 from ..transports.uvicorn import FastPath, HTTPProtocol
-from .broadcast import Broadcast, send_sessions
-from .pipe import (
-    EXHAUSTED_S,
-    KEY_BYTES,
-    MOST_BYTES,
-    MOST_SOCKETS,
-    ORPHAN_RUNNING_S,
-    ORPHAN_S,
-    RUNNING_S,
-    SETTLE_S,
-    UNDECIDED_S,
-    MessageKind,
-    Pipe,
-    PipeMessage,
-)
+from . import pipe
+from .pipe import KEY_BYTES, MessageKind, Pipe, PipeMessage
 from .process import GROUP_SIGNALS, ignore_signal
 from .serving import DrainingServer
-from .slots import SharedSlots, WorkerLoad
-from .table import BEAT, KEY, SharedMetrics, WorkerTable
+from .table import BEAT, KEY, SharedMetrics, SharedSlots, WorkerLoad, WorkerTable
+
+logger = logging.getLogger("openenv.supervisor")
+
+# What a worker has to answer. One that hangs or dies is left out.
+ANSWER_S = 2.0
+# An answer is lines of so many sessions each, and a last one that says that nothing is missing.
+SESSIONS_A_LINE = 128
+MOST_LINE_BYTES = 1024 * 1024
+END = b"null\n"
+_COUNT_BYTES = 2
+
+Facts = dict[str, Any]
 
 
-def exit_with_parent(pipe: int) -> None:
+class Broadcast:
+    """Asks all workers on behalf of this one. One question at a time: its answer is for all who ask meanwhile.
+
+    Args:
+        ask: Sends the question to the parent.
+        here: What this worker itself has to say.
+    """
+
+    def __init__(self, ask: Callable[[], None], here: Callable[[], list[Facts]]):
+        self._ask = ask
+        self._here = here
+        self._running: asyncio.Task[list[Facts]] | None = None
+        self._answers: list[tuple[str, asyncio.Task[list[Facts]]]] = []
+        self._complete = asyncio.Event()
+
+    async def all_sessions(self) -> list[Facts]:
+        """Sessions of all workers.
+
+        A worker that does not answer in its time is named in a line of its own, whose `id` is None and whose `state`
+        is "unanswered".
+        """
+        if self._running is None:
+            self._running = asyncio.create_task(self._run())
+            self._running.add_done_callback(self._forget)
+        return await asyncio.shield(self._running)
+
+    def take_sockets(self, payload: bytes, sockets: list[int]) -> None:
+        """The parent has handed over some of the sockets on which others answer."""
+        places = range(_COUNT_BYTES, len(payload), KEY_BYTES)
+        keys = [f"{int.from_bytes(payload[place : place + KEY_BYTES], 'big'):x}" for place in places]
+        ends: Iterable[int | None] = [*sockets, *[None] * (len(keys) - len(sockets))]
+        if self._running is None or self._complete.is_set():  # it came too late
+            for descriptor in sockets:
+                os.close(descriptor)
+            return
+        for key, end in zip(keys, ends, strict=True):
+            self._answers.append((key, asyncio.create_task(_read(end))))
+        if len(self._answers) >= int.from_bytes(payload[:_COUNT_BYTES], "big"):
+            self._complete.set()
+
+    async def _run(self) -> list[Facts]:
+        self._answers.clear()
+        self._complete.clear()
+        sessions = self._here()
+        self._ask()
+        deadline = asyncio.get_running_loop().time() + ANSWER_S
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._complete.wait()
+        except TimeoutError:
+            logger.warning("the parent process does not say whom to ask for sessions: only this worker's are listed")
+        self._complete.set()
+        for key, answer in self._answers:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    sessions += await answer
+            except (OSError, ValueError, TimeoutError) as error:
+                logger.warning("worker %s does not say what sessions it has: %s", key, str(error) or "it is silent")
+                unknown = dict.fromkeys(("age_s", "idle_s", "steps", "peer"))
+                sessions.append({"id": None, "state": "unanswered", **unknown, "worker": key})
+        return sessions
+
+    def _forget(self, task: asyncio.Task[list[Facts]]) -> None:
+        self._running = None
+
+
+async def send_sessions(end: socket.socket, sessions: list[Facts]) -> None:
+    """Writes what sessions there are, as fast as it is read, and closes."""
+    try:
+        _, writer = await asyncio.open_unix_connection(sock=end)
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                for first in range(0, len(sessions), SESSIONS_A_LINE):
+                    writer.write(msgspec.json.encode(sessions[first : first + SESSIONS_A_LINE]) + b"\n")
+                    await writer.drain()
+                writer.write(END)
+                await writer.drain()
+        finally:
+            writer.close()
+    except (OSError, TimeoutError):  # the other worker has stopped reading
+        end.close()
+
+
+async def _read(end: int | None) -> list[Facts]:
+    """Reads an answer from a socket, of which this is the descriptor.
+
+    Raises:
+        OSError: There is no socket, or the answer is not complete.
+        ValueError: What comes is no answer.
+    """
+    if end is None:
+        raise ConnectionRefusedError("it cannot be asked")
+    reader, writer = await asyncio.open_unix_connection(sock=socket.socket(fileno=end), limit=MOST_LINE_BYTES)
+    sessions: list[Facts] = []
+    try:
+        while (line := await reader.readline()) != END:
+            if not line:
+                raise ConnectionResetError("it ended")
+            sessions += msgspec.json.decode(line, type=list[Facts])
+    finally:
+        writer.close()
+    return sessions
+
+
+def exit_with_parent(descriptor: int) -> None:
     """Ends this process a moment after its parent, also if its event loop hangs by then.
 
     Only code that keeps the interpreter to itself for good would hold it up.
 
     Args:
-        pipe: Descriptor of the pipe to the parent, which stays open for the process's life.
+        descriptor: Of the pipe to the parent, which stays open for the process's life.
     """
 
     def exit_after() -> None:
         end = select.poll()
-        end.register(pipe, 0)  # for nothing but its end, which is always reported
+        end.register(descriptor, 0)  # for nothing but its end, which is always reported
         end.poll()
-        time.sleep(ORPHAN_S)
+        time.sleep(pipe.ORPHAN_S)
         os._exit(1)
 
     # A thread, since the signal that the kernel can send at a parent's death would leave no time to close sessions.
@@ -131,14 +234,11 @@ class _WorkerFastPath(FastPath):
         def end() -> None:
             number = load.end(self._transport.is_closing())
             if number is not None:
-                loop.call_later(UNDECIDED_S, load.give_up, number)
+                loop.call_later(pipe.UNDECIDED_S, load.give_up, number)
 
         loop.call_soon(load.begin)
         super().connection_made(transport)
         loop.call_soon(end)
-
-
-logger = logging.getLogger("openenv.supervisor")
 
 
 class Membership:
@@ -172,7 +272,7 @@ class Membership:
 
     def fail(self, reason: str) -> None:
         """Tells the parent why this process cannot start."""
-        self.pipe.send(MessageKind.FAILED, reason.encode()[: MOST_BYTES - 1])
+        self.pipe.send(MessageKind.FAILED, reason.encode()[: pipe.MOST_BYTES - 1])
 
 
 class Worker(DrainingServer):
@@ -232,7 +332,7 @@ class Worker(DrainingServer):
         if not self._has_room():
             logger.warning("connections have to wait: this process may not open more files (ulimit -n)")
             self._loop.remove_reader(self._pipe.fileno())
-            self._loop.call_later(EXHAUSTED_S, self._loop.add_reader, self._pipe.fileno(), self._read)
+            self._loop.call_later(pipe.EXHAUSTED_S, self._loop.add_reader, self._pipe.fileno(), self._read)
             return
         message = self._pipe.receive()
         if message is None:
@@ -245,7 +345,7 @@ class Worker(DrainingServer):
             self._loop.remove_reader(self._pipe.fileno())
             self._loop.remove_writer(self._pipe.fileno())
             logger.warning("the parent process is gone: this worker ends as well")
-            self.drain(0.0, ORPHAN_RUNNING_S)
+            self.drain(0.0, pipe.ORPHAN_RUNNING_S)
         else:
             self._heed(message)
 
@@ -261,7 +361,7 @@ class Worker(DrainingServer):
             self._broadcast.take_sockets(message.payload, message.sockets)
         elif message.kind is MessageKind.RETIRE:
             # Clients can come back to their sessions here for as long as the parent accepts connections.
-            self._loop.call_later(SETTLE_S, self.drain, float(message.payload), RUNNING_S, True)
+            self._loop.call_later(pipe.SETTLE_S, self.drain, float(message.payload), pipe.RUNNING_S, True)
         elif message.kind is MessageKind.DRAIN:
             self.drain(float(message.payload))
 
@@ -272,7 +372,7 @@ class Worker(DrainingServer):
         except OSError:
             return False
         os.close(free)
-        return free + MOST_SOCKETS < self._most_files
+        return free + pipe.MOST_SOCKETS < self._most_files
 
     def _take_in(self, sockets: list[int], count: int, first: bytes) -> None:
         for descriptor in sockets:
@@ -322,7 +422,7 @@ class Worker(DrainingServer):
         # A key may be written in more ways than one (00ff, FF): its own one must not send a connection in circles.
         if number in (0, self._member.row.get(KEY)) or not self._member.table.has(number):
             return False
-        if len(read) > MOST_BYTES - KEY_BYTES - 1:
+        if len(read) > pipe.MOST_BYTES - KEY_BYTES - 1:
             return False
         self._post(MessageKind.ROUTED, wanted + read, [connection.detach()])
         return True
