@@ -13,7 +13,7 @@ from fastmcp.server.middleware import Middleware
 
 from openenv.errors import UsageError
 from openenv.mcp import CallToolObservation, ListToolsAction, ListToolsObservation, MCPEnvironment, ToolErrorType
-from openenv.mcp.result import ToolResult
+from openenv.mcp.types import ToolResult
 from openenv.runtime.profile import Execution, profile_of
 from openenv.types import Observation, State
 

@@ -83,7 +83,7 @@ def test_threads_that_were_left_have_a_limit(bench):
                     bench.run(hang, LATE_S)
                 else:
                     bench.run_coroutine(block, LATE_S)
-            eventually(lambda: len(begun) == sum(each.alive for each in bench._left))
+            eventually(lambda: len(begun) == sum(each.is_alive() for each in bench._left))
     assert len(begun) == MOST_LEFT
     gate.set()
     eventually(lambda: attempt(bench))

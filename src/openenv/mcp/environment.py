@@ -16,19 +16,24 @@ from ..errors import NotForkable, UsageError
 from ..protocol.jsonrpc import JsonRpcErrorCode, RpcError
 from ..types import Action, Observation, State
 from .library import ListedTool, dump_block
-from .result import INTERRUPTIONS, ToolFault, ToolResult, execution_error, message_of, wire_of
 from .session import client_of
 from .toolbox import VALID_MODES, Toolbox
 from .types import (
     DIRECT_CALL,
+    INTERRUPTIONS,
     MCP_TOOL_CALL_TIMEOUT,
     CallToolAction,
     CallToolObservation,
     ListToolsAction,
     ListToolsObservation,
     McpMethod,
+    ToolFault,
+    ToolResult,
     action_of,
+    fault_of,
+    message_of,
     observation_of,
+    wire_of,
 )
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -188,13 +193,7 @@ class MCPEnvironment(Environment[Any, Any, Any]):
     def step(self, action: Any, timeout_s: float | None = None, **kwargs: Any) -> Any:
         """Answers a tool action, or does another one by `_step_impl`. May be called inside a running event loop."""
         if isinstance(action, CallToolAction):
-            try:
-                result = self._tools().call(action.tool_name, action.arguments, self._limit(timeout_s), mode_of(self))
-            except INTERRUPTIONS:
-                raise
-            except BaseException as error:  # noqa: BLE001 - whatever it is, SystemExit too, it is an answer
-                return _error_observation(action, error)
-            return _result_observation(action, result)
+            return _tool_observation(action, _call_tool(self, action.tool_name, action.arguments, timeout_s))
         if isinstance(action, ListToolsAction):
             return ListToolsObservation(tools=[listed.tool for listed in self._tools().tools(mode_of(self))])
         return self._step_impl(action, **self._takes(timeout_s, kwargs))
@@ -206,14 +205,8 @@ class MCPEnvironment(Environment[Any, Any, Any]):
             arguments = _accepted_arguments(type(self).step).of({"timeout_s": timeout_s, **kwargs})
             return await asyncio.to_thread(self.step, action, **arguments)
         if isinstance(action, CallToolAction):
-            limit = self._limit(timeout_s)
-            try:
-                result = await self._tools().call_async(action.tool_name, action.arguments, limit, mode_of(self))
-            except INTERRUPTIONS:
-                raise
-            except BaseException as error:  # noqa: BLE001 - as above
-                return _error_observation(action, error)
-            return _result_observation(action, result)
+            outcome = await _call_tool_async(self, action.tool_name, action.arguments, timeout_s)
+            return _tool_observation(action, outcome)
         if isinstance(action, ListToolsAction):
             found = await self._tools().tools_async(mode_of(self))
             return ListToolsObservation(tools=[listed.tool for listed in found])
@@ -294,13 +287,36 @@ def _code_observation(**metadata: Any) -> Observation:
     return Observation(done=False, reward=0.0, metadata=metadata)
 
 
-def _result_observation(action: CallToolAction, result: ToolResult) -> CallToolObservation:
-    return CallToolObservation(tool_name=action.tool_name, result=result)
+def _call_tool(
+    environment: MCPEnvironment, name: str, arguments: dict[str, Any], timeout_s: float | None = None
+) -> ToolResult | ToolFault:
+    """What comes of a tool: whatever it raises, `SystemExit` too, is an answer."""
+    try:
+        limit_s = environment._limit(timeout_s)
+        return environment._tools().call(name, arguments, limit_s, mode_of(environment))
+    except INTERRUPTIONS:
+        raise
+    except BaseException as error:  # noqa: BLE001 - the edge to foreign code
+        return fault_of(name, error)
 
 
-def _error_observation(action: CallToolAction, error: BaseException) -> CallToolObservation:
-    fault = error if isinstance(error, ToolFault) else execution_error(action.tool_name, error)
-    return CallToolObservation(tool_name=action.tool_name, error=fault.error)
+async def _call_tool_async(
+    environment: MCPEnvironment, name: str, arguments: dict[str, Any], timeout_s: float | None = None
+) -> ToolResult | ToolFault:
+    """The same for a caller who can await."""
+    try:
+        limit_s = environment._limit(timeout_s)
+        return await environment._tools().call_async(name, arguments, limit_s, mode_of(environment))
+    except INTERRUPTIONS:
+        raise
+    except BaseException as error:  # noqa: BLE001 - the edge to foreign code
+        return fault_of(name, error)
+
+
+def _tool_observation(action: CallToolAction, outcome: ToolResult | ToolFault) -> CallToolObservation:
+    if isinstance(outcome, ToolFault):
+        return CallToolObservation(tool_name=action.tool_name, error=outcome.error)
+    return CallToolObservation(tool_name=action.tool_name, result=outcome)
 
 
 class FactoryInMode(functools.partial[Any]):
@@ -375,21 +391,33 @@ def answer(environment: Any, ask: ToolRequest) -> dict[str, Any] | Coroutine[Any
 
     What an asynchronous environment gives is to be awaited, as its steps are.
     """
-    toolbox = toolbox_of(environment)
-    if not isinstance(environment, MCPEnvironment) or toolbox is None:
-        return _error(JsonRpcErrorCode.INTERNAL_ERROR, NO_TOOLS, None)
+    if not isinstance(environment, MCPEnvironment) or toolbox_of(environment) is None:
+        return {"error": {"code": int(JsonRpcErrorCode.INTERNAL_ERROR), "message": NO_TOOLS, "data": None}}
     if is_asynchronous(type(environment)):
-        return _answer_async(environment, toolbox, ask)
-    mode = mode_of(environment)
+        return _answer_async(environment, ask)
     if ask.name is None:
-        return _listing(toolbox.tools(mode))
-    try:
-        result = toolbox.call(ask.name, ask.arguments, environment.tool_timeout_s, mode)
-    except INTERRUPTIONS:
-        raise
-    except BaseException as error:  # noqa: BLE001 - whatever it is, SystemExit too, it is an answer
-        return _failure_reply(ask, error)
-    return _call_reply(ask, result)
+        return _listing(environment._tools().tools(mode_of(environment)))
+    return _reply(ask, _call_tool(environment, ask.name, ask.arguments))
+
+
+async def _answer_async(environment: MCPEnvironment, ask: ToolRequest) -> dict[str, Any]:
+    if ask.name is None:
+        return _listing(await environment._tools().tools_async(mode_of(environment)))
+    return _reply(ask, await _call_tool_async(environment, ask.name, ask.arguments))
+
+
+def _listing(tools: list[ListedTool]) -> dict[str, Any]:
+    return {"result": {"tools": [listed.wire for listed in tools]}}
+
+
+def _reply(ask: ToolRequest, outcome: ToolResult | ToolFault) -> dict[str, Any]:
+    if isinstance(outcome, ToolResult):
+        return {"result": wire_of(outcome, dump_block, ask.standard)}
+    failure = outcome.error
+    if ask.standard:
+        return {"result": {"content": [{"type": "text", "text": failure.message}], "isError": True}}
+    data = {"error_type": failure.error_type.value}
+    return {"error": {"code": int(JsonRpcErrorCode.INTERNAL_ERROR), "message": failure.message, "data": data}}
 
 
 def outcome_of(answered: Any) -> Any:
@@ -402,36 +430,3 @@ def outcome_of(answered: Any) -> Any:
     if error is not None:
         raise RpcError(error["code"], error["message"], error["data"])
     return answered["result"]
-
-
-async def _answer_async(environment: MCPEnvironment, toolbox: Toolbox, ask: ToolRequest) -> dict[str, Any]:
-    mode = mode_of(environment)
-    if ask.name is None:
-        return _listing(await toolbox.tools_async(mode))
-    try:
-        result = await toolbox.call_async(ask.name, ask.arguments, environment.tool_timeout_s, mode)
-    except INTERRUPTIONS:
-        raise
-    except BaseException as error:  # noqa: BLE001 - as above
-        return _failure_reply(ask, error)
-    return _call_reply(ask, result)
-
-
-def _listing(tools: list[ListedTool]) -> dict[str, Any]:
-    return {"result": {"tools": [listed.wire for listed in tools]}}
-
-
-def _call_reply(ask: ToolRequest, result: ToolResult) -> dict[str, Any]:
-    return {"result": wire_of(result, dump_block, ask.standard)}
-
-
-def _failure_reply(ask: ToolRequest, error: BaseException) -> dict[str, Any]:
-    fault = error if isinstance(error, ToolFault) else execution_error(str(ask.name), error)
-    failure = fault.error
-    if ask.standard:
-        return {"result": {"content": [{"type": "text", "text": failure.message}], "isError": True}}
-    return _error(JsonRpcErrorCode.INTERNAL_ERROR, failure.message, {"error_type": failure.error_type.value})
-
-
-def _error(code: int, message: str, data: Any) -> dict[str, Any]:
-    return {"error": {"code": int(code), "message": message, "data": data}}

@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -60,13 +61,11 @@ class ToolExecutor:
         worker = self._thread()
         job = worker.give(work, outcomes.put, self._context())
         try:
-            result, error = outcomes.get(timeout=timeout_s)
+            outcome = outcomes.get(timeout=timeout_s)
         except Empty:
             self._give_up(worker, job)
             raise ToolDeadlineExceeded from None
-        if error is not None:
-            raise error
-        return result
+        return _result_of(outcome)
 
     async def run_async(self, work: Callable[[], Any], timeout_s: float) -> Any:
         """`run` for a caller who can await."""
@@ -88,10 +87,7 @@ class ToolExecutor:
                 self._give_up(worker, job)
         if not future.done():
             raise ToolDeadlineExceeded
-        result, error = future.result()
-        if error is not None:
-            raise error
-        return result
+        return _result_of(future.result())
 
     def run_coroutine(self, make: Callable[[], Coroutine[Any, Any, Any]], timeout_s: float) -> Any:
         """Runs a coroutine on the event loop, and waits for it. Raises as `run` does."""
@@ -106,7 +102,7 @@ class ToolExecutor:
         outcomes: SimpleQueue[Outcome] = SimpleQueue()
         task = loop.give(make, outcomes.put, self._context())
         try:
-            result, error = outcomes.get(timeout=timeout_s)
+            outcome = outcomes.get(timeout=timeout_s)
         except Empty:
             if not loop.withdraw(task):
                 logger.warning("an asynchronous tool blocks its event loop, which is left to it")
@@ -115,9 +111,7 @@ class ToolExecutor:
                     self._left.append(loop)
                 loop.end()
             raise ToolDeadlineExceeded from None
-        if error is not None:
-            raise error
-        return result
+        return _result_of(outcome)
 
     def close(self) -> None:
         """Ends the threads; one that is at work ends after that. Later calls make new ones."""
@@ -159,64 +153,64 @@ class ToolExecutor:
         worker.end()
 
     def _check_room(self) -> None:
-        self._left = [each for each in self._left if each.alive]
+        self._left = [each for each in self._left if each.is_alive()]
         if len(self._left) >= MOST_LEFT:
             held = f"{MOST_LEFT} tools of this environment have not come back and hold a thread each"
             raise RuntimeError(f"{held}: open another session, and give the tools limits of their own")
 
 
+def _result_of(outcome: Outcome) -> Any:
+    result, error = outcome
+    if error is not None:
+        raise error
+    return result
+
+
+@dataclass(slots=True, eq=False)
 class _ToolJob:
-    __slots__ = ("answer", "context", "wanted", "work")
-
-    def __init__(self, work: Callable[[], Any], answer: Callable[[Outcome], None], context: Context):
-        self.work = work
-        self.answer = answer
-        self.context = context
-        self.wanted = True
+    work: Callable[[], Any]
+    answer: Callable[[Outcome], None]
+    context: Context
+    wanted: bool = True
 
 
-class _WorkerThread:
+class _WorkerThread(threading.Thread):
     """A thread that does one job after the other. It does not hold the executor, and ends with it."""
 
     def __init__(self) -> None:
-        self._inbox: SimpleQueue[_ToolJob | None] = SimpleQueue()
         # A daemon: a tool that never returns must not keep the process from ending.
-        self._thread = threading.Thread(target=_run_jobs, args=(self._inbox,), name="openenv-tools", daemon=True)
-        self._thread.start()
+        super().__init__(name="openenv-tools", daemon=True)
+        self._inbox: SimpleQueue[_ToolJob | None] = SimpleQueue()
+        self.start()
 
     def give(self, work: Callable[[], Any], answer: Callable[[Outcome], None], context: Context) -> _ToolJob:
         job = _ToolJob(work, answer, context)
         self._inbox.put(job)
         return job
 
-    @property
-    def alive(self) -> bool:
-        return self._thread.is_alive()
-
     def end(self) -> None:
         self._inbox.put(None)
 
+    def run(self) -> None:
+        while (job := self._inbox.get()) is not None:
+            if job.wanted:
+                try:
+                    outcome: Outcome = job.context.run(job.work), None
+                except BaseException as error:  # noqa: BLE001 - foreign code: SystemExit of a tool is a failure of it
+                    outcome = None, error
+                job.answer(outcome)
+                del outcome
+            del job  # nothing of a job may outlive it while the thread waits
 
-def _run_jobs(inbox: SimpleQueue[_ToolJob | None]) -> None:
-    while (job := inbox.get()) is not None:
-        if job.wanted:
-            try:
-                outcome: Outcome = job.context.run(job.work), None
-            except BaseException as error:  # noqa: BLE001 - foreign code: SystemExit of a tool is a failure of it
-                outcome = None, error
-            job.answer(outcome)
-            del outcome
-        del job  # nothing of a job may outlive it while the thread waits
 
-
-class _LoopThread:
+class _LoopThread(threading.Thread):
     """A thread with an event loop that turns until the end."""
 
     def __init__(self) -> None:
+        super().__init__(name="openenv-tools-loop", daemon=True)
         self._ended = False
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=_run_loop, args=(self._loop,), name="openenv-tools-loop", daemon=True)
-        self._thread.start()
+        self.start()
 
     def give(
         self, make: Callable[[], Coroutine[Any, Any, Any]], answer: Callable[[Outcome], None], context: Context
@@ -247,10 +241,6 @@ class _LoopThread:
         self._loop.call_soon_threadsafe(stop)
         return turned.wait(LOOP_S)
 
-    @property
-    def alive(self) -> bool:
-        return self._thread.is_alive()
-
     def end(self) -> None:
         # Once: a second `stop` would come in the middle of the loop's last cleaning up.
         if self._ended:
@@ -259,9 +249,8 @@ class _LoopThread:
         with contextlib.suppress(RuntimeError):  # closed already
             self._loop.call_soon_threadsafe(self._loop.stop)
 
-
-def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
-    with asyncio.Runner(loop_factory=lambda: loop) as runner:
-        runner.get_loop()
-        asyncio.set_event_loop(loop)
-        keep_running(loop.run_forever)  # the runner then cancels what is left there, and closes it
+    def run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.get_loop()
+            asyncio.set_event_loop(self._loop)
+            keep_running(self._loop.run_forever)  # the runner then cancels what is left there, and closes it

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple, Protocol
 from pydantic import TypeAdapter, ValidationError
 
 from .._asyncio import run_async_safely
-from .result import ToolFault, ToolResult, argument_error, execution_error, not_found_error
 from .session import McpSessions, in_request
-from .types import Tool
+from .types import Tool, ToolFault, ToolResult, argument_error, execution_error, not_found_error
 
 
 class ListedTool(NamedTuple):
@@ -56,11 +55,8 @@ class Library(Protocol):
     sessions: McpSessions
     starts: bool
 
-    def names(self) -> list[str]:
-        """Their names, of those that were declared on the server itself."""
-
     def functions(self) -> dict[str, Callable[..., Any]]:
-        """What they were declared as, by name."""
+        """What those were declared as that were declared on the server itself, by name."""
 
     async def tools(self) -> list[ListedTool]:
         """All that the server shows, those of servers mounted on it too."""
@@ -99,8 +95,9 @@ def family_of(server: Any) -> Library:
     raise TypeError(f"mcp_server is a {type(server).__name__}: pass a FastMCP server, as FastMCP('name')")
 
 
-def listed(tool: Any, wire: dict[str, Any]) -> ListedTool:
-    """An entry; `tool` has a name and a description, `wire` the schema."""
+def listed(tool: Any, shown: Any) -> ListedTool:
+    """An entry; `tool` has a name and a description, `shown` is what the server shows of it."""
+    wire = dump_block(shown)
     schema = wire.get("inputSchema") or {"type": "object", "properties": {}}
     return ListedTool(Tool(name=tool.name, description=tool.description or "", input_schema=schema), wire)
 
@@ -144,17 +141,11 @@ class SdkLibrary:
         self.starts = getattr(getattr(server, "settings", None), "lifespan", None) is not None
         self._at_once = any(cls.__module__.startswith(_CALLS_AT_ONCE) for cls in type(server).__mro__)
 
-    def names(self) -> list[str]:
-        return list(self.functions())
-
     def functions(self) -> dict[str, Callable[..., Any]]:
         return declared_names(self._own())
 
     async def tools(self) -> list[ListedTool]:
-        return [
-            listed(tool, tool.model_dump(mode="json", by_alias=True, exclude_none=True))
-            for tool in await self.server.list_tools()
-        ]
+        return [listed(tool, tool) for tool in await self.server.list_tools()]
 
     def shortcut(self, name: str) -> Shortcut | None:
         if not self._at_once:
@@ -193,7 +184,7 @@ class SdkLibrary:
 
     def _fault(self, name: str, error: Exception) -> ToolFault:
         cause = error.__cause__
-        names = self.names()
+        names = list(self.functions())
         if name not in names and cause is None and "nknown tool" in str(error):
             return not_found_error(name, names)
         if isinstance(cause, ValidationError) and cause.title == f"{name}Arguments":
@@ -324,9 +315,6 @@ class FastMcpLibrary:
         self._has_rules = False
         self._shortcuts: dict[str, tuple[Any, Shortcut | None]] = {}
 
-    def names(self) -> list[str]:
-        return list(self.functions())
-
     def functions(self) -> dict[str, Callable[..., Any]]:
         return declared_names(self._own().values())
 
@@ -334,10 +322,7 @@ class FastMcpLibrary:
         found = await (
             self._in_session(self.server.list_tools) if self.sessions.open_here else self.server.list_tools()
         )
-        return [
-            listed(tool, tool.to_mcp_tool().model_dump(mode="json", by_alias=True, exclude_none=True))
-            for tool in found
-        ]
+        return [listed(tool, tool.to_mcp_tool()) for tool in found]
 
     def shortcut(self, name: str) -> Shortcut | None:
         tool = self._own().get(f"tool:{name}@") if self._is_plain() else None
@@ -357,7 +342,7 @@ class FastMcpLibrary:
         except WrongArguments as error:
             raise argument_error(name, error.__cause__ or error) from error
         except NotFoundError as error:
-            raise not_found_error(name, self.names()) from error
+            raise not_found_error(name, list(self.functions())) from error
         except ToolFault:
             raise
         except Exception as error:  # the edge to foreign code
@@ -449,7 +434,8 @@ def _runner(
             except ValidationError as error:
                 raise argument_error(name, error, tool.parameters) from error
             except _ToolRaised as raised:
-                raise execution_error(name, raised.error) from raised.error
+                cause = raised.__cause__ or raised
+                raise execution_error(name, cause) from cause
             except ToolFault:
                 raise
             except Exception as error:  # of what was returned: it cannot be said
@@ -459,35 +445,25 @@ def _runner(
 
 
 class _ToolRaised(Exception):
-    def __init__(self, error: BaseException):
-        super().__init__()
-        self.error = error
+    """Marks an error of a tool itself, its cause."""
 
 
 def _mark_tool_errors(function: Callable[..., Any], asynchronous: bool) -> Callable[..., Any]:
     """The function, with its own errors marked, so that they are not taken for errors of its arguments."""
-    if asynchronous:
 
-        async def called_later(*args: Any, **kwargs: Any) -> Any:
-            with _MarkToolErrors():
-                return await function(*args, **kwargs)
-
-        return functools.wraps(function)(called_later)
+    async def called_later(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return await function(*args, **kwargs)
+        except Exception as error:
+            raise _ToolRaised from error
 
     def called(*args: Any, **kwargs: Any) -> Any:
-        with _MarkToolErrors():
+        try:
             return function(*args, **kwargs)
+        except Exception as error:
+            raise _ToolRaised from error
 
-    return functools.wraps(function)(called)
-
-
-class _MarkToolErrors:
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, cls: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, Exception):
-            raise _ToolRaised(error) from error
+    return functools.wraps(function)(called_later if asynchronous else called)
 
 
 def _result(name: str, result: Any) -> ToolResult:

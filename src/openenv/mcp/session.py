@@ -21,7 +21,7 @@ from typing import Any
 from uuid import uuid4
 from weakref import WeakKeyDictionary, WeakSet
 
-from .result import message_of
+from .types import message_of
 
 logger = logging.getLogger("openenv.mcp")
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import inspect
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Iterator
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from typing import Any, TypeVar
 
 from .executor import ToolDeadlineExceeded, ToolExecutor
 from .library import Library, ListedTool, Shortcut, family_of
-from .result import ToolFault, ToolResult, not_found_error, timeout_error
 from .session import McpSessions
-from .types import RESERVED_TOOL_NAMES
+from .types import RESERVED_TOOL_NAMES, ToolFault, ToolResult, not_found_error, timeout_error
 
+T = TypeVar("T")
 VALID_MODES = frozenset({"production", "simulation"})
 LISTING_S = 30.0
 # A year: for a wait that has no end, where one must be said.
@@ -72,7 +72,7 @@ class Toolbox:
         self.executor = ToolExecutor()
         self._library = family_of(server)
         self._of_mode: dict[str, Library] = {}
-        reserved = sorted(RESERVED_TOOL_NAMES.intersection(self._library.names()))
+        reserved = sorted(RESERVED_TOOL_NAMES.intersection(self._library.functions()))
         if reserved:
             raise ValueError(f"MCP tools cannot use reserved names: {reserved}; {_reserved_hint()}")
 
@@ -125,20 +125,20 @@ class Toolbox:
             ToolFault: It gave nothing.
         """
         library, shortcut = self._find(name, mode)
+        limit_s = timeout_s or _NO_LIMIT_S
         try:
             if library.starts and not library.sessions.is_open:
-                self.executor.run_coroutine(library.sessions.open, timeout_s or _NO_LIMIT_S)
+                self.executor.run_coroutine(library.sessions.open, limit_s)
             if shortcut is None:
-                work = self._asking(library, name, arguments, mode)
-                result = self.executor.run_coroutine(work, timeout_s or _NO_LIMIT_S)
+                result = self.executor.run_coroutine(self._asking(library, name, arguments, mode), limit_s)
             elif shortcut.asynchronous:
-                result = self.executor.run_coroutine(lambda: shortcut.call(arguments), timeout_s or _NO_LIMIT_S)
+                result = self.executor.run_coroutine(lambda: shortcut.call(arguments), limit_s)
             elif timeout_s is None or not shortcut.anywhere:
                 result = _run_without_loop(shortcut.call(arguments))
             else:
                 result = self.executor.run(lambda: _run_without_loop(shortcut.call(arguments)), timeout_s)
         except ToolDeadlineExceeded:
-            raise timeout_error(name, timeout_s or _NO_LIMIT_S) from None
+            raise timeout_error(name, limit_s) from None
         assert isinstance(result, ToolResult)
         return result
 
@@ -147,32 +147,22 @@ class Toolbox:
     ) -> ToolResult:
         """The same for a caller who can await: an asynchronous tool runs on the caller's event loop."""
         library, shortcut = self._find(name, mode)
-        if library.starts and not library.sessions.is_open:
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await library.sessions.open()
-            except TimeoutError:
-                raise timeout_error(name, timeout_s or _NO_LIMIT_S) from None
-        if shortcut is not None and not shortcut.asynchronous:
-            if not shortcut.anywhere:
-                return _run_without_loop(shortcut.call(arguments))
-            try:
-                job = self.executor.run_async(
-                    lambda: _run_without_loop(shortcut.call(arguments)), timeout_s or _NO_LIMIT_S
-                )
-                result = await job
-                assert isinstance(result, ToolResult)
-                return result
-            except ToolDeadlineExceeded:
-                raise timeout_error(name, timeout_s or _NO_LIMIT_S) from None
-        work = shortcut.call(arguments) if shortcut else self._asking(library, name, arguments, mode)()
+        limit_s = timeout_s or _NO_LIMIT_S
         try:
-            async with asyncio.timeout(timeout_s) as limit:
-                return await work
-        except TimeoutError:
-            if limit.expired():
-                raise timeout_error(name, timeout_s or _NO_LIMIT_S) from None
-            raise
+            if library.starts and not library.sessions.is_open:
+                await _within(timeout_s, library.sessions.open())
+            if shortcut is None:
+                result = await _within(timeout_s, self._asking(library, name, arguments, mode)())
+            elif shortcut.asynchronous:
+                result = await _within(timeout_s, shortcut.call(arguments))
+            elif not shortcut.anywhere:
+                result = _run_without_loop(shortcut.call(arguments))
+            else:
+                result = await self.executor.run_async(lambda: _run_without_loop(shortcut.call(arguments)), limit_s)
+        except ToolDeadlineExceeded:
+            raise timeout_error(name, limit_s) from None
+        assert isinstance(result, ToolResult)
+        return result
 
     @property
     def server(self) -> Any:
@@ -199,7 +189,7 @@ class Toolbox:
             shortcut = library.shortcut(name)
             if shortcut is not None:
                 return library, shortcut
-            if library is not self._library and name in library.names():
+            if library is not self._library and name in library.functions():
                 return library, None
         return self._library, None
 
@@ -222,6 +212,17 @@ class Toolbox:
         if mode in self._of_mode:
             yield self._of_mode[mode]
         yield self._library
+
+
+async def _within(timeout_s: float | None, work: Awaitable[T]) -> T:
+    """Awaits something for so long. Raises `ToolDeadlineExceeded`."""
+    try:
+        async with asyncio.timeout(timeout_s) as limit:
+            return await work
+    except TimeoutError:
+        if limit.expired():
+            raise ToolDeadlineExceeded from None
+        raise
 
 
 def _run_without_loop(call: Coroutine[Any, Any, ToolResult]) -> ToolResult:

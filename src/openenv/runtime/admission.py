@@ -272,17 +272,9 @@ class LocalSlots:
         self.on_free: Callable[[], None] | None = None
         self.waiting = 0
         self.stuck = 0
-        self._held = 0
-        self._leaving = 0
+        self.held = 0
+        self.leaving = 0
         self._held_by: Counter[int] = Counter()
-
-    @property
-    def held(self) -> int:
-        return self._held
-
-    @property
-    def leaving(self) -> int:
-        return self._leaving
 
     def add_stuck(self, change: int) -> None:
         self.stuck += change
@@ -291,24 +283,24 @@ class LocalSlots:
         """No other process wants to know."""
 
     def take(self, since_ns: int, holder: int = 0) -> SlotOutcome:
-        if self._held >= self.limit:
+        if self.held >= self.limit:
             return SlotOutcome.NONE
         if self.per_key is not None and holder:
             if self._held_by[holder] >= self.per_key:
                 return SlotOutcome.NONE_FOR_KEY
             self._held_by[holder] += 1
-        self._held += 1
+        self.held += 1
         return SlotOutcome.TAKEN
 
     def leave(self) -> None:
-        self._leaving += 1
+        self.leaving += 1
 
     def give(self, holder: int = 0) -> None:
-        self._leaving -= 1
-        self._held -= 1
+        self.leaving -= 1
+        self.held -= 1
         if self.per_key is not None and holder:
             self._held_by[holder] -= 1
 
     def expect(self, waiting: int, since_ns: int, aside: int) -> bool:
         self.waiting = waiting
-        return waiting > 0 and self._held < self.limit
+        return waiting > 0 and self.held < self.limit

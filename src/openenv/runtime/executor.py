@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from copy import deepcopy
+from dataclasses import dataclass
 from random import Random
 from typing import Any, Protocol
 
@@ -31,7 +34,10 @@ class Executor(Protocol):
     stoppable: bool
 
     def start(self, factory: Callable[[], Any], done: Done) -> None:
-        """Makes the environment; `done` gets it, for its class to be read and not for use."""
+        """Makes the environment; `done` gets it, for its class to be read and not for use.
+
+        Of one in another process, `done` gets the profile.
+        """
 
     def submit(self, operation: Operation, argument: Any, done: Done) -> None:
         """Runs one operation."""
@@ -101,6 +107,17 @@ async def as_coroutine(awaitable: Awaitable[Any]) -> Any:
     return await awaitable
 
 
+def finish(given: Any, ending: Callable[[Any], Any]) -> Any:
+    """What `ending` makes of what a method gave; a coroutine, if that is to be awaited first."""
+    if not inspect.isawaitable(given):
+        return ending(given)
+
+    async def finish_later() -> Any:
+        return ending(await given)
+
+    return finish_later()
+
+
 class Snapshot:
     """What an environment goes on from: made by `save`, used up by one `load`."""
 
@@ -110,6 +127,7 @@ class Snapshot:
         """Frees what it holds: no session will use it."""
 
 
+@dataclass(slots=True, eq=False)
 class CopiedSnapshot(Snapshot):
     """A copy of a whole environment.
 
@@ -117,12 +135,10 @@ class CopiedSnapshot(Snapshot):
         environment: The copy.
     """
 
-    __slots__ = ("environment",)
-
-    def __init__(self, environment: Any):
-        self.environment = environment
+    environment: Any
 
 
+@dataclass(slots=True, eq=False)
 class SavedSnapshot(Snapshot):
     """What the class of an environment says its state is, and what belongs to every environment.
 
@@ -132,12 +148,9 @@ class SavedSnapshot(Snapshot):
         rubric: Its `rubric`, with what that remembers of the episode; None if it has none.
     """
 
-    __slots__ = ("rng", "rubric", "state")
-
-    def __init__(self, state: Any, rng: Random | None, rubric: Any):
-        self.state = state
-        self.rng = rng
-        self.rubric = rubric
+    state: Any
+    rng: Random | None
+    rubric: Any
 
 
 def keeps_state(cls: type[Any]) -> bool:
@@ -156,8 +169,7 @@ def save(environment: Any, _: None) -> Any:
     ensure_rng(environment)
     if not keeps_state(type(environment)):
         return CopiedSnapshot(deep_copy_of(environment))
-    state = _call_method(environment, "save_state")
-    return _saved_later(environment, state) if inspect.isawaitable(state) else _saved(environment, state)
+    return finish(_call_method(environment, "save_state"), functools.partial(_saved, environment))
 
 
 def load(environment: Any, snapshot: Any) -> Any:
@@ -170,30 +182,22 @@ def load(environment: Any, snapshot: Any) -> Any:
         become_copy_of(environment, snapshot.environment)
         return None
     assert isinstance(snapshot, SavedSnapshot)
-    loaded = _call_method(environment, "load_state", snapshot.state)
-    if inspect.isawaitable(loaded):
-        return _loaded_later(environment, snapshot, loaded)
-    _loaded(environment, snapshot)
-    return loaded
+    saved = snapshot
+
+    def loaded(_: Any) -> None:
+        # At the end: `load_state` may begin an episode of its own, with random numbers and for the rubric.
+        if saved.rng is not None:
+            environment.__dict__["rng"] = saved.rng
+        if saved.rubric is not None:
+            environment.rubric = saved.rubric
+
+    return finish(_call_method(environment, "load_state", saved.state), loaded)
 
 
 def ensure_rng(environment: Any) -> None:
     """Makes an `rng` that was not used yet: a copy of the environment is to have the same."""
     if getattr(type(environment), "rng", None) is Environment.rng:
         environment.rng  # noqa: B018 - makes it
-
-
-def _loaded(environment: Any, snapshot: SavedSnapshot) -> None:
-    # At the end: `load_state` may begin an episode of its own, with random numbers and for the rubric.
-    if snapshot.rng is not None:
-        environment.__dict__["rng"] = snapshot.rng
-    if snapshot.rubric is not None:
-        environment.rubric = snapshot.rubric
-
-
-async def _loaded_later(environment: Any, snapshot: SavedSnapshot, loading: Awaitable[Any]) -> None:
-    await loading
-    _loaded(environment, snapshot)
 
 
 def _saved(environment: Any, state: Any) -> SavedSnapshot:
@@ -206,32 +210,26 @@ def _saved(environment: Any, state: Any) -> SavedSnapshot:
     )
 
 
-async def _saved_later(environment: Any, state: Awaitable[Any]) -> SavedSnapshot:
-    return _saved(environment, await state)
-
-
 def _call_method(environment: Any, method: str, *arguments: Any) -> Any:
-    try:
+    async def awaited(given: Awaitable[Any]) -> Any:
+        with _failing(environment, method):
+            return await given
+
+    with _failing(environment, method):
         given = getattr(environment, method)(*arguments)
-    except EnvironmentFailed:
-        raise
-    except Exception as error:
-        raise _failed(environment, method, error) from error
-    return _await_method(environment, method, given) if inspect.isawaitable(given) else given
+    return awaited(given) if inspect.isawaitable(given) else given
 
 
-async def _await_method(environment: Any, method: str, given: Awaitable[Any]) -> Any:
+@contextlib.contextmanager
+def _failing(environment: Any, method: str) -> Iterator[None]:
+    """Says of what a method raises that the environment cannot be forked, unless the environment has said why."""
     try:
-        return await given
+        yield
     except EnvironmentFailed:
         raise
     except Exception as error:
-        raise _failed(environment, method, error) from error
-
-
-def _failed(environment: Any, method: str, error: Exception) -> NotForkable:
-    what = f"{method}() of {type(environment).__name__} raised {type(error).__name__}"
-    return NotForkable(f"{what}: {error_text(error)}")
+        what = f"{method}() of {type(environment).__name__} raised {type(error).__name__}"
+        raise NotForkable(f"{what}: {error_text(error)}") from error
 
 
 def _copy(environment: Any, value: Any, what: str) -> Any:

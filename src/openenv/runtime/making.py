@@ -16,7 +16,7 @@ from ..settings import ServerSettings
 from .admission import ConcurrencyGate, Limits
 from .executor import CopiedSnapshot, Executor, Snapshot, error_text
 from .loop import InlineExecutor, LoopExecutor
-from .process import ProcessExecutor, ProcessPool, RemoteEnvironment
+from .process import ProcessExecutor, ProcessPool
 from .profile import EnvironmentProfile, Execution, class_of, profile_of
 from .session import Origin, Session, SessionState
 from .thread import Mailbox, ThreadExecutor
@@ -244,8 +244,8 @@ class EnvironmentMaker:
         return failure
 
     def _checked_profile(self, environment: object) -> EnvironmentProfile:
-        if isinstance(environment, RemoteEnvironment):
-            return environment.profile
+        if isinstance(environment, EnvironmentProfile):  # of one in another process
+            return environment
         cls = type(environment)
         if not (callable(getattr(cls, "reset", None)) and callable(getattr(cls, "step", None))):
             made = f"{self.name} made a {cls.__name__}, which has no reset and step"

@@ -10,18 +10,17 @@ from openenv.runtime.process.fork_server import ProcessCounter, ProcessTree, rea
 
 
 def test_families_are_told_apart():
-    tree = ProcessTree({2: 1, 3: 2, 4: 3, 5: 2, 6: 5, 7: 1, 8: 99}, {}, {})
+    tree = ProcessTree({2: 1, 3: 2, 4: 3, 5: 2, 6: 5, 7: 1, 8: 99}, {})
     assert tree.descendants([3, 5]) == {3: [3, 4], 5: [5, 6]}
 
 
 def test_a_process_that_lost_its_parent_while_we_read_belongs_to_nobody():
-    assert ProcessTree({4: 3, 3: 4}, {}, {}).descendants([9]) == {9: []}
+    assert ProcessTree({4: 3, 3: 4}, {}).descendants([9]) == {9: []}
 
 
 def test_the_tree_knows_this_process():
     tree = read_process_tree()
     assert tree.parents[os.getpid()] == os.getppid()
-    assert tree.groups[os.getpid()] == os.getpgrp()
     assert tree.threads[os.getpid()] >= 1
 
 

@@ -338,8 +338,7 @@ class Patient:
         self.profile: Any = None
 
     async def start(self) -> BaseException | None:
-        made, error = await self._await(lambda done: self.executor.start(Wild, done))
-        self.profile = None if made is None else made.profile
+        self.profile, error = await self._await(lambda done: self.executor.start(Wild, done))
         return error
 
     async def reset(self, **arguments: Any) -> Any:

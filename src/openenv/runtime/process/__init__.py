@@ -1,6 +1,6 @@
 """Process isolation: a fork server forks one process for each session, and no process outlives the server."""
 
-from .executor import ProcessExecutor, RemoteEnvironment
+from .executor import ProcessExecutor
 from .pool import ProcessPool
 
-__all__ = ["ProcessExecutor", "ProcessPool", "RemoteEnvironment"]
+__all__ = ["ProcessExecutor", "ProcessPool"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import functools
 import inspect
 import os
 import pickle
@@ -25,6 +25,7 @@ from ..executor import (
     construct,
     ensure_rng,
     error_text,
+    finish,
     has_close,
     keeps_state,
     load,
@@ -51,46 +52,8 @@ def double_fork() -> int:
     """
     parent, random = os.getppid(), sys.modules.get("random")
     random_state = None if random is None else random.getstate()
-    reading, writing = os.pipe()
-    try:
-        # What is left behind from here on goes past this process to the parent of it.
-        sandbox.adopt_orphans(False)
-        between = os.fork()
-        if between == 0:
-            if _fork_again(writing):
-                os._exit(0)
-            _detach(parent, random_state)
-            return 0
-        os.close(writing)
-        writing = -1
-        said = os.read(reading, 200)
-        with contextlib.suppress(ChildProcessError):  # the environment may have its children reaped by themselves
-            os.waitpid(between, 0)
-    finally:
-        sandbox.adopt_orphans()
-        os.close(reading)
-        if writing >= 0:
-            os.close(writing)
-    if not said.isdigit():
-        raise OSError(said.decode(errors="replace") or "fork failed")
-    return int(said)
 
-
-def _fork_again(writing: int) -> bool:
-    """In the process between: forks, and says what came of it. False in the new process."""
-    try:
-        pid = os.fork()
-        if pid == 0:
-            return False
-        os.write(writing, b"%d" % pid)
-    except BaseException as error:  # noqa: BLE001 - a copy of the session must not go on here
-        os.write(writing, str(error).encode()[:200])
-    return True
-
-
-def _detach(parent: int, random_state: Any) -> None:
-    """In the new process: waits until the parent has adopted it, and leads a session and a group of its own."""
-    try:
+    def detach() -> None:
         limit = time.monotonic() + _PATIENCE_S
         while os.getppid() != parent and time.monotonic() < limit:
             time.sleep(_LOOK_S)
@@ -98,11 +61,15 @@ def _detach(parent: int, random_state: Any) -> None:
         sandbox.die_with_parent()
         if random_state is not None:  # Python has begun them anew
             sys.modules["random"].setstate(random_state)
-        adopted = os.getppid() == parent
-    except BaseException:  # noqa: BLE001 - a second session must not go on where the first one is
-        adopted = False
-    if not adopted:
-        os._exit(1)
+        if os.getppid() != parent:
+            raise OSError("the fork server has not adopted it")
+
+    try:
+        # What is left behind from here on goes past this process to the parent of it.
+        sandbox.adopt_orphans(False)
+        return sandbox.fork_through(lambda: None, detach)
+    finally:
+        sandbox.adopt_orphans()
 
 
 class SessionProcess:
@@ -263,12 +230,7 @@ class SessionProcess:
 
 
 def _save(environment: Any, _: None) -> Any:
-    snapshot = save(environment, None)
-    return _pickled_later(environment, snapshot) if inspect.isawaitable(snapshot) else _pickled(environment, snapshot)
-
-
-async def _pickled_later(environment: Any, snapshot: Any) -> bytes:
-    return _pickled(environment, await snapshot)
+    return finish(save(environment, None), functools.partial(_pickled, environment))
 
 
 def _pickled(environment: Any, snapshot: Any) -> bytes:

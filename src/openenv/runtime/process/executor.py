@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from ...errors import EnvironmentCrashed, NotForkable, OpenEnvError, ResetRequired
@@ -15,6 +16,7 @@ from .messages import GRACE_S, MadeEnvironment, Verb, decode, encode_request
 from .pool import ProcessPool
 
 
+@dataclass(slots=True, eq=False)
 class PickledSnapshot(Snapshot):
     """A state as the process wrote it; only another such process reads it.
 
@@ -23,13 +25,11 @@ class PickledSnapshot(Snapshot):
         made: What is known of the environment.
     """
 
-    __slots__ = ("made", "state")
-
-    def __init__(self, state: bytes, made: MadeEnvironment):
-        self.state = state
-        self.made = made
+    state: bytes
+    made: MadeEnvironment
 
 
+@dataclass(slots=True, eq=False)
 class ForkedSnapshot(Snapshot):
     """A process that goes on from where it was forked.
 
@@ -38,11 +38,8 @@ class ForkedSnapshot(Snapshot):
         made: What is known of the environment.
     """
 
-    __slots__ = ("handle", "made")
-
-    def __init__(self, handle: ProcessHandle, made: MadeEnvironment):
-        self.handle = handle
-        self.made = made
+    handle: ProcessHandle
+    made: MadeEnvironment
 
     def discard(self) -> None:
         self.handle.listener = None
@@ -154,26 +151,6 @@ _RESET, _STEP, _STEP_WITH, _STATE = _operation(), _operation(), _operation(), _o
 _VERBS = {_RESET: Verb.RESET, _STEP: Verb.STEP, _STEP_WITH: Verb.STEP_WITH, _STATE: Verb.STATE}
 
 
-class RemoteEnvironment:
-    """What an executor has of an environment in another process.
-
-    Attributes:
-        profile: How to call it, by `ProcessExecutor.submit`.
-    """
-
-    def __init__(self, made: MadeEnvironment):
-        self.profile = EnvironmentProfile(
-            name=made.name,
-            execution=Execution.PROCESS,
-            reset=_RESET,
-            step=_STEP,
-            step_with=_STEP_WITH,
-            state=_STATE,
-            concurrent=True,
-            seedable=made.seedable,
-        )
-
-
 class ProcessExecutor:
     """Runs an environment in a process of the pool, and in another one after that has ended.
 
@@ -203,7 +180,20 @@ class ProcessExecutor:
         """As the contract says; the pool has its own factory."""
 
         def made(result: Any, error: BaseException | None) -> None:
-            done(None if error is not None else RemoteEnvironment(result), error)
+            if error is not None:
+                done(None, error)
+                return
+            profile = EnvironmentProfile(
+                name=result.name,
+                execution=Execution.PROCESS,
+                reset=_RESET,
+                step=_STEP,
+                step_with=_STEP_WITH,
+                state=_STATE,
+                concurrent=True,
+                seedable=result.seedable,
+            )
+            done(profile, None)
 
         snapshot, self._snapshot = self._snapshot, None
         if snapshot is None:

@@ -13,7 +13,8 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -65,36 +66,27 @@ SHARE = 0.05
 
 
 class ProcessTree(NamedTuple):
-    """Parents, groups and numbers of threads of the processes there are."""
+    """Parents and numbers of threads of the processes there are."""
 
     parents: dict[int, int]
-    groups: dict[int, int]
     threads: dict[int, int]
 
     def descendants(self, ancestors: Collection[int]) -> dict[int, list[int]]:
-        """Of each ancestor: itself, and all that descend from it."""
-        families: dict[int, list[int]] = {ancestor: [] for ancestor in ancestors}
-        of: dict[int, int | None] = {ancestor: ancestor for ancestor in ancestors}
-        for pid in self.parents:
-            path = []
-            at: int | None = pid
-            while at is not None and at not in of:
-                path.append(at)
-                of[at] = None  # until it is known; a circle cannot be, but processes come and go while we read
-                at = self.parents.get(at)
-            found = of.get(at) if at is not None else None
-            for each in path:
-                of[each] = found
-        for pid in self.parents:
-            ancestor = of.get(pid)
-            if ancestor is not None:
-                families[ancestor].append(pid)
+        """Of each ancestor: itself, and all that descend from it and from no other one below it."""
+        children: dict[int, list[int]] = {}
+        for pid, parent in self.parents.items():
+            if pid not in ancestors:
+                children.setdefault(parent, []).append(pid)
+        families = {ancestor: [ancestor] if ancestor in self.parents else [] for ancestor in ancestors}
+        for family in families.values():
+            for pid in family:  # it grows meanwhile
+                family.extend(children.get(pid, ()))
         return families
 
 
 def read_process_tree() -> ProcessTree:
     """Reads /proc."""
-    tree = ProcessTree({}, {}, {})
+    tree = ProcessTree({}, {})
     for name in os.listdir("/proc"):  # noqa: PTH208 - names are all that is wanted, thousands of them
         if name.isdigit():
             try:
@@ -106,7 +98,6 @@ def read_process_tree() -> ProcessTree:
                 continue
             pid = int(name)
             tree.parents[pid] = int(fields[1])
-            tree.groups[pid] = int(fields[2])
             tree.threads[pid] = int(fields[17])
     return tree
 
@@ -124,15 +115,14 @@ class ProcessCounter:
         self._count_at = 0.0
         self._not_before = 0.0
 
-    def over(self, sessions: Iterable[int]) -> list[int]:
+    def over(self, sessions: Collection[int]) -> list[int]:
         """Those of the given processes that have more descendants and threads than they may."""
         total, now = _threads_of_the_machine(), time.monotonic()
         if now < self._not_before or (total < self._enough and now < self._count_at):
             return []
-        leaders = list(sessions)
         tree = read_process_tree()
         found, most = [], 0
-        for leader, family in tree.descendants(leaders).items():
+        for leader, family in tree.descendants(sessions).items():
             size = sum(tree.threads.get(pid, 1) for pid in family)
             most = max(most, size)
             if size - 1 > self._most:  # without the process itself
@@ -157,27 +147,22 @@ EXPECT_S = 10.0
 LEAVE_S = 5.0
 
 
+@dataclass(slots=True)
 class _Session:
     """A process of a session: its number, what it said, when it is killed."""
 
-    __slots__ = ("id", "kill_at", "pid", "reason", "tail")
-
-    def __init__(self, session_id: int, pid: int, tail: StderrTail):
-        self.id = session_id
-        self.pid = pid
-        self.tail = tail
-        self.kill_at: float | None = None
-        self.reason = ""
+    id: int
+    pid: int
+    tail: StderrTail
+    kill_at: float | None = None
+    reason: str = ""
 
 
-class _PendingSession:
+class _PendingSession(NamedTuple):
     """A process that another session's forks: the pipe of its stderr, and when it is given up."""
 
-    __slots__ = ("limit", "reading")
-
-    def __init__(self, reading: int):
-        self.reading = reading
-        self.limit = time.monotonic() + EXPECT_S
+    reading: int
+    limit: float
 
 
 class ForkServer:
@@ -260,7 +245,7 @@ class ForkServer:
             self._fork(session_id, descriptors)
         elif verb == messages.EXPECT:
             if descriptors:
-                self._pending[session_id] = _PendingSession(descriptors[0])
+                self._pending[session_id] = _PendingSession(descriptors[0], time.monotonic() + EXPECT_S)
             else:
                 self._send(
                     [messages.EXITED, session_id, None, b"no descriptor is left for its stderr", messages.UNFORKED]
@@ -269,8 +254,10 @@ class ForkServer:
             self._adopt(session_id, *rest)
         elif verb == messages.END and session_id in self._pending:
             self._give_up(session_id)
-        elif verb == messages.END and (session := self._sessions.get(session_id)) is not None:
-            self._end(session, *rest)
+        elif verb == messages.END and (session := self._sessions.get(session_id)) and session.kill_at is None:
+            (grace_s,) = rest
+            session.kill_at = time.monotonic() + grace_s
+            _kill_group(session.pid, signal.SIGTERM if grace_s else signal.SIGKILL)
 
     def _adopt(self, session_id: int, pid: int) -> None:
         """Takes over a process that a session's process has forked, if it is a child that no other session has."""
@@ -287,11 +274,6 @@ class ForkServer:
         tail.close()
         self._orphans_at = time.monotonic()
         self._send([messages.EXITED, session_id, None, tail.text, messages.UNFORKED])
-
-    def _end(self, session: _Session, grace_s: float) -> None:
-        if session.kill_at is None:
-            session.kill_at = time.monotonic() + grace_s
-            _kill_group(session.pid, signal.SIGTERM if grace_s else signal.SIGKILL)
 
     def _fork(self, session_id: int, descriptors: list[int]) -> None:
         try:

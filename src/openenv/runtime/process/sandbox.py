@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import math
@@ -10,6 +11,7 @@ import shutil
 import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -86,6 +88,8 @@ VARIABLES = {"TMPDIR": "/tmp"}  # noqa: S108
 
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_REC = 1, 2, 4, 8, 0x1000, 0x4000
 CHECK_LIMIT_S = 10.0
+# What a process that cannot be made says of that.
+MOST_TEXT = 1000
 # Sockets of services lie there: whoever reaches them needs no network.
 _HIDDEN = ("/run",)
 _OPTIONS = (
@@ -175,27 +179,47 @@ def fork_inside(kept: list[str], tmp_bytes: int) -> int:
     Raises:
         OSError: It could not be made.
     """
+    # Only a process of one thread may do this, and only its child is inside: so one stands between for a moment.
+    return fork_through(private_namespaces, functools.partial(_mount_private_folders, kept, tmp_bytes))
+
+
+def fork_through(between: Callable[[], None], inside: Callable[[], None]) -> int:
+    """Forks by way of a process that ends at once: the new one is an orphan, for this process or one above to adopt.
+
+    Args:
+        between: What is done in the process between.
+        inside: What is done in the new process, which ends where that fails.
+
+    Returns:
+        As `os.fork` does: 0 in the new process; its number here.
+
+    Raises:
+        OSError: It could not be made.
+    """
     reading, writing = os.pipe()
-    between = os.fork()
-    if between == 0:
-        # Only a process of one thread may do this, and only its child is inside: so one stands between for a moment.
+    try:
+        passing = os.fork()
+        if passing == 0:
+            pid = -1
+            try:
+                between()
+                pid = os.fork()
+                if pid == 0:
+                    inside()
+                    return 0
+                os.write(writing, b"%d" % pid)
+            except BaseException as error:  # noqa: BLE001 - a copy of this process must not go on here
+                os.write(writing if pid else 2, f"{error}\n".encode()[:MOST_TEXT])
+            os._exit(1)
+        os.close(writing)
+        writing = -1
+        said = os.read(reading, MOST_TEXT).strip()
+        with contextlib.suppress(ChildProcessError):  # an environment may have its children reaped by themselves
+            os.waitpid(passing, 0)
+    finally:
         os.close(reading)
-        pid = -1
-        try:
-            private_namespaces()
-            pid = os.fork()
-            if pid == 0:
-                os.close(writing)
-                _mount_private_folders(kept, tmp_bytes)
-                return 0
-            os.write(writing, b"%d" % pid)
-        except BaseException as error:  # noqa: BLE001 - a copy of the fork server must not go on here
-            os.write(writing, str(error).encode()) if pid else os.write(2, f"{error}\n".encode())
-        os._exit(1)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        said = pipe.read()
-    os.waitpid(between, 0)
+        if writing >= 0:
+            os.close(writing)
     if not said.isdigit():
         raise OSError(said.decode(errors="replace") or "fork failed")
     return int(said)
