@@ -18,7 +18,7 @@ import pytest
 from openenv.client import GenericEnvClient
 from openenv.errors import OpenEnvError, UnreadableRecord
 from openenv.recording import Recording
-from openenv.recording.sources import Damage
+from openenv.recording.reader import Damage
 
 from ..cli.process import LIMIT_S, serving
 from ..recording.lines import lines_in

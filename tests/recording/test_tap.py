@@ -208,8 +208,8 @@ def test_a_call_that_was_given_up_is_recorded_as_such_whatever_becomes_of_it() -
     page = Page()
     tap = tap_on(page)
     tap.do(Push())
-    tap.abandon(StepTimeout("too slow"))
-    tap.abandon(SessionLost("closed"))
+    tap.ended(None, StepTimeout("too slow"))
+    tap.ended(None, SessionLost("closed"))
     tap.ended(Seen(reward=1.0), None)
     (line,) = page.lines
     assert (line["error"], line["reward"]) == ("StepTimeout: too slow", None)
@@ -277,8 +277,8 @@ def test_what_could_not_be_sent_is_the_error_that_came_in_its_place() -> None:
     tap = tap_on(page)
     tap.do(Push())
     tap.returned(Seen(reward=1.0))
-    tap.refused(StepFailed("it is too large"))
-    tap.refused(StepFailed("nobody asked"))
+    tap.settle(StepFailed("it is too large"))
+    tap.settle(StepFailed("nobody asked"))
     tap.settle()
     (line,) = page.lines
     assert (line["error"], line["reward"], line["observation"]) == ("StepFailed: it is too large", None, None)

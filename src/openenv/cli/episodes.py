@@ -92,7 +92,7 @@ def export(
       openenv episodes export records -o cartpole.parquet --environment CartPole-v1 --ended
       openenv episodes export records -o one.jsonl --episode Xb3-1
     """
-    from ..recording.export import export as write
+    from ..recording.parquet import export as write
 
     with reading(path, environment) as recording, Progress() as progress:
         episodes = (

@@ -15,8 +15,7 @@ import msgspec
 from .terminal import plural, tame
 
 if TYPE_CHECKING:
-    from ..recording.reader import Episode
-    from ..recording.sources import Damage
+    from ..recording.reader import Damage, Episode
     from ..recording.transition import Transition
     from ..replay import ReplayedTransition, ReplayResult, ReplaySummary
 

@@ -69,7 +69,8 @@ class SchemaNodes:
 
     def item(self, index: int) -> SchemaNodes:
         """What is said of an item of the value."""
-        return self._of(_item(node, index) for node in self._nodes)
+        firsts = ((node, node.get("prefixItems", ())) for node in self._nodes)
+        return self._of(first[index] if index < len(first) else node.get("items") for node, first in firsts)
 
     def _of(self, schemas: Iterator[Any]) -> SchemaNodes:
         return SchemaNodes({"anyOf": [each for each in schemas if isinstance(each, Mapping)]}, self._definitions)
@@ -85,9 +86,22 @@ class SchemaNodes:
                 yield from self._variants(each, depth - 1)
 
 
-def close(one: Any, other: Any) -> bool:
-    """Whether two values that have no parts are the same, floats nearly."""
-    return _alike(one, other, RELATIVE)
+def within(relative: float) -> Callable[[Any, Any], bool]:
+    """Compares values that have no parts: floats by a relative tolerance (0: exactly), NaN as the same as NaN."""
+
+    def same(one: Any, other: Any) -> bool:
+        kinds = {type(one), type(other)}
+        if float not in kinds or not kinds <= {float, int}:
+            return bool(one == other)
+        if math.isnan(one) or math.isnan(other):
+            return math.isnan(one) and math.isnan(other)
+        return math.isclose(one, other, rel_tol=relative, abs_tol=ABSOLUTE if relative else 0.0)
+
+    return same
+
+
+close = within(RELATIVE)
+"""Whether two values that have no parts are the same, floats nearly."""
 
 
 def first_difference(
@@ -107,20 +121,6 @@ def first_difference(
         beside: Fields at the top that are facts beside the value, and not compared.
     """
     return next(_differences(one, other, schema, same, beside, ()), None)
-
-
-def within(relative: float) -> Callable[[Any, Any], bool]:
-    """Compares values that have no parts: floats by a relative tolerance (0: exactly), NaN as the same as NaN."""
-    return lambda one, other: _alike(one, other, relative)
-
-
-def _alike(one: Any, other: Any, relative: float) -> bool:
-    kinds = {type(one), type(other)}
-    if float not in kinds or not kinds <= {float, int}:
-        return bool(one == other)
-    if math.isnan(one) or math.isnan(other):
-        return math.isnan(one) and math.isnan(other)
-    return math.isclose(one, other, rel_tol=relative, abs_tol=ABSOLUTE if relative else 0.0)
 
 
 def _differences(
@@ -159,11 +159,6 @@ def _equal(one: Any, other: Any) -> bool:
         return bool(one == other)
     except ValueError:  # arrays among their parts
         return False
-
-
-def _item(node: Mapping[str, Any], index: int) -> Any:
-    first = node.get("prefixItems", ())
-    return first[index] if index < len(first) else node.get("items")
 
 
 def _shown(value: Any) -> str:

@@ -1,26 +1,30 @@
-"""Convert a file of lines to Parquet: one schema for all environments."""
+"""Convert a file of lines to Parquet, with one schema for all environments; write selected episodes to a new file."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
-from msgspec import Meta, Raw, Struct
+from msgspec import Raw, Struct
 
-from .storage import PARQUET, replace_file
+from ..errors import MissingArray, MissingExtra, UsageError
+from .storage import JSONL, PARQUET, PART, array_path, replace_file
+from .transition import Int64, referenced_arrays
+
+if TYPE_CHECKING:
+    from .reader import Episode
 
 # Rows and bytes of a row group: what has to fit into memory.
 GROUP_ROWS = 20_000
 GROUP_BYTES = 32 * 1024 * 1024
 
 _ABSENT = Raw(b"null")
-
-Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-"""What fits into a column."""
 
 
 class Versions(Struct):
@@ -149,3 +153,70 @@ def _groups(lines: BinaryIO) -> Iterator[list[ParquetRow]]:
             yield rows
             rows, size = [], 0
     yield rows
+
+
+def export(episodes: Iterator[Episode], target: Path, on_episode: Callable[[int], None] = lambda count: None) -> int:
+    """Writes episodes as lines, or as Parquet, by the suffix of the file; large arrays go beside it, into `arrays`.
+
+    The file is there when it is whole, and not before.
+
+    Args:
+        episodes: What to write.
+        target: The new file.
+        on_episode: Gets the number of episodes written so far, after each one.
+
+    Returns:
+        How many episodes were written.
+
+    Raises:
+        UsageError: There is a file of that name, or its suffix is another one, or it cannot be written.
+        UnreadableRecord: An episode cannot be read.
+        MissingArray: One of its arrays is not there.
+        MissingExtra: For Parquet, pyarrow is not installed.
+    """
+    if target.suffix not in {JSONL, PARQUET}:
+        raise UsageError(f"{target} is no name for an export: let it end in {JSONL} or {PARQUET}")
+    if target.exists():
+        raise UsageError(f"{target} is there already: remove it, or name another file")
+    lines = target.with_name(f"{target.stem}{PART}{JSONL}{PART}")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with lines.open("wb") as file:
+            count = _write(episodes, file, target.parent, on_episode)
+        made = lines
+        if target.suffix == PARQUET:
+            try:
+                made = convert(lines)
+            except ImportError:
+                raise MissingExtra("pyarrow", "recording") from None
+            except ValueError as error:
+                raise UsageError(f"{target} cannot be written: {error}; lines ({JSONL}) can hold it") from None
+        made.replace(target)
+    except OSError as error:
+        raise UsageError(f"{target} cannot be written: {error.strerror or error}") from None
+    finally:
+        with contextlib.suppress(OSError):
+            lines.unlink()
+    return count
+
+
+def _write(episodes: Iterator[Episode], file: BinaryIO, folder: Path, on_episode: Callable[[int], None]) -> int:
+    count = 0
+    for episode in episodes:
+        for line, origin in episode.lines():
+            for digest, suffix in referenced_arrays(line):
+                there, here = (array_path(each, digest, suffix) for each in (origin, folder))
+                if here.exists():
+                    continue
+                here.parent.mkdir(parents=True, exist_ok=True)
+                try:
+                    with replace_file(here) as part:
+                        shutil.copyfile(there, part)
+                except FileNotFoundError:
+                    raise MissingArray(
+                        f"{there} is not there; copy the record together with its folder `arrays`"
+                    ) from None
+            file.write(msgspec.json.encode(line) + b"\n")
+        count += 1
+        on_episode(count)
+    return count

@@ -188,7 +188,7 @@ stored beside what was asked."""
 
 
 class Tap:
-    """Makes the lines of one session: of one call at a time, `reset` or `do`, then `ended`, `returned` or `abandon`.
+    """Makes the lines of one session: of one call at a time, `reset` or `do`, then `ended` or `returned`.
 
     The arguments of a call are written down at once, since environments may change what they were given or have
     returned; what was `returned` is when `settle` is called, and before the next call at the latest.
@@ -273,7 +273,10 @@ class Tap:
         self.asked = (start, _monotonic(), blobs)
 
     def ended(self, result: Any, error: BaseException | None) -> None:
-        """The call has ended with an observation or an error; one that was given up was recorded already."""
+        """The call has ended with an observation or an error, or the client has an error while it still runs.
+
+        What follows for such a call is not recorded.
+        """
         asked = self.asked
         if asked is not None:
             self._write(asked, result, error, _monotonic())
@@ -284,23 +287,12 @@ class Tap:
         if asked is not None:
             self._returned = (asked, result, _monotonic())
 
-    def settle(self) -> None:
-        """Writes down what was returned."""
+    def settle(self, refusal: Exception | None = None) -> None:
+        """Writes down what was returned; or, where it could not be sent, the error that the client has instead."""
         returned, self._returned = self._returned, None
         if returned is not None:
             asked, result, ended = returned
-            self._write(asked, result, None, ended)
-
-    def refused(self, error: Exception) -> None:
-        """What was returned could not be sent: the client has the error in its place."""
-        returned, self._returned = self._returned, None
-        if returned is not None:
-            asked, _, ended = returned
-            self._write(asked, None, error, ended)
-
-    def abandon(self, error: OpenEnvError) -> None:
-        """The client has an error for the call, which may still run."""
-        self.ended(None, error)
+            self._write(asked, result, refusal, ended)
 
     def answered(self, asked: RunningCall, payload: Mapping[str, Any]) -> None:
         """A client has the reply to a call: `observation`, `reward`, `done`, and what else goes beside it."""
@@ -320,10 +312,9 @@ class Tap:
             check_outcome(payload)
             self._add(asked, _monotonic(), self._codec.body(reply).fields, b"null")
         except ProtocolViolation as violation:
-            self._add(asked, _monotonic(), _NO_OUTCOME, self._error_json(violation))
+            self.failed(asked, violation)
         except (TypeError, ValueError) as fault:  # a server may say anything
-            unreadable = ProtocolViolation(f"the reply cannot be recorded: {fault}")
-            self._add(asked, _monotonic(), _NO_OUTCOME, self._error_json(unreadable))
+            self.failed(asked, ProtocolViolation(f"the reply cannot be recorded: {fault}"))
 
     def failed(self, asked: RunningCall, error: BaseException) -> None:
         """A client has an error in place of the reply."""

@@ -14,7 +14,6 @@ from .. import errors
 from ..errors import MissingArray, MissingExtra, UnreadableRecord
 from ..protocol.arrays import read_array
 from ..protocol.codecs import unmarked
-from .parquet import Int64
 from .storage import array_path, elements_of
 
 SUFFIXES = {"$array": ".npy", "$bytes": ".bin"}
@@ -100,26 +99,8 @@ def _digest(key: str, facts: dict[str, Any]) -> str:
     return digest
 
 
-HEAD_COLUMNS = (
-    "episode_id",
-    "session_id",
-    "step",
-    "seed",
-    "reward",
-    "terminated",
-    "truncated",
-    "done",
-    "time",
-    "duration_s",
-    "error",
-    "environment",
-    "versions",
-    "schema",
-    "source",
-)
-"""The columns of Parquet that a head is made of."""
-
-
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""What fits into a column of Parquet."""
 # Up to the year 9999: a date is made of it.
 Seconds = Annotated[float, msgspec.Meta(ge=0, lt=253402300800)]
 
@@ -144,19 +125,18 @@ class TransitionHead(msgspec.Struct, gc=False):
     source: dict[str, Any] | None = None
 
 
-class TransitionValues(msgspec.Struct, gc=False):
-    """The rest of a line."""
-
-    observation: msgspec.Raw
-    arguments: dict[str, Any] | None = None
-    action: Any = None
-    step_arguments: dict[str, Any] | None = None
-
-
-class RecordLine(TransitionHead, gc=False, kw_only=True):
+class ReadableLine(TransitionHead, gc=False, kw_only=True):
     """A line of JSON, as far as it must be read to be one."""
 
     observation: msgspec.Raw
+
+
+class RecordLine(ReadableLine, gc=False):
+    """A whole line."""
+
+    arguments: dict[str, Any] | None = None
+    action: Any = None
+    step_arguments: dict[str, Any] | None = None
 
 
 class Transition(msgspec.Struct, frozen=True):
@@ -209,38 +189,23 @@ class Transition(msgspec.Struct, frozen=True):
         return {name: value for name, value in facts.items() if value is not None or name not in optional}
 
 
-def transition_of(head: TransitionHead, values: TransitionValues, arrays: str | None) -> Transition:
+def transition_of(line: RecordLine, arrays: str | None) -> Transition:
     """A whole transition.
 
     Args:
-        head: Of its line.
-        values: Of its line.
+        line: Of a record.
         arrays: Folder of the arrays that it names; None: they stay names.
 
     Raises:
         UnreadableRecord: A value is no JSON.
         MissingArray: An array is not there, or is not what it was.
     """
+    facts = {name: getattr(line, name) for name in Transition.__struct_fields__}
     try:
-        observation = msgspec.json.decode(values.observation)
+        facts["observation"] = msgspec.json.decode(line.observation)
     except msgspec.DecodeError as error:
-        raise UnreadableRecord(f"the observation of step {head.step} is no JSON: {error}") from None
-    action, arguments = values.action, values.arguments
+        raise UnreadableRecord(f"the observation of step {line.step} is no JSON: {error}") from None
     if arrays is not None:
-        observation, action, arguments = (restore_arrays(each, arrays) for each in (observation, action, arguments))
-    return Transition(
-        head.step,
-        head.seed,
-        arguments,
-        action,
-        values.step_arguments,
-        observation,
-        head.reward,
-        head.terminated,
-        head.truncated,
-        head.done,
-        head.time,
-        head.duration_s,
-        head.error,
-        head.source,
-    )
+        for name in ("observation", "action", "arguments"):
+            facts[name] = restore_arrays(facts[name], arrays)
+    return Transition(**facts)

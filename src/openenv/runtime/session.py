@@ -6,20 +6,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..errors import (
-    Cancelled,
-    EnvironmentFailed,
-    InvalidAction,
-    InvalidArgument,
-    OpenEnvError,
-    ResetRequired,
-    SessionLost,
-    StepFailed,
-    StepTimeout,
-)
+from .. import errors
 from ..recording import Source, Tap
 from ..telemetry.logs import log_extra
 from ..telemetry.metrics import METER, Gauge, Phase
@@ -65,12 +56,12 @@ _RESET, _STEP = Phase.RESET, Phase.STEP
 _LOOP = Execution.LOOP
 
 # What an environment may raise of our own: it stays what it is.
-_KEPT_ERRORS = (EnvironmentFailed, InvalidAction, InvalidArgument, ResetRequired)
+_KEPT_ERRORS = (errors.EnvironmentFailed, errors.InvalidAction, errors.InvalidArgument, errors.ResetRequired)
 
-OnOpened = Callable[[OpenEnvError | None], None]
+OnOpened = Callable[[errors.OpenEnvError | None], None]
 """Hears that a session is LIVE, or why there is none."""
 
-OnLost = Callable[[OpenEnvError], None]
+OnLost = Callable[[errors.OpenEnvError], None]
 """Hears why a session was ended, unless its user ended it."""
 
 
@@ -100,15 +91,16 @@ class Progress(NamedTuple):
     place: Source
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Session:
     """A session, from the request for it to the end of its environment's `close`.
 
     Args:
-        session_id: Its name.
-        manager: Hears of its transitions.
-        opened: Hears whether there will be a session; called once, unless it is closed before.
-        on_lost: Hears why, if its user did not end it.
-        tap: Records every reset and step, and the reply that its client gets; None: it is not recorded.
+        id: Its name.
+        _manager: Hears of its transitions.
+        _opened: Hears whether there will be a session; called once, unless it is closed before.
+        _on_lost: Hears why, if its user did not end it.
+        _tap: Records every reset and step, and the reply that its client gets; None: it is not recorded.
 
     Attributes:
         state: Where in its life it is.
@@ -131,73 +123,39 @@ class Session:
         user: What its opener keeps with it; the runtime does not look at it.
     """
 
-    __slots__ = (
-        "_done",
-        "_held_back",
-        "_left_gate_early",
-        "_manager",
-        "_on_lost",
-        "_opened",
-        "_phase",
-        "_tap",
-        "abandoned",
-        "created_at",
-        "detached",
-        "episode",
-        "executor",
-        "gone",
-        "holder",
-        "id",
-        "life",
-        "making",
-        "origin",
-        "outlives_loop",
-        "peer",
-        "profile",
-        "state",
-        "steps",
-        "stuck",
-        "used_at",
-        "user",
-    )
+    id: str
+    _manager: SessionManager
+    _opened: OnOpened
+    _on_lost: OnLost | None = None
+    _tap: Tap | None = None
+    state: SessionState = _STARTING
+    profile: EnvironmentProfile = field(init=False)
+    executor: Executor | None = None
+    created_at: float = field(default_factory=time.monotonic)
+    used_at: float = field(init=False)
+    episode: str | None = None
+    steps: int = 0
+    detached: bool = False
+    life: LastSeen | None = None
+    holder: int = 0
+    peer: str = ""
+    origin: Origin | None = None
+    outlives_loop: bool = False
+    gone: asyncio.Event | None = None
+    making: bool = False
+    stuck: bool = False
+    abandoned: bool = False
+    user: Any = None
+    _done: Done | None = None
+    # A call that waits for the gate.
+    _held_back: Callable[[], None] | None = None
+    # Whether the call in flight has given its permit back before its end.
+    _left_gate_early: bool = False
+    # What the call in flight is counted as.
+    _phase: Phase | None = None
 
-    profile: EnvironmentProfile
-    executor: Executor | None
-
-    def __init__(
-        self,
-        session_id: str,
-        manager: SessionManager,
-        opened: OnOpened,
-        on_lost: OnLost | None = None,
-        tap: Tap | None = None,
-    ):
-        self.id = session_id
-        self.state = _STARTING
-        self.created_at = self.used_at = time.monotonic()
-        self.steps = 0
-        self.executor = None
-        self.outlives_loop = False
-        self.gone: asyncio.Event | None = None
-        self.origin: Origin | None = None
-        self.user: Any = None
-        self._manager = manager
-        self._opened = opened
-        self._on_lost = on_lost
-        self._tap = tap
-        self._done: Done | None = None
-        self.detached = False
-        self.life: LastSeen | None = None
-        self.holder = 0
-        self.peer = ""
-        # A call that waits for the gate.
-        self._held_back: Callable[[], None] | None = None
-        self.stuck = self.abandoned = self.making = False
-        # Whether the call in flight has given its permit back before its end.
-        self._left_gate_early = False
-        # What the call in flight is counted as.
-        self._phase: Phase | None = None
-        self.episode: str | None = None
+    def __post_init__(self) -> None:
+        self.used_at = self.created_at
 
     @property
     def idle_since(self) -> float | None:
@@ -270,7 +228,7 @@ class Session:
     def refused(self, error: Exception) -> None:
         """What its last call gave could not be sent, and the client has the error in its place. Said in `done`."""
         if self._tap is not None:
-            self._tap.refused(error)
+            self._tap.settle(error)
 
     def save(self, done: Done) -> None:
         """Copies the environment's state; `done` gets a `Snapshot`, which is to be used up or discarded.
@@ -333,7 +291,7 @@ class Session:
         if self.state is not _EXECUTING or self.executor is None:
             return False
         if self._tap is not None:
-            self._tap.abandon(Cancelled("the call was cancelled by its client"))
+            self._tap.ended(None, errors.Cancelled("the call was cancelled by its client"))
         if self._held_back is None:
             return self.executor.cancel()
         gate, waiting, self._held_back = self._manager.gate, self._held_back, None
@@ -349,7 +307,7 @@ class Session:
         Its thread is abandoned and its slot is free again, unless as many threads as may be are abandoned already.
         """
         if self._tap is not None:
-            self._tap.abandon(StepTimeout(f"the call did not end within its time, {self.timeout_outcome}"))
+            self._tap.ended(None, errors.StepTimeout(f"the call did not end within its time, {self.timeout_outcome}"))
         if self.state is not _EXECUTING or self.cancel():
             return True
         self._leave_gate_early()
@@ -377,7 +335,7 @@ class Session:
         if state is _CLOSING or state is _GONE:
             return
         if self._tap is not None:
-            self._tap.abandon(SessionLost(f"session {self.id} was closed during the call"))
+            self._tap.ended(None, errors.SessionLost(f"session {self.id} was closed during the call"))
             self._tap.settle()
         if self._held_back is not None:
             self.cancel()
@@ -394,10 +352,10 @@ class Session:
         else:  # STARTING: closed as soon as its environment is there, or its making could be stopped
             self.executor.cancel()
 
-    def end(self, error: OpenEnvError) -> None:
+    def end(self, error: errors.OpenEnvError) -> None:
         """Ends the session and tells its user why."""
         if self._tap is not None:
-            self._tap.abandon(error)
+            self._tap.ended(None, error)
         if self.state is _STARTING and self.executor is None:
             self.fail(error)
         elif self.state is _STARTING:
@@ -409,7 +367,7 @@ class Session:
                 self._on_lost(error)
             self.close()
 
-    def finish(self, error: OpenEnvError) -> None:
+    def finish(self, error: errors.OpenEnvError) -> None:
         """The same, but after the call in flight, and those that wait behind it, have been answered."""
         done = self._done
         if self.state is not _EXECUTING or done is None:
@@ -462,7 +420,7 @@ class Session:
             self._leave_gate_early()
         self._end()
 
-    def fail(self, error: OpenEnvError) -> None:
+    def fail(self, error: errors.OpenEnvError) -> None:
         """There will be no environment: its constructor raised, or no slot came free."""
         wanted, opened = self.state is _STARTING, self._opened
         if wanted:
@@ -478,7 +436,7 @@ class Session:
     def _takes_calls(self, done: Done) -> bool:
         if self.state is _LIVE:
             return True
-        done(None, SessionLost(f"session {self.id} takes no call: it is {self.state.value}"))
+        done(None, errors.SessionLost(f"session {self.id} takes no call: it is {self.state.value}"))
         return False
 
     def _submit(self, operation: Operation, argument: Any, done: Done) -> None:
@@ -560,7 +518,7 @@ class Session:
         # Errors of other kinds that an environment raises are about its own affairs: a lost connection of its own
         # is not the loss of this session.
         if error is not None and not isinstance(error, _KEPT_ERRORS):
-            failed = StepFailed(error_text(error))
+            failed = errors.StepFailed(error_text(error))
             failed.__cause__ = error
             error = failed
         done(result, error)

@@ -17,20 +17,7 @@ from types import CoroutineType
 from typing import Any
 
 from ...errors import FactoryFailed, NotForkable
-from ..executor import (
-    Operation,
-    as_coroutine,
-    attempt,
-    close,
-    construct,
-    ensure_rng,
-    error_text,
-    finish,
-    has_close,
-    keeps_state,
-    load,
-    save,
-)
+from .. import executor
 from ..loop import EagerTask
 from ..profile import is_asynchronous, profile_of
 from . import sandbox
@@ -84,13 +71,13 @@ class SessionProcess:
         self._connection = connection
         self._factory = factory
         self._environment: Any = None
-        self._operations: dict[int, Operation] = {
+        self._operations: dict[int, executor.Operation] = {
             Verb.MAKE: self._make,
             Verb.CALL: lambda environment, call: call[0](environment, call[1]),
-            Verb.CLOSE: close,
+            Verb.CLOSE: executor.close,
             Verb.SAVE: _save,
             # A state of a process of the same class, for the same client.
-            Verb.LOAD: lambda environment, state: load(environment, pickle.loads(state)),  # noqa: S301
+            Verb.LOAD: lambda environment, state: executor.load(environment, pickle.loads(state)),  # noqa: S301
             Verb.FORK: self._fork,
         }
         self._runner: asyncio.Runner | None = None
@@ -100,9 +87,9 @@ class SessionProcess:
         while (frame := self._read()) is not None:
             verb, argument = decode_request(frame)
             del frame
-            result, error = attempt(self._do, verb, argument)
+            result, error = executor.attempt(self._do, verb, argument)
             if type(result) is CoroutineType or inspect.isawaitable(result):
-                result, error = attempt(self._await, result, None)
+                result, error = executor.attempt(self._await, result, None)
             self._answer(verb, result, error)
             if verb == Verb.CLOSE:
                 return
@@ -130,9 +117,9 @@ class SessionProcess:
                 if verb == Verb.CLOSE:
                     os._exit(0)
 
-            result, error = attempt(self._do, verb, argument)
+            result, error = executor.attempt(self._do, verb, argument)
             if error is None and inspect.isawaitable(result):
-                task.run(result if type(result) is CoroutineType else as_coroutine(result), done)
+                task.run(result if type(result) is CoroutineType else executor.as_coroutine(result), done)
             else:
                 done(result, error)
 
@@ -143,7 +130,7 @@ class SessionProcess:
         return self._operations[verb](self._environment, argument)
 
     def _make(self, _: None, __: None) -> MadeEnvironment:
-        environment = construct(None, self._factory)
+        environment = executor.construct(None, self._factory)
         cls = type(environment)
         if not (callable(getattr(cls, "reset", None)) and callable(getattr(cls, "step", None))):
             raise FactoryFailed(cls.__name__, f"made a {cls.__name__}, which has no reset and step")
@@ -156,8 +143,8 @@ class SessionProcess:
         }
         self._environment = environment
         # A loop of asyncio cannot be used in a copy of its process.
-        forks = not keeps_state(cls) and not is_asynchronous(cls)
-        return MadeEnvironment(cls.__name__, has_close(environment), profile.seedable, forks)
+        forks = not executor.keeps_state(cls) and not is_asynchronous(cls)
+        return MadeEnvironment(cls.__name__, executor.has_close(environment), profile.seedable, forks)
 
     def _fork(self, environment: Any, nothing: None) -> int:
         """Forks the process. The new one goes on from here too: it answers, with 0, on the connection it is given."""
@@ -168,7 +155,7 @@ class SessionProcess:
                 f"{name} cannot be forked: its process has {count} threads or an event loop, and a fork of it would "
                 "have one thread: implement save_state() and load_state()"
             )
-        ensure_rng(environment)
+        executor.ensure_rng(environment)
         self._answer(Verb.CALL, True, None)
         _, descriptors, _, _ = socket.recv_fds(self._connection, 1, 2)
         if len(descriptors) != 2:
@@ -194,11 +181,11 @@ class SessionProcess:
     def _await(self, call: Any, _: None) -> Any:
         if self._runner is None:
             self._runner = asyncio.Runner()
-        return self._runner.run(call if type(call) is CoroutineType else as_coroutine(call))
+        return self._runner.run(call if type(call) is CoroutineType else executor.as_coroutine(call))
 
     def _answer(self, verb: int, result: Any, error: BaseException | None) -> None:
         if error is None:
-            written, error = attempt(encode_reply, verb, result)
+            written, error = executor.attempt(encode_reply, verb, result)
         if error is not None:
             written = encode_error(error, "".join(traceback.format_exception(error)))
         if len(written) < CHUNK_BYTES:
@@ -230,7 +217,7 @@ class SessionProcess:
 
 
 def _save(environment: Any, _: None) -> Any:
-    return finish(save(environment, None), functools.partial(_pickled, environment))
+    return executor.finish(executor.save(environment, None), functools.partial(_pickled, environment))
 
 
 def _pickled(environment: Any, snapshot: Any) -> bytes:
@@ -239,7 +226,7 @@ def _pickled(environment: Any, snapshot: Any) -> bytes:
     try:
         state = dumps(snapshot)
     except Exception as error:
-        sent = f"its state cannot be sent to another process ({error_text(error)})"
+        sent = f"its state cannot be sent to another process ({executor.error_text(error)})"
         raise NotForkable(f"{name} cannot be forked: {sent}: implement save_state() and load_state()") from error
     if len(state) > sandbox.most_output_bytes() - CHUNK_BYTES:
         size = f"its state of {len(state)} bytes is over the limit (process_output_mb, OPENENV_PROCESS_OUTPUT_MB)"
