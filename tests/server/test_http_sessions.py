@@ -345,6 +345,14 @@ def test_a_socket_is_attached_to_a_session(here):
     assert here.active == 1
 
 
+def test_a_reply_to_an_attached_socket_that_is_too_large_is_an_error(transport):
+    with place(transport, max_reply_mb=0.1) as here:
+        session = here.open()
+        wire = here.attach(f"session_id={session['X-Session-ID']}")
+        assert "max_reply_mb" in wire.step("large", 200_000)["data"]["message"]
+        assert wire.step()["data"]["observation"]["step_count"] == 2
+
+
 def test_a_client_that_would_speak_the_second_protocol_is_attached_by_the_first():
     for fast in (True, False):
         with place("fast" if fast else "stock") as here:

@@ -26,7 +26,7 @@ from openenv.runtime.admission import Limits
 from openenv.runtime.manager import SessionManager
 from openenv.runtime.session import LastSeen, Session, SessionState
 from openenv.server.auth import ANONYMOUS
-from openenv.server.shared_sessions import AttachedSession, AttachManager, PendingCall, SharedSessions
+from openenv.server.shared_sessions import AttachedSession, PendingCall, SharedSessions
 from openenv.types import Action, Observation, State
 
 MAX_WAITING = 3
@@ -228,14 +228,6 @@ class Uses(RuleBasedStateMachine):
 
     @precondition(lambda self: self.pending)
     @rule(data=st.data())
-    def cancel(self, data: st.DataObject) -> None:
-        ask = self.one_of(data).pending
-        assert ask is not None
-        self.shared.cancel(ask)
-        self.settle()
-
-    @precondition(lambda self: self.pending)
-    @rule(data=st.data())
     def run_out_of_time(self, data: st.DataObject) -> None:
         ask = self.one_of(data).pending
         assert ask is not None
@@ -253,12 +245,12 @@ class Uses(RuleBasedStateMachine):
     def attach(self) -> None:
         visit = Visit()
         verdicts: list[Any] = []
-        book = AttachManager(self.shared_sessions, ANONYMOUS._replace(session=self.shared.id))
-        visit.attached = book.create(verdicts.append, visit.lost)
+        principal = ANONYMOUS._replace(session=self.shared.id)
+        visit.attached = AttachedSession(self.shared_sessions, principal, verdicts.append, visit.lost)
         visit.attached.life = LastSeen()
 
         async def come() -> None:
-            book.open(visit.attached)
+            visit.attached.enter()
 
         self.run(come())
         assert len(verdicts) == 1

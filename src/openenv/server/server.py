@@ -31,7 +31,7 @@ from ..types import ConcurrencyConfig, ServerCapacityStatus, SessionInfo, State
 from .auth import ANONYMOUS, Authenticator, Principal
 from .mcp_methods import action_type_of, factory_of
 from .metadata import EnvironmentInfoLoader
-from .shared_sessions import AttachManager, SharedSessions
+from .shared_sessions import SharedSessions
 from .timers import Deadlines, Keepalive
 from .v1 import Channel, V1Connection
 from .v2 import V2Connection
@@ -298,15 +298,13 @@ class EnvironmentServer:
         Raises:
             UsageError: The server has sessions on another event loop.
         """
-        settings = self.settings
         if self._trails is not None:
             principal = principal._replace(trail=self._trails(principal.traceparent))
         if subprotocol is None:
-            rooms: Any = self.manager if principal.session is None else AttachManager(self.shared_sessions, principal)
-            return V1Connection(rooms, self.protocol, channel, settings, principal)
+            return V1Connection(self, channel, principal)
         protocol = self._protocols.get(subprotocol)
         if protocol is None:
-            protocol = ServerProtocolV2(self.action_type, codec_of(subprotocol), settings.max_batch)
+            protocol = ServerProtocolV2(self.action_type, codec_of(subprotocol), self.settings.max_batch)
             self._protocols[subprotocol] = protocol
         connection = V2Connection(self, protocol, channel, principal)
         self.connections.add(connection)

@@ -14,7 +14,6 @@ from ..errors import Cancelled, OpenEnvError, SessionLost, StepTimeout, TooManyC
 from ..runtime.calls import CallQueue
 from ..runtime.executor import Done, Operation
 from ..runtime.manager import SessionManager, close_session, settle
-from ..runtime.profile import EnvironmentProfile
 from ..runtime.session import LastSeen, OnLost, OnOpened, Session, SessionState
 from ..telemetry.logs import log_extra
 from .auth import Principal
@@ -165,16 +164,12 @@ class SharedSession(CallQueue[PendingCall]):
         elif stop:
             self.session.cancel()
 
-    def cancel(self, pending: PendingCall) -> bool:
-        """Stops a call, if its executor can do that (the result); its `done` comes in any case."""
-        if pending is self.running:
-            return self.session.cancel()
-        return self._drop(pending)
-
     def stop(self, pending: PendingCall) -> bool:
         """Ends a call whose time is over. False: it runs and cannot be stopped, and the session ends."""
         if pending is not self.running:
-            return self._drop(pending)
+            self._remove(pending)
+            pending.answer(None, Cancelled(f"a call of session {self.id} was cancelled, and was not executed"))
+            return True
         if self.session.stop():
             return True
         self.depart("its call gave no answer in time, and a thread cannot be stopped: it was left behind")
@@ -255,12 +250,6 @@ class SharedSession(CallQueue[PendingCall]):
 
     def _farewell(self) -> str:
         return f"session {self.id} is gone: {self.departed or 'ended'}; open another one (POST /sessions)"
-
-    def _drop(self, pending: PendingCall) -> bool:
-        """Takes a call out of the queue, and answers it."""
-        self._remove(pending)
-        pending.answer(None, Cancelled(f"a call of session {self.id} was cancelled, and was not executed"))
-        return True
 
 
 logger = logging.getLogger("openenv.server")
@@ -366,41 +355,12 @@ class SharedSessions:
             self._sessions.pop(self._departed.popleft(), None)
 
 
-class AttachManager:
-    """Stands where a connection has its `SessionManager`, for one that wants to be attached to a session.
-
-    Args:
-        shared_sessions: Where it is.
-        principal: Who wants it, and what it is called.
-    """
-
-    __slots__ = ("_principal", "_sessions")
-
-    def __init__(self, shared_sessions: SharedSessions, principal: Principal):
-        self._sessions = shared_sessions
-        self._principal = principal
-
-    def create(self, opened: OnOpened, on_lost: OnLost) -> AttachedSession:
-        """A session that is not attached yet."""
-        return AttachedSession(self._principal.session or "", opened, on_lost)
-
-    def open(self, attached: AttachedSession) -> None:
-        """Attaches it, or says why it cannot be."""
-        try:
-            shared = self._sessions.find(attached.id, self._principal, self._principal.token)
-            shared.session.bind()
-            if shared.ended:
-                raise shared.gone()
-            attached.enter(shared)
-        except OpenEnvError as error:
-            attached.refuse(error)
-
-
 class AttachedSession:
-    """What a connection uses as if it were a `Session` of its own.
+    """What a connection of v1 uses as if it were a `Session` of its own (`/ws?session_id=...`).
 
     Args:
-        session_id: Its name.
+        sessions: Where the session is that it is attached to.
+        principal: Who wants it, and what it is called.
         opened: Hears whether it is there.
         on_lost: Hears why, if it is ended by another client or the server.
 
@@ -410,15 +370,15 @@ class AttachedSession:
         gone: Is never needed: it is gone as soon as it leaves.
     """
 
-    __slots__ = ("_on_lost", "_opened", "_pending", "_shared", "gone", "holder", "id", "life", "peer")
-
     life: LastSeen
+    holder: int
+    peer: str
 
-    def __init__(self, session_id: str, opened: OnOpened, on_lost: OnLost):
-        self.id = session_id
-        self.holder = 0
-        self.peer = ""
+    def __init__(self, sessions: SharedSessions, principal: Principal, opened: OnOpened, on_lost: OnLost):
+        self.id = principal.session or ""
         self.gone: asyncio.Event | None = None
+        self._sessions = sessions
+        self._principal = principal
         self._opened = opened
         self._on_lost = on_lost
         self._shared: SharedSession | None = None
@@ -432,22 +392,21 @@ class AttachedSession:
     def episode(self) -> str | None:
         return None if self._shared is None else self._shared.session.episode
 
-    @property
-    def profile(self) -> EnvironmentProfile:
-        assert self._shared is not None
-        return self._shared.session.profile
-
-    def enter(self, shared: SharedSession) -> None:
-        """Attaches to a session."""
+    def enter(self) -> None:
+        """Attaches it, or says why it cannot be."""
+        try:
+            shared = self._sessions.find(self.id, self._principal, self._principal.token)
+            shared.session.bind()
+            if shared.ended:
+                raise shared.gone()
+        except OpenEnvError as error:
+            self._opened(error)
+            return
         self._shared = shared
         shared.lives.append(self.life)
         shared.renew()
         shared.on_lost.append(self._lost)
         self._opened(None)
-
-    def refuse(self, error: OpenEnvError) -> None:
-        """Says why it is not attached."""
-        self._opened(error)
 
     # What a connection does with its session. One call at a time: the next one after `done`.
 
@@ -460,22 +419,16 @@ class AttachedSession:
     def step(self, action: Any, done: Done) -> None:
         self._do(lambda session, answer: session.step(action, answer), done)
 
-    def step_with(self, action: Any, arguments: dict[str, Any], done: Done) -> None:
-        self._do(lambda session, answer: session.step_with(action, arguments, answer), done)
-
     def read_state(self, done: Done) -> None:
         self._do(Session.read_state, done)
 
     def call(self, operation: Operation, argument: Any, done: Done) -> None:
         self._do(lambda session, answer: session.call(operation, argument, answer), done)
 
-    def cancel(self) -> bool:
-        """Stops its call in flight, as `Session.cancel` does; one that waits is not begun."""
-        return self._shared is not None and self._pending is not None and self._shared.cancel(self._pending)
-
-    def stop(self) -> bool:
-        """Ends its call in flight, whose time is over, as `Session.stop` does; one that waits is not begun."""
-        return self._shared is None or self._pending is None or self._shared.stop(self._pending)
+    def refused(self, error: Exception) -> None:
+        """The result of its call cannot be sent, as `Session.refused`."""
+        if self._shared is not None:
+            self._shared.session.refused(error)
 
     def close(self) -> None:
         """Leaves. A call of its own that runs goes on, and one that waits is not begun."""

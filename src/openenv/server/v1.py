@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from .._exceptions import from_signal
 from ..errors import InvalidMessage, MessageTooLarge, OpenEnvError, StepFailed
-from ..protocol import ServerProtocol
 from ..runtime.calls import CallQueue
 from ..runtime.executor import Done
-from ..runtime.manager import SessionManager, close_session
-from ..runtime.session import LastSeen, OnOpened
-from ..settings import ServerSettings
+from ..runtime.manager import close_session
+from ..runtime.session import LastSeen, OnOpened, Session
 from ..telemetry.logs import log_extra
 from ..telemetry.metrics import METER, Phase
 from . import mcp_methods
 from .auth import Principal, Right, Scope, allows, is_tool_call, refusal
+from .shared_sessions import AttachedSession
+
+if TYPE_CHECKING:
+    from .server import EnvironmentServer
 
 logger = logging.getLogger("openenv.server")
 
@@ -68,11 +70,9 @@ class V1Connection(CallQueue[bytes | OpenEnvError]):
     What waits are frames, and errors to answer in their place; the opening of the session is before all of them.
 
     Args:
-        manager: Where the session is opened.
-        protocol: Reads and writes frames.
+        server: Where the session is opened. The channel is paused while `max_in_flight` frames wait for the call that
+            runs, or as many bytes as one message may have.
         channel: The way to the client.
-        settings: The limits. The channel is paused while `max_in_flight` frames wait for the call that runs, or as
-            many bytes as one message may have.
         principal: Whose connection it is.
 
     Raises:
@@ -100,16 +100,10 @@ class V1Connection(CallQueue[bytes | OpenEnvError]):
         "principal",
     )
 
-    def __init__(
-        self,
-        manager: SessionManager,
-        protocol: ServerProtocol,
-        channel: Channel,
-        settings: ServerSettings,
-        principal: Principal,
-    ):
+    def __init__(self, server: EnvironmentServer, channel: Channel, principal: Principal):
         super().__init__(running=_NO_FRAME)
-        self._protocol = protocol
+        settings = server.settings
+        self._protocol = server.protocol
         self._channel = channel
         self._max_in_flight = settings.max_in_flight
         self._max_bytes = settings.max_message_bytes
@@ -121,15 +115,24 @@ class V1Connection(CallQueue[bytes | OpenEnvError]):
         self._kept_bytes = 0
         # Requests that were read: v1 has no ids for them.
         self._requests = 0
-        self._encode: Callable[[Any], bytes] = protocol.observation
+        self._encode: Callable[[Any], bytes] = self._protocol.observation
         self._paused = False
         self._ended = False
         opened: OnOpened = self._opened
         if principal.trail is not None:
             opened = principal.trail.opening(lambda: self._session.id, None, opened)
-        self._session = session = manager.create(opened, self._lost)
+        attached: AttachedSession | None = None
+        if principal.session is None:
+            session = server.manager.create(opened, self._lost)
+        else:
+            attached = AttachedSession(server.shared_sessions, principal, opened, self._lost)
+            session = cast(Session, attached)
+        self._session = session
         session.life, session.holder, session.peer = self.life, principal.holder, principal.peer
-        manager.open(session)
+        if attached is None:
+            server.manager.open(session)
+        else:
+            attached.enter()
 
     @property
     def session_id(self) -> str:
@@ -154,8 +157,12 @@ class V1Connection(CallQueue[bytes | OpenEnvError]):
         except OpenEnvError as error:
             self._refuse(error)
             return
-        except BaseException as error:  # noqa: BLE001 - a validator of the action type may raise anything
-            self._refuse(_validator_error(error))
+        except BaseException as error:  # a validator of the action type may raise anything
+            if from_signal(error):
+                raise
+            failure = StepFailed(f"the action could not be validated: {type(error).__name__}: {error}")
+            failure.__cause__ = error
+            self._refuse(failure)
             return
         self.running = frame
         if message["type"] == "step":
@@ -317,12 +324,3 @@ class V1Connection(CallQueue[bytes | OpenEnvError]):
             extra=log_extra(self._session.id, self._session.episode, self._requests),
         )
         self._channel.send(self._protocol.error(error))
-
-
-def _validator_error(error: BaseException) -> StepFailed:
-    """The reply to an action whose validator raised. Raises the error itself if a signal raised it."""
-    if from_signal(error):
-        raise error
-    failure = StepFailed(f"the action could not be validated: {type(error).__name__}: {error}")
-    failure.__cause__ = error
-    return failure
