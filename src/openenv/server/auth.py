@@ -268,11 +268,22 @@ class Origins:
     def __init__(self, origins: str | None, hosts: str | None = None):
         names = _listed(origins)
         self._any = _ANY in names
-        self._allowed = {_allowed(name) for name in names if name != _ANY}
+        self._allowed: set[_Origin] = set()
+        for name in filter(_ANY.__ne__, names):
+            origin = _parse(name)
+            if origin.host is None and name != "null":
+                setting = "setting allowed_origins (OPENENV_ALLOWED_ORIGINS)"
+                raise UsageError(f"{setting}: {name!r} is none: write https://example.org:8443")
+            self._allowed.add(origin)
         named = _listed(hosts)
         self._any_host = _ANY in named
-        self._hosts = {_host(name) for name in named if name != _ANY}
-        self._hosts |= {origin.host for origin in self._allowed if origin.host is not None}
+        self._hosts = {origin.host for origin in self._allowed if origin.host is not None}
+        for name in filter(_ANY.__ne__, named):
+            host = _parse(f"http://{name}").host
+            if host is None or " " in host:
+                setting = "setting allowed_hosts (OPENENV_ALLOWED_HOSTS)"
+                raise UsageError(f"{setting}: {name!r} is no host name: write example.org")
+            self._hosts.add(host)
 
     def check(self, origin: bytes, host: bytes, local: str | None) -> None:
         """Checks one request of a web page.
@@ -350,24 +361,6 @@ def _listed(text: str | None) -> list[str]:
     return [name for part in (text or "").split(",") if (name := part.strip())]
 
 
-def _host(name: str) -> str:
-    host = _parse(f"http://{name}").host
-    if host is None or " " in host:
-        raise UsageError(
-            f"setting allowed_hosts (OPENENV_ALLOWED_HOSTS): {name!r} is no host name: write example.org"
-        )
-    return host
-
-
-def _allowed(name: str) -> _Origin:
-    origin = _parse(name)
-    if origin.host is None and name != "null":
-        raise UsageError(
-            f"setting allowed_origins (OPENENV_ALLOWED_ORIGINS): {name!r} is none: write https://example.org:8443"
-        )
-    return origin
-
-
 # Stands where requests have their method.
 HANDSHAKE = "WEBSOCKET"
 # Browsers can add no header to a handshake, but offer any subprotocol: this, and the key in base64url.
@@ -380,22 +373,14 @@ _FETCH_SITE = b"sec-fetch-site"
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 # Though they are asked for by GET: without a session named, an environment is made for the answer.
 _MAKES_ENVIRONMENTS = ("/state", "/splits")
+_GET = {
+    Right.READ: ("/metadata", "/schema", "/list_environments", "/web/metadata", "/web/panel"),
+    Right.WATCH: ("/metrics", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"),
+}
 # What a request takes; for all that is not named it is `Right.EVERYTHING`.
 RIGHTS: dict[tuple[str, str], Right] = {
-    ("GET", "/metadata"): Right.READ,
-    ("GET", "/schema"): Right.READ,
-    ("GET", "/list_environments"): Right.READ,
-    ("GET", "/web/metadata"): Right.READ,
-    ("GET", "/web/panel"): Right.READ,
-    ("GET", "/metrics"): Right.WATCH,
-    ("GET", "/docs"): Right.WATCH,
-    ("GET", "/docs/oauth2-redirect"): Right.WATCH,
-    ("GET", "/redoc"): Right.WATCH,
-    ("GET", "/openapi.json"): Right.WATCH,
-    ("POST", "/mcp"): Right.TOOLS,
-    ("GET", "/mcp"): Right.TOOLS,
-    ("DELETE", "/mcp"): Right.TOOLS,
-    (HANDSHAKE, "/mcp"): Right.TOOLS,
+    **{("GET", path): right for right, paths in _GET.items() for path in paths},
+    **{(method, "/mcp"): Right.TOOLS for method in ("POST", "GET", "DELETE", HANDSHAKE)},
     (HANDSHAKE, "/ws"): Right.CONNECT,
 }
 _FOR_ALL = frozenset((method, path) for method in ("GET", "HEAD") for path in ("/health", "/ready"))
@@ -543,12 +528,10 @@ def _presented_keys(fields: Mapping[bytes, bytes]) -> list[bytes]:
         keys.append(fields[_KEY_HEADER].strip())
     offers = (offer.strip() for offer in fields.get(_OFFERS, b"").split(b","))
     prefix = KEY_OFFER.encode()
-    keys += [_decode_key(offer.removeprefix(prefix)) for offer in offers if offer.startswith(prefix)][:1]
+    offered = next((offer.removeprefix(prefix) for offer in offers if offer.startswith(prefix)), None)
+    if offered is not None:
+        try:
+            keys.append(base64.b64decode(offered + b"=" * (-len(offered) % 4), altchars=b"-_", validate=True))
+        except binascii.Error:
+            keys.append(b"")
     return keys
-
-
-def _decode_key(text: bytes) -> bytes:
-    try:
-        return base64.b64decode(text + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
-    except binascii.Error:
-        return b""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..errors import OpenEnvError, StepTimeout, UsageError
@@ -33,7 +34,7 @@ from .metadata import environment_metadata
 from .middleware import error_response, principal_of, request_head, server_of
 from .proxy import forward_to_owner
 from .shared_sessions import LONGEST_S, SharedSession, StartCall
-from .task_provider import TasksUnsupported, ask_environment, encode_tasks, splits_of
+from .task_provider import ARGUMENTS, TasksUnsupported, ask_environment, encode_tasks, splits_of
 
 if TYPE_CHECKING:
     from .server import EnvironmentServer
@@ -258,36 +259,30 @@ async def splits(request: Request) -> Response:
 async def tasks(request: Request, body: ListTasksRequest) -> Response:
     """Every task of a split."""
     name = server_of(request).env_name
-    return await _answer_tasks(
-        request, "list_tasks", lambda found: {"tasks": found, "env_name": name}, split=body.split
-    )
+    return await _answer_tasks(request, "list_tasks", lambda found: {"tasks": found, "env_name": name}, body)
 
 
 async def num_tasks(request: Request, body: NumTasksRequest) -> Response:
     """How many tasks a split has."""
-    return await _answer_tasks(request, "num_tasks", lambda count: {"num_tasks": count}, split=body.split)
+    return await _answer_tasks(request, "num_tasks", lambda count: {"num_tasks": count}, body)
 
 
 async def task(request: Request, body: GetTaskRequest) -> Response:
     """One task of a split, counted from 0."""
-    return await _answer_tasks(request, "get_task", lambda found: {"task": found}, split=body.split, index=body.index)
+    return await _answer_tasks(request, "get_task", lambda found: {"task": found}, body)
 
 
 async def task_range(request: Request, body: GetTaskRangeRequest) -> Response:
     """The tasks of a split from `start` to the one before `stop`."""
-    return await _answer_tasks(
-        request,
-        "get_task_range",
-        lambda found: {"tasks": found},
-        split=body.split,
-        start=body.start,
-        stop=body.stop,
-    )
+    return await _answer_tasks(request, "get_task_range", lambda found: {"tasks": found}, body)
 
 
-async def _answer_tasks(request: Request, method: str, fields: Callable[[Any], Any], **arguments: Any) -> Response:
+async def _answer_tasks(
+    request: Request, method: str, fields: Callable[[Any], Any], body: BaseModel | None = None
+) -> Response:
     """Asks the environment for its tasks; `fields` makes the content of the response of what it returns."""
     server = server_of(request)
+    arguments = {} if body is None else {name: getattr(body, name) for name in ARGUMENTS[method]}
     try:
         found = await ask_environment(server, principal_of(request.scope, server), method, **arguments)
     except TasksUnsupported as error:

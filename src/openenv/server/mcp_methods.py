@@ -53,6 +53,7 @@ VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 """Revisions of the MCP specification, with a handshake, that are spoken here."""
 
 _NOTIFICATION = "notifications/"
+_CREATE = "openenv/session/create"
 
 
 class MCPConversation:
@@ -97,7 +98,10 @@ class MCPConversation:
             request_id = request.id
             if not request.expects and (self._standard or request.method.startswith(_NOTIFICATION)):
                 return None
-            return result_reply(request_id, await self._do(request))
+            method = _METHODS.get(request.method)
+            if method is None:
+                raise _method_not_found(request, f"there are {', '.join(_METHODS)}")
+            return result_reply(request_id, await method(self, request))
         except RpcError as fault:
             return error_reply(request_id, fault)
         except OpenEnvError as error:
@@ -113,15 +117,6 @@ class MCPConversation:
         """Ends what was opened for a client that has left without an answer, and will not name it."""
         for shared in self.opened:
             shared.depart("its client has left while it was opened")
-
-    async def _do(self, request: RpcRequest) -> Any:
-        method = _METHODS.get(request.method)
-        if method is None:
-            known = ", ".join(_METHODS)
-            raise RpcError(
-                JsonRpcErrorCode.METHOD_NOT_FOUND, f"Method not found: {request.method}; there are {known}"
-            )
-        return await method(self, request)
 
     async def initialize(self, request: RpcRequest) -> Fields:
         """The handshake of the MCP specification: opens a session whose episode has begun."""
@@ -217,12 +212,17 @@ _METHODS: dict[str, Callable[[MCPConversation, RpcRequest], Awaitable[Any]]] = {
     "ping": MCPConversation.ping,
     McpMethod.TOOLS_LIST: MCPConversation.use_tools,
     McpMethod.TOOLS_CALL: MCPConversation.use_tools,
-    "openenv/session/create": MCPConversation.create_session,
+    _CREATE: MCPConversation.create_session,
     "openenv/session/close": MCPConversation.close_session,
 }
 
 
+def _method_not_found(request: RpcRequest, there: str) -> RpcError:
+    return RpcError(JsonRpcErrorCode.METHOD_NOT_FOUND, f"Method not found: {request.method}; {there}")
+
+
 _TOOLS = (McpMethod.TOOLS_LIST, McpMethod.TOOLS_CALL)
+_OTHERS = ("ping", _CREATE)
 
 
 def handle_mcp_frame(session: Session, data: dict[str, Any], done: Done) -> None:
@@ -231,16 +231,26 @@ def handle_mcp_frame(session: Session, data: dict[str, Any], done: Done) -> None
     try:
         request = read_one(data)
         request_id = request.id
-        if request.method not in _TOOLS:
-            done(result_reply(request_id, _call_other_method(session, request)), None)
+        if request.method in _OTHERS:  # what is no matter of the environment
+            done(result_reply(request_id, {"session_id": session.id} if request.method == _CREATE else {}), None)
             return
+        if request.method not in _TOOLS:
+            there = f"in frames of /ws there are {', '.join((*_TOOLS, *_OTHERS))}, and at /mcp further ones"
+            raise _method_not_found(request, there)
         call = read_call(request.method, request.params, standard=False)
     except RpcError as fault:
         done(error_reply(request_id, fault), None)
         return
 
     def answered(result: Any, error: BaseException | None) -> None:
-        done(_frame_reply(request_id, result, error), None)
+        try:
+            if error is not None:
+                assert isinstance(error, OpenEnvError)  # a session translates all others
+                raise jsonrpc_fault(error)
+            reply = result_reply(request_id, outcome_of(result))
+        except RpcError as fault:
+            reply = error_reply(request_id, fault)
+        done(reply, None)
 
     session.call(answer, call, answered)
 
@@ -254,24 +264,3 @@ def call_mcp_method(session: Session, method: str, params: Fields, done: Done) -
         done({"error": error}, None)
     else:
         session.call(answer, call, done)
-
-
-def _frame_reply(request_id: Any, result: Any, error: BaseException | None) -> Fields:
-    try:
-        if error is not None:
-            assert isinstance(error, OpenEnvError)  # a session translates all others
-            raise jsonrpc_fault(error)
-        return result_reply(request_id, outcome_of(result))
-    except RpcError as fault:
-        return error_reply(request_id, fault)
-
-
-def _call_other_method(session: Session, request: RpcRequest) -> Fields:
-    """What is no matter of the environment."""
-    if request.method == "openenv/session/create":
-        return {"session_id": session.id}
-    if request.method == "ping":
-        return {}
-    there = ", ".join((*_TOOLS, "ping", "openenv/session/create"))
-    message = f"Method not found: {request.method}; in frames of /ws there are {there}, and at /mcp further ones"
-    raise RpcError(JsonRpcErrorCode.METHOD_NOT_FOUND, message)

@@ -53,13 +53,21 @@ async def environment_metadata(server: EnvironmentServer) -> EnvironmentMetadata
         metadata = EnvironmentMetadata.model_validate(info)  # fields alone, from an environment in another process
     if cls is not None and not profile_of(cls).seedable:
         metadata.seedable = False
-    return with_readme(metadata, server)
+    return with_readme(metadata, server.settings, cls)
 
 
-def with_readme(metadata: EnvironmentMetadata, server: EnvironmentServer) -> EnvironmentMetadata:
-    """The same with the README that a server shows, if it has none of its own."""
+def with_readme(
+    metadata: EnvironmentMetadata, settings: ServerSettings, cls: type[Any] | None
+) -> EnvironmentMetadata:
+    """The same with the README that a server shows, if it has none of its own.
+
+    That is the configured file; else a README.md beside the environment's module, above it, or in the image's folder.
+    """
     if metadata.readme_content is None:
-        metadata.readme_content = _readme(server.settings.readme_path, class_of(server.env_factory))
+        candidates = [] if settings.readme_path is None else [Path(settings.readme_path)]
+        places = [] if cls is None else places_of(cls)
+        candidates += [place / "README.md" for place in places if (place / "openenv.yaml").exists()]
+        metadata.readme_content = _first_text([*candidates, CONTAINER_README], README_BYTES)
     return metadata
 
 
@@ -97,22 +105,12 @@ def load_environment_metadata(
     else:
         name = env_name or str(getattr(env, "__name__", type(env).__name__))
         metadata = EnvironmentMetadata(name=name, description=f"{name} environment", version="1.0.0")
-    if metadata.readme_content is None:
-        metadata.readme_content = _readme(ServerSettings.read().readme_path, cls)
-    return metadata
+    return with_readme(metadata, ServerSettings.read(), cls)
 
 
 def _ask(environment: Any, _: None) -> EnvironmentMetadata:
     metadata: EnvironmentMetadata = environment.get_metadata()
     return metadata
-
-
-def _readme(configured: str | None, cls: type[Any] | None) -> str | None:
-    """The configured file; else a README.md beside the environment's module, above it, or in the image's folder."""
-    candidates = [] if configured is None else [Path(configured)]
-    places = [] if cls is None else places_of(cls)
-    candidates += [place / "README.md" for place in places if (place / "openenv.yaml").exists()]
-    return _first_text([*candidates, CONTAINER_README], README_BYTES)
 
 
 def _first_text(files: Iterable[Path], most_bytes: int) -> str | None:
@@ -292,11 +290,16 @@ class EnvironmentInfoLoader:
         tools = None
         if may_have_tools:
             listed = await result_of(lambda done: session.call(answer, _LISTING, done))
-            tools = _tools(listed.get("result", {}).get("tools"))
+            try:
+                tools = _tools(listed.get("result", {}).get("tools"))
+            except (LookupError, TypeError, AttributeError) as error:  # as above
+                raise StepFailed(f"its list of tools cannot be read: {error!r}") from error
         return self._known_of(info, tools)
 
     def _known_of(self, info: EnvironmentInfo, tools: list[dict[str, Any]] | None, *notes: str) -> PageInfo:
-        metadata = with_readme(EnvironmentMetadata.model_validate(info.metadata), self._server)
+        server = self._server
+        metadata = EnvironmentMetadata.model_validate(info.metadata)
+        metadata = with_readme(metadata, server.settings, class_of(server.env_factory))
         fields = {
             **metadata.model_dump(),
             "reset_schema": info.reset_schema,
@@ -307,17 +310,17 @@ class EnvironmentInfoLoader:
         return PageInfo(fields, info.panel)
 
 
-def _tools(wire: Any) -> list[dict[str, Any]] | None:
+def _tools(listed: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
     """As MCP lists them, under the names that the rest has."""
-    try:
-        return None if wire is None else [_tool(tool) for tool in wire]
-    except (LookupError, TypeError, AttributeError) as error:  # as above
-        raise StepFailed(f"its list of tools cannot be read: {error!r}") from error
-
-
-def _tool(wire: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "name": wire["name"],
-        "description": wire.get("description") or "",
-        "input_schema": wire.get("inputSchema") or wire.get("input_schema") or {"type": "object"},
-    }
+    return (
+        None
+        if listed is None
+        else [
+            {
+                "name": tool["name"],
+                "description": tool.get("description") or "",
+                "input_schema": tool.get("inputSchema") or tool.get("input_schema") or {"type": "object"},
+            }
+            for tool in listed
+        ]
+    )

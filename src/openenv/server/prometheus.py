@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 from fastapi import HTTPException, Request, Response
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from .. import __version__
-from ..telemetry.metrics import BUCKET_BOUNDS, METER, Count, Gauge, Histogram, Phase, Reading, total
+from ..telemetry.metrics import BUCKET_BOUNDS, METER, Count, Gauge, Phase, Reading, total
 
 if TYPE_CHECKING:
     from .server import EnvironmentServer
@@ -54,86 +55,48 @@ async def metrics(request: Request) -> Response:
 
 def exposition(readings: list[Reading], slots: SlotCounts) -> bytes:
     """The numbers of all processes of a server in Prometheus' text format."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(readings, slots))
-    return generate_latest(registry)
+    return generate_latest(_Collector(readings, slots))
 
 
 class _Collector(Collector):
     def __init__(self, readings: list[Reading], slots: SlotCounts):
-        self._workers = [reading for reading in readings if reading.pid]
-        self._all = total(readings)
+        self._readings = readings
         self._slots = slots
 
     def collect(self) -> Iterator[Metric]:
-        for part in _PARTS:
-            yield from part(self)
-
-    def _server(self) -> Iterator[Metric]:
+        workers = [reading for reading in self._readings if reading.pid]
+        counts = total(self._readings)
         build = GaugeMetricFamily("openenv_build_info", "The version that serves", labels=["version"])
         build.add_metric([__version__], 1)
         yield build
-        yield GaugeMetricFamily("openenv_workers", "Processes that serve", len(self._workers))
-        restarts = self._all.value(Count.WORKER_RESTARTS)
+        yield GaugeMetricFamily("openenv_workers", "Processes that serve", len(workers))
+        restarts = counts.value(Count.WORKER_RESTARTS)
         yield CounterMetricFamily("openenv_worker_restarts", "Workers that were started for one that died", restarts)
-
-    def _sessions(self) -> Iterator[Metric]:
         sessions = GaugeMetricFamily("openenv_sessions", "Sessions that hold a slot, by state", labels=["state"])
         for state in _STATES:
-            sessions.add_metric([state.value], self._all.value(state))
+            sessions.add_metric([state.value], counts.value(state))
         yield sessions
         yield GaugeMetricFamily("openenv_slots_held", "Slots taken by sessions", self._slots.held)
         yield GaugeMetricFamily("openenv_slots_limit", "Most sessions at one time (max_sessions)", self._slots.limit)
         for gauge, name, explanation in _GAUGES:
-            yield GaugeMetricFamily(f"openenv_{name}", explanation, self._all.value(gauge))
-
-    def _phases(self) -> Iterator[Metric]:
-        phases = HistogramMetricFamily(
-            "openenv_phase_seconds",
-            "Time spent in each phase; of serialize and send, a sample is counted",
-            labels=["phase"],
-        )
+            yield GaugeMetricFamily(f"openenv_{name}", explanation, counts.value(gauge))
+        timed = "Time spent in each phase; of serialize and send, a sample is counted"
+        phases = HistogramMetricFamily("openenv_phase_seconds", timed, labels=["phase"])
         for phase in Phase:
-            found = self._all.histogram(phase)
-            phases.add_metric([phase.value], _cumulative(found), found.seconds)
+            found = counts.histogram(phase)
+            # Buckets as Prometheus has them: each counts what the ones before it do.
+            bounds = [*map(repr, BUCKET_BOUNDS), "+Inf"]
+            buckets = list(zip(bounds, accumulate(found.counts), strict=True))
+            phases.add_metric([phase.value], buckets, found.seconds)
         yield phases
-
-    def _errors(self) -> Iterator[Metric]:
         errors = CounterMetricFamily("openenv_errors", "Errors that clients were told of", labels=["error", "blame"])
-        for (error, blame), count in self._all.errors().items():
+        for (error, blame), count in counts.errors().items():
             errors.add_metric([error.__name__, blame], count)
         yield errors
-
-    def _records(self) -> Iterator[Metric]:
-        for count, name, explanation in _RECORDS:
-            yield CounterMetricFamily(f"openenv_{name}", explanation, self._all.value(count))
-
-    def _loops(self) -> Iterator[Metric]:
-        lags = GaugeMetricFamily(
-            "openenv_event_loop_lag_seconds",
-            "Longest that a timer was late in the last 15 seconds, by process",
-            labels=["worker", "pid"],
-        )
-        for worker in self._workers:
+        for record, name, explanation in _RECORDS:
+            yield CounterMetricFamily(f"openenv_{name}", explanation, counts.value(record))
+        late = "Longest that a timer was late in the last 15 seconds, by process"
+        lags = GaugeMetricFamily("openenv_event_loop_lag_seconds", late, labels=["worker", "pid"])
+        for worker in workers:
             lags.add_metric([worker.worker, str(worker.pid)], worker.value(Gauge.LOOP_LAG_NS) / 1e9)
         yield lags
-
-
-_PARTS: tuple[Callable[[_Collector], Iterator[Metric]], ...] = (
-    _Collector._server,
-    _Collector._sessions,
-    _Collector._phases,
-    _Collector._errors,
-    _Collector._records,
-    _Collector._loops,
-)
-
-
-def _cumulative(found: Histogram) -> list[tuple[str, float]]:
-    """Buckets as Prometheus has them: each counts what the ones before it do."""
-    below = 0
-    buckets: list[tuple[str, float]] = []
-    for bound, count in zip([*map(repr, BUCKET_BOUNDS), "+Inf"], found.counts, strict=True):
-        below += count
-        buckets.append((bound, below))
-    return buckets

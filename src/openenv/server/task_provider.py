@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     from .server import EnvironmentServer
 
 
-_ARGUMENTS = {
+ARGUMENTS = {
     "list_splits": (),
     "list_tasks": ("split",),
     "num_tasks": ("split",),
     "get_task": ("split", "index"),
     "get_task_range": ("split", "start", "stop"),
 }
+"""The methods of a `TaskProvider`, and what each takes."""
 
 
 class TasksUnsupported(UsageError):
@@ -89,7 +90,7 @@ def ask_session(session: Session, question: TasksOp, answered: Done) -> None:
         answered: Gets the answer as plain JSON values, or an error as those that `ask` raises.
     """
     given = {"split": question.split, "index": question.index, "start": question.start, "stop": question.stop}
-    wanted = {name: given[name] for name in _ARGUMENTS[question.method]}
+    wanted = {name: given[name] for name in ARGUMENTS[question.method]}
     missing = [name for name in ("split", "index") if wanted.get(name, 0) is None]
     if missing:
         answered(None, UsageError(f"{question.method} needs {' and '.join(missing)}"))
