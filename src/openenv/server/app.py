@@ -131,17 +131,13 @@ def register(app: FastAPI) -> None:
     app.add_api_websocket_route(ENVIRONMENT_PATH, environment_socket)
     app.add_api_websocket_route(mcp.MCP_PATH, mcp.socket)
     if has_page:
-        _add_page(app)
+        for path, endpoint in PAGE_ROUTES.items():
+            app.router.add_api_route(
+                path, endpoint, methods=["GET", "HEAD"], response_class=HTMLResponse, include_in_schema=False
+            )
+        app.add_api_websocket_route(SOCKET_PATH, episode_socket)
+        app.router.default = files.RootRedirect(app.router.default)
     protect(app, server)
-
-
-def _add_page(app: FastAPI) -> None:
-    for path, endpoint in PAGE_ROUTES.items():
-        app.router.add_api_route(
-            path, endpoint, methods=["GET", "HEAD"], response_class=HTMLResponse, include_in_schema=False
-        )
-    app.add_api_websocket_route(SOCKET_PATH, episode_socket)
-    app.router.default = files.RootRedirect(app.router.default)
 
 
 def protect(app: FastAPI, server: EnvironmentServer) -> None:
@@ -235,27 +231,23 @@ class GetEndpointConfig:
     summary: str
     description: str
 
+    async def endpoint(self) -> Any:
+        """Answers: FastAPI would run the handler itself, a synchronous function, on another thread."""
+        return self.handler()
+
 
 def register_get_endpoints(app: FastAPI, configs: Iterable[GetEndpointConfig]) -> None:
     """Adds a GET route to an app for each entry of a list."""
     for config in configs:
         app.add_api_route(
             config.path,
-            _endpoint(config.handler),
+            config.endpoint,
             methods=["GET"],
             response_model=config.response_model,
             tags=[config.tag],
             summary=config.summary,
             description=config.description,
         )
-
-
-def _endpoint(handler: Callable[[], Any]) -> Callable[[], Any]:
-    # FastAPI runs a synchronous function on another thread; handlers here run on the event loop.
-    async def endpoint() -> Any:
-        return handler()
-
-    return endpoint
 
 
 def create_app(

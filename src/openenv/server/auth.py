@@ -150,10 +150,18 @@ class Keyring:
             return cls([])
         keys: list[tuple[Scope, str]] = []
         for place, entry in enumerate(filter(None, map(str.strip, text.split(","))), 1):
-            scope, key = _entry(entry, place)
+            before, colon, key = entry.partition(":")
+            if not colon:
+                before, key = Scope.CONTROL, entry
+                if entry == NO_KEYS:
+                    raise _keys_error(f"entry {place} is {NO_KEYS!r}, which must stand alone")
+            if before not in set(Scope):
+                raise _keys_error(f"what stands before the colon of entry {place} is none of {', '.join(Scope)}")
+            if not key:
+                raise _keys_error(f"entry {place} has no key")
             if key in (earlier for _, earlier in keys):
                 raise _keys_error(f"entry {place} repeats an earlier key")
-            keys.append((scope, key))
+            keys.append((Scope(before), key))
         if not keys:
             raise _keys_error("there is no key in it")
         return cls(keys)
@@ -173,19 +181,6 @@ class Keyring:
 
 def _digest(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()
-
-
-def _entry(entry: str, place: int) -> tuple[Scope, str]:
-    before, colon, after = entry.partition(":")
-    if not colon:
-        if entry == NO_KEYS:
-            raise _keys_error(f"entry {place} is {NO_KEYS!r}, which must stand alone")
-        return Scope.CONTROL, entry
-    if before not in set(Scope):
-        raise _keys_error(f"what stands before the colon of entry {place} is none of {', '.join(Scope)}")
-    if not after:
-        raise _keys_error(f"entry {place} has no key")
-    return Scope(before), after
 
 
 def _keys_error(what: str) -> UsageError:

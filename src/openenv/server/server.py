@@ -63,31 +63,6 @@ def subject_of(server: EnvironmentServer) -> Subject:
     return Subject(server.env_name, metadata_of(cls).version if cls and known else None, server.contract.hash)
 
 
-def sessions_here(manager: SessionManager, worker: str | None) -> list[dict[str, Any]]:
-    """A line for each session: what it is doing, for how long, and for whom.
-
-    Args:
-        manager: Whose sessions.
-        worker: What the process is called.
-
-    Returns:
-        For each its `id`, `state`, `age_s`, `idle_s` (None unless it waits for a call), `steps`, `worker` and `peer`.
-    """
-    now = time.monotonic()
-    return [
-        {
-            "id": session.id,
-            "state": session.state.value,
-            "age_s": round(now - session.created_at, 3),
-            "idle_s": None if session.idle_since is None else round(now - session.idle_since, 3),
-            "steps": session.steps,
-            "worker": worker,
-            "peer": session.peer,
-        }
-        for session in manager.sessions
-    ]
-
-
 def check_factory(env: Any) -> None:
     """Raises `TypeError` unless it can make environments: an instance is one, and sessions need one each."""
     if isinstance(env, Environment) or not callable(env):
@@ -128,7 +103,7 @@ class EnvironmentServer:
         action_type: What clients may send for a step: `action_cls`, and tool actions where there are tools.
         authenticator: Decides who may come in.
         shared_sessions: The sessions that are used over HTTP.
-        report: Lists the sessions of all worker processes, as `GET /sessions` answers; set by the supervisor.
+        report: Lists the sessions of all worker processes, for `GET /sessions`; None: there is one process alone.
         recorder: Records sessions; None: it does not.
         connections: Those of v2 that are open.
         deadlines: Watches over their calls.
@@ -184,7 +159,7 @@ class EnvironmentServer:
         self.connections: set[V2Connection] = set()
         self.deadlines = Deadlines()
         self.authenticator = Authenticator(self.settings, time.monotonic)
-        self.report: Callable[[], Awaitable[list[dict[str, Any]]]] = self._report
+        self.report: Callable[[], Awaitable[list[dict[str, Any]]]] | None = None
         self.serving: Callable[[], bool] = lambda: not self.manager.draining
         self.app_keepalive = Keepalive.of_app(self.settings.heartbeat_s)
         self.shared_sessions = SharedSessions(self.manager, lambda: self.worker_key, self.settings.max_in_flight)
@@ -337,8 +312,25 @@ class EnvironmentServer:
         if self.recorder is not None:
             await on_thread(self.recorder.close)
 
-    async def _report(self) -> list[dict[str, Any]]:
-        return sessions_here(self.manager, self.worker_key)
+    def sessions_here(self) -> list[dict[str, Any]]:
+        """A line for each session of this process: what it is doing, for how long, and for whom.
+
+        Returns:
+            For each its `id`, `state`, `age_s`, `idle_s` (None unless it waits), `steps`, `worker` and `peer`.
+        """
+        now = time.monotonic()
+        return [
+            {
+                "id": session.id,
+                "state": session.state.value,
+                "age_s": round(now - session.created_at, 3),
+                "idle_s": None if session.idle_since is None else round(now - session.idle_since, 3),
+                "steps": session.steps,
+                "worker": self.worker_key,
+                "peer": session.peer,
+            }
+            for session in self.manager.sessions
+        ]
 
     def hello(self) -> dict[str, Any]:
         """What it says of itself on a connection of v2, first of all."""

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from secrets import compare_digest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from msgspec import Raw
 
@@ -84,12 +84,8 @@ class SessionTable:
     @property
     def remaining(self) -> list[Session]:
         """Those of which something is left, also where the client has closed them or the connection is gone."""
-        v2_sessions = ((session, session.user) for session in self.manager.sessions)
-        return [
-            session
-            for session, v2_session in v2_sessions
-            if isinstance(v2_session, V2Session) and v2_session.table is self
-        ]
+        users = (session.user for session in self.manager.sessions)
+        return [user.session for user in users if isinstance(user, V2Session) and user.table is self]
 
     def cancel(self, request: int) -> bool:
         """Gives up what a request waits for, all of it in a batch. False if it waits for nothing."""
@@ -172,9 +168,9 @@ class SessionTable:
             )
         v2_session = self.v2_sessions.get(message.session)
         if v2_session is None:
-            self._deny(asker, message.session, self._unreachable(message.session))
+            self.deny(asker, message.session, self._unreachable(message.session))
         elif self.restricted and (forbidden := self._forbidden(message)) is not None:
-            self._deny(asker, message.session, forbidden)
+            self.deny(asker, message.session, forbidden)
         else:
             v2_session.take(message, asker, due)
 
@@ -183,7 +179,7 @@ class SessionTable:
         try:
             SESSION_REQUESTS[type(message)](self, message, asker)
         except OpenEnvError as error:
-            self._deny(asker, message.session, error)
+            self.deny(asker, message.session, error)
 
     def close(self, message: messages.CloseOp, asker: Asker) -> None:
         v2_session = self.v2_sessions.get(message.session)
@@ -223,7 +219,7 @@ class SessionTable:
                 self._begin(message, asker, Origin(v2_session.session, freed))
                 return
         except OpenEnvError as error:
-            self._deny(asker, message.new, error)
+            self.deny(asker, message.new, error)
         freed()
 
     def source_of(self, v2_session: V2Session, message: messages.RestoreOp) -> V2Session:
@@ -351,9 +347,9 @@ class SessionTable:
                 self.manager.fork(session, origin, message.wait_s)
         except UsageError as error:  # the server has sessions on another event loop
             self.released(v2_session, None)
-            self._deny(asker, session.id, error)
+            self.deny(asker, session.id, error)
 
-    def _deny(self, asker: Asker, session: str | None, error: OpenEnvError) -> None:
+    def deny(self, asker: Asker, session: str | None, error: OpenEnvError) -> None:
         self.replies.answer(asker, session, self.refusal(session, error, name_of(asker)))
 
     def _unknown(self, session_id: str) -> errors.UnknownSession:
@@ -375,18 +371,7 @@ def _token_matches(v2_session: V2Session, token: str | None) -> bool:
     return token is not None and compare_digest(v2_session.token.encode(), token.encode("utf-8", "replace"))
 
 
-SESSION_CALLS = frozenset(
-    {
-        messages.ResetOp,
-        messages.StepOp,
-        messages.StateOp,
-        messages.CallToolOp,
-        messages.McpOp,
-        messages.ForkOp,
-        messages.RestoreOp,
-        messages.TasksOp,
-    }
-)
+SESSION_CALLS = frozenset({*get_args(SessionRequest), messages.CallToolOp})
 """Requests that a session executes (`SessionTable.call`)."""
 
 SESSION_REQUESTS: dict[type[Any], Callable[[SessionTable, Any, Asker], None]] = {

@@ -132,9 +132,16 @@ class SharedSession(CallQueue[PendingCall]):
         except asyncio.CancelledError:
             self.withdraw(pending)
             raise
-        if not future.done():
-            raise self._expire(pending, timeout_s)
-        return future.result()
+        if future.done():
+            return future.result()
+        pending.done = None
+        if pending is not self.running:
+            self._remove(pending)
+            waited = f"waited for its turn for all of its {timeout_s:g} s (timeout_s), and was not executed"
+            raise StepTimeout(f"a call of session {self.id} {waited}")
+        late = f"a call of session {self.id} gave no answer within {timeout_s:g} s (timeout_s)"
+        late = f"{late}, {self.session.timeout_outcome}"
+        raise StepTimeout(late if self.stop(pending) else f"{late}: open another one")
 
     def submit(self, start: StartCall, done: Done, next_: bool = False) -> PendingCall:
         """The same for callbacks: `done` hears of the call's end, perhaps before this returns.
@@ -236,17 +243,6 @@ class SharedSession(CallQueue[PendingCall]):
             pending.start(self.session, done)
         except Exception as error:  # noqa: BLE001 - the caller writes it; the calls behind must have their turn
             done(None, error)
-
-    def _expire(self, pending: PendingCall, timeout_s: float | None) -> StepTimeout:
-        """The time for a call is over."""
-        pending.done = None
-        if pending is not self.running:
-            self._remove(pending)
-            waited = f"waited for its turn for all of its {timeout_s:g} s (timeout_s), and was not executed"
-            return StepTimeout(f"a call of session {self.id} {waited}")
-        late = f"a call of session {self.id} gave no answer within {timeout_s:g} s (timeout_s)"
-        ends = self.session.timeout_outcome
-        return StepTimeout(f"{late}, {ends}" if self.stop(pending) else f"{late}, {ends}: open another one")
 
     def _farewell(self) -> str:
         return f"session {self.id} is gone: {self.departed or 'ended'}; open another one (POST /sessions)"

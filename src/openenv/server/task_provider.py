@@ -203,7 +203,9 @@ def _answer(provider: Any, question: _TaskQuery) -> Any:
 
 async def _inquire(provider: Any, method: Any, question: _TaskQuery, may_wait: bool) -> Any:
     """Waits for nothing unless it may."""
-    if _means_nothing(question.arguments):
+    # Without meaning, even if the environment would answer: Python takes -1 for the last.
+    index, start, stop = (question.arguments.get(name) for name in ("index", "start", "stop"))
+    if min(index or 0, start or 0, stop or 0) < 0 or (start is not None and stop is not None and start > stop):
         return await _out_of_range(provider, question.arguments, may_wait)
     try:
         answer = method(*question.arguments.values())
@@ -216,12 +218,6 @@ async def _inquire(provider: Any, method: Any, question: _TaskQuery, may_wait: b
         if fault is None:
             raise
         return fault
-
-
-def _means_nothing(arguments: dict[str, Any]) -> bool:
-    """Whether the question has no meaning, even if the environment would answer: Python takes -1 for the last."""
-    index, start, stop = (arguments.get(name) for name in ("index", "start", "stop"))
-    return min(index or 0, start or 0, stop or 0) < 0 or (start is not None and stop is not None and start > stop)
 
 
 async def _explained(provider: Any, arguments: dict[str, Any], error: Exception, may_wait: bool) -> Any:

@@ -5,23 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from .v2_session import V2Session
 
 # A call is answered so long after its deadline at most, apart from what the event loop is busy with.
 SLOT_S = 0.025
-
-
-class DeadlineTarget(Protocol):
-    """An object with calls that have deadlines.
-
-    Attributes:
-        slot: When it will be looked at, in slots; 0 for never. Kept by `Deadlines`.
-    """
-
-    slot: int
-
-    def look(self, now: float) -> None:
-        """Ends what is over its time, and asks to be watched again for what has time left."""
 
 
 class Deadlines:
@@ -33,11 +23,11 @@ class Deadlines:
     """
 
     def __init__(self) -> None:
-        self._slots: dict[int, set[DeadlineTarget]] = {}
+        self._slots: dict[int, set[V2Session]] = {}
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def watch(self, watched: DeadlineTarget, due: float) -> None:
+    def watch(self, watched: V2Session, due: float) -> None:
         """Has it looked at when `due` (monotonic seconds) is over, or before."""
         slot = int(due / SLOT_S) + 1
         if watched.slot:
@@ -56,7 +46,7 @@ class Deadlines:
             self._timers[slot] = loop.call_later(max(0.0, delay), self._fire, slot)
         waiting.add(watched)
 
-    def forget(self, watched: DeadlineTarget) -> None:
+    def forget(self, watched: V2Session) -> None:
         """Does not look at it any more."""
         slot, watched.slot = watched.slot, 0
         waiting = self._slots.get(slot)

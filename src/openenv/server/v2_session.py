@@ -73,7 +73,7 @@ class V2Session(CallQueue[NumberedCall]):
         sequence: The numbers of its calls.
         awaits: Whose state its running call waits for; None as a rule.
         forked_from: The session whose state it began with; None for one that began anew.
-        slot: When its calls are looked at (`timers.DeadlineTarget`).
+        slot: When `look` is called next, in slots of `Deadlines`, which keeps it; 0 for never.
     """
 
     __slots__ = (
@@ -169,7 +169,7 @@ class V2Session(CallQueue[NumberedCall]):
             sequence.accepted = seq or sequence.accepted
             self._wait(call)
         else:
-            self._refuse(asker, self._too_many())
+            self.table.deny(asker, self.session.id, self._too_many())
             return
         if due is not None and (self.running is call or self._waiting):
             self.table.deadlines.watch(self, due)
@@ -268,7 +268,7 @@ class V2Session(CallQueue[NumberedCall]):
             self._reply(asker, found)
         else:
             order = f"call {seq} of session {self.session.id} is neither the last one nor the next, which is"
-            self._refuse(asker, errors.SequenceError(f"{order} {self.sequence.accepted + 1}"))
+            self.table.deny(asker, self.session.id, errors.SequenceError(f"{order} {self.sequence.accepted + 1}"))
 
     def _join(self, call: NumberedCall, asker: Asker) -> None:
         if call.early_reply is not None:
@@ -276,7 +276,7 @@ class V2Session(CallQueue[NumberedCall]):
         elif len(call.others) < self.table.settings.max_in_flight:
             call.join(asker)
         else:
-            self._refuse(asker, self._too_many())
+            self.table.deny(asker, self.session.id, self._too_many())
 
     def _begin(self, call: NumberedCall) -> None:
         if call.early_reply is None and call.due is not None and call.due <= time.monotonic():
@@ -481,9 +481,6 @@ class V2Session(CallQueue[NumberedCall]):
         self._waiting = deque(self.sequence.rewind(self.running, self._waiting)) or ()
         for copy_request in copy_requests:  # the callback may ask for another one at once
             copy_request.give(None, SessionLost(f"session {self.session.id} has lost its connection"))
-
-    def _refuse(self, asker: Asker, error: OpenEnvError) -> None:
-        self._reply(asker, self.table.refusal(self.session.id, error, name_of(asker)))
 
     def _reply(self, asker: Asker, body: Body) -> None:
         self.table.replies.answer(asker, self.session.id, body)

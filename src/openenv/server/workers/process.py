@@ -106,12 +106,19 @@ class WorkerProcess:
         row.set(KEY, self.key)
         # The worker's end stays open here as well: what a worker leaves unread when it dies can be read back.
         self.pipe, self._far = Pipe.pair()
+        inherited = self._far.fileno(), table.descriptor, metrics
+        # Signals are held back until the worker knows what to do with them: a mask is inherited, a handler is not.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, GROUP_SIGNALS)
         try:
-            self._process = _spawn(command, self._far.fileno(), table.descriptor, metrics, row.index)
+            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+                command(*inherited, row.index), pass_fds=inherited, stdin=subprocess.DEVNULL
+            )
         except OSError:
             self.unread_messages()
             row.clear()
             raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     @property
     def pid(self) -> int:
@@ -213,19 +220,3 @@ class WorkerProcess:
 
     def _unread(self) -> list[PipeMessage]:
         return [message for message in iter(self._far.receive, None) if message.sockets]
-
-
-def _spawn(command: WorkerCommand, pipe: int, table: int, metrics: int, row: int) -> subprocess.Popen[bytes]:
-    """Starts a worker process.
-
-    Raises:
-        OSError: The machine has no room for it.
-    """
-    # Signals are held back until the worker knows what to do with them: a mask is inherited, a handler is not.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, GROUP_SIGNALS)
-    try:
-        return subprocess.Popen(  # noqa: S603 - our own interpreter and module
-            command(pipe, table, metrics, row), pass_fds=(pipe, table, metrics), stdin=subprocess.DEVNULL
-        )
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -16,7 +16,7 @@ import uvicorn
 
 from ..._exceptions import keep_running
 from ...errors import SessionLost
-from ...runtime.session import Session, SessionState
+from ...runtime.session import SessionState
 from ..server import EnvironmentServer
 from .pipe import END_S, RUNNING_S
 
@@ -128,15 +128,12 @@ class DrainingServer(uvicorn.Server):
         left_s = self._drained_at + self._grace_s - time.monotonic()
         if left_s > 0:
             return not any(self._reachable or not session.detached for session in sessions)
-        self._finish(sessions)
-        return -left_s >= self._running_s or not any(session.state in _BUSY for session in sessions)
-
-    def _finish(self, sessions: list[Session]) -> None:
-        """Ends what is idle now, and the rest after the call that runs."""
+        # What is idle ends now, and the rest after the call that runs.
         for session in sessions:
             if session.state is not SessionState.STARTING and not (self._finishing and session.state in _BUSY):
                 session.finish(SessionLost(_OVER))
         self._finishing = True
+        return -left_s >= self._running_s or not any(session.state in _BUSY for session in sessions)
 
 
 def _end_by_force() -> None:

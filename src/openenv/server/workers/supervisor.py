@@ -97,7 +97,10 @@ class Acceptor:
             workers: Those that take connections.
             most: How many may be handed out now; None for all. One that has waited for `UNDECIDED_S` always is.
         """
-        left = len(self._waiting) if most is None else max(most, self._overdue())
+        # How many have waited long enough; the first of them came first.
+        latest = time.monotonic() - UNDECIDED_S
+        overdue = sum(1 for _ in takewhile(lambda waiting: waiting[1] <= latest, self._waiting))
+        left = len(self._waiting) if most is None else max(most, overdue)
         left = min(left, len(self._waiting))
         workers = list(workers)
         loads = [worker.load for worker in workers]
@@ -119,11 +122,6 @@ class Acceptor:
         self._listener.close()
         while self._waiting:
             os.close(self._waiting.popleft()[0])
-
-    def _overdue(self) -> int:
-        """How many have waited long enough; the first of them came first."""
-        latest = time.monotonic() - UNDECIDED_S
-        return sum(1 for _ in takewhile(lambda waiting: waiting[1] <= latest, self._waiting))
 
     def _send(self, worker: WorkerProcess, share: list[tuple[int, float]]) -> bool:
         descriptors = [descriptor for descriptor, _ in share]

@@ -21,7 +21,6 @@ import uvicorn
 
 from ..._tuning import raise_file_limit
 from ..proxy import ARRIVAL, PROXY, ForwardingInfo, read_proxy_line
-from ..server import sessions_here
 from ..transports.uvicorn import FastPath, HTTPProtocol
 from . import pipe
 from .pipe import KEY_BYTES, MessageKind, Pipe, PipeMessage
@@ -56,6 +55,7 @@ class Broadcast:
         self._running: asyncio.Task[list[Facts]] | None = None
         self._answers: list[tuple[str, asyncio.Task[list[Facts]]]] = []
         self._complete = asyncio.Event()
+        self._complete.set()
 
     async def all_sessions(self) -> list[Facts]:
         """Sessions of all workers.
@@ -63,9 +63,8 @@ class Broadcast:
         A worker that does not answer in its time is named in a line of its own, whose `id` is None and whose `state`
         is "unanswered".
         """
-        if self._running is None:
+        if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._run())
-            self._running.add_done_callback(self._forget)
         return await asyncio.shield(self._running)
 
     def take_sockets(self, payload: bytes, sockets: list[int]) -> None:
@@ -73,7 +72,7 @@ class Broadcast:
         places = range(_COUNT_BYTES, len(payload), KEY_BYTES)
         keys = [f"{int.from_bytes(payload[place : place + KEY_BYTES], 'big'):x}" for place in places]
         ends: Iterable[int | None] = [*sockets, *[None] * (len(keys) - len(sockets))]
-        if self._running is None or self._complete.is_set():  # it came too late
+        if self._complete.is_set():  # it came too late
             for descriptor in sockets:
                 os.close(descriptor)
             return
@@ -103,9 +102,6 @@ class Broadcast:
                 unknown = dict.fromkeys(("age_s", "idle_s", "steps", "peer"))
                 sessions.append({"id": None, "state": "unanswered", **unknown, "worker": key})
         return sessions
-
-    def _forget(self, task: asyncio.Task[list[Facts]]) -> None:
-        self._running = None
 
 
 async def send_sessions(end: socket.socket, sessions: list[Facts]) -> None:
@@ -428,7 +424,7 @@ class Worker(DrainingServer):
         return True
 
     def _sessions_here(self) -> list[dict[str, Any]]:
-        return [] if self.environment is None else sessions_here(self.environment.manager, self._member.key)
+        return [] if self.environment is None else self.environment.sessions_here()
 
     def _post(self, kind: MessageKind, payload: bytes, sockets: tuple[int, ...] | list[int] = ()) -> None:
         self._pipe.post(kind, payload, sockets)
