@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from openenv.cli import bench_options as options
-from openenv.cli.options import COUNT, FILE, FOLDER
-from openenv.cli.terminal import ended_in_order
+from openenv.cli import bench as options
+from openenv.cli.terminal import COUNT, FILE, FOLDER, ended_in_order
 from openenv.errors import UsageError
 
 if TYPE_CHECKING:
@@ -158,7 +157,7 @@ def sandbox(
       openenv bench sandbox --provider local --concurrency 1,2,4,8 --hold-scale 0.1
     """
     shown = options.display_module()
-    from openenv.cli.options import yaml_pairs
+    from openenv.cli.terminal import yaml_pairs
     from openenv.providers.catalog import catalog_entry
 
     from .sandbox import SandboxPlan, measure_sandboxes, spec_for

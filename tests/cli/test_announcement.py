@@ -4,7 +4,7 @@ import ssl
 
 import pytest
 
-from openenv.cli.announcement import check_tls, key_words, tls_options, warning_of_keys, with_keys
+from openenv.cli.serve import check_tls, key_words, tls_options, warning_of_keys, with_keys
 from openenv.errors import UsageError
 from openenv.settings import ServerSettings
 

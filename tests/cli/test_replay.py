@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from openenv.cli import main
-from openenv.cli.replay_view import shown, worded
+from openenv.cli.replay import shown, worded
 from openenv.envs.echo.server.app import app as echo
 
 from ..modules import forget

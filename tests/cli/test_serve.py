@@ -9,9 +9,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from openenv.cli.announcement import announce, facts_of
 from openenv.cli.main import app
-from openenv.cli.serve import serve, worker_app
+from openenv.cli.serve import announce, facts_of, serve, worker_app
 from openenv.cli.serve import worker_command as command_of_worker
 from openenv.envs.echo.models import EchoAction, EchoObservation
 from openenv.envs.echo.server.echo_environment import EchoEnvironment

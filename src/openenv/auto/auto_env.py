@@ -14,7 +14,7 @@ from ..client import EnvClient, GenericEnvClient
 from ..errors import LaunchFailed, UnknownEnvironment, UsageError
 from ..project import catalog
 from ..project.catalog import canonical
-from ..project.hub.request import SpaceName
+from ..project.hub import SpaceName
 from ..settings import ClientSettings
 from .classes import class_of, entry_info
 

@@ -4,32 +4,169 @@ from __future__ import annotations
 
 import importlib
 import json
+import shlex
 import sys
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 import openenv
 
-from ..errors import UsageError
-from . import bench_options as options
-from .options import COUNT, FOLDER
-from .terminal import ended_in_order
+from .._plots import require_matplotlib
+from .._tuning import raise_file_limit
+from ..bench.batch import Mode, RequestBatch
+from ..bench.load import LoadCounts, check_share, enough_processes
+from ..bench.machine import Processes
+from ..bench.result import steps_document
+from ..bench.scale import Grid, LaunchedServers, LaunchPlan, check_grid, measure_scale, too_few_hosts
+from ..bench.served import ServedTarget, probe
+from ..bench.steps import ClosedLoop, Metered, mean_cost, measure_trials
+from ..errors import MissingExtra, UsageError
+from ..providers.catalog import CATALOG
+from ..providers.local import variables_of
+from ..providers.spec import LaunchSpec, Resources
+from ..settings import ClientSettings
+from .terminal import COUNT, FOLDER, ended_in_order, together, yaml_pairs
 
 if TYPE_CHECKING:
-    from ..bench.batch import RequestBatch
-    from ..bench.load import LoadCounts
-    from ..bench.scale import Grid, LaunchPlan
-    from ..bench.steps import Metered
     from .bench_display import Display
 
 
+T = TypeVar("T")
+
+# Room for sessions whose close is still under way.
+SPARE_SESSIONS = 64
+
+url_option = click.option("--url", help="Address of a running server.")
+serve_option = click.option(
+    "--serve", metavar="TARGET", help="Serve this for the measurement, as `openenv serve` would."
+)
+workers_option = click.option(
+    "--workers", type=COUNT, default=1, show_default=True, help="Worker processes, with --serve."
+)
+processes_option = click.option(
+    "--processes",
+    type=COUNT,
+    show_default="by the sessions and cores",
+    help="Processes of the load, each with its share.",
+)
+
+
+def command_line() -> str:
+    """What was typed."""
+    return shlex.join(["openenv", *sys.argv[1:]])
+
+
+def display_module() -> ModuleType:
+    """How results look. Raises `MissingExtra` where rich is not installed."""
+    try:
+        from . import bench_display
+    except ModuleNotFoundError as error:
+        raise MissingExtra(error.name or "rich", "bench") from None
+    return bench_display
+
+
+def served(stack: ExitStack, display: Display, target: str, workers: int, sessions: int) -> ServedTarget:
+    """Serves a target until the stack is left."""
+
+    display.say(f"serving {target} with {workers} worker{'s' if workers > 1 else ''}")
+    return stack.enter_context(ServedTarget(target, workers, max_sessions=sessions + SPARE_SESSIONS))
+
+
+def served_by(serve: str | None, url: str, workers: int) -> str:
+    """What the server is, in words."""
+    return f"{serve}, {workers} worker(s)" if serve else url
+
+
+def phases(total: int, counts: LoadCounts) -> dict[str, tuple[int, int]]:
+    """How far sessions are, as bars."""
+    done = {"connect": counts.connected, "reset": counts.reset, "step": counts.steps, "close": counts.closed}
+    return {name: (count, total) for name, count in done.items()}
+
+
+def failures(counts: LoadCounts) -> str:
+    """How many failed, if any did."""
+    return f"{counts.failed:,} failed" if counts.failed else ""
+
+
+def numbers(text: str, kind: Callable[[str], T], option: str) -> list[T]:
+    """Numbers with commas between them."""
+    try:
+        return [kind(part) for part in text.split(",")]
+    except ValueError:
+        raise UsageError(f"{option} is {text!r}: it must be numbers with commas between them") from None
+
+
+launch_options = together(
+    click.option("--provider", type=click.Choice(list(CATALOG)), help="Launch servers there for the measurement."),
+    click.option("--image", help="Image of the servers, with --provider."),
+    click.option("--target", help="What the servers serve, as for `openenv serve`, with --provider."),
+    click.option("--replicas", type=COUNT, help="How many servers, with --provider.  [default: 1]"),
+    click.option(
+        "--gateway",
+        type=click.Choice(["none", "envoy"]),
+        help="What spreads sessions over the servers: the load itself (none), or Envoy.  [default: none]",
+    ),
+    click.option("--cpus", type=click.FloatRange(min=0, min_open=True), help="Processors of each server."),
+    click.option("--memory", help="Memory of each server, as 512m."),
+    click.option(
+        "--option", "given", multiple=True, metavar="NAME=VALUE", help="An option of the place, as its page says."
+    ),
+    click.option("--provider-option", multiple=True, metavar="NAME=VALUE", help="An argument of the provider."),
+)
+
+
+def launching(
+    options: Mapping[str, Any], url: str | None, serve: str | None, workers: int, sessions: int
+) -> LaunchPlan | None:
+    """What is to be launched; None: nothing, since there is a `--url` or something to serve.
+
+    Args:
+        options: Those of `launch_options`.
+        url, serve, workers: What else was typed.
+        sessions: How many there will be at one time.
+
+    Raises:
+        UsageError: Not exactly one of `--url`, `--serve` and `--provider` is given.
+    """
+    if sum(each is not None for each in (url, serve, options["provider"])) != 1:
+        raise UsageError(
+            "what shall be measured? give either --url of a running server, or --serve TARGET, or --provider"
+        )
+    if options["provider"] is None:
+        for name, value in options.items():
+            if value:
+                raise UsageError(f"--{name.replace('given', 'option').replace('_', '-')} needs --provider")
+        return None
+
+    if (options["image"] is None) == (options["target"] is None):
+        raise UsageError("what shall be served? give one of --image and --target (as `--target benchmark`)")
+    variables = variables_of({"max_sessions": sessions, "workers": workers})
+    spec = LaunchSpec(
+        image=options["image"],
+        target=options["target"],
+        replicas=options["replicas"] or 1,
+        resources=Resources(cpus=options["cpus"], memory=options["memory"]),
+        env_vars=variables,
+        name="bench",
+        options=yaml_pairs("--option", options["given"]),
+    )
+    return LaunchPlan(
+        provider=options["provider"],
+        provider_options=yaml_pairs("--provider-option", options["provider_option"]),
+        spec=spec,
+        gateway=options["gateway"] or "none",
+        sessions=sessions,
+    )
+
+
 @click.command(short_help="What a step costs, in time and in CPU of both sides.")
-@options.url_option
-@options.serve_option
+@url_option
+@serve_option
 @click.option("--sessions", type=COUNT, default=64, show_default=True, help="Sessions that step at once.")
 @click.option("--vector", type=COUNT, help="Instead: so many sessions of one vector client, a batch a step.")
 @click.option(
@@ -37,8 +174,8 @@ if TYPE_CHECKING:
 )
 @click.option("--action", default="{}", show_default=True, help="What each step does, as JSON.")
 @click.option("--server-pid", type=int, multiple=True, help="With --url: process of the server, for its CPU time.")
-@options.workers_option
-@options.processes_option
+@workers_option
+@processes_option
 @click.option("--trials", type=COUNT, default=1, show_default=True, help="How often to measure.")
 @click.option("--floor", is_flag=True, help="Put the load on an empty server too, in turns, and tell the ratio.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for `openenv bench compare`.")
@@ -64,13 +201,7 @@ def steps(
       openenv bench steps --serve gymnasium:CartPole-v1 --action '{"action": 1}'
       openenv bench steps --serve benchmark --vector 256 --trials 5 --json > vector.json
     """
-    shown = options.display_module()
-    from .._tuning import raise_file_limit
-    from ..bench.load import check_share, enough_processes
-    from ..bench.machine import Processes
-    from ..bench.result import steps_document
-    from ..bench.served import probe
-    from ..bench.steps import ClosedLoop, mean_cost, measure_trials
+    shown = display_module()
 
     try:
         what = json.loads(action)
@@ -88,15 +219,15 @@ def steps(
         display = stack.enter_context(shown.Display())
         server: Metered | None = Processes(server_pid) if server_pid else None
         if serve is not None:
-            server = served = options.served(stack, display, serve, workers, total)
-            url = served.url
+            server = target = served(stack, display, serve, workers, total)
+            url = target.url
         assert url is not None
         probe(url)
         loop = ClosedLoop(url, total, duration, what, vector=vector is not None, connections=workers)
         found = measure_trials(loop, trials, load, server, floor=floor, stage=display.say)
     if as_json:
-        by = options.served_by(serve, url, workers)
-        print(json.dumps(steps_document(loop, options.command_line(), serve, by, found.server, found.floor)))
+        by = served_by(serve, url, workers)
+        print(json.dumps(steps_document(loop, command_line(), serve, by, found.server, found.floor)))
     else:
         floor_cost = mean_cost(found.floor) if found.floor else None
         shown.stdout().print(shown.step_table(mean_cost(found.server), floor_cost))
@@ -108,9 +239,9 @@ def steps(
 
 
 @click.command(short_help="How many sessions at once a server carries.")
-@options.url_option
-@options.serve_option
-@options.launch_options
+@url_option
+@serve_option
+@launch_options
 @click.option("--requests-grid", default="32,128,512", show_default=True, help="Sessions at once.")
 @click.option("--wait-grid", default="1.0", show_default=True, help="Seconds a step shall take, as 0.1,1.0.")
 @click.option("--reps", type=COUNT, default=3, show_default=True, help="Repetitions of each batch.")
@@ -122,8 +253,8 @@ def steps(
     help="A session over WebSocket, or one POST /reset and one POST /step.",
 )
 @click.option("--output-dir", type=FOLDER, default="out/scale", show_default=True, help="Where the results go.")
-@options.workers_option
-@options.processes_option
+@workers_option
+@processes_option
 @click.option("--timeout", default=120.0, show_default=True, help="Seconds for each of connect, reset and step.")
 @click.option("--server-cores", type=COUNT, help="Cores of the server's machine, if it is another one.")
 @click.option(
@@ -159,20 +290,17 @@ def scale(
       openenv bench scale --serve benchmark --workers 2 --requests-grid 1024,4096,16384
       openenv bench scale --provider swarm --image my-env:1 --replicas 4 --gateway envoy --expected-hosts 4
     """
-    shown = options.display_module()
-    from .._plots import require_matplotlib
-    from ..bench.batch import Mode
-    from ..bench.scale import Grid, check_grid, measure_scale, too_few_hosts
+    shown = display_module()
 
     grid = Grid(
-        requests=options.numbers(requests_grid, int, "--requests-grid"),
-        waits=options.numbers(wait_grid, float, "--wait-grid"),
+        requests=numbers(requests_grid, int, "--requests-grid"),
+        waits=numbers(wait_grid, float, "--wait-grid"),
         reps=reps,
         mode=Mode(mode),
         timeout_s=timeout,
         processes=processes,
     )
-    launching = options.launching(place, url, serve, workers, max(grid.requests, default=0) + options.SPARE_SESSIONS)
+    plan = launching(place, url, serve, workers, max(grid.requests, default=0) + SPARE_SESSIONS)
     check_grid(grid)
     root = checkout()
     if root is not None:
@@ -188,15 +316,15 @@ def scale(
 
         def show(batch: RequestBatch, repetition: int, counts: LoadCounts) -> None:
             label = f"{batch.sessions:,} sessions, {batch.wait_seconds:g} s wait, repetition {repetition}"
-            display.show(label, options.phases(batch.sessions, counts), options.failures(counts))
+            display.show(label, phases(batch.sessions, counts), failures(counts))
 
         result = measure_scale(
             grid,
             output_dir=output_dir,
-            command=options.command_line(),
+            command=command_line(),
             cores=server_cores,
             progress=show,
-            **_measured(stack, display, launching, url, serve, workers, grid),
+            **_measured(stack, display, plan, url, serve, workers, grid),
         )
     console = shown.stdout()
     console.print(shown.scale_table(result.summaries))
@@ -220,31 +348,28 @@ def scale(
 def _measured(
     stack: ExitStack,
     display: Display,
-    launching: LaunchPlan | None,
+    plan: LaunchPlan | None,
     url: str | None,
     serve: str | None,
     workers: int,
     grid: Grid,
 ) -> dict[str, Any]:
     """Has something to measure until the stack is left; returns what `measure_scale` is to know of it."""
-    from ..bench.scale import LaunchedServers
-    from ..bench.served import probe
-    from ..settings import ClientSettings
 
-    if launching is not None:
-        display.say(f"launching {launching.words}")
-        launched = stack.enter_context(LaunchedServers(launching))
+    if plan is not None:
+        display.say(f"plan {plan.words}")
+        launched = stack.enter_context(LaunchedServers(plan))
         return {
             "url": launched.urls,
-            "served_by": launching.words,
-            "target": launching.spec.target or launching.spec.image,
+            "served_by": plan.words,
+            "target": plan.spec.target or plan.spec.image,
             "api_key": launched.api_key,
             "settle": launched.settle,
         }
     if serve is not None:
-        server = options.served(stack, display, serve, workers, max(grid.requests))
+        server = served(stack, display, serve, workers, max(grid.requests))
         probe(server.url)
-        words = options.served_by(serve, server.url, workers)
+        words = served_by(serve, server.url, workers)
         return {"url": server.url, "served_by": words, "target": serve, "settle": server.settle}
     assert url is not None
     probe(url)

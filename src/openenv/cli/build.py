@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from ..project import Project, target
-from .options import PATH, TARGET, pairs
-from .terminal import Progress
-
-if TYPE_CHECKING:
-    from ..project.image import BuildProgress
+from ..project.image import BuildProgress, BuildRequest
+from ..project.image import build as build_image
+from .terminal import PATH, TARGET, Progress, pairs
 
 # What an instruction may take of a line.
 WIDTH = 90
@@ -67,8 +64,6 @@ def build(
       openenv build my_env --context .. --dockerfile my_env/server/Dockerfile
     """
     project = project_of(path)
-    from ..project.image import BuildRequest
-    from ..project.image import build as build_image
 
     request = BuildRequest(
         tags=tags,

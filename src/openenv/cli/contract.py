@@ -12,7 +12,7 @@ import click
 from .. import __version__
 from ..errors import OpenEnvError, ProtocolViolation, UsageError
 from ..protocol.contract import Contract, differences
-from .options import FILE, TARGET, together
+from .terminal import FILE, TARGET, together
 
 DIFFERS, NO_ANSWER = 1, 2
 

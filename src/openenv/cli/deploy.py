@@ -14,7 +14,7 @@ import yaml
 from ..errors import UsageError
 from ..providers.redaction import KEYS, key_of
 from ..providers.spec import LaunchSpec, Resources
-from .options import PATH, variable
+from .terminal import PATH, variable
 
 if TYPE_CHECKING:
     from ..providers.kubernetes.rollout import Rollout

@@ -9,18 +9,15 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from ..errors import UnreadableRecord, UsageError
-from .options import COUNT, FILE, PATH
-from .replay_view import say_damage, say_title, say_transition
-from .terminal import Progress, plural, table_lines, tame
-
-if TYPE_CHECKING:
-    from ..recording.reader import Episode, Recording
-    from ..recording.statistics import Statistics
+from ..recording.parquet import export as write
+from ..recording.reader import Episode, Recording
+from ..recording.statistics import Statistics, episode_picture, returns_picture
+from .replay import say_damage, say_title, say_transition
+from .terminal import COUNT, FILE, PATH, Progress, plural, table_lines, tame
 
 path_argument = click.argument("path", type=PATH)
 environment_option = click.option("--environment", metavar="NAME", help="Only episodes of this environment.")
@@ -36,7 +33,6 @@ class _Unreadable(click.ClickException):
 @contextmanager
 def reading(path: Path, environment: str | None = None) -> Iterator[Recording]:
     """A record to read; what cannot be read is exit code 2."""
-    from ..recording.reader import Recording
 
     try:
         yield Recording(path, environment)
@@ -92,7 +88,6 @@ def export(
       openenv episodes export records -o cartpole.parquet --environment CartPole-v1 --ended
       openenv episodes export records -o one.jsonl --episode Xb3-1
     """
-    from ..recording.parquet import export as write
 
     with reading(path, environment) as recording, Progress() as progress:
         episodes = (
@@ -137,7 +132,6 @@ def plot(path: Path, episode_id: str | None, output: Path, environment: str | No
     """
     if output.suffix.lower() not in _SUFFIXES:
         raise click.UsageError(f"{output} is no name for a picture: let it end in {' or '.join(_SUFFIXES)}")
-    from ..recording.statistics import episode_picture, returns_picture
 
     kind = output.suffix.lower().removeprefix(".")
     with reading(path, environment) as recording:
@@ -179,7 +173,6 @@ def stats(path: Path, environment: str | None, as_json: bool) -> None:
       openenv episodes stats records
       openenv episodes stats records --environment CartPole-v1 --json
     """
-    from ..recording.statistics import Statistics
 
     found: dict[str, Statistics] = {}
     with reading(path, environment) as recording:

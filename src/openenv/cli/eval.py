@@ -16,9 +16,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import LaunchFailed, OpenEnvError
-from .bench_options import SPARE_SESSIONS
-from .options import COUNT, FILE, TARGET
-from .terminal import INTERRUPTED, Progress, ended_in_order, exit_now, message_on_interrupt, plural, table_lines, tame
+from .bench import SPARE_SESSIONS
+from .terminal import (
+    COUNT,
+    FILE,
+    INTERRUPTED,
+    TARGET,
+    Progress,
+    ended_in_order,
+    exit_now,
+    message_on_interrupt,
+    plural,
+    table_lines,
+    tame,
+)
 
 if TYPE_CHECKING:
     from ..evals.evaluation import EvalRequest, Evaluation

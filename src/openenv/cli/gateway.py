@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import UsageError
-from .options import COUNT, PATH, together
+from .terminal import COUNT, PATH, together
 
 if TYPE_CHECKING:
     from ..providers.gateway import Topology

@@ -23,7 +23,7 @@ from ..providers.gateway import Topology
 from ..providers.spec import LaunchSpec
 from ..settings import is_loopback
 from .gateway import read_backends
-from .options import variable
+from .terminal import variable
 
 # Between two looks at the file of backends, and at Envoy.
 LOOK_S = 0.5

@@ -8,25 +8,29 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from ..errors import OpenEnvError, UsageError
+from ..project import Project
+from ..project.checks import Level, Outcome
+from ..project.checks.examination import examine
+from ..project.checks.findings import InternalFault
+from ..project.hub import Hub, Published, SpaceRequest, Stage
+from ..project.hub import fork as fork_space
+from ..project.hub import pull as pull_space
+from ..project.hub import push as push_project
+from ..project.hub.publish import names_of, variables_of
+from ..project.image import BuildRequest, PushProgress, build, push_image
+from ..project.image.registry import local_name, remote_name
 from ..providers.redaction import KEYS
 from .build import StepLines, project_of
-from .options import COUNT, PATH, pairs
-from .terminal import Progress, message_on_interrupt, print_error
-
-if TYPE_CHECKING:
-    from ..project import Project
-    from ..project.hub import Published, SpaceRequest, Stage
-    from ..project.image import PushProgress
+from .terminal import COUNT, PATH, Progress, message_on_interrupt, pairs, print_error
 
 
 def to_spaces(directory: Path, given: Mapping[str, Any]) -> None:
     """Pushes a project to one Space or several, and says where they are."""
-    from ..project.hub import Hub, SpaceRequest
 
     project = project_of(directory)
     request = SpaceRequest(
@@ -68,9 +72,6 @@ def warn_of_secrets(texts: Sequence[str], progress: Progress) -> None:
 
 def _check(project: Project, progress: Progress) -> None:
     """The static checks: only what fails keeps from publishing."""
-    from ..project.checks import Level, Outcome
-    from ..project.checks.examination import examine
-    from ..project.checks.findings import InternalFault
 
     progress.show("checking", 0, 0)
     try:
@@ -92,7 +93,6 @@ def _check(project: Project, progress: Progress) -> None:
 def _push(
     project: Project, request: SpaceRequest, progress: Progress, as_json: bool
 ) -> tuple[list[Published], Stage]:
-    from ..project.hub import Stage, push
 
     done = 0
 
@@ -106,7 +106,7 @@ def _push(
     stage = Stage.of(project, request)
     progress.show("pushing", 0, request.count)
     try:
-        return push(project, request, say=progress.say, heard=heard, stage=stage), stage
+        return push_project(project, request, say=progress.say, heard=heard, stage=stage), stage
     except OpenEnvError as error:
         if as_json:
             click.echo(json.dumps({"pushed": False, "spaces": [], "error": error.facts()}, indent=2))
@@ -115,8 +115,6 @@ def _push(
 
 def _rehearse(project: Project, request: SpaceRequest, as_json: bool, progress: Progress) -> None:
     """Says what would be pushed; the Hub is not asked."""
-    from ..project.hub import Stage
-    from ..project.hub.push import names_of, variables_of
 
     stage = Stage.of(project, request)
     for note in stage.notes:
@@ -221,7 +219,6 @@ def fork(
       openenv fork openenv/echo_env
       openenv fork openenv/echo_env -r my-org/echo --private -e LEVEL=3 -s MODEL_KEY -H cpu-upgrade
     """
-    from ..project.hub import fork as fork_space
 
     with message_on_interrupt(f"interrupted: look whether the copy of {space} is there"), Progress() as progress:
         warn_of_secrets(secrets, progress)
@@ -273,7 +270,6 @@ def pull(space: str, output_dir: Path | None, revision: str | None, as_json: boo
       openenv pull openenv/echo_env
       openenv pull my-org/echo --output-dir envs/echo --revision refs/pr/2
     """
-    from ..project.hub import pull as pull_space
 
     with message_on_interrupt("interrupted: nothing was kept"), Progress() as progress:
         progress.show(f"fetching {space}", 0, 0)
@@ -302,8 +298,6 @@ INTERFACE = "ENABLE_WEB_INTERFACE"
 
 def to_registry(directory: Path, registry: str, given: Mapping[str, Any]) -> None:
     """Builds the image of a project, or takes one, pushes it, and says what it is called now."""
-    from ..project.image import BuildRequest, build, push_image
-    from ..project.image.registry import local_name, remote_name
 
     project = project_of(directory)
     name = remote_name(registry, project, given["tag"])

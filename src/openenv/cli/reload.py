@@ -22,8 +22,8 @@ from ..errors import OpenEnvError, UsageError
 from ..project import target as targets
 from ..project.target import search
 from ..settings import ServerSettings
-from .announcement import facts_of
 from .main import report_error
+from .serve import facts_of
 
 LOOK_S = 0.25
 # Seconds for a server to end before it is killed.

@@ -10,7 +10,7 @@ import click
 
 from ..errors import ConnectionLost, MissingExtra, ProtocolViolation, Unauthorized, UsageError
 from ..telemetry.metrics import quantile
-from .bench_options import display_module
+from .bench import display_module
 
 Labels = frozenset[tuple[str, str]]
 

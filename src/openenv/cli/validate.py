@@ -17,8 +17,7 @@ from ..errors import NotAProject
 from ..project.checks import Finding, Level, Outcome
 from ..project.checks.examination import CALL_S, EPISODES, SESSIONS, examine
 from ..project.checks.findings import InternalFault
-from .options import FILE, TARGET
-from .terminal import print_error
+from .terminal import FILE, TARGET, print_error
 
 NOT_A_PROJECT = 2
 INTERNAL = 3

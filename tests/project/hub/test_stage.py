@@ -293,7 +293,7 @@ def wheel(monkeypatch: pytest.MonkeyPatch) -> str:
         (folder / name).write_bytes(b"PK\0")
         return folder / name
 
-    monkeypatch.setattr("openenv.project.hub.stage.own_wheel", made)
+    monkeypatch.setattr("openenv.project.hub.publish.own_wheel", made)
     return name
 
 

@@ -1,15 +1,23 @@
-"""Check one environment level by level. Its code runs in a child process that may hang or crash."""
+"""Check one environment level by level. Its code runs in a child process, which executes this module.
+
+That code may hang, print or end the process: only this process is affected, and the one that started it sees how far
+it came. The child reports by lines of JSON on a pipe: `{"begin": id}`, `{"finding": {...}}`, `{"beat": true}` while
+the event loop runs, and `{"internal": [id, reason]}` for an error of a check itself.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
+import logging
 import os
 import selectors
 import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,8 +30,8 @@ from ...testing.leak_checks import descendants
 from ...testing.load_checks import CHECKS as LOAD_CHECKS
 from .. import target as targets
 from ..manifest import FILE_NAME, Project
-from . import files, imports
-from .findings import Finding, InternalFault, Level, Outcome, ValidationReport, run, skip_finding
+from .findings import Finding, InternalFault, Level, Outcome, ValidationReport, ask, run, skip_finding
+from .static import FILE_CHECKS, IMPORT_CHECKS, EnvironmentUnderTest
 
 TAIL_BYTES = 400
 READ_BYTES = 65536
@@ -64,9 +72,7 @@ class OutputTail:
 _PLAYING_CHECKS = tuple(
     replace(check, needs=("static.import",)) if not check.needs else check for check in (*RUNTIME, *LOAD_CHECKS)
 )
-FILE_CHECKS: tuple[Check, ...] = files.CHECKS
-"""What looks at files alone."""
-CODE_CHECKS: tuple[Check, ...] = (*imports.CHECKS, *_PLAYING_CHECKS)
+CODE_CHECKS: tuple[Check, ...] = (*IMPORT_CHECKS, *_PLAYING_CHECKS)
 """What runs the environment's code."""
 
 _ORDER = (Level.STATIC, Level.RUNTIME, Level.LOAD)
@@ -237,7 +243,7 @@ class Examination:
             "again": bool(self._found),
             "checks": [check.id for check in checks],
         }
-        command = [sys.executable, "-B", "-m", "openenv.project.checks.child", json.dumps(order)]
+        command = [sys.executable, "-B", "-m", "openenv.project.checks.examination", json.dumps(order)]
         try:
             try:
                 process = subprocess.Popen(  # noqa: S603 - itself
@@ -316,3 +322,70 @@ _FIX_ENDS = (
     "nothing that an environment does may end its process: no os._exit, no crash of an extension module; or declare "
     "execution = 'process'"
 )
+
+
+BEAT_S = 0.25
+
+
+class PipeReporter:
+    """The pipe to the process that started this one.
+
+    Args:
+        number: Its file descriptor.
+    """
+
+    def __init__(self, number: int):
+        self._number = number
+
+    def say(self, **line: Any) -> None:
+        """Writes a line; ends this process if no process reads it any more."""
+        try:
+            os.write(self._number, json.dumps(line).encode() + b"\n")
+        except OSError:
+            os._exit(1)
+
+    async def beat(self) -> None:
+        """Says again and again that the event loop runs."""
+        while True:
+            self.say(beat=True)
+            await asyncio.sleep(BEAT_S)
+
+
+def answer_checks() -> None:
+    """What the child process does: it runs the checks that its argument names."""
+    order = json.loads(sys.argv[1])
+    # The last words of the environment are its own, and not the server's log of errors that checks provoke.
+    logger = logging.getLogger("openenv")
+    logger.addHandler(logging.NullHandler())
+    logger.propagate = False
+    reporter = PipeReporter(order["report"])
+    os.set_inheritable(order["report"], False)  # what the environment starts is no part of this
+    folder = None if order["folder"] is None else Path(order["folder"])
+    subject = EnvironmentUnderTest(order["target"], folder, order["call_s"], order["sessions"], order["episodes"])
+    if order["again"]:
+        subject.load()
+    found = {each["check"]: Finding.model_validate(each) for each in order["found"]}
+    runner = asyncio.Runner()
+    beating = None
+    for check in map(check_of, order["checks"]):
+        # Imports come first, outside of any event loop: modules may run one of their own. The others share one.
+        plays = check not in IMPORT_CHECKS
+        if plays and beating is None:
+            beating = runner.get_loop().create_task(reporter.beat())
+        reporter.say(begin=check.id)
+        level = level_of(check)
+        try:
+            finding = skip_finding(check, found, level) or ask(
+                check, (lambda: subject.harness) if plays else (lambda: subject), level, runner.run
+            )
+        except InternalFault as fault:
+            traceback.print_exc()
+            reporter.say(internal=[fault.check, fault.reason])
+            os._exit(1)
+        found[check.id] = finding
+        reporter.say(finding=finding.model_dump(mode="json"))
+    os._exit(0)  # threads of the environment must not keep it
+
+
+if __name__ == "__main__":
+    answer_checks()

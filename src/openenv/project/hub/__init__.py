@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from .client import Hub, Patience
+from .publish import Published, Stage, push
 from .pull import Pulled, pull
-from .push import Published, push
-from .request import SpaceName, SpaceRequest
-from .space import Forked, fork
-from .stage import Stage
+from .space import Forked, SpaceName, SpaceRequest, fork
 
 __all__ = [
     "Forked",

@@ -15,9 +15,10 @@ from ... import errors
 from ..._backoff import Backoff
 from ...providers.redaction import redact
 from ...settings import ClientSettings, is_loopback_for_secrets
-from .request import SHORTEST
 
 NO_TOKEN = "there is no token for the Hub: `hf auth login`, or set HF_TOKEN"  # noqa: S105 - words
+SHORTEST = 8
+"""Characters of a secret that is looked for in what others can read: shorter ones are in many a word."""
 _MOST = 400
 _PERIOD = re.compile(r"\bt=(\d+)")
 

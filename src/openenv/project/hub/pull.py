@@ -13,7 +13,7 @@ from ...errors import OpenEnvError, UsageError
 from ..manifest import FILE_NAME
 from ..scaffold import whole_or_not_at_all
 from .client import Hub, Patience, call_on_thread
-from .request import SpaceName
+from .space import SpaceName
 
 
 @dataclass(frozen=True)
