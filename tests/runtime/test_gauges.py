@@ -9,8 +9,7 @@ import pytest
 
 from openenv.errors import StepFailed
 from openenv.runtime.admission import Limits
-from openenv.runtime.gauges import SessionGauges
-from openenv.runtime.manager import SessionManager
+from openenv.runtime.manager import SessionGauges, SessionManager
 from openenv.telemetry.metrics import METER, Gauge, Meter, Phase
 from openenv.types import Action
 
@@ -24,7 +23,7 @@ STATES = (Gauge.STARTING, Gauge.LIVE, Gauge.EXECUTING, Gauge.DETACHED, Gauge.CLO
 
 @pytest.fixture(autouse=True)
 def counting(monkeypatch):
-    monkeypatch.setattr("openenv.runtime.gauges.TICK_S", 0.01)
+    monkeypatch.setattr("openenv.runtime.manager.TICK_S", 0.01)
     METER.start()
 
 

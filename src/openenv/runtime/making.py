@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,79 +21,14 @@ from .session import Origin, Session, SessionState
 from .thread import Mailbox, ThreadExecutor
 
 HELPER_THREADS = 16
-
-
-class ExecutorFactory:
-    """Makes an executor for each session. They share the loop's mailbox, helper threads and a pool of processes.
-
-    Args:
-        pool: Gives each session a process of its own; None: environments run in this process.
-
-    Attributes:
-        pool: The same.
-    """
-
-    def __init__(self, pool: ProcessPool | None):
-        self.pool = pool
-        self._mailbox: Mailbox | None = None
-        self._helpers: ThreadPoolExecutor | None = None
-
-    def bind(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Another event loop drives the executors from here on."""
-        if self.pool is not None:
-            self.pool.abandon()
-        if self._mailbox is None:
-            self._mailbox = Mailbox(loop)
-        else:
-            self._mailbox.move(loop)
-
-    def make(self, execution: Execution, session: Session, snapshot: Snapshot | None) -> Executor:
-        """The executor of a new session. Raises `RuntimeError` if the machine has no thread left to give."""
-        if self.pool is not None:
-            return ProcessExecutor(self.pool, snapshot)
-        if execution is Execution.INLINE:
-            return InlineExecutor()
-        if execution is Execution.LOOP:
-            self._helper_threads()
-            return LoopExecutor(self._mail(), self._helper_threads)
-        return ThreadExecutor(self._mail(), f"openenv-{session.id[:8]}")
-
-    def adopt(self, profile: EnvironmentProfile, thread: ThreadExecutor) -> Executor:
-        """The executor for an environment that a thread has made, and that belongs elsewhere. Raises as `make`."""
-        if profile.execution is Execution.INLINE:
-            return InlineExecutor(thread.release())
-        self._helper_threads()
-        return LoopExecutor(self._mail(), self._helper_threads, thread.release())
-
-    def abandon(self, executor: Executor | None) -> None:
-        """A call does not return. If it occupies one of a few helpers, the next environments get others."""
-        if isinstance(executor, LoopExecutor) and executor.uses_helper:
-            self.rest()
-
-    def rest(self) -> None:
-        """Without sessions, no helper thread is left."""
-        if self._helpers is not None:
-            self._helpers.shutdown(wait=False)
-            self._helpers = None
-
-    def _mail(self) -> Mailbox:
-        assert self._mailbox is not None  # made by `bind`, before anything is opened
-        return self._mailbox
-
-    def _helper_threads(self) -> ThreadPoolExecutor:
-        if self._helpers is None:
-            helpers = ThreadPoolExecutor(HELPER_THREADS, "openenv-helper", initializer=use_batch_scheduling)
-            helpers.submit(int)  # so that one thread is there, whatever the machine has to give later
-            self._helpers = helpers
-        return self._helpers
-
-
 # Processes that are being started at one time, unless a limit was given: more of them only delay one another.
 CONSTRUCTING_A_CORE = 2
 
 
 class EnvironmentMaker:
     """Makes the environments of one factory. Up to a limit are made at one time, and the others wait.
+
+    Their executors share the loop's mailbox, helper threads and the pool of processes.
 
     Args:
         factory: Makes one environment: its class, or anything else that can be called without arguments.
@@ -107,7 +41,7 @@ class EnvironmentMaker:
     Attributes:
         factory: The same.
         gate: Counts the environments that are being made; None: no limit.
-        executors: Makes their executors.
+        pool: Gives each session a process of its own; None: environments run in this process.
     """
 
     def __init__(self, factory: Callable[[], Any], limits: Limits, pool: ProcessPool | None):
@@ -117,7 +51,9 @@ class EnvironmentMaker:
         self._profile: EnvironmentProfile | None = None if cls is None else profile_of(cls)
         if pool is None and self._profile is not None and self._profile.execution is Execution.PROCESS:
             pool = ProcessPool(factory, ServerSettings())
-        self.executors = ExecutorFactory(pool)
+        self.pool = pool
+        self._mailbox: Mailbox | None = None
+        self._helpers: ThreadPoolExecutor | None = None
         making = limits.max_constructing or None
         if making is None and pool is not None:
             cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -136,7 +72,7 @@ class EnvironmentMaker:
         Raises:
             UsageError: Environments have processes of their own, which know the first factory only.
         """
-        if self.executors.pool is not None:
+        if self.pool is not None:
             raise UsageError(
                 f"{self.name} makes environments in processes of their own and cannot be replaced: "
                 "give the other factory to the server's constructor"
@@ -146,10 +82,18 @@ class EnvironmentMaker:
 
     def make(self, session: Session) -> None:
         """Makes the environment of a session, which has a slot; now, or when fewer are being made."""
-        if self.gate is None:
+        gate = self.gate
+        if gate is None:
             self._make(session)
-        else:
-            self.gate.enter(functools.partial(self._make_later, session))
+            return
+
+        def enter() -> None:
+            if session.state is SessionState.GONE:  # it was closed while it waited
+                gate.leave()
+            else:
+                self._make(session)
+
+        gate.enter(enter)
 
     def made(self, session: Session, environment: Any, error: BaseException | None) -> None:
         """The session's environment was made, or could not be."""
@@ -174,7 +118,7 @@ class EnvironmentMaker:
         if isinstance(executor, ThreadExecutor) and profile.execution is not Execution.THREAD:
             # Its class is known only now: it moves to where that belongs.
             try:
-                executor = self.executors.adopt(profile, executor)
+                executor = self._new_executor(profile.execution, session, made=executor)
             except RuntimeError as trouble:  # the machine has no thread left to give
                 session.fail(self._failure("could not create an environment", trouble))
                 return
@@ -183,13 +127,61 @@ class EnvironmentMaker:
     def abandon(self, session: Session) -> None:
         """A session is given up, though its constructor or another call has not returned."""
         self._release_permit(session)
-        self.executors.abandon(session.executor)
+        # If that occupies one of a few helpers, the next environments get others.
+        if isinstance(session.executor, LoopExecutor) and session.executor.uses_helper:
+            self.rest()
 
-    def _make_later(self, session: Session) -> None:
-        if session.state is not SessionState.GONE:
-            self._make(session)
-        elif self.gate is not None:  # it was closed while it waited
-            self.gate.leave()
+    def bind(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Another event loop drives the executors from here on."""
+        if self.pool is not None:
+            self.pool.abandon()
+        if self._mailbox is None:
+            self._mailbox = Mailbox(loop)
+        else:
+            self._mailbox.move(loop)
+
+    def rest(self) -> None:
+        """Without sessions, no helper thread is left."""
+        if self._helpers is not None:
+            self._helpers.shutdown(wait=False)
+            self._helpers = None
+
+    def _new_executor(
+        self,
+        execution: Execution,
+        session: Session,
+        snapshot: Snapshot | None = None,
+        made: ThreadExecutor | None = None,
+    ) -> Executor:
+        """The executor of a session.
+
+        Args:
+            execution: Where the environment runs, unless there is a pool.
+            session: The session.
+            snapshot: What an environment in a process goes on from.
+            made: The thread that has made the environment, which belongs elsewhere.
+
+        Raises:
+            RuntimeError: The machine has no thread left to give.
+        """
+        if self.pool is not None:
+            return ProcessExecutor(self.pool, snapshot)
+        assert self._mailbox is not None  # made by `bind`, before anything is opened
+        if execution is Execution.THREAD:
+            return ThreadExecutor(self._mailbox, f"openenv-{session.id[:8]}")
+        if execution is Execution.LOOP:
+            self._helper_threads()
+        environment = None if made is None else made.release()
+        if execution is Execution.INLINE:
+            return InlineExecutor(environment)
+        return LoopExecutor(self._mailbox, self._helper_threads, environment)
+
+    def _helper_threads(self) -> ThreadPoolExecutor:
+        if self._helpers is None:
+            helpers = ThreadPoolExecutor(HELPER_THREADS, "openenv-helper", initializer=use_batch_scheduling)
+            helpers.submit(int)  # so that one thread is there, whatever the machine has to give later
+            self._helpers = helpers
+        return self._helpers
 
     def _make(self, session: Session) -> None:
         session.making = True
@@ -226,7 +218,7 @@ class EnvironmentMaker:
     def _start(self, session: Session, profile: EnvironmentProfile | None, snapshot: Snapshot | None = None) -> None:
         execution = Execution.THREAD if profile is None else profile.execution
         try:
-            executor = self.executors.make(execution, session, snapshot)
+            executor = self._new_executor(execution, session, snapshot)
         except RuntimeError as trouble:  # the machine has no thread left to give
             self._release_permit(session)
             session.fail(self._failure("could not create an environment", trouble))

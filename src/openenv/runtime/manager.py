@@ -6,16 +6,16 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 from ..errors import Draining, OpenEnvError, SessionLost, UsageError
 from ..recording import DeferredRecords, TapFactory
-from ..telemetry.metrics import METER, Phase
+from ..telemetry.metrics import METER, Gauge, Meter, Phase
 from .admission import ConcurrencyGate, Limits, Slots, expired_sessions, sweep_period_s
 from .executor import Done
-from .gauges import SessionGauges, count_sessions
 from .loop import InlineExecutor
 from .making import EnvironmentMaker
 from .process import ProcessPool
@@ -28,6 +28,78 @@ logger = logging.getLogger("openenv.sessions")
 _STARTED = (SessionState.LIVE, SessionState.EXECUTING)
 # What all environments together have to close when the server stops; it does not wait longer.
 SHUTDOWN_S = 5.0
+# Between two looks. Thousands of sessions are counted in less than a millisecond.
+TICK_S = 0.5
+# Looks that the lag of the event loop is the worst of: Prometheus comes by every 15 seconds.
+LAGS = 30
+
+_BY_STATE = {
+    SessionState.STARTING: Gauge.STARTING,
+    SessionState.LIVE: Gauge.LIVE,
+    SessionState.EXECUTING: Gauge.EXECUTING,
+    SessionState.DETACHED: Gauge.DETACHED,
+    SessionState.CLOSING: Gauge.CLOSING,
+}
+
+
+class SessionGauges:
+    """Publishes the gauges of one manager's sessions: now and then while there are any, and when it is asked to.
+
+    Each time by what has changed, so that several managers of a process add up.
+
+    Args:
+        look: Counts what there is.
+        meter: Where it is published.
+    """
+
+    def __init__(self, look: Callable[[], Mapping[Gauge, int]], meter: Meter = METER):
+        self._look = look
+        self._meter = meter
+        self._published: dict[Gauge, int] = {}
+        self._lags: deque[int] = deque(maxlen=LAGS)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
+
+    @property
+    def ticking(self) -> bool:
+        """Whether a timer is set: only while there is something to count."""
+        return self._timer is not None
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """There is something to count from here on. May be called repeatedly."""
+        if self._meter.on and (self._timer is None or self._loop is not loop):
+            self._loop = loop
+            self._arm()
+
+    def end(self) -> None:
+        """There is nothing left to count."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._lags.clear()
+            self._meter.set(Gauge.LOOP_LAG_NS, 0)
+            self.publish()
+
+    def publish(self) -> None:
+        """Says what there is now."""
+        for gauge, count in self._look().items():
+            change = count - self._published.get(gauge, 0)
+            if change:
+                self._meter.add(gauge, change)
+                self._published[gauge] = count
+
+    def _arm(self) -> None:
+        assert self._loop is not None
+        self._due = self._loop.time() + TICK_S
+        self._timer = self._loop.call_at(self._due, self._tick)
+
+    def _tick(self) -> None:
+        assert self._loop is not None
+        self._lags.append(int((self._loop.time() - self._due) * 1e9))
+        self._meter.set(Gauge.LOOP_LAG_NS, max(self._lags))
+        self.publish()
+        self._arm()
 
 
 class SessionManager:
@@ -62,10 +134,7 @@ class SessionManager:
         self.ending = EndingSessions(limits, self._admission, self.maker.abandon)
         self.tap_factory: TapFactory | None = None
         self.deferred_records = DeferredRecords()
-        queue = self._admission.queue
-        self.gauges = SessionGauges(
-            lambda: count_sessions(self._sessions.values(), len(queue), self.gate, self.maker.gate)
-        )
+        self.gauges = SessionGauges(self._count_sessions)
 
     @property
     def active(self) -> int:
@@ -95,7 +164,7 @@ class SessionManager:
     @property
     def shares_process(self) -> bool:
         """Whether environments run in this process."""
-        return self.maker.executors.pool is None
+        return self.maker.pool is None
 
     def share(self, slots: Slots) -> None:
         """Counts sessions in slots that other processes have a part in. To be called before any is open."""
@@ -145,19 +214,33 @@ class SessionManager:
         Raises:
             UsageError: The manager serves another event loop, which has sessions open.
         """
-        loop = asyncio.get_running_loop()
-        self._bind(loop)
+        loop = self.bind()
         self._admission.ask(session, loop, wait_s)
         if self._admission.queue:
             self.gauges.begin(loop)
 
-    def bind(self) -> None:
-        """Has the running event loop drive the sessions, if the one that did has ended.
+    def bind(self) -> asyncio.AbstractEventLoop:
+        """Has the running event loop drive the sessions, if the one that did has ended. Returns it.
 
         Raises:
             UsageError: Another event loop drives them.
         """
-        self._bind(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        if self._loop is loop:
+            return loop
+        if self._loop is not None and self._sessions and not self._loop.is_closed():
+            raise UsageError("this app has sessions on another event loop: use one loop, or make one app for each")
+        self._loop = loop
+        self._sweeper = self._emptied = None
+        self.ending.bind(loop)
+        self.maker.bind(loop)
+        for session in [*self._admission.queue, *self._sessions.values()]:
+            self._take_over(session)
+        if self._sessions:
+            self.gauges.begin(loop)
+            if self.limits.idle_timeout_s is not None:
+                self._sweep(self.limits.idle_timeout_s)
+        return loop
 
     def fork(self, session: Session, origin: Origin, wait_s: float | None = None) -> None:
         """Opens a new session as `open` does, with the state that another one has then.
@@ -173,9 +256,9 @@ class SessionManager:
 
     def warm(self) -> None:
         """Starts what sessions will need, so that the first one need not wait for it."""
-        if self.maker.executors.pool is not None:
-            self._bind(asyncio.get_running_loop())
-            self.maker.executors.pool.warm()
+        if self.maker.pool is not None:
+            self.bind()
+            self.maker.pool.warm()
 
     def drain(self) -> None:
         """Opens no further session; those that are open go on."""
@@ -197,8 +280,8 @@ class SessionManager:
                 except TimeoutError:
                     names, count = f"{', '.join(self._sessions)!s:.2000}", len(self._sessions)
                     logger.error("environments of %d sessions do not end and are left to it: %s", count, names)
-            if self.maker.executors.pool is not None:
-                await self.maker.executors.pool.aclose()
+            if self.maker.pool is not None:
+                await self.maker.pool.aclose()
         finally:
             self.gauges.end()
             self._admission.shut -= 1
@@ -235,22 +318,6 @@ class SessionManager:
         if not self._sessions:
             self._rest()
 
-    def _bind(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._loop is loop:
-            return
-        if self._loop is not None and self._sessions and not self._loop.is_closed():
-            raise UsageError("this app has sessions on another event loop: use one loop, or make one app for each")
-        self._loop = loop
-        self._sweeper = self._emptied = None
-        self.ending.bind(loop)
-        self.maker.executors.bind(loop)
-        for session in [*self._admission.queue, *self._sessions.values()]:
-            self._take_over(session)
-        if self._sessions:
-            self.gauges.begin(loop)
-            if self.limits.idle_timeout_s is not None:
-                self._sweep(self.limits.idle_timeout_s)
-
     def _take_over(self, session: Session) -> None:
         """Goes on with a session of an event loop that has ended, if its environment did not run there."""
         if not session.outlives_loop:
@@ -280,13 +347,24 @@ class SessionManager:
                 sweep_period_s(idle_timeout_s), self._sweep, idle_timeout_s
             )
 
+    def _count_sessions(self) -> dict[Gauge, int]:
+        """What there is."""
+        states = Counter(session.state for session in self._sessions.values())
+        counts = {gauge: states[state] for state, gauge in _BY_STATE.items()}
+        executing, making = self.gate, self.maker.gate
+        counts[Gauge.QUEUED] = len(self._admission.queue)
+        counts[Gauge.RUNNING] = states[SessionState.EXECUTING] if executing is None else executing.inside
+        counts[Gauge.HELD_BACK] = 0 if executing is None else executing.waiting
+        counts[Gauge.CONSTRUCTING] = states[SessionState.STARTING] if making is None else making.inside
+        return counts
+
     def _rest(self) -> None:
         """Without sessions, nothing of the manager is left on the loop or as a thread."""
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
         self.ending.rest()
-        self.maker.executors.rest()
+        self.maker.rest()
         if not self._admission.queue:
             self.gauges.end()
         if self._emptied is not None:

@@ -35,12 +35,15 @@ class WaitQueue:
     """One line for each API key; the first newcomer of all lines is next.
 
     A line steps aside when its key has as many sessions as it may: it waits for sessions of its own, and keeps no
-    other newcomer from a slot. `restore_keys` puts it into the order again.
+    other newcomer from a slot.
+
+    Attributes:
+        aside_keys: Those whose lines are out of the order.
     """
 
     def __init__(self) -> None:
         self._lines: dict[int, dict[str, QueuedSession]] = {}
-        self._aside: set[int] = set()
+        self.aside_keys: set[int] = set()
         self._length = 0
 
     def __len__(self) -> int:
@@ -54,13 +57,15 @@ class WaitQueue:
     @property
     def aside(self) -> int:
         """How many stand aside."""
-        return sum(len(self._lines[holder]) for holder in self._aside)
+        return sum(len(self._lines[holder]) for holder in self.aside_keys)
 
     @property
     def first(self) -> QueuedSession | None:
         """Who is next."""
         heads = [
-            next(iter(line.values())) for holder, line in self._lines.items() if line and holder not in self._aside
+            next(iter(line.values()))
+            for holder, line in self._lines.items()
+            if line and holder not in self.aside_keys
         ]
         return min(heads, key=lambda newcomer: newcomer.since_ns, default=None)
 
@@ -69,14 +74,6 @@ class WaitQueue:
             if session_id in line:
                 return line[session_id].session
         return None
-
-    def has_line(self, holder: int) -> bool:
-        """Whether a session of that key waits."""
-        return holder in self._lines
-
-    def is_aside(self, holder: int) -> bool:
-        """Whether they wait for sessions of their own key to end."""
-        return holder in self._aside
 
     def add(self, newcomer: QueuedSession) -> None:
         session = newcomer.session
@@ -94,16 +91,8 @@ class WaitQueue:
         self._length -= 1
         if not line:
             del self._lines[session.holder]
-            self._aside.discard(session.holder)
+            self.aside_keys.discard(session.holder)
         return True
-
-    def defer_key(self, holder: int) -> None:
-        """A key has as many sessions as it may."""
-        self._aside.add(holder)
-
-    def restore_keys(self) -> None:
-        """Puts the lines that stood aside into the order again."""
-        self._aside.clear()
 
 
 class AdmissionQueue:
@@ -146,7 +135,7 @@ class AdmissionQueue:
             return
         since_ns = time.monotonic_ns()
         slots, queue, limits = self.slots, self.queue, self._limits
-        if queue and queue.is_aside(session.holder):
+        if queue and session.holder in queue.aside_keys:
             outcome = SlotOutcome.NONE_FOR_KEY
         elif queue.first is not None:  # it comes after all that wait here already
             outcome = SlotOutcome.NONE
@@ -179,14 +168,14 @@ class AdmissionQueue:
             again = True
             while again:
                 aside = queue.aside
-                queue.restore_keys()
+                queue.aside_keys.clear()
                 while (newcomer := queue.first) is not None:
                     outcome = slots.take(newcomer.since_ns, newcomer.session.holder)
                     if outcome is SlotOutcome.TAKEN:
                         queue.remove(newcomer.session)
                         self._admit(newcomer.session)
                     elif outcome is SlotOutcome.NONE_FOR_KEY:
-                        queue.defer_key(newcomer.session.holder)
+                        queue.aside_keys.add(newcomer.session.holder)
                     else:
                         break
                 # A slot may have come free after the look for one, and before the slots knew who waits.
@@ -212,7 +201,7 @@ class AdmissionQueue:
         return self.slots.expect(len(self.queue) - aside, 0 if first is None else first.since_ns, aside)
 
     def _give_up(self, session: Session, wait_s: float | None) -> None:
-        outcome = SlotOutcome.NONE_FOR_KEY if self.queue.is_aside(session.holder) else SlotOutcome.NONE
+        outcome = SlotOutcome.NONE_FOR_KEY if session.holder in self.queue.aside_keys else SlotOutcome.NONE
         if self.leave_queue(session):
             waited, by = max_wait_s(self._limits, wait_s), "queue_timeout_s" if wait_s is None else "wait_s"
             full = self._full(outcome, crowded=False)

@@ -146,6 +146,7 @@ class Session:
     stuck: bool = False
     abandoned: bool = False
     user: Any = None
+    _gate: ConcurrencyGate | None = field(init=False)
     _done: Done | None = None
     # A call that waits for the gate.
     _held_back: Callable[[], None] | None = None
@@ -156,6 +157,7 @@ class Session:
 
     def __post_init__(self) -> None:
         self.used_at = self.created_at
+        self._gate = self._manager.gate
 
     @property
     def idle_since(self) -> float | None:
@@ -194,10 +196,10 @@ class Session:
             if METER.on:
                 self._phase = _STEP
                 self.used_at = time.monotonic()
-            if self._manager.gate is None:
+            if self._gate is None:
                 self.executor.submit(self.profile.step, action, self._finished)
             else:
-                self._enter_gate(self._manager.gate, self.profile.step, action)
+                self._enter_gate(self._gate, self.profile.step, action)
         else:
             self._takes_calls(done)
 
@@ -294,7 +296,7 @@ class Session:
             self._tap.ended(None, errors.Cancelled("the call was cancelled by its client"))
         if self._held_back is None:
             return self.executor.cancel()
-        gate, waiting, self._held_back = self._manager.gate, self._held_back, None
+        gate, waiting, self._held_back = self._gate, self._held_back, None
         assert gate is not None
         gate.withdraw(waiting)
         self._phase = None
@@ -446,10 +448,10 @@ class Session:
         assert self.executor is not None
         if self._tap is not None:
             self._tap.settle()  # the call may change what the last one has returned
-        if self._manager.gate is None:
+        if self._gate is None:
             self.executor.submit(operation, argument, self._finished)
         else:
-            self._enter_gate(self._manager.gate, operation, argument)
+            self._enter_gate(self._gate, operation, argument)
 
     def _recorded(self, done: Done, tap: Tap, read: Callable[[Any], Any] | None = None) -> Done:
         """Has the outcome of the call recorded when `done` has heard of it: no step waits for its own record.
@@ -482,23 +484,22 @@ class Session:
             self._held_back = None
             self.used_at = time.monotonic()
             assert self.executor is not None
-            self.executor.submit(operation, argument, self._passed)
+            self.executor.submit(operation, argument, passed)
+
+        def passed(result: Any, error: BaseException | None) -> None:
+            outside, self._left_gate_early = self._left_gate_early, False
+            self._finished(result, error)
+            if not outside:
+                gate.leave()
 
         self._held_back = begin
         gate.enter(begin)
 
-    def _passed(self, result: Any, error: BaseException | None) -> None:
-        """A call that the gate had let through has ended."""
-        outside, self._left_gate_early = self._left_gate_early, False
-        self._finished(result, error)
-        if not outside and self._manager.gate is not None:
-            self._manager.gate.leave()
-
     def _leave_gate_early(self) -> None:
         """Gives the permit back of a call that cannot be stopped: if it hangs, it must not keep others out."""
-        if self._manager.gate is not None:
+        if self._gate is not None:
             self._left_gate_early = True
-            self._manager.gate.leave()
+            self._gate.leave()
 
     def _finished(self, result: Any, error: BaseException | None) -> None:
         done, self._done = self._done, None

@@ -303,7 +303,7 @@ async def test_a_fork_that_nobody_waits_for_any_more_leaves_no_process():
         session.close()
         await asyncio.wait_for(freed.wait(), PATIENCE_S)
         mine = await house.do(one, "whoami")
-        parent = house.manager.maker.executors.pool.pid
+        parent = house.manager.maker.pool.pid
         await until(lambda: _children_of(parent) <= 2)  # the pool's, and its own
         assert alive(mine)
         assert len(await house.do(one)) == 1

@@ -149,7 +149,7 @@ async def test_what_an_environment_tells_of_itself_comes_from_its_process():
 async def test_it_starts_with_the_app():
     server = HTTPEnvServer(Exclusive, Action, Observation, settings=ISOLATED)
     server.manager.warm()
-    assert server.manager.maker.executors.pool.pid is not None
+    assert server.manager.maker.pool.pid is not None
     await server.aclose()
 
 
