@@ -6,6 +6,10 @@ BIN := $(VENV)/bin
 NOT_HERE := --ignore tests/infra --ignore tests/kubernetes --ignore tests/web
 PIP := $(BIN)/pip --quiet --quiet --disable-pip-version-check
 
+# pip compiles nothing here (--no-compile): what is imported is compiled once, by the first process that imports it. Where
+# this variable is set, as in images for containers, every process of every test would compile all of it again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help install infra demo web test test-all test-web test-infra test-kubernetes test-trainers check format docs cov bench bench-vector bench-scale bench-cartpole bench-peer bench-recording replay-bundled plots chaos soak clean
 
 help: ## List the verbs

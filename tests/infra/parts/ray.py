@@ -20,7 +20,7 @@ from openenv.providers.process import free_port
 
 __all__ = ["RayCluster", "RayNode", "Unavailable", "ray_program"]
 
-START_S, END_S = 60.0, 10.0
+START_S, END_S = 240.0, 10.0
 _STARTED = re.compile(r"Ray runtime started")
 # The rest of Ray's fixed ports would collide with those of another cluster of this machine.
 _PORTS = ("--min-worker-port", "0", "--max-worker-port", "0", "--object-store-memory", str(80 * 1024**2))
@@ -103,9 +103,12 @@ class RayCluster:
             "RAY_ADDRESS": self.address,
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_enable_worker_prestart": "0",
-            "RAY_health_check_period_ms": "500",  # so that a node that is gone is soon seen to be
-            "RAY_health_check_timeout_ms": "1000",
-            "RAY_health_check_failure_threshold": "2",
+            # A node that is gone refuses connections, and is given up after a few of them; one that is slow, as all are
+            # on a loaded machine while they start, has time to answer.
+            "RAY_health_check_period_ms": "500",
+            "RAY_health_check_timeout_ms": "20000",
+            "RAY_health_check_failure_threshold": "4",
+            "RAY_raylet_start_wait_time_s": "180",
         }
         self.nodes: list[RayNode] = []
 
