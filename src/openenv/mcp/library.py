@@ -7,7 +7,7 @@ import functools
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from importlib import import_module
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -40,36 +40,6 @@ class Shortcut(NamedTuple):
     call: Callable[[dict[str, Any]], Coroutine[Any, Any, ToolResult]]
     asynchronous: bool = False
     anywhere: bool = True
-
-
-class Library(Protocol):
-    """The tools of one server.
-
-    Attributes:
-        server: The server.
-        sessions: The MCP sessions that its tools run in.
-        starts: Whether the server has something to set up when a session begins, and clean up when it ends.
-    """
-
-    server: Any
-    sessions: McpSessions
-    starts: bool
-
-    def functions(self) -> dict[str, Callable[..., Any]]:
-        """What those were declared as that were declared on the server itself, by name."""
-
-    async def tools(self) -> list[ListedTool]:
-        """All that the server shows, those of servers mounted on it too."""
-
-    def shortcut(self, name: str) -> Shortcut | None:
-        """A short way to a tool; None if the server has to be asked."""
-
-    async def call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
-        """Calls a tool that there is, in the MCP session of the running event loop.
-
-        Raises:
-            ToolFault: It gave nothing.
-        """
 
 
 def get_server_tools(mcp_server: Any) -> dict[str, Any]:
@@ -133,7 +103,16 @@ _CALLS_AT_ONCE = "mcp.server.fastmcp"
 
 
 class SdkLibrary:
-    """See `library.Library`."""
+    """The tools of a server of the official SDK.
+
+    Args:
+        server: The server.
+
+    Attributes:
+        server: The same.
+        sessions: The MCP sessions that its tools run in.
+        starts: Whether the server has something to set up when a session begins, and clean up when it ends.
+    """
 
     def __init__(self, server: Any):
         self.server = server
@@ -142,12 +121,15 @@ class SdkLibrary:
         self._at_once = any(cls.__module__.startswith(_CALLS_AT_ONCE) for cls in type(server).__mro__)
 
     def functions(self) -> dict[str, Callable[..., Any]]:
+        """What those tools were declared as that were declared on the server itself, by name."""
         return declared_names(self._own())
 
     async def tools(self) -> list[ListedTool]:
+        """All that the server shows, those of servers mounted on it too."""
         return [listed(tool, tool) for tool in await self.server.list_tools()]
 
     def shortcut(self, name: str) -> Shortcut | None:
+        """A short way to a tool; None if the server has to be asked."""
         if not self._at_once:
             return None
         tool = self._tool(name)
@@ -156,6 +138,11 @@ class SdkLibrary:
         return Shortcut(lambda arguments: self._call(name, arguments))
 
     async def call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
+        """Calls a tool that there is, in the MCP session of the running event loop.
+
+        Raises:
+            ToolFault: It gave nothing.
+        """
         if self._at_once:
             opened = await self.sessions.open()
             with in_request(opened.request(self.sessions.number())):
@@ -302,7 +289,7 @@ _INTERCEPTING = ("__call__", "on_message", "on_request", "on_call_tool")
 
 
 class FastMcpLibrary:
-    """See `library.Library`."""
+    """The same for a FastMCP server."""
 
     def __init__(self, server: Any):
         from fastmcp.server.server import default_lifespan
@@ -377,6 +364,10 @@ class FastMcpLibrary:
             and not (getattr(server, "_mask_error_details", True) or getattr(server, "strict_input_validation", True))
             and not _has_middleware(server, _INTERCEPTING)
         )
+
+
+Library = SdkLibrary | FastMcpLibrary
+"""The tools of one server."""
 
 
 def _shortcut(server: Any, tool: Any, sessions: McpSessions) -> Shortcut | None:

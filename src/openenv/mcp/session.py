@@ -76,7 +76,12 @@ class McpSession:
                 ping.add_done_callback(self._cut)
                 try:
                     context = await request.context_or_failure_of(ping)
-                    _set_session_id(context.session, self._id)
+                    # Under the name by which each version of FastMCP looks it up.
+                    connection = getattr(context.session, "_connection", None)
+                    if connection is None:
+                        setattr(context.session, _STATE_PREFIX, self._id)
+                    else:
+                        connection.state[_STATE_PREFIX] = self._id
                     self._opened.set_result(OpenSession(client, context))
                     await self._ending.wait()
                 finally:
@@ -256,15 +261,6 @@ async def _hold_ping(context: Any, call_next: Callable[[Any], Awaitable[Any]]) -
     if held is not None and context.method == "ping":
         await held.hold(context)
     return await call_next(context)
-
-
-def _set_session_id(session: Any, session_id: str) -> None:
-    """Has a server's session be called so, whichever version of FastMCP looks the name up."""
-    connection = getattr(session, "_connection", None)
-    if connection is None:
-        setattr(session, _STATE_PREFIX, session_id)
-    else:
-        connection.state[_STATE_PREFIX] = session_id
 
 
 def client_of(server: Any) -> AbstractAsyncContextManager[Any]:

@@ -126,8 +126,15 @@ def convert(source: Path) -> Path:
     target = source.with_suffix(PARQUET)
     with replace_file(target) as part, source.open("rb") as lines, part.open("wb") as file:
         with pq.ParquetWriter(file, schema(), compression="zstd") as writer:
-            for group in _groups(lines):
-                writer.write_table(columns_of(group))
+            rows: list[ParquetRow] = []
+            size = 0
+            for row, length in rows_of(lines):
+                rows.append(row)
+                size += length
+                if len(rows) >= GROUP_ROWS or size >= GROUP_BYTES:
+                    writer.write_table(columns_of(rows))
+                    rows, size = [], 0
+            writer.write_table(columns_of(rows))
         file.flush()
         os.fsync(file.fileno())
     sync_folder(target.parent)
@@ -141,18 +148,6 @@ def sync_folder(folder: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-def _groups(lines: BinaryIO) -> Iterator[list[ParquetRow]]:
-    rows: list[ParquetRow] = []
-    size = 0
-    for row, length in rows_of(lines):
-        rows.append(row)
-        size += length
-        if len(rows) >= GROUP_ROWS or size >= GROUP_BYTES:
-            yield rows
-            rows, size = [], 0
-    yield rows
 
 
 def export(episodes: Iterator[Episode], target: Path, on_episode: Callable[[int], None] = lambda count: None) -> int:

@@ -9,6 +9,7 @@ import time
 from base64 import b64encode
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, NamedTuple, Protocol
 
@@ -187,6 +188,7 @@ RunningCall = tuple[bytes, float, list[Blob] | None]
 stored beside what was asked."""
 
 
+@dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
 class Tap:
     """Makes the lines of one session: of one call at a time, `reset` or `do`, then `ended` or `returned`.
 
@@ -194,7 +196,7 @@ class Tap:
     returned; what was `returned` is when `settle` is called, and before the next call at the latest.
 
     Args:
-        sink: Where lines go.
+        _sink: Where lines go.
         tail: Of the subject.
         session_id: The session's name.
 
@@ -204,33 +206,17 @@ class Tap:
         tail: Of the subject.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_codec",
-        "_episode",
-        "_head",
-        "_resets",
-        "_returned",
-        "_sink",
-        "_source",
-        "asked",
-        "session_id",
-        "step",
-        "tail",
-    )
-
-    def __init__(self, sink: LineSink, tail: bytes, session_id: str):
-        self.session_id = session_id
-        self.step = 0
-        self.tail = tail
-        self.asked: RunningCall | None = None
-        self._sink = sink
-        self._codec = RecordCodec()
-        self._resets = 0
-        self._returned: tuple[RunningCall, Any, float] | None = None
-        self._episode: str | None = None
-        self._head = b""
-        self._source = b""
+    _sink: LineSink
+    tail: bytes
+    session_id: str
+    step: int = 0
+    asked: RunningCall | None = None
+    _codec: RecordCodec = field(default_factory=RecordCodec)
+    _resets: int = 0
+    _returned: tuple[RunningCall, Any, float] | None = None
+    _episode: str | None = None
+    _head: bytes = b""
+    _source: bytes = b""
 
     @property
     def episode_id(self) -> str:

@@ -17,7 +17,7 @@ from .executor import CopiedSnapshot, Executor, Snapshot, error_text
 from .loop import InlineExecutor, LoopExecutor
 from .process import ProcessExecutor, ProcessPool
 from .profile import EnvironmentProfile, Execution, class_of, profile_of
-from .session import Origin, Session, SessionState
+from .session import Session, SessionState
 from .thread import Mailbox, ThreadExecutor
 
 HELPER_THREADS = 16
@@ -185,14 +185,11 @@ class EnvironmentMaker:
 
     def _make(self, session: Session) -> None:
         session.making = True
-        if session.origin is None:
+        origin, session.origin = session.origin, None
+        if origin is None:
             self._start(session, self._profile)
-        else:
-            self._start_fork(session, session.origin)
-
-    def _start_fork(self, session: Session, origin: Origin) -> None:
-        """Has the state of a session copied for a new one, and that started."""
-        source, session.origin = origin.source, None
+            return
+        source = origin.source
 
         def saved(snapshot: Any, error: BaseException | None) -> None:
             if error is None and session.state is not SessionState.GONE:

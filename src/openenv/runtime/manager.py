@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from ..errors import Draining, OpenEnvError, SessionLost, UsageError
+from ..errors import Draining, SessionLost, UsageError
 from ..recording import DeferredRecords, TapFactory
 from ..telemetry.metrics import METER, Gauge, Meter, Phase
 from .admission import ConcurrencyGate, Limits, Slots, expired_sessions, sweep_period_s
@@ -384,11 +384,7 @@ async def opened_session(
         wait_s: Seconds that it may wait for a slot; None leaves that to the limits.
     """
     ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def opened(error: OpenEnvError | None) -> None:
-        settle(ready, None, error)
-
-    session = manager.create(opened, holder=holder, peer=peer)
+    session = manager.create(lambda error: settle(ready, None, error), holder=holder, peer=peer)
     try:
         manager.open(session, wait_s)
         await ready

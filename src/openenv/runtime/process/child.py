@@ -75,7 +75,9 @@ class SessionProcess:
             Verb.MAKE: self._make,
             Verb.CALL: lambda environment, call: call[0](environment, call[1]),
             Verb.CLOSE: executor.close,
-            Verb.SAVE: _save,
+            Verb.SAVE: lambda environment, _: executor.finish(
+                executor.save(environment, None), functools.partial(_pickled, environment)
+            ),
             # A state of a process of the same class, for the same client.
             Verb.LOAD: lambda environment, state: executor.load(environment, pickle.loads(state)),  # noqa: S301
             Verb.FORK: self._fork,
@@ -214,10 +216,6 @@ class SessionProcess:
                 return None
             have += count
         return frame
-
-
-def _save(environment: Any, _: None) -> Any:
-    return executor.finish(executor.save(environment, None), functools.partial(_pickled, environment))
 
 
 def _pickled(environment: Any, snapshot: Any) -> bytes:

@@ -117,7 +117,11 @@ class ProcessCounter:
 
     def over(self, sessions: Collection[int]) -> list[int]:
         """Those of the given processes that have more descendants and threads than they may."""
-        total, now = _threads_of_the_machine(), time.monotonic()
+        try:
+            total = int(Path("/proc/loadavg").read_bytes().split()[3].partition(b"/")[2])
+        except (OSError, IndexError, ValueError):  # some containers hide or replace it: then each session is counted
+            total = 0
+        now = time.monotonic()
         if now < self._not_before or (total < self._enough and now < self._count_at):
             return []
         tree = read_process_tree()
@@ -131,13 +135,6 @@ class ProcessCounter:
         self._count_at = max(self._not_before, now + COUNT_S)
         self._enough = total + max(self._most - most, 1) if total else 0
         return found
-
-
-def _threads_of_the_machine() -> int:
-    try:
-        return int(Path("/proc/loadavg").read_bytes().split()[3].partition(b"/")[2])
-    except (OSError, IndexError, ValueError):  # some containers hide or replace it: then each session is counted
-        return 0
 
 
 ORPHANS_S = 0.02
@@ -193,8 +190,13 @@ class ForkServer:
 
     def run(self) -> None:
         """Serves until the server is gone, then ends everything."""
+
+        def hear(number: int, _: Any) -> None:
+            if number == signal.SIGTERM:
+                self._leaving = True
+
         for number in (signal.SIGCHLD, signal.SIGTERM):
-            signal.signal(number, self._on_signal)
+            signal.signal(number, hear)
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         while not self._leaving:
             until_look_s = GLANCE_S if self._pids else None
@@ -209,10 +211,6 @@ class ForkServer:
         while time.monotonic() < limit and (self._pids or self._end_orphans()):
             self._selector.select(ORPHANS_S)
             self._reap()
-
-    def _on_signal(self, number: int, _: Any) -> None:
-        if number == signal.SIGTERM:
-            self._leaving = True
 
     def _act_on_time(self) -> None:
         """Kills the processes whose time is over, or that are too many, and looks for orphans."""
@@ -299,7 +297,13 @@ class ForkServer:
     def _add(self, session_id: int, pid: int, reading: int) -> None:
         session = _Session(session_id, pid, StderrTail(reading))
         self._sessions[session_id] = self._pids[pid] = session
-        self._selector.register(reading, selectors.EVENT_READ, lambda: self._read_stderr(session))
+
+        def read_stderr() -> None:
+            # It may have been reaped since this was seen to be readable.
+            if session_id in self._sessions and not session.tail.read():
+                self._selector.unregister(reading)
+
+        self._selector.register(reading, selectors.EVENT_READ, read_stderr)
 
     def _run_session(self, descriptor: int, reading: int, writing: int) -> None:
         """In the new process: leaves everything of the parent behind, and serves one session."""
@@ -342,11 +346,6 @@ class ForkServer:
             with contextlib.suppress(BaseException):
                 sys.stdout.flush()
             os._exit(code)
-
-    def _read_stderr(self, session: _Session) -> None:
-        # It may have been reaped since this was seen to be readable.
-        if session.id in self._sessions and not session.tail.read():
-            self._selector.unregister(session.tail.descriptor)
 
     def _reap(self) -> None:
         with contextlib.suppress(BlockingIOError):

@@ -92,20 +92,8 @@ CHECK_LIMIT_S = 10.0
 MOST_TEXT = 1000
 # Sockets of services lie there: whoever reaches them needs no network.
 _HIDDEN = ("/run",)
-_OPTIONS = (
-    "--die-with-parent",
-    "--unshare-pid",
-    "--unshare-net",
-    "--unshare-ipc",
-    "--unshare-uts",
-    "--ro-bind",
-    "/",
-    "/",
-    "--proc",
-    "/proc",
-    "--dev",
-    "/dev",
-)
+_UNSHARED = ("pid", "net", "ipc", "uts")
+_MOUNTS = ("--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev")
 _PROBE = "from openenv.runtime.process import sandbox; sandbox.probe()"
 
 
@@ -114,8 +102,10 @@ def command(kind: Literal["none", "bwrap"], arguments: list[str]) -> list[str]:
     if kind == "none":
         return arguments
     hidden = [word for place in _HIDDEN if Path(place).is_dir() for word in ("--tmpfs", place, "--remount-ro", place)]
+    spaces = [f"--unshare-{each}" for each in _UNSHARED]
     # The capability is for the mounts of each session, and given up before any environment is made.
-    return ["bwrap", *_OPTIONS, "--remount-ro", "/dev", *hidden, "--cap-add", "CAP_SYS_ADMIN", "--", *arguments]
+    capability = ("--cap-add", "CAP_SYS_ADMIN")
+    return ["bwrap", "--die-with-parent", *spaces, *_MOUNTS, *hidden, *capability, "--", *arguments]
 
 
 @functools.cache
