@@ -103,8 +103,8 @@ class RayCluster:
             "RAY_ADDRESS": self.address,
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_enable_worker_prestart": "0",
-            # A node that is gone refuses connections, and is given up after four of them. One that is slow to answer, as
-            # all are on a loaded machine while they start, is not.
+            # A node that is gone refuses connections, and is given up after four of them. One that is slow to
+            # answer, as all are on a loaded machine while they start, is not.
             "RAY_health_check_period_ms": "500",
             "RAY_health_check_timeout_ms": "20000",
             "RAY_health_check_failure_threshold": "4",
