@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from fastapi import Request, Response
@@ -44,20 +44,6 @@ TOKEN_HEADER = "X-Session-Token"  # noqa: S105 - the name of a header
 COOKIE = "openenv_session"
 
 
-class HTTPCall(NamedTuple):
-    """What a request wants done with its session.
-
-    Attributes:
-        start: Begins it.
-        encode: Makes the body of the answer of its result, before the session does anything else.
-        timeout_s: Seconds that it may take; None: without end.
-    """
-
-    start: StartCall
-    encode: Callable[[Session, Any], bytes]
-    timeout_s: float | None = None
-
-
 async def open_(request: Request) -> Response:
     """Opens a session: later requests name it in the header `X-Session-ID`, or by the cookie that comes with this."""
     server = server_of(request)
@@ -84,23 +70,6 @@ async def close(request: Request, session_id: str) -> Response:
         if request.cookies.get(COOKIE) == shared.id:
             answer.delete_cookie(COOKIE, path=_path(request), httponly=True, samesite="strict")
     return answer
-
-
-async def call_in_session(request: Request, server: EnvironmentServer, call: HTTPCall) -> Response | None:
-    """Does a call in the session that a request names; in another worker process if it is there.
-
-    Returns:
-        The response; None if the request names no session.
-
-    Raises:
-        UnknownSession: There is none of that name.
-        Unauthorized: It was opened with another key.
-        OpenEnvError: What the call failed with.
-    """
-    shared = await shared_session_of(request, server, call.timeout_s)
-    if not isinstance(shared, SharedSession):
-        return shared
-    return json_response(await shared.call(call.start, call.timeout_s, partial(call.encode, shared.session)))
 
 
 async def shared_session_of(
@@ -182,7 +151,6 @@ async def sessions(request: Request) -> Response:
 
 async def reset(request: Request, body: ResetRequest | None = None) -> Response:
     """Starts an episode and returns the first observation: in the session that is named, else in one of its own."""
-    server = server_of(request)
     arguments = body.model_dump(exclude_unset=True) if body else {}
 
     def encode(session: Session, observation: Any) -> bytes:
@@ -192,8 +160,7 @@ async def reset(request: Request, body: ResetRequest | None = None) -> Response:
     def start(session: Session, done: Done) -> None:
         session.reset(arguments, done)
 
-    call = HTTPCall(start, encode, seconds_of(arguments.get("timeout_s")))
-    return await call_in_session(request, server, call) or await _call_in_own_session(request, server, call)
+    return await _call(request, start, encode, seconds_of(arguments.get("timeout_s")))
 
 
 async def step(request: Request, body: StepRequest) -> Response:
@@ -201,43 +168,60 @@ async def step(request: Request, body: StepRequest) -> Response:
 
     With `timeout_s`, all of that is answered within so many seconds.
     """
-    server = server_of(request)
-    action = server.read_action(body.action)
+    action = server_of(request).read_action(body.action)
     arguments = body.model_dump(exclude={"action", "request_id"}, exclude_none=True)
 
     def start(session: Session, done: Done) -> None:
         session.step_with(action, arguments, done)
 
-    call = HTTPCall(start, lambda _, observation: encode_observation(observation, complete=True), body.timeout_s)
-    answer = await call_in_session(request, server, call)
-    if answer is not None:
-        return answer
-    try:
-        async with asyncio.timeout(body.timeout_s and min(body.timeout_s, LONGEST_S)) as scope:
-            return await _call_in_own_session(request, server, call)
-    except TimeoutError as error:
-        if isinstance(error, OpenEnvError) or not scope.expired():
-            raise
-        raise StepTimeout(f"no answer within {body.timeout_s:g} s, the timeout_s of the request") from None
+    def encode(session: Session, observation: Any) -> bytes:
+        return encode_observation(observation, complete=True)
+
+    return await _call(request, start, encode, body.timeout_s, body.timeout_s)
 
 
 async def state(request: Request) -> Response:
     """The environment's state: that of the session that is named, else of a new one."""
+    return await _call(request, Session.read_state, lambda _, state: encode_state(state))
+
+
+async def _call(
+    request: Request,
+    start: StartCall,
+    encode: Callable[[Session, Any], bytes],
+    timeout_s: float | None = None,
+    own_timeout_s: float | None = None,
+) -> Response:
+    """Does a call in the session that a request names, in another worker process if it is there; else in a new one.
+
+    Args:
+        request: Names the session, or none.
+        start: Begins the call.
+        encode: Makes the body of the answer of its result, before the session does anything else.
+        timeout_s: Seconds that it may take in the session that is named; None: without end.
+        own_timeout_s: Seconds that it may take in a session of its own, which is opened and closed in that time.
+    """
     server = server_of(request)
-    call = HTTPCall(Session.read_state, lambda _, state: encode_state(state))
-    return await call_in_session(request, server, call) or await _call_in_own_session(request, server, call)
-
-
-async def _call_in_own_session(request: Request, server: EnvironmentServer, call: HTTPCall) -> Response:
-    """Does a call in a new session; stops the call if the request has no more time for it."""
+    shared = await shared_session_of(request, server, timeout_s)
+    if isinstance(shared, SharedSession):
+        return json_response(await shared.call(start, timeout_s, partial(encode, shared.session)))
+    if shared is not None:
+        return shared
     principal = principal_of(request.scope, server)
-    async with opened_session(server.manager, principal.holder, principal.peer) as session:
-        try:
-            result = await result_of(partial(call.start, session))
-        except asyncio.CancelledError:
-            session.stop()
+    try:
+        async with (
+            asyncio.timeout(own_timeout_s and min(own_timeout_s, LONGEST_S)) as scope,
+            opened_session(server.manager, principal.holder, principal.peer) as session,
+        ):
+            try:
+                return json_response(encode(session, await result_of(partial(start, session))))
+            except asyncio.CancelledError:
+                session.stop()
+                raise
+    except TimeoutError as error:
+        if isinstance(error, OpenEnvError) or not scope.expired():
             raise
-        return json_response(call.encode(session, result))
+        raise StepTimeout(f"no answer within {own_timeout_s:g} s, the timeout_s of the request") from None
 
 
 def seconds_of(value: Any) -> float | None:

@@ -20,7 +20,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .. import errors
 from ..errors import OpenEnvError
 from ..protocol.errors import MOST_FAULTS, error_facts, too_many_faults
-from ..settings import ServerSettings
 from ..telemetry.metrics import METER
 from .auth import HANDSHAKE, Principal, RequestHead, Right, allows, header_fields, without_key_offers
 
@@ -175,13 +174,16 @@ class AuthMiddleware:
         app: What it stands before.
         server: Whose keys are asked for.
         is_for_all: Says of a request that was refused whether it is for something that everybody may have.
+
+    Attributes:
+        bodies_size: Bytes of the bodies of all requests that are being answered.
     """
 
     def __init__(self, app: ASGIApp, server: EnvironmentServer, is_for_all: Callable[[Scope], bool]):
         self._app = app
         self._server = server
         self._is_for_all = is_for_all
-        self._bodies = _BodyBudget(server.settings)
+        self.bodies_size = 0
         self._with_body = _WITH_BODY | {f"/{server.env_name}/{name}" for name in _TASKS}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -192,10 +194,10 @@ class AuthMiddleware:
         try:
             head = _admit(scope, self._server)
             if scope["type"] == "http" and (head.path in self._with_body or head.path.startswith(_OF_ONE_SESSION)):
-                body = _LimitedBody(receive, send, self._bodies)
+                body = _LimitedBody(receive, send, self)
                 length = head.fields.get(b"content-length", b"")
                 if length.isdigit():
-                    self._bodies.check(int(length), int(length))
+                    self.check_body(int(length), int(length))
                 receive, send = body.receive, body.send
         except OpenEnvError as error:
             if not self._is_for_all(scope):
@@ -212,7 +214,23 @@ class AuthMiddleware:
             await self._app(scope, receive, send)
         finally:
             if body is not None:
-                self._bodies.size -= body.size
+                self.bodies_size -= body.size
+
+    def check_body(self, size: int, more: int = 0) -> None:
+        """Checks a body of so many bytes, of which `more` are not counted yet.
+
+        Raises:
+            MessageTooLarge: It is larger than a message may be.
+            TooManyCalls: The other requests leave no room for it.
+        """
+        settings = self._server.settings
+        if size > settings.max_message_bytes:
+            limit = f"{settings.max_message_bytes} bytes (max_message_mb, OPENENV_MAX_MESSAGE_MB)"
+            raise errors.MessageTooLarge(f"a body of {size} bytes is over the limit of {limit}")
+        if self.bodies_size + more > settings.max_unsent_bytes:
+            limit = f"{settings.max_unsent_bytes} bytes (max_unsent_mb, OPENENV_MAX_UNSENT_MB)"
+            held = f"the requests that are being answered have {self.bodies_size} bytes"
+            raise errors.TooManyCalls(f"{held}, and {more} more would be over the limit of {limit}: try again later")
 
 
 def principal_of(scope: MutableMapping[str, Any], server: EnvironmentServer) -> Principal:
@@ -284,34 +302,6 @@ def _admit(scope: MutableMapping[str, Any], server: EnvironmentServer) -> Reques
     return head
 
 
-class _BodyBudget:
-    """The bodies of all requests that are being answered.
-
-    Attributes:
-        size: Their bytes.
-    """
-
-    def __init__(self, settings: ServerSettings):
-        self.size = 0
-        self._limit = settings.max_message_bytes
-        self._limit_of_all = settings.max_unsent_bytes
-
-    def check(self, size: int, more: int = 0) -> None:
-        """Checks a body of so many bytes, of which `more` are not counted yet.
-
-        Raises:
-            MessageTooLarge: It is larger than a message may be.
-            TooManyCalls: The other requests leave no room for it.
-        """
-        if size > self._limit:
-            limit = f"{self._limit} bytes (max_message_mb, OPENENV_MAX_MESSAGE_MB)"
-            raise errors.MessageTooLarge(f"a body of {size} bytes is over the limit of {limit}")
-        if self.size + more > self._limit_of_all:
-            limit = f"{self._limit_of_all} bytes (max_unsent_mb, OPENENV_MAX_UNSENT_MB)"
-            held = f"the requests that are being answered have {self.size} bytes"
-            raise errors.TooManyCalls(f"{held}, and {more} more would be over the limit of {limit}: try again later")
-
-
 class _LimitedBody:
     """Between an app and a request whose body may not be larger than a message.
 
@@ -319,10 +309,10 @@ class _LimitedBody:
         size: Bytes that were received.
     """
 
-    def __init__(self, receive: Receive, send: Send, bodies: _BodyBudget):
+    def __init__(self, receive: Receive, send: Send, middleware: AuthMiddleware):
         self._receive = receive
         self._send = send
-        self._bodies = bodies
+        self._middleware = middleware
         self.size = 0
         self._refused = False
 
@@ -331,9 +321,9 @@ class _LimitedBody:
         if message["type"] == "http.request":
             size = len(message.get("body", b""))
             self.size += size
-            self._bodies.size += size
+            self._middleware.bodies_size += size
             try:
-                self._bodies.check(self.size)
+                self._middleware.check_body(self.size)
             except OpenEnvError as error:
                 if not self._refused:
                     # What the app makes of a request that ends in the middle is not sent.
