@@ -100,6 +100,7 @@ class EnvironmentServer:
         MissingExtra: `tracing` is set, and the extra `otel` is not installed.
 
     Attributes:
+        env_factory: What makes an environment.
         action_type: What clients may send for a step: `action_cls`, and tool actions where there are tools.
         authenticator: Decides who may come in.
         shared_sessions: The sessions that are used over HTTP.
@@ -139,7 +140,7 @@ class EnvironmentServer:
         if self.settings.metrics:
             METER.start()
         self._trails = tracing.start() if self.settings.tracing else None
-        self._factory = env
+        self.env_factory = env
         self.action_cls = action_cls
         self.observation_cls = observation_cls
         self.reset_observation_cls = reset_observation_cls or observation_cls
@@ -165,19 +166,14 @@ class EnvironmentServer:
         self.shared_sessions = SharedSessions(self.manager, lambda: self.worker_key, self.settings.max_in_flight)
 
     @property
-    def env_factory(self) -> Callable[[], Any]:
-        """What makes an environment."""
-        return self._factory
-
-    @property
     def _env_factory(self) -> Callable[[], Any]:
-        """The same for subclasses that exist already, which read it under this name, and put another in its place."""
-        return self._factory
+        """`env_factory` for subclasses that exist already, which read it so, and put another in its place."""
+        return self.env_factory
 
     @_env_factory.setter
     def _env_factory(self, factory: Callable[[], Any]) -> None:
         self.manager.maker.replace(factory_of(factory, self.settings.mode))
-        self._factory = factory
+        self.env_factory = factory
         self.__dict__.pop("about", None)
 
     @property
@@ -190,15 +186,13 @@ class EnvironmentServer:
         """Most sessions at one time."""
         return self.manager.limits.max_sessions
 
-    @property
-    def max_concurrent_envs(self) -> int:
-        """`max_sessions`, under the name of existing code."""
-        return self.max_sessions
+    max_concurrent_envs = max_sessions
+    """The same, under the name of existing code."""
 
     @property
     def is_concurrency_safe(self) -> bool:
         """Whether the environment's class says that many instances may live in one process."""
-        cls = class_of(self._factory)
+        cls = class_of(self.env_factory)
         return cls is not None and profile_of(cls).concurrent
 
     @property
@@ -356,7 +350,7 @@ class EnvironmentServer:
     @property
     def _isolated(self) -> bool:
         """Whether sessions have processes of their own."""
-        cls = class_of(self._factory)
+        cls = class_of(self.env_factory)
         declared = cls is not None and profile_of(cls).execution is Execution.PROCESS
         return declared or self.settings.isolation == "process" or self.settings.sandbox != "none"
 
@@ -375,7 +369,7 @@ class EnvironmentServer:
         )
 
     def _max_sessions(self, given: int | None) -> int:
-        cls = class_of(self._factory)
+        cls = class_of(self.env_factory)
         concurrent = self._isolated or (None if cls is None else profile_of(cls).concurrent)
         chosen = self.settings.max_sessions or given or self.settings.max_concurrent_envs
         if chosen is None:

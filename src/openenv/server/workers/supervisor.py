@@ -44,6 +44,9 @@ class Acceptor:
 
     Args:
         listener: The listening socket, which this object owns from here on.
+
+    Attributes:
+        crowded: Whether accepted connections wait for a worker that has room in its pipe.
     """
 
     def __init__(self, listener: socket.socket):
@@ -51,17 +54,12 @@ class Acceptor:
         self._listener = listener
         # Each with the time at which it was accepted.
         self._waiting: deque[tuple[int, float]] = deque()
-        self._crowded = False
+        self.crowded = False
         self._last = -1
         self._accepted_at = 0.0
 
     def fileno(self) -> int:
         return self._listener.fileno()
-
-    @property
-    def crowded(self) -> bool:
-        """Whether accepted connections wait for a worker that has room in its pipe."""
-        return self._crowded
 
     @property
     def holding(self) -> bool:
@@ -115,7 +113,7 @@ class Acceptor:
                 for place in reversed(full):
                     left += len(shares[place])
                     del workers[place], loads[place], shares[place]
-        self._crowded = left > 0
+        self.crowded = left > 0
 
     def close(self) -> None:
         """Accepts no more; connections that wait are given up."""

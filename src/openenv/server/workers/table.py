@@ -366,7 +366,9 @@ class SharedSlots:
         counted = self._counted(holder)
         table = self._table
         with table:
-            if table.held >= self.limit or self._others_came_before(since_ns):
+            others = table.times()
+            others[self._row.index] = 0  # while it lets some in, its own row is out of date
+            if table.held >= self.limit or any(0 < time < since_ns for time in others):
                 return _NONE
             if counted:
                 assert self.per_key is not None
@@ -413,14 +415,6 @@ class SharedSlots:
             counts = f"max_sessions_per_key counts sessions of {self._table.holders} API keys; this is key {holder}"
             raise UsageError(f"{counts}: name all keys in OPENENV_API_KEYS where the server is started")
         return True
-
-    def _others_came_before(self, since_ns: int) -> bool:
-        times = self._table.times()
-        if not any(times):
-            return False
-        # Without this worker's own: while it lets some in, its row is out of date.
-        times[self._row.index] = 0
-        return any(0 < time < since_ns for time in times)
 
     def _wake(self, rows: list[int | None]) -> None:
         others = {row for row in rows if row is not None and row != self._row.index}
