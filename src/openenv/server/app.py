@@ -93,8 +93,8 @@ PAGE_ROUTES: dict[str, Callable[..., Any]] = {
 # Where a request may name its session.
 _NAMES_SESSION = {
     "parameters": [
-        {"name": http.HEADER, "in": "header", "required": False, "schema": {"type": "string"}},
-        {"name": http.COOKIE, "in": "cookie", "required": False, "schema": {"type": "string"}},
+        {"name": name, "in": place, "required": False, "schema": {"type": "string"}}
+        for name, place in ((http.HEADER, "header"), (http.COOKIE, "cookie"))
     ]
 }
 _OF_SESSIONS = ("/reset", "/step", "/state")

@@ -14,16 +14,8 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from .. import messages
 from ..errors import OpenEnvError, StepTimeout, UsageError
-from ..messages import (
-    GetTaskRangeRequest,
-    GetTaskRequest,
-    HealthResponse,
-    ListTasksRequest,
-    NumTasksRequest,
-    ResetRequest,
-    StepRequest,
-)
 from ..protocol import encode_observation, encode_state
 from ..protocol.errors import UNSEEDED
 from ..runtime.executor import Done
@@ -116,9 +108,9 @@ def _path(request: Request) -> str:
     return str(request.scope.get("root_path") or "/")
 
 
-async def health() -> HealthResponse:
+async def health() -> messages.HealthResponse:
     """Answers while the server's event loop turns."""
-    return HealthResponse()
+    return messages.HealthResponse()
 
 
 async def ready(request: Request) -> Response:
@@ -149,7 +141,7 @@ async def sessions(request: Request) -> Response:
     return json_response(msgspec.json.encode(found))
 
 
-async def reset(request: Request, body: ResetRequest | None = None) -> Response:
+async def reset(request: Request, body: messages.ResetRequest | None = None) -> Response:
     """Starts an episode and returns the first observation: in the session that is named, else in one of its own."""
     arguments = body.model_dump(exclude_unset=True) if body else {}
 
@@ -163,7 +155,7 @@ async def reset(request: Request, body: ResetRequest | None = None) -> Response:
     return await _call(request, start, encode, seconds_of(arguments.get("timeout_s")))
 
 
-async def step(request: Request, body: StepRequest) -> Response:
+async def step(request: Request, body: messages.StepRequest) -> Response:
     """Does one action: in the session that is named, else in one of its own, for steps that stand alone.
 
     With `timeout_s`, all of that is answered within so many seconds.
@@ -242,23 +234,23 @@ async def splits(request: Request) -> Response:
     return await _answer_tasks(request, "list_splits", splits_of)
 
 
-async def tasks(request: Request, body: ListTasksRequest) -> Response:
+async def tasks(request: Request, body: messages.ListTasksRequest) -> Response:
     """Every task of a split."""
     name = server_of(request).env_name
     return await _answer_tasks(request, "list_tasks", lambda found: {"tasks": found, "env_name": name}, body)
 
 
-async def num_tasks(request: Request, body: NumTasksRequest) -> Response:
+async def num_tasks(request: Request, body: messages.NumTasksRequest) -> Response:
     """How many tasks a split has."""
     return await _answer_tasks(request, "num_tasks", lambda count: {"num_tasks": count}, body)
 
 
-async def task(request: Request, body: GetTaskRequest) -> Response:
+async def task(request: Request, body: messages.GetTaskRequest) -> Response:
     """One task of a split, counted from 0."""
     return await _answer_tasks(request, "get_task", lambda found: {"task": found}, body)
 
 
-async def task_range(request: Request, body: GetTaskRangeRequest) -> Response:
+async def task_range(request: Request, body: messages.GetTaskRangeRequest) -> Response:
     """The tasks of a split from `start` to the one before `stop`."""
     return await _answer_tasks(request, "get_task_range", lambda found: {"tasks": found}, body)
 

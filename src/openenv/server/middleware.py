@@ -123,21 +123,19 @@ _FIELD = re.compile(r"(?<=[?&;])([^=&;?]*=)([^&;]*)")
 _BAD_TEXT = "Invalid UTF-8 sequence received from client."
 
 
-class _Redaction(logging.Filter):
+def _redact(record: logging.LogRecord) -> bool:
     """Replaces the values of headers that may hold keys, and tokens in URLs."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        match record.args:
-            case (str(name), _) if name.strip().lower() in _SECRET:
-                record.args = (name, _HIDDEN)
-            case tuple(values) if any(isinstance(value, str) and "?" in value for value in values):
-                record.args = tuple(
-                    _FIELD.sub(_redact_field, value) if isinstance(value, str) else value for value in values
-                )
-        if record.msg == _BAD_TEXT:
-            record.exc_info = record.exc_text = None
-            record.levelno, record.levelname = logging.WARNING, "WARNING"
-        return True
+    match record.args:
+        case (str(name), _) if name.strip().lower() in _SECRET:
+            record.args = (name, _HIDDEN)
+        case tuple(values) if any(isinstance(value, str) and "?" in value for value in values):
+            record.args = tuple(
+                _FIELD.sub(_redact_field, value) if isinstance(value, str) else value for value in values
+            )
+    if record.msg == _BAD_TEXT:
+        record.exc_info = record.exc_text = None
+        record.levelno, record.levelname = logging.WARNING, "WARNING"
+    return True
 
 
 def _redact_field(found: re.Match[str]) -> str:
@@ -145,13 +143,10 @@ def _redact_field(found: re.Match[str]) -> str:
     return found[1] + (_HIDDEN if unquote(found[1][:-1]).lower() == "token" else found[2])
 
 
-_REDACTION = _Redaction()
-
-
 def redact_logs() -> None:
     """Has effect for the whole process, from here on; may be called repeatedly."""
     for name in _LOGGERS:
-        logging.getLogger(name).addFilter(_REDACTION)
+        logging.getLogger(name).addFilter(_redact)
 
 
 _PRINCIPAL = "openenv.principal"

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import AsyncIterator, Coroutine
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import h11
 from fastapi import Request, Response
@@ -48,12 +48,6 @@ class UpstreamRequest:
         self._reader = reader
         self._writer = writer
         self._http = h11.Connection(h11.CLIENT)
-
-    @classmethod
-    async def over(cls, connection: socket.socket) -> Self:
-        """One over a connected socket, which belongs to it from here on."""
-        connection.setblocking(False)
-        return cls(*await asyncio.open_connection(sock=connection, limit=PIECE_BYTES))
 
     async def ask(self, method: bytes, target: bytes, fields: list[tuple[bytes, bytes]], body: bytes) -> ResponseHead:
         """Sends the request and waits for the head of the answer.
@@ -217,7 +211,8 @@ async def forward_to_owner(
         far.close()
         near.close()
         raise UnknownSession.of_ended_worker(session_id)
-    exchange = await UpstreamRequest.over(near)
+    near.setblocking(False)
+    exchange = UpstreamRequest(*await asyncio.open_connection(sock=near, limit=PIECE_BYTES))
     try:
         answer = await until_disconnect(
             request.receive, _ask(exchange, request, arrived.target, body, session_id, timeout_s)

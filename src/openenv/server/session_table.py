@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from secrets import compare_digest
@@ -22,19 +21,16 @@ from ..protocol.server import ServerProtocolV2
 from ..runtime.manager import SessionManager
 from ..runtime.session import LastSeen, OnOpened, Origin, Session, SessionState
 from ..settings import ServerSettings
-from ..telemetry.logs import log_extra
 from ..telemetry.metrics import METER
 from ..telemetry.tracing import ConnectionTracer
 from .auth import Principal, Right, Scope, allows, is_tool_call, refusal
 from .task_provider import ask_session
 from .timers import Deadlines
-from .v1 import oversized_reply
+from .v1 import log_error, oversized_reply
 from .v2_session import SessionRequest, V2Session
 
 if TYPE_CHECKING:
     from .v2 import ReplySender
-
-logger = logging.getLogger("openenv.server")
 
 # What most environments take to close.
 CLOSING_S = 0.1
@@ -261,19 +257,8 @@ class SessionTable:
         ask_session(v2_session.session, message, reply)
 
     def refusal(self, session: str | None, error: OpenEnvError, request: str | None = None) -> Body:
-        # What a client calls a session may be anything, lines of a log as well.
-        name = "-" if not session else session if session.isprintable() else repr(session)
-        # The traceback is of use when the environment's own code failed, and noise when a client erred.
-        METER.failed(error)
         v2_session = None if session is None else self.v2_sessions.get(session)
-        logger.warning(
-            "session %.64s: %s: %.2000s",
-            name,
-            type(error).__name__,
-            error.message,
-            exc_info=error.__cause__,
-            extra=log_extra(session, None if v2_session is None else v2_session.session.episode, request),
-        )
+        log_error(error, session, None if v2_session is None else v2_session.session.episode, request)
         return self.protocol.error(error)
 
     def released(self, v2_session: V2Session, loss: OpenEnvError | None) -> None:

@@ -64,6 +64,16 @@ def oversized_message(size: int | None, limit: int, advice: str = "") -> Message
     )
 
 
+def log_error(error: OpenEnvError, session: str | None, episode: str | None, request: Any) -> None:
+    """Counts and logs an error that a client gets for a call of a session."""
+    METER.failed(error)
+    # What a client calls a session may be anything, lines of a log as well.
+    name = "-" if not session else session if session.isprintable() else repr(session)
+    what, extra = f"{type(error).__name__}: {error.message:.2000s}", log_extra(session, episode, request)
+    # The traceback is of use when the environment's own code failed, and noise when a client erred.
+    logger.warning("session %.64s: %s", name, what, exc_info=error.__cause__, extra=extra)
+
+
 class V1Connection(CallQueue[bytes | OpenEnvError]):
     """The server's end of one connection, from its acceptance.
 
@@ -313,14 +323,5 @@ class V1Connection(CallQueue[bytes | OpenEnvError]):
             self._channel.pause()
 
     def _report(self, error: OpenEnvError) -> None:
-        METER.failed(error)
-        # The traceback is of use when the environment's own code failed, and noise when a client erred.
-        logger.warning(
-            "session %s: %s: %s",
-            self._session.id,
-            type(error).__name__,
-            error.message,
-            exc_info=error.__cause__,
-            extra=log_extra(self._session.id, self._session.episode, self._requests),
-        )
+        log_error(error, self._session.id, self._session.episode, self._requests)
         self._channel.send(self._protocol.error(error))

@@ -42,15 +42,7 @@ WorkerCommand = Callable[[int, int, int, int], list[str]]
 """The command line of a worker, given the descriptors of its pipe, the table and the metrics, and its row."""
 
 # Signals that end a process for what its own code did.
-CRASHES = {
-    signal.SIGABRT,
-    signal.SIGBUS,
-    signal.SIGFPE,
-    signal.SIGILL,
-    signal.SIGSEGV,
-    signal.SIGSYS,
-    signal.SIGTRAP,
-}
+CRASHES = {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGSYS, signal.SIGTRAP}
 # Signals that a terminal or a service manager sends to the whole group; a worker does what its parent says.
 GROUP_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
