@@ -48,20 +48,22 @@ async def post(request: Request) -> Response:
     except RpcError as fault:
         return _reply(error_reply(None, fault))
     named = request.headers.get(SESSION_HEADER)
-    elsewhere = named or _session_of(value)
-    if elsewhere is not None:
+    single = value if isinstance(value, dict) else {}
+    # The session that a request names in its params; those of a batch must be of this process.
+    params, request_id = single.get("params"), single.get("id")
+    elsewhere = named or (params.get("session_id") if isinstance(params, dict) else None)
+    request_id = request_id if isinstance(request_id, (str, int)) else None
+    if isinstance(elsewhere, str):
         try:
             answered = await forward_to_owner(request, server, elsewhere)
         except OpenEnvError as error:
-            return _reply(error_reply(_id_of(value), jsonrpc_fault(error)), 200 if named is None else 404)
+            return _reply(error_reply(request_id, jsonrpc_fault(error)), 200 if named is None else 404)
         if answered is not None:
             return answered
-    shared: SharedSession | None = None
-    if named is not None:
-        try:
-            shared = server.shared_sessions.find(named, principal)
-        except UnknownSession as error:
-            return _reply(error_reply(_id_of(value), _session_not_found(error)), 404)
+    try:
+        shared = None if named is None else server.shared_sessions.find(named, principal)
+    except UnknownSession as error:
+        return _reply(error_reply(request_id, _session_not_found(error)), 404)
     return await _answer_post(request, server, principal, shared, value)
 
 
@@ -215,18 +217,6 @@ def _header_error(request: Request) -> Response | None:
     facts = {"supported": list(VERSIONS), "requested": version}
     message = f"MCP-Protocol-Version {version!r} is not spoken here: begin with initialize, in one of {VERSIONS}"
     return _reply(error_reply(None, RpcError(UNSUPPORTED_VERSION, message, facts)), 400)
-
-
-def _session_of(value: Any) -> str | None:
-    """The session that a request names in its params; those of a batch must be of this process."""
-    params = value.get("params") if isinstance(value, dict) else None
-    named = params.get("session_id") if isinstance(params, dict) else None
-    return named if isinstance(named, str) else None
-
-
-def _id_of(value: Any) -> Any:
-    found = value.get("id") if isinstance(value, dict) else None
-    return found if isinstance(found, (str, int)) else None
 
 
 def _session_not_found(error: UnknownSession) -> RpcError:

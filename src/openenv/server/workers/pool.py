@@ -121,21 +121,20 @@ class WorkerPool:
         self._to_replace: deque[WorkerSlot] = deque()
         self._policy = RestartPolicy(settings.worker_restarts)
         self._ending = False
-        self._turn_at = time.monotonic()
 
     @property
     def taking(self) -> list[WorkerProcess]:
         """Workers that connections may be handed to."""
-        return [
-            slot.worker for slot in self._slots if slot.worker is not None and slot.worker.phase is WorkerPhase.READY
-        ]
+        workers = (slot.worker for slot in self._slots)
+        return [worker for worker in workers if worker is not None and worker.phase is WorkerPhase.READY]
+
+    @property
+    def _started_workers(self) -> list[WorkerProcess]:
+        return [worker for worker in self.workers if worker.phase is not WorkerPhase.STARTING]
 
     def find(self, key: int) -> WorkerProcess | None:
         """The worker of a key, if it is one that serves."""
-        return next(
-            (worker for worker in self.workers if worker.key == key and worker.phase is not WorkerPhase.STARTING),
-            None,
-        )
+        return next((worker for worker in self._started_workers if worker.key == key), None)
 
     def vacancies(self, limit: int | None) -> int | None:
         """How many more connections may be handed out, so that sessions are spread evenly; None for all.
@@ -195,17 +194,13 @@ class WorkerPool:
     def wake(self, rows: bytes | None = None) -> None:
         """Tells workers in which newcomers wait that a slot is free: those of some rows (2 bytes each), or all."""
         wanted = None if rows is None else {rows[at : at + 2] for at in range(0, len(rows), 2)}
-        for worker in self.workers:
-            if worker.phase is not WorkerPhase.STARTING and (
-                wanted is None or worker.row.index.to_bytes(2, "big") in wanted
-            ):
+        for worker in self._started_workers:
+            if wanted is None or worker.row.index.to_bytes(2, "big") in wanted:
                 worker.pipe.post(MessageKind.FREE)
 
     def ask(self, asking: WorkerProcess) -> None:
         """Has all other workers tell this one what sessions they have."""
-        others = [
-            worker for worker in self.workers if worker is not asking and worker.phase is not WorkerPhase.STARTING
-        ]
+        others = [worker for worker in self._started_workers if worker is not asking]
         count = len(others).to_bytes(2, "big")
         for first in range(0, max(1, len(others)), MOST_SOCKETS):
             some = others[first : first + MOST_SOCKETS]
