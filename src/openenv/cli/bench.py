@@ -72,7 +72,6 @@ def display_module() -> ModuleType:
 
 def served(stack: ExitStack, display: Display, target: str, workers: int, sessions: int) -> ServedTarget:
     """Serves a target until the stack is left."""
-
     display.say(f"serving {target} with {workers} worker{'s' if workers > 1 else ''}")
     return stack.enter_context(ServedTarget(target, workers, max_sessions=sessions + SPARE_SESSIONS))
 
@@ -355,7 +354,6 @@ def _measured(
     grid: Grid,
 ) -> dict[str, Any]:
     """Has something to measure until the stack is left; returns what `measure_scale` is to know of it."""
-
     if plan is not None:
         display.say(f"plan {plan.words}")
         launched = stack.enter_context(LaunchedServers(plan))

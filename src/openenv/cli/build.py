@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 from ..project import Project, target
 from ..project.image import BuildProgress, BuildRequest
 from ..project.image import build as build_image
-from .terminal import PATH, TARGET, Progress, pairs
+from .terminal import PATH, TARGET, Progress, pairs, print_json
 
 # What an instruction may take of a line.
 WIDTH = 90
@@ -38,18 +38,7 @@ _SLOW = ("RUN ", "FROM ")
 @click.option("--platform", metavar="OS/ARCH", help="Platform to build for, as linux/amd64. [default: the engine's]")
 @click.option("-v", "--verbose", is_flag=True, help="Show all that the steps write.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document about the image.")
-def build(
-    path: Path,
-    tags: Sequence[str],
-    context: Path | None,
-    dockerfile: Path | None,
-    base_image: str | None,
-    no_cache: bool,
-    build_args: Sequence[str],
-    platform: str | None,
-    verbose: bool,
-    as_json: bool,
-) -> None:
+def build(path: Path, no_cache: bool, build_args: Sequence[str], verbose: bool, as_json: bool, **given: Any) -> None:
     """Builds the image of the environment in PATH (by default this folder) by its Dockerfile, on the Docker engine of
     this machine or the one that DOCKER_HOST names. (Extra `docker`.)
 
@@ -65,15 +54,7 @@ def build(
     """
     project = project_of(path)
 
-    request = BuildRequest(
-        tags=tags,
-        context=context,
-        dockerfile=dockerfile,
-        base_image=base_image,
-        cache=not no_cache,
-        arguments=pairs("--build-arg", build_args),
-        platform=platform,
-    )
+    request = BuildRequest(cache=not no_cache, arguments=pairs("--build-arg", build_args), **given)
     with Progress() as progress:
         built = build_image(project, request, StepLines(progress, verbose))
     if as_json:
@@ -86,17 +67,11 @@ def build(
             "wheel": built.wheel,
             "warnings": list(built.warnings),
             "steps": [
-                {
-                    "number": step.number,
-                    "line": step.line,
-                    "instruction": step.text,
-                    "cached": step.cached,
-                    "seconds": step.seconds,
-                }
-                for step in built.steps
+                {"number": s.number, "line": s.line, "instruction": s.text, "cached": s.cached, "seconds": s.seconds}
+                for s in built.steps
             ],
         }
-        click.echo(json.dumps(document, indent=2))
+        print_json(document)
         return
     said = f"built {', '.join(built.names)}: {built.size / 1e6:.0f} MB in {built.seconds:.1f} s"
     click.echo(f"{said}, {built.executed} of {len(built.steps)} steps executed")

@@ -33,7 +33,6 @@ class _Unreadable(click.ClickException):
 @contextmanager
 def reading(path: Path, environment: str | None = None) -> Iterator[Recording]:
     """A record to read; what cannot be read is exit code 2."""
-
     try:
         yield Recording(path, environment)
     except UnreadableRecord as error:
@@ -88,7 +87,6 @@ def export(
       openenv episodes export records -o cartpole.parquet --environment CartPole-v1 --ended
       openenv episodes export records -o one.jsonl --episode Xb3-1
     """
-
     with reading(path, environment) as recording, Progress() as progress:
         episodes = (
             each
@@ -173,7 +171,6 @@ def stats(path: Path, environment: str | None, as_json: bool) -> None:
       openenv episodes stats records
       openenv episodes stats records --environment CartPole-v1 --json
     """
-
     found: dict[str, Statistics] = {}
     with reading(path, environment) as recording:
         for episode in recording.episodes():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -26,12 +25,11 @@ from ..project.image import BuildRequest, PushProgress, build, push_image
 from ..project.image.registry import local_name, remote_name
 from ..providers.redaction import KEYS
 from .build import StepLines, project_of
-from .terminal import COUNT, PATH, Progress, message_on_interrupt, pairs, print_error
+from .terminal import COUNT, PATH, Progress, message_on_interrupt, pairs, print_error, print_json
 
 
 def to_spaces(directory: Path, given: Mapping[str, Any]) -> None:
     """Pushes a project to one Space or several, and says where they are."""
-
     project = project_of(directory)
     request = SpaceRequest(
         interface=given["interface"] is not False,
@@ -40,16 +38,33 @@ def to_spaces(directory: Path, given: Mapping[str, Any]) -> None:
         check=not given["no_check"],
         **{each.name: given[each.name] for each in fields(SpaceRequest) if each.name in given.keys() - _CHANGED},
     )
+    done = 0
+
+    def heard(each: Published) -> None:
+        nonlocal done
+        done += 1
+        if request.count > 1:
+            progress.show("pushing", done, request.count, f"{each.name}{': failed' if each.error else ''}")
+
     with message_on_interrupt(_INTERRUPTED), Progress() as progress:
         warn_of_secrets(given["secrets"], progress)
         if not given["dry_run"]:
             Hub().check_token()  # before what takes long
         if request.check:
             _check(project, progress)
+        if not given["dry_run"]:
+            progress.show("staging", 0, 0)
+        stage = Stage.of(project, request)
         if given["dry_run"]:
-            _rehearse(project, request, given["as_json"], progress)
+            _rehearse(project, request, stage, given["as_json"], progress)
             return
-        published, stage = _push(project, request, progress, given["as_json"])
+        progress.show("pushing", 0, request.count)
+        try:
+            published = push_project(project, request, say=progress.say, heard=heard, stage=stage)
+        except OpenEnvError as error:
+            if given["as_json"]:
+                print_json({"pushed": False, "spaces": [], "error": error.facts()})
+            raise
     _tell(published, stage, request, given["as_json"])
     if any(each.error is not None for each in published):
         sys.exit(1)
@@ -72,7 +87,6 @@ def warn_of_secrets(texts: Sequence[str], progress: Progress) -> None:
 
 def _check(project: Project, progress: Progress) -> None:
     """The static checks: only what fails keeps from publishing."""
-
     progress.show("checking", 0, 0)
     try:
         report = examine(str(project.folder), Level.STATIC, begun=lambda name: progress.show("checking", 0, 0, name))
@@ -90,47 +104,23 @@ def _check(project: Project, progress: Progress) -> None:
         )
 
 
-def _push(
-    project: Project, request: SpaceRequest, progress: Progress, as_json: bool
-) -> tuple[list[Published], Stage]:
-
-    done = 0
-
-    def heard(each: Published) -> None:
-        nonlocal done
-        done += 1
-        if request.count > 1:
-            progress.show("pushing", done, request.count, f"{each.name}{': failed' if each.error else ''}")
-
-    progress.show("staging", 0, 0)
-    stage = Stage.of(project, request)
-    progress.show("pushing", 0, request.count)
-    try:
-        return push_project(project, request, say=progress.say, heard=heard, stage=stage), stage
-    except OpenEnvError as error:
-        if as_json:
-            click.echo(json.dumps({"pushed": False, "spaces": [], "error": error.facts()}, indent=2))
-        raise
-
-
-def _rehearse(project: Project, request: SpaceRequest, as_json: bool, progress: Progress) -> None:
+def _rehearse(project: Project, request: SpaceRequest, stage: Stage, as_json: bool, progress: Progress) -> None:
     """Says what would be pushed; the Hub is not asked."""
-
-    stage = Stage.of(project, request)
     for note in stage.notes:
         progress.say(note)
     names = [str(name) for name in names_of(project, request, "YOU")]
     variables = sorted(variables_of(project.manifest).keys() | request.variables.keys())
     if as_json:
-        document = {
-            "pushed": False,
-            "spaces": [{"name": name} for name in names],
-            "files": sorted(stage.files),
-            "bytes": stage.size,
-            "variables": variables,
-            "secrets": sorted(request.secrets),
-        }
-        click.echo(json.dumps(document, indent=2))
+        print_json(
+            {
+                "pushed": False,
+                "spaces": [{"name": name} for name in names],
+                "files": sorted(stage.files),
+                "bytes": stage.size,
+                "variables": variables,
+                "secrets": sorted(request.secrets),
+            }
+        )
         return
     click.echo(f"would push {len(stage.files)} files ({stage.size / 1000:,.0f} kB) to {', '.join(names)}:")
     for path, source in stage.files.items():
@@ -142,20 +132,15 @@ def _tell(published: Sequence[Published], stage: Stage, request: SpaceRequest, a
         good = all(each.error is None for each in published)
         spaces = [
             {
+                **vars(each),
                 "name": str(each.name),
-                "page": each.page,
-                "url": each.url,
-                "created": each.created,
-                "changed": each.changed,
-                "commit": each.commit,
-                "pull_request": each.pull_request,
                 "error": each.error.facts() if each.error is not None else None,
                 "next": [] if each.error else [f"openenv validate --url {each.url}", f'EnvClient("{each.url}")'],
             }
             for each in published
         ]
         document = {"pushed": good, "files": len(stage.files), "bytes": stage.size, "spaces": spaces}
-        click.echo(json.dumps(document, indent=2))
+        print_json(document)
     for each in published:
         if each.error is not None:
             print_error(f"{each.name}: {each.error.message}")
@@ -203,13 +188,7 @@ def _tell(published: Sequence[Published], stage: Stage, request: SpaceRequest, a
 @click.option("-H", "--hardware", metavar="NAME", help="Hardware of the copy, as cpu-basic or t4-medium.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document about the copy.")
 def fork(
-    space: str,
-    repo_id: str | None,
-    private: bool,
-    variables: Sequence[str],
-    secrets: Sequence[str],
-    hardware: str | None,
-    as_json: bool,
+    space: str, repo_id: str | None, variables: Sequence[str], secrets: Sequence[str], as_json: bool, **given: Any
 ) -> None:
     """Copies a Space of the Hugging Face Hub, with its history and its variables, on the Hub itself: nothing is
     downloaded. Secrets are not copied. (Extra `hub`.)
@@ -219,30 +198,29 @@ def fork(
       openenv fork openenv/echo_env
       openenv fork openenv/echo_env -r my-org/echo --private -e LEVEL=3 -s MODEL_KEY -H cpu-upgrade
     """
-
     with message_on_interrupt(f"interrupted: look whether the copy of {space} is there"), Progress() as progress:
         warn_of_secrets(secrets, progress)
         progress.show(f"copying {space}", 0, 0)
         copy = fork_space(
             space,
             repo_id,
-            private=private,
-            hardware=hardware,
             variables=pairs("--set-env", variables),
             secrets=pairs("--secret", secrets),
             say=progress.say,
+            **given,
         )
         for note in copy.notes:
             progress.say(note)
     if as_json:
-        document = {
-            "source": space,
-            "name": str(copy.name),
-            "page": copy.page,
-            "url": copy.url,
-            "next": [f"openenv validate --url {copy.url}", f"openenv pull {copy.name}"],
-        }
-        click.echo(json.dumps(document, indent=2))
+        print_json(
+            {
+                "source": space,
+                "name": str(copy.name),
+                "page": copy.page,
+                "url": copy.url,
+                "next": [f"openenv validate --url {copy.url}", f"openenv pull {copy.name}"],
+            }
+        )
         return
     click.echo(f"copied {space} to {copy.name}: {copy.page}")
     click.echo(f"  served at {copy.url} when the Hub has built it, which takes some minutes")
@@ -270,7 +248,6 @@ def pull(space: str, output_dir: Path | None, revision: str | None, as_json: boo
       openenv pull openenv/echo_env
       openenv pull my-org/echo --output-dir envs/echo --revision refs/pr/2
     """
-
     with message_on_interrupt("interrupted: nothing was kept"), Progress() as progress:
         progress.show(f"fetching {space}", 0, 0)
         pulled = pull_space(space, output_dir, revision=revision, say=progress.say)
@@ -279,14 +256,7 @@ def pull(space: str, output_dir: Path | None, revision: str | None, as_json: boo
     folder = shlex.quote(str(pulled.folder.relative_to(here) if inside else pulled.folder))
     commands = [f"pip install -e {folder}", f"openenv serve {folder}", f"openenv validate {folder}"]
     if as_json:
-        document = {
-            "name": str(pulled.name),
-            "folder": str(pulled.folder),
-            "commit": pulled.commit,
-            "files": pulled.files,
-            "next": commands,
-        }
-        click.echo(json.dumps(document, indent=2))
+        print_json({**vars(pulled), "name": str(pulled.name), "folder": str(pulled.folder), "next": commands})
         return
     click.echo(f"fetched {pulled.name} into {folder}: {pulled.files} files of commit {pulled.commit[:8]}. Next:")
     for command in commands:
@@ -298,7 +268,6 @@ INTERFACE = "ENABLE_WEB_INTERFACE"
 
 def to_registry(directory: Path, registry: str, given: Mapping[str, Any]) -> None:
     """Builds the image of a project, or takes one, pushes it, and says what it is called now."""
-
     project = project_of(directory)
     name = remote_name(registry, project, given["tag"])
     image = given["image"] or local_name(project)
@@ -344,7 +313,10 @@ def to_registry(directory: Path, registry: str, given: Mapping[str, Any]) -> Non
 
 
 def _print_one(document: Mapping[str, Any], as_json: bool, words: str) -> None:
-    click.echo(json.dumps(document, indent=2) if as_json else words)
+    if as_json:
+        print_json(document)
+    else:
+        click.echo(words)
 
 
 # What only one of the two goals knows, by the names of the parameters below.

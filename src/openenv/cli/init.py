@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from pathlib import Path
 
 import click
 
 from ..project.scaffold import Scaffold, Template
+from .terminal import print_json
 
 _INSTALL = "pip install -e ."
 _NEXT = {
@@ -71,7 +71,7 @@ def init(name: str, template: str, output_dir: Path, as_json: bool) -> None:
             "files": files,
             "next": list(steps),
         }
-        click.echo(json.dumps(made, indent=2))
+        print_json(made)
         return
     click.echo(f"{click.style(str(where), bold=True)} is made ({template}, {len(files)} files). Next:")
     for command, what in steps.items():

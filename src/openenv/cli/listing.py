@@ -13,7 +13,7 @@ import click
 
 from ..errors import UsageError
 from ..project.catalog import EnvironmentEntry, entries
-from .terminal import Progress, table_lines
+from .terminal import Progress, print_json, table_lines
 
 # Packages may import slow modules.
 IMPORT_S = 60.0
@@ -92,7 +92,7 @@ def list_(as_json: bool) -> None:
             if progress.live:
                 progress.show("importing", len(found), len(there), listed.entry.key)
     if as_json:
-        click.echo(json.dumps({"environments": [each.facts() for each in found]}, indent=2))
+        print_json({"environments": [each.facts() for each in found]})
         return
     if not found:
         click.echo("no environments: install one (pip install openenv-NAME), or begin one with `openenv init NAME`")

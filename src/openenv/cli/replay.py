@@ -296,7 +296,6 @@ class _ReplayTargets:
 
     def of(self, episode: Episode) -> ReplayTarget:
         """The place of an episode. Raises OpenEnvError: There is none."""
-
         named = self._target is not None or self._url is not None
         key = "" if named else episode.environment
         if key not in self._targets:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -125,6 +126,11 @@ INTERRUPTED = 130
 def print_error(text: str) -> None:
     """One line, on stderr."""
     click.echo(f"{click.style('error:', fg='red')} {text}", err=True)
+
+
+def print_json(document: Mapping[str, Any]) -> None:
+    """One JSON document, on stdout."""
+    click.echo(json.dumps(document, indent=2))
 
 
 def tame(text: str) -> str:
