@@ -33,8 +33,7 @@ _CODES: dict[int, Any] = {
 
 @Check.of("url.reach", "Is there a server of HTTP at the address?")
 def url_reach(site: ServerUnderTest) -> str:
-    answer = site.get("/health")
-    site.learned.health = answer
+    answer = site.health = site.get("/health")
     if 300 <= answer.status < 400:
         raise CheckFailure(
             f"{answer.asked} redirects to {excerpt(answer.location)} (status {answer.status})",
@@ -45,7 +44,7 @@ def url_reach(site: ServerUnderTest) -> str:
 
 @Check.of("url.health", "Does /health say that it is healthy?", "url.reach")
 def url_health(site: ServerUnderTest) -> str:
-    answer = site.learned.health
+    answer = site.health
     assert answer is not None
     said = _object(answer, '200 and {"status": "healthy"}')
     if said.get("status") != "healthy":
@@ -57,7 +56,7 @@ def url_health(site: ServerUnderTest) -> str:
 
 @Check.of("url.key", "May whoever asks, with the key given, ask?", "url.reach")
 def url_key(site: ServerUnderTest) -> str:
-    answer = site.learned.metadata = site.get("/metadata")
+    answer = site.metadata = site.get("/metadata")
     if answer.status in _BARRED:
         raise CheckFailure(
             f"{answer.asked} answers with status {answer.status} to {'this key' if site.has_key else 'nobody'}",
@@ -68,7 +67,7 @@ def url_key(site: ServerUnderTest) -> str:
 
 @Check.of("url.metadata", "Does /metadata say name and description?", "url.key")
 def url_metadata(site: ServerUnderTest) -> str:
-    answer = site.learned.metadata
+    answer = site.metadata
     assert answer is not None
     said = _object(answer, "200 and an object with name and description")
     for name in ("name", "description"):
@@ -92,7 +91,7 @@ def url_openapi(site: ServerUnderTest) -> str:
         )
     if not isinstance(paths, dict):
         raise CheckFailure("/openapi.json has no paths", "list the routes that are served")
-    site.learned.paths = paths.keys()
+    site.paths = paths.keys()
     return f"OpenAPI {excerpt(form)}, version {excerpt(version)}, {len(paths)} paths"
 
 
@@ -106,7 +105,7 @@ def url_schema(site: ServerUnderTest) -> str:
                 f"/schema has no {name}, only {excerpt(', '.join(said))}", f"add the JSON Schema of {name}"
             )
         check_schema(name, said[name], site.seconds())
-    site.learned.schemas = {name: said[name] for name in names}
+    site.schemas = {name: said[name] for name in names}
     return f"{', '.join(names)} are JSON Schemas"
 
 
@@ -155,14 +154,20 @@ def url_mode(site: ServerUnderTest) -> str:
         if answer.status in _BARRED:
             raise CheckFailure(f"{answer.asked} answers with status {answer.status}: this key may not", _GIVE_KEY)
     served = [path for path, answer in answers.items() if answer.status not in _ABSENT]
-    site.learned.production = not served
+    site.production = not served
     if served and len(served) < len(answers):
         absent = ", ".join(path for path in answers if path not in served)
         raise CheckFailure(
             f"{', '.join(served)} is served, and {absent} is not",
             "serve all of /reset, /step and /state (simulation), or none of them (production)",
         )
-    _compare_routes(site, served, list(answers))
+    if site.paths is not None:
+        listed = [path for path in answers if path in site.paths]
+        if listed and not served:
+            raise CheckFailure(f"{', '.join(listed)} is in /openapi.json, and not served", "list what is served")
+        # In production a key of scope control is served more than the document lists.
+        if served and len(listed) < len(answers) and not site.has_key:
+            raise CheckWarning(f"{', '.join(served)} is served, and not in /openapi.json", "list what is served")
     if not served:
         return "production: no reset, step or state"
     reset, step = answers["/reset"], answers["/step"]
@@ -171,19 +176,6 @@ def url_mode(site: ServerUnderTest) -> str:
         raise step.fault("422 to a step without an action")
     _object(answers["/state"], "200 and the state")
     return "simulation: reset, step and state"
-
-
-def _compare_routes(site: ServerUnderTest, served: list[str], control: list[str]) -> None:
-    """Compares what is served with what is listed."""
-    paths = site.learned.paths
-    if paths is None:
-        return
-    listed = [path for path in control if path in paths]
-    if listed and not served:
-        raise CheckFailure(f"{', '.join(listed)} is in /openapi.json, and not served", "list what is served")
-    # In production a key of scope control is served more than the document lists.
-    if served and len(listed) < len(control) and not site.has_key:
-        raise CheckWarning(f"{', '.join(served)} is served, and not in /openapi.json", "list what is served")
 
 
 def check_payload(payload: dict[str, Any], what: str, text: object) -> None:
@@ -243,7 +235,7 @@ _AT_ONCE: tuple[tuple[dict[str, Any] | str, str], ...] = (
 
 @Check.of("url.production", "In production, does /ws refuse control without a key?", "url.mode")
 def url_production(site: ServerUnderTest) -> str:
-    if not site.learned.production:
+    if not site.production:
         raise CheckSkip("it is not in production mode")
     try:
         talk = ProbeConnection.begin(site)
@@ -268,9 +260,9 @@ def url_production(site: ServerUnderTest) -> str:
 def url_reset(site: ServerUnderTest) -> str:
     _only_in_simulation(site)
     talk, answer = _begun(site)
-    site.learned.talk = talk
+    site.talk = talk
     payload = _payload(answer, "reset")
-    own = "reset_observation" in site.learned.schemas
+    own = "reset_observation" in site.schemas
     _keep(site, "the observation of reset", payload, "reset_observation" if own else "observation")
     return f"observation with {excerpt(', '.join(payload['observation']) or 'no fields')}"
 
@@ -282,16 +274,16 @@ def url_state(site: ServerUnderTest) -> str:
     count = data.get("step_count", 0)
     if not isinstance(count, int) or count < 0:
         raise CheckFailure(f"the state has step_count {excerpt(repr(count))}", "count steps from 0")
-    site.learned.values.append(("the state", data, "state"))
+    site.values.append(("the state", data, "state"))
     return f"state with {excerpt(', '.join(data) or 'no fields')}"
 
 
 @Check.of("url.step", "Is a step answered by an observation?", "url.reset")
 def url_step(site: ServerUnderTest) -> str:
     talk = _talk(site)
-    if "action" not in site.learned.schemas:
+    if "action" not in site.schemas:
         raise CheckSkip("there is no valid schema to make an action from")
-    action = action_of(site.learned.schemas["action"], site.seconds())
+    action = action_of(site.schemas["action"], site.seconds())
     answer = talk.ask({"type": "step", "data": action})
     if answer["type"] == "error" and answer["data"].get("code") in {"EXECUTION_ERROR", "VALIDATION_ERROR"}:
         raise CheckWarning(
@@ -306,19 +298,19 @@ def url_step(site: ServerUnderTest) -> str:
 @Check.of("url.truth", "Are observations and state of the schemas of /schema?", "url.reset")
 def url_truth(site: ServerUnderTest) -> str:
     """Whether what was said is of the schemas of `/schema`."""
-    schemas = site.learned.schemas
+    schemas = site.schemas
     if not schemas:
         raise CheckSkip("there are no valid schemas")
-    for name, value, schema in site.learned.values:
+    for name, value, schema in site.values:
         check_value(name, value, schemas[schema], site.seconds())
-    return ", ".join(name for name, _, _ in site.learned.values)
+    return ", ".join(name for name, _, _ in site.values)
 
 
 @Check.of("url.bad-frames", "Do bad frames get errors of the right codes?", "url.reset")
 def url_bad_frames(site: ServerUnderTest) -> str:
     talk = _talk(site)
     expected = {"{": "INVALID_JSON", '{"type": "dance"}': "UNKNOWN_TYPE", '{"type": "step"}': "VALIDATION_ERROR"}
-    schema = site.learned.schemas.get("action", {})
+    schema = site.schemas.get("action", {})
     if schema.get("additionalProperties") is False:
         expected['{"type": "step", "data": {"openenv_no_such_field": 1}}'] = "VALIDATION_ERROR"
     for frame, code in expected.items():
@@ -351,7 +343,7 @@ def url_order(site: ServerUnderTest) -> str:
 def url_close(site: ServerUnderTest) -> str:
     talk = _talk(site)
     talk.say({"type": "close"})
-    site.learned.talk = None
+    site.talk = None
     try:
         answer = talk.take("close")
     except ProbeConnectionClosed as closed:
@@ -387,16 +379,16 @@ def url_odd_frames(site: ServerUnderTest) -> str:
 
 
 def _only_in_simulation(site: ServerUnderTest) -> None:
-    if site.learned.production:
+    if site.production:
         raise CheckSkip("in production mode nobody resets an environment")
 
 
 def _talk(site: ServerUnderTest) -> ProbeConnection:
     """The conversation that goes on; a new one where a check has spoilt it."""
-    if site.learned.talk is None:
-        site.learned.talk, answer = _begun(site)
+    if site.talk is None:
+        site.talk, answer = _begun(site)
         _payload(answer, "reset")
-    return site.learned.talk
+    return site.talk
 
 
 def _begun(site: ServerUnderTest) -> tuple[ProbeConnection, dict[str, Any]]:
@@ -440,7 +432,7 @@ def _of_type(answer: dict[str, Any], kind: str, asked: str) -> dict[str, Any]:
 def _keep(site: ServerUnderTest, name: str, payload: dict[str, Any], schema: str) -> None:
     # The wire has these two beside it.
     whole = {**payload["observation"], "reward": payload.get("reward"), "done": payload["done"]}
-    site.learned.values.append((name, whole, schema))
+    site.values.append((name, whole, schema))
 
 
 TIMEOUT_S = 5.0

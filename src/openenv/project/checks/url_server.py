@@ -8,8 +8,6 @@ import os
 import time
 from collections.abc import Container, Coroutine, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, NamedTuple, NoReturn, Self, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
@@ -60,29 +58,6 @@ class ServerAnswer(NamedTuple):
         )
 
 
-@dataclass
-class ServerFacts:
-    """What one check found out of a server and another needs.
-
-    Attributes:
-        health: What `/health` answered.
-        metadata: What `/metadata` answered.
-        paths: Those of its OpenAPI document.
-        schemas: JSON Schemas by `action`, `observation`, `state`, and perhaps `reset_observation`; only valid ones.
-        production: Whether it lets clients call tools only.
-        talk: The conversation that goes on.
-        values: What was said in it: what that is, its value, and the name of its schema.
-    """
-
-    health: ServerAnswer | None = None
-    metadata: ServerAnswer | None = None
-    paths: Container[str] | None = None
-    schemas: Mapping[str, Any] = field(default_factory=dict)
-    production: bool = False
-    talk: ProbeConnection | None = None
-    values: list[tuple[str, Any, str]] = field(default_factory=list)
-
-
 class ServerUnderTest:
     """A server, and what was learned of it so far.
 
@@ -95,7 +70,13 @@ class ServerUnderTest:
         base: Address of its routes.
         endpoint: Address of its environment.
         place: Its address for people: without a name and password.
-        learned: What is known of it by now.
+        health: What `/health` answered.
+        metadata: What `/metadata` answered.
+        paths: Those of its OpenAPI document.
+        schemas: JSON Schemas by `action`, `observation`, `state`, and perhaps `reset_observation`; only valid ones.
+        production: Whether it lets clients call tools only.
+        talk: The conversation that goes on.
+        values: What was said in it: what that is, its value, and the name of its schema.
 
     Raises:
         UsageError: The address or the key is none.
@@ -110,7 +91,13 @@ class ServerUnderTest:
         self.headers = headers_of({}, api_key)
         self.has_key = api_key is not None
         self.timeout_s = timeout_s
-        self.learned = ServerFacts()
+        self.health: ServerAnswer | None = None
+        self.metadata: ServerAnswer | None = None
+        self.paths: Container[str] | None = None
+        self.schemas: Mapping[str, Any] = {}
+        self.production = False
+        self.talk: ProbeConnection | None = None
+        self.values: list[tuple[str, Any, str]] = []
         try:
             import httpx
         except ModuleNotFoundError:
@@ -128,11 +115,9 @@ class ServerUnderTest:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self.learned.talk is not None:
-            self.learned.talk.end()
+    def __exit__(self, *exc_info: object) -> None:
+        if self.talk is not None:
+            self.talk.end()
         self._runner.run(self._client.aclose())
         self._runner.close()
 
@@ -241,11 +226,7 @@ class ProbeConnectionClosed(CheckFailure):
 
 
 class ProbeConnectionRefused(CheckFailure):
-    """The server does not take the connection; with the `status` that it answers, if it is one of HTTP."""
-
-    def __init__(self, saw: str, fix: str, status: int | None = None):
-        super().__init__(saw, fix)
-        self.status = status
+    """The server does not take the connection."""
 
 
 class _NoRedirectConnect(connect):
@@ -296,7 +277,7 @@ class ProbeConnection:
             fix = "serve the environment's WebSocket there"
             if status in {401, 403}:
                 fix = "give a key of scope control by --api-key (OPENENV_API_KEY)"
-            raise ProbeConnectionRefused(f"/ws answers the handshake with status {status}", fix, status) from None
+            raise ProbeConnectionRefused(f"/ws answers the handshake with status {status}", fix) from None
         except (InvalidHandshake, WebSocketException, OSError, EOFError) as error:
             raise ProbeConnectionRefused(
                 f"/ws: no WebSocket ({excerpt(str(error) or type(error).__name__)})",

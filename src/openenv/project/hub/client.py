@@ -111,25 +111,21 @@ def hub_error(what: str, endpoint: str, error: Exception, secrets: Collection[st
             return cls(message.format(what=what, endpoint=endpoint, said=said), data=facts)
     responses: list[Any] = [getattr(each, "response", None) for each in chain]
     response = next((each for each in responses if hasattr(each, "status_code")), None)
-    if response is not None:
-        return _error_of_response(response, what, said)
-    return (errors.UsageError if isinstance(error, ValueError) else errors.ProviderFailed)(f"{what}: {said}")
-
-
-def _error_of_response(response: Any, what: str, said: str) -> errors.OpenEnvError:
+    if response is None:
+        return (errors.UsageError if isinstance(error, ValueError) else errors.ProviderFailed)(f"{what}: {said}")
     status, wait_s = int(response.status_code), retry_after_of(response)
-    facts = {"status": status}
+    found = {"status": status}
     if status == 429:
         when = f"in {wait_s:g} s" if wait_s is not None else "later"
         message = (
             f"{what}: the Hub has had too many requests of this token or address: run the same command again {when}"
         )
-        return errors.CapacityError(message, retry_after_s=wait_s, data=facts)
+        return errors.CapacityError(message, retry_after_s=wait_s, data=found)
     if status >= 500:
         message = f"{what}: the Hub fails (status {status}): run the same command again later"
-        return errors.ConnectionFailed(message, retry_after_s=wait_s, data=facts)
+        return errors.ConnectionFailed(message, retry_after_s=wait_s, data=found)
     cls, message = _BY_STATUS.get(status, (errors.UsageError, "{what}: the Hub refuses it (status {status}): {said}"))
-    return cls(message.format(what=what, status=status, said=said), data=facts)
+    return cls(message.format(what=what, status=status, said=said), data=found)
 
 
 def is_not_found(error: errors.OpenEnvError) -> bool:
@@ -355,40 +351,34 @@ class Hub:
         end = time.monotonic() + patience.trying_s
         backoff = Backoff(patience.pause_s)
         for number in range(1, patience.attempts + 1):
+            # The library waits for its requests without end, and has its own retries.
+            with self._bounding:
+                client: Any = self._library.get_session()
+                hooks = client.event_hooks["response"]
+                if _raise_if_transient not in hooks:
+                    client.timeout = (patience.connect_s, patience.silence_s, patience.silence_s, patience.silence_s)
+                    client.event_hooks = {**client.event_hooks, "response": [*hooks, _raise_if_transient]}
             try:
-                return self._once(what, call)
-            except errors.OpenEnvError as error:
-                pause_s = backoff.grow()
-                if error.retry_after_s is not None:
-                    pause_s = error.retry_after_s
-                passes = error.retryable and (again or isinstance(error, errors.CapacityError))
-                late = time.monotonic() + pause_s > end or pause_s > patience.longest_pause_s
-                if not passes or late or number == patience.attempts:
-                    if number > 1:
-                        error.message = f"{error.message} (tried {number} times)"
-                        error.args = (error.message,)
-                    raise error from None
-                status = error.data.get("status")
-                why = "no answer" if status is None else f"the Hub answers with status {status}"
-                self._say(f"{what}: {why}; trying again in {pause_s:g} s ({number} of {patience.attempts - 1})")
-                time.sleep(pause_s)
+                return call()
+            except errors.OpenEnvError as raised:
+                error = raised
+            except Exception as raised:  # noqa: BLE001 - an edge: huggingface_hub, and the HTTP library it has now
+                error = hub_error(what, self.endpoint, raised, self._secrets)
+            pause_s = backoff.grow()
+            if error.retry_after_s is not None:
+                pause_s = error.retry_after_s
+            passes = error.retryable and (again or isinstance(error, errors.CapacityError))
+            late = time.monotonic() + pause_s > end or pause_s > patience.longest_pause_s
+            if not passes or late or number == patience.attempts:
+                if number > 1:
+                    error.message = f"{error.message} (tried {number} times)"
+                    error.args = (error.message,)
+                raise error from None
+            status = error.data.get("status")
+            why = "no answer" if status is None else f"the Hub answers with status {status}"
+            self._say(f"{what}: {why}; trying again in {pause_s:g} s ({number} of {patience.attempts - 1})")
+            time.sleep(pause_s)
         raise AssertionError
-
-    def _once(self, what: str, call: Callable[[], T]) -> T:
-        # The library waits for its requests without end, and has its own retries.
-        with self._bounding:
-            client: Any = self._library.get_session()
-            hooks = client.event_hooks["response"]
-            if _raise_if_transient not in hooks:
-                patience = self._patience
-                client.timeout = (patience.connect_s, patience.silence_s, patience.silence_s, patience.silence_s)
-                client.event_hooks = {**client.event_hooks, "response": [*hooks, _raise_if_transient]}
-        try:
-            return call()
-        except errors.OpenEnvError:
-            raise
-        except Exception as error:  # noqa: BLE001 - an edge: huggingface_hub, and the HTTP library it has this year
-            raise hub_error(what, self.endpoint, error, self._secrets) from None
 
 
 class _TransientStatus(Exception):

@@ -9,7 +9,7 @@ import posixpath
 import re
 import tempfile
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -21,7 +21,7 @@ from ..image.wheel import own_wheel
 from ..manifest import FrontMatter, Manifest, Project
 from .client import SHORTEST, Hub, HubUser, Patience, call_on_threads
 from .files import Tree
-from .space import Space, SpaceName, SpaceRequest, SpaceSettings, check_variables
+from .space import Space, SpaceName, SpaceRequest, check_variables
 
 INTERFACE = "ENABLE_WEB_INTERFACE"
 OWN_WHEELS = "wheels/openenv-*.whl"
@@ -289,13 +289,12 @@ def push(
             notes.append(f"the variable {INTERFACE} turns the web UI off again")
         for note in [*stage.notes, *notes]:
             say(note)
-        settings = SpaceSettings(
-            private=request.private or None, hardware=request.hardware, variables=variables, secrets=request.secrets
-        )
+        if not request.create_pr:
+            request = replace(request, variables=variables)
         targets = str(names[0]) if len(names) == 1 else f"{names[0]} to {names[-1]}"
         say(f"uploading {len(stage.files)} files ({stage.size / 1000:,.0f} kB) to {targets}")
         spaces = [Space(hub, name) for name in names]
-        return _push_all(spaces, lambda space: _push_one(space, stage, settings, request), heard or (lambda _: None))
+        return _push_all(spaces, lambda space: _push_one(space, stage, request), heard or (lambda _: None))
 
 
 def names_of(project: Project, request: SpaceRequest, user: str) -> list[SpaceName]:
@@ -333,7 +332,7 @@ def _check_rights(user: HubUser, name: SpaceName) -> None:
         )
 
 
-def _push_one(space: Space, stage: Stage, settings: SpaceSettings, request: SpaceRequest) -> Published:
+def _push_one(space: Space, stage: Stage, request: SpaceRequest) -> Published:
     info = space.look()
     if request.create_pr and info is None:
         raise UsageError(
@@ -347,17 +346,11 @@ def _push_one(space: Space, stage: Stage, settings: SpaceSettings, request: Spac
     if info is not None:
         space.check_is_environment(info, replaces_all="*" in request.delete)
     if info is None:
-        space.create(settings)
+        space.create(request)
     elif not request.create_pr:
-        space.change(settings, info)
+        space.change(request, info)
     try:
-        done = space.commit(
-            stage.files,
-            (*request.delete, *stage.replaced),
-            _MESSAGE,
-            request.create_pr,
-            info.sha if info is not None else None,
-        )
+        done = space.commit(stage.files, (*request.delete, *stage.replaced), _MESSAGE, request.create_pr)
     except OpenEnvError as error:
         raise _upload_error(error, space, info is None, request.create_pr) from None
     return Published(
@@ -365,9 +358,9 @@ def _push_one(space: Space, stage: Stage, settings: SpaceSettings, request: Spac
         space.page,
         space.name.url,
         created=info is None,
-        changed=done.changed,
-        commit=done.oid,
-        pull_request=done.pull_request,
+        changed=info is None or done.oid != info.sha,
+        commit=str(done.oid),
+        pull_request=done.pr_url,
     )
 
 

@@ -126,6 +126,13 @@ class SpaceRequest:
                 "a pull request changes files only: leave out --create-pr, or --env-var, --secret and --hardware"
             )
 
+    def as_library_arguments(self) -> dict[str, Any]:
+        """What is set at a Space beside its files, as `create_repo` and `duplicate_repo` take it."""
+        arguments: dict[str, Any] = {"private": self.private or None, "space_hardware": self.hardware}
+        for name, values in (("space_variables", self.variables), ("space_secrets", self.secrets)):
+            arguments[name] = [{"key": key, "value": value} for key, value in values.items()] or None
+        return arguments
+
 
 def check_variables(variables: Mapping[str, str], secrets: Mapping[str, str]) -> None:
     """Raises `InvalidArgument` for names that are none, and for a name that is both."""
@@ -137,45 +144,6 @@ def check_variables(variables: Mapping[str, str], secrets: Mapping[str, str]) ->
 
 
 _OWN_FILES = {".gitattributes", "README.md"}
-
-
-@dataclass(frozen=True)
-class SpaceSettings:
-    """What is set at a Space, beside its files.
-
-    Attributes:
-        private: Whether others cannot see it; None leaves it as it is.
-        hardware: Its hardware; None leaves it.
-        variables: Public variables.
-        secrets: Variables that cannot be read there.
-    """
-
-    private: bool | None = None
-    hardware: str | None = None
-    variables: Mapping[str, str] | None = None
-    secrets: Mapping[str, str] | None = field(default=None, repr=False)
-
-    def as_library_arguments(self) -> dict[str, Any]:
-        """As `create_repo` and `duplicate_repo` take them."""
-        arguments: dict[str, Any] = {"private": self.private or None, "space_hardware": self.hardware}
-        for name, values in (("space_variables", self.variables), ("space_secrets", self.secrets)):
-            arguments[name] = [{"key": key, "value": value} for key, value in (values or {}).items()] or None
-        return arguments
-
-
-@dataclass(frozen=True)
-class SpaceCommit:
-    """What a push made.
-
-    Attributes:
-        oid: The commit.
-        changed: Whether it changed anything: what is there already is not committed again.
-        pull_request: Its address, if one was opened.
-    """
-
-    oid: str
-    changed: bool
-    pull_request: str | None
 
 
 class Space:
@@ -220,28 +188,32 @@ class Space:
                 "name (--repo-id), or replace all of it with --delete '*'"
             )
 
-    def create(self, settings: SpaceSettings) -> None:
-        """Makes it, empty."""
-        api = self._hub.api
-
-        def call() -> Any:
-            return api.create_repo(
-                str(self.name), repo_type="space", space_sdk="docker", **settings.as_library_arguments()
-            )
-
+    def create(self, settings: SpaceRequest, origin: SpaceName | None = None) -> None:
+        """Makes it, empty or as a copy of another one."""
+        api, name, arguments = self._hub.api, str(self.name), settings.as_library_arguments()
+        if origin is None:
+            what = f"creating {name}"
+            call = partial(api.create_repo, name, repo_type="space", space_sdk="docker", **arguments)
+        else:
+            what = f"copying {origin} to {name}"
+            call = partial(api.duplicate_repo, str(origin), name, repo_type="space", **arguments)
         try:
-            self._hub.ask(f"creating {self.name}", call)
+            self._hub.ask(what, call)
         except OpenEnvError as error:
             if error.data.get("status") == 409:
                 if self.look() is not None:  # by an attempt whose answer was lost
                     return
+                if origin is not None:
+                    raise _taken(self.name) from None
                 raise Forbidden(
                     f"{self.name} exists, and this token cannot see it: push to another name (--repo-id), or "
                     "`hf auth login` with a token that can"
                 ) from None
+            if origin is not None and is_not_found(error):
+                raise UsageError(f"{error.message} ({origin}, or the account {self.name.owner})") from None
             raise with_hardware(error, settings.hardware) from None
 
-    def change(self, settings: SpaceSettings, info: Any) -> None:
+    def change(self, settings: SpaceRequest, info: Any) -> None:
         """Sets what is to be set at a Space that is there; what is so already is left alone."""
         hub, api, name = self._hub, self._hub.api, str(self.name)
         if settings.private and not info.private:
@@ -251,7 +223,7 @@ class Space:
             for key, value in settings.variables.items():
                 if key not in there or there[key].value != value:
                     hub.ask(f"setting {key} of {name}", partial(api.add_space_variable, name, key, value))
-        for key, value in (settings.secrets or {}).items():
+        for key, value in settings.secrets.items():
             hub.ask(f"setting the secret {key} of {name}", partial(api.add_space_secret, name, key, value))
         hardware = settings.hardware
         if hardware is None:
@@ -264,14 +236,7 @@ class Space:
         except OpenEnvError as error:
             raise with_hardware(error, hardware) from None
 
-    def commit(
-        self,
-        files: Mapping[str, Path | bytes],
-        delete: Sequence[str],
-        message: str,
-        create_pr: bool,
-        before: str | None,
-    ) -> SpaceCommit:
+    def commit(self, files: Mapping[str, Path | bytes], delete: Sequence[str], message: str, create_pr: bool) -> Any:
         """Puts files there: all of them, or none.
 
         Args:
@@ -279,7 +244,9 @@ class Space:
             delete: Globs of files there that are deleted with it, unless they are among those.
             message: Of the commit.
             create_pr: Whether it is a pull request.
-            before: The last commit.
+
+        Returns:
+            The library's `CommitInfo`; its `oid` is the last commit where nothing was to be changed.
         """
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete
         from huggingface_hub.utils import filter_repo_objects
@@ -298,8 +265,7 @@ class Space:
             return api.create_commit(name, operations, commit_message=message, repo_type="space", create_pr=create_pr)
 
         # Again, it finds what is there already. A pull request would be opened twice.
-        done = self._hub.ask(f"uploading to {name}", call, again=not create_pr)
-        return SpaceCommit(str(done.oid), done.oid != before, done.pr_url)
+        return self._hub.ask(f"uploading to {name}", call, again=not create_pr)
 
 
 def with_hardware(error: OpenEnvError, hardware: str | None) -> OpenEnvError:
@@ -364,14 +330,13 @@ def fork(
     """
     origin = SpaceName.whole(source)
     wanted = SpaceName.of(target) if target is not None else SpaceName("", origin.name)
-    settings = SpaceSettings(private or None, hardware, variables or {}, secrets or {})
-    check_variables(settings.variables or {}, settings.secrets or {})
-    with Hub(token=token, patience=patience, say=say, secrets=(secrets or {}).values()) as hub:
-        hub.check_public(variables or {})
+    settings = SpaceRequest(private=private, hardware=hardware, variables=variables or {}, secrets=secrets or {})
+    with Hub(token=token, patience=patience, say=say, secrets=settings.secrets.values()) as hub:
+        hub.check_public(settings.variables)
         return call_on_thread(lambda: _fork(hub, origin, wanted, settings))
 
 
-def _fork(hub: Hub, origin: SpaceName, wanted: SpaceName, settings: SpaceSettings) -> Forked:
+def _fork(hub: Hub, origin: SpaceName, wanted: SpaceName, settings: SpaceRequest) -> Forked:
     user = hub.user()
     if not user.may_write:
         raise Forbidden(f"the token of {user.name} may only read: `hf auth login` with one that may write")
@@ -386,31 +351,12 @@ def _fork(hub: Hub, origin: SpaceName, wanted: SpaceName, settings: SpaceSetting
     copy = Space(hub, name)
     if copy.look() is not None:
         raise _taken(name)
-    _duplicate(hub, copy, origin, settings)
+    copy.create(settings, origin)
     notes = ["secrets of the original are not copied: give those that it needs with --secret"]
     files = {each.rfilename for each in info.siblings or ()}
     if files and "openenv.yaml" not in files:
         notes.append("it has no openenv.yaml, so it may be no environment")
     return Forked(name, copy.page, name.url, notes)
-
-
-def _duplicate(hub: Hub, copy: Space, origin: SpaceName, settings: SpaceSettings) -> None:
-    def call() -> Any:
-        return hub.api.duplicate_repo(
-            str(origin), str(copy.name), repo_type="space", **settings.as_library_arguments()
-        )
-
-    try:
-        # The first attempt may have had its effect: then the second gets a conflict.
-        hub.ask(f"copying {origin} to {copy.name}", call)
-    except OpenEnvError as error:
-        if error.data.get("status") == 409:
-            if copy.look() is not None:
-                return
-            raise _taken(copy.name) from None
-        if is_not_found(error):
-            raise UsageError(f"{error.message} ({origin}, or the account {copy.name.owner})") from None
-        raise with_hardware(error, settings.hardware) from None
 
 
 def _taken(name: SpaceName) -> UsageError:
