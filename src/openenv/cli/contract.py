@@ -12,15 +12,9 @@ import click
 from .. import __version__
 from ..errors import OpenEnvError, ProtocolViolation, UsageError
 from ..protocol.contract import Contract, differences
-from .terminal import FILE, TARGET, together
+from .terminal import FILE, TARGET, NoAnswer, together
 
-DIFFERS, NO_ANSWER = 1, 2
-
-
-class _Unanswered(click.ClickException):
-    """The question could not be answered, which is neither yes nor no."""
-
-    exit_code = NO_ANSWER
+DIFFERS = 1
 
 
 @click.group(name="contract", short_help="What an environment takes and gives, as a file to compare with.")
@@ -66,7 +60,7 @@ def dump(target: str | None, url: str | None, api_key: str | None, output: Path 
     try:
         output.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise _Unanswered(f"{output} cannot be written: {error.strerror}") from None
+        raise NoAnswer(f"{output} cannot be written: {error.strerror}") from None
 
 
 @contract.command(short_help="Whether an environment still keeps to a contract in a file.")
@@ -114,7 +108,7 @@ def _answered() -> Iterator[None]:
     try:
         yield
     except OpenEnvError as error:
-        raise _Unanswered(error.message) from error
+        raise NoAnswer(error.message) from error
 
 
 def _read(file: Path) -> Contract:

@@ -17,17 +17,11 @@ from ..recording.parquet import export as write
 from ..recording.reader import Episode, Recording
 from ..recording.statistics import Statistics, episode_picture, returns_picture
 from .replay import say_damage, say_title, say_transition
-from .terminal import COUNT, FILE, PATH, Progress, plural, table_lines, tame
+from .terminal import COUNT, FILE, PATH, NoAnswer, Progress, plural, table_lines, tame
 
 path_argument = click.argument("path", type=PATH)
 environment_option = click.option("--environment", metavar="NAME", help="Only episodes of this environment.")
 MOST_NAMED = 5
-
-
-class _Unreadable(click.ClickException):
-    """There is nothing that could be read."""
-
-    exit_code = 2
 
 
 @contextmanager
@@ -36,7 +30,7 @@ def reading(path: Path, environment: str | None = None) -> Iterator[Recording]:
     try:
         yield Recording(path, environment)
     except UnreadableRecord as error:
-        raise _Unreadable(error.message) from error
+        raise NoAnswer(error.message) from error
 
 
 def chosen(recording: Recording, episode_id: str | None) -> list[Episode]:

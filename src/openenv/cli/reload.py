@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -36,22 +37,21 @@ Snapshot = dict[Path, tuple[int, int]]
 Ready = Callable[[dict[str, Any]], None]
 
 
+@dataclass
 class Reloader:
     """Runs a server in a process of its own, on a listener that stays open, so that the port stays the same.
 
-    Args:
+    Attributes:
         listener: What the server listens on.
         settings: Which are exported: the process reads them.
         ready: Called with what the first server that is there serves, as `facts_of` has it.
         say: Prints a line on stderr.
     """
 
-    def __init__(self, listener: socket.socket, settings: ServerSettings, ready: Ready, say: Callable[[str], None]):
-        self._say = say
-        self._listener = listener
-        self._settings = settings
-        self._ready: Ready | None = ready
-        self._folders = watched(str(settings.target))
+    listener: socket.socket
+    settings: ServerSettings
+    ready: Ready | None
+    say: Callable[[str], None]
 
     def run(self) -> None:
         """Runs until SIGTERM. Raises `KeyboardInterrupt` after Ctrl-C."""
@@ -59,13 +59,23 @@ class Reloader:
         def end(number: int, frame: FrameType | None) -> None:
             raise _Terminated
 
+        self._folders = watched(str(self.settings.target))
+        context = multiprocessing.get_context("spawn")
         before = signal.signal(signal.SIGTERM, end)
         try:
             seen = _snapshot(self._folders)
             while True:
-                process, pipe = self._start()
+                here, there = context.Pipe(duplex=False)
+                process = context.Process(target=_serve, args=(self.listener, self.settings, there))
+                # Ctrl-C is for this process: it would interrupt the other one in the middle of its imports.
+                interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
                 try:
-                    seen = self._until_changed(process, pipe, seen)
+                    process.start()
+                finally:
+                    signal.signal(signal.SIGINT, interrupt)
+                there.close()
+                try:
+                    seen = self._until_changed(process, here, seen)
                 finally:
                     if process.is_alive():
                         process.terminate()
@@ -73,58 +83,39 @@ class Reloader:
                     if process.is_alive():
                         process.kill()
                         process.join()
-                    pipe.close()
+                    here.close()
         except _Terminated:
             return
         finally:
             signal.signal(signal.SIGTERM, before)
 
-    def _start(self) -> tuple[BaseProcess, Connection]:
-        context = multiprocessing.get_context("spawn")
-        here, there = context.Pipe(duplex=False)
-        process = context.Process(target=_serve, args=(self._listener, self._settings, there))
-        # Ctrl-C is for this process: it would interrupt the other one in the middle of its imports.
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
-            process.start()
-        finally:
-            signal.signal(signal.SIGINT, before)
-        there.close()
-        return process, here
-
     def _until_changed(self, process: BaseProcess, pipe: Connection, seen: Snapshot) -> Snapshot:
         """Waits until a file has changed, and reports meanwhile what the server does."""
         lives = True
         while True:
-            if lives:
-                lives = self._attend(process, pipe)
-            else:
+            if not lives:
                 time.sleep(LOOK_S)
+            else:
+                try:
+                    if pipe.poll(LOOK_S):
+                        serves = pipe.recv()
+                        if self.ready is None:
+                            self.say("serving again")
+                        else:
+                            self.ready(serves)
+                            self.ready = None
+                except EOFError:
+                    process.join()
+                if not process.is_alive():
+                    where = ", ".join(map(str, self._folders))
+                    self.say(f"no server (exit code {process.exitcode}): waiting for a change in {where}")
+                    lives = False
             now = change(self._folders, seen)
             if now is not None:
                 paths = sorted(path for path in seen.keys() | now.keys() if seen.get(path) != now.get(path))
                 more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
-                self._say(f"{os.path.relpath(paths[0])}{more} changed: starting anew")
+                self.say(f"{os.path.relpath(paths[0])}{more} changed: starting anew")
                 return now
-
-    def _attend(self, process: BaseProcess, pipe: Connection) -> bool:
-        """Listens to the server for a moment. Returns whether it lives."""
-        try:
-            if pipe.poll(LOOK_S):
-                serves = pipe.recv()
-                if self._ready is None:
-                    self._say("serving again")
-                else:
-                    self._ready(serves)
-                    self._ready = None
-                return True
-        except EOFError:
-            process.join()
-        if process.is_alive():
-            return True
-        where = ", ".join(map(str, self._folders))
-        self._say(f"no server (exit code {process.exitcode}): waiting for a change in {where}")
-        return False
 
 
 def watched(target: str) -> list[Path]:

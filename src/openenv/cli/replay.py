@@ -27,7 +27,7 @@ from ..project.target import bundled, is_project, load
 from ..recording.reader import Damage, Episode, Recording
 from ..recording.transition import Transition
 from ..replay import ReplayedTransition, ReplayResult, ReplaySummary, ReplayTarget, app_target, server_target
-from .terminal import COUNT, PATH, TARGET, Progress, plural, tame
+from .terminal import COUNT, PATH, TARGET, NoAnswer, Progress, plural, tame
 
 MOST_NOTED = 10
 _NARROWEST, _WIDEST = 60, 400
@@ -153,14 +153,8 @@ def target_of(environment: str) -> str:
     return str(entry.manifest_path.parent)
 
 
-DIFFERENT, NOT_COMPARED = 1, 2
+DIFFERENT = 1
 SESSIONS = 16
-
-
-class _NotCompared(click.ClickException):
-    """There was nothing to compare, or no place to play."""
-
-    exit_code = NOT_COMPARED
 
 
 @click.command(short_help="Play recorded episodes again, and compare.")
@@ -273,7 +267,7 @@ def replay(
         else:
             asyncio.run(show())
     except OpenEnvError as error:
-        raise _NotCompared(tame(error.message)) from error
+        raise NoAnswer(tame(error.message)) from error
     _end(recording, summary, targets, time.monotonic() - began, check, as_json)
 
 
@@ -337,9 +331,9 @@ def _end(
     if not summary.compared:
         if not summary.episodes:
             where = f"`openenv episodes ls {recording.path}` lists those that it has"
-            raise _NotCompared(tame(f"{recording.path} has no such episode: {where}"))
+            raise NoAnswer(tame(f"{recording.path} has no such episode: {where}"))
         first: Any = summary.kept[0]
         hint = "; --unseeded compares it nevertheless" if first.outcome == "unseeded" else ""
-        raise _NotCompared(tame(f"no episode of {recording.path} could be compared: {first.note}{hint}"))
+        raise NoAnswer(tame(f"no episode of {recording.path} could be compared: {first.note}{hint}"))
     if check and (summary.wrong or damage.count):
         raise click.exceptions.Exit(DIFFERENT)

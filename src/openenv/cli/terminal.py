@@ -128,6 +128,12 @@ def print_error(text: str) -> None:
     click.echo(f"{click.style('error:', fg='red')} {text}", err=True)
 
 
+class NoAnswer(click.ClickException):
+    """What was asked for could not be answered, which is neither yes nor no: nothing to read, nothing to compare."""
+
+    exit_code = 2
+
+
 def print_json(document: Mapping[str, Any]) -> None:
     """One JSON document, on stdout."""
     click.echo(json.dumps(document, indent=2))

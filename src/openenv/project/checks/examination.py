@@ -234,11 +234,7 @@ class Examination:
         words = OutputTail()
         order = {
             "report": theirs,
-            "target": self.target,
-            "folder": None if self.folder is None else str(self.folder),
-            "call_s": self.call_s,
-            "sessions": self.sessions,
-            "episodes": self.episodes,
+            "subject": [self.target, self.folder and str(self.folder), self.call_s, self.sessions, self.episodes],
             "found": [finding.model_dump(mode="json") for finding in self._found.values()],
             "again": bool(self._found),
             "checks": [check.id for check in checks],
@@ -360,8 +356,8 @@ def answer_checks() -> None:
     logger.propagate = False
     reporter = PipeReporter(order["report"])
     os.set_inheritable(order["report"], False)  # what the environment starts is no part of this
-    folder = None if order["folder"] is None else Path(order["folder"])
-    subject = EnvironmentUnderTest(order["target"], folder, order["call_s"], order["sessions"], order["episodes"])
+    target, folder, *bounds = order["subject"]
+    subject = EnvironmentUnderTest(target, folder and Path(folder), *bounds)
     if order["again"]:
         subject.load()
     found = {each["check"]: Finding.model_validate(each) for each in order["found"]}

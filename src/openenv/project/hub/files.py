@@ -6,7 +6,7 @@ import fnmatch
 import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Self
 
@@ -182,54 +182,35 @@ _KEPT = frozenset({"openenv.yaml", "README.md", "pyproject.toml", ".dockerignore
 _OF_VENVS = "pyvenv.cfg"
 
 
-@dataclass(frozen=True)
 class Tree:
     """The files of a project that others get.
+
+    Args:
+        folder: The project's.
+        exclude: File with a glob a line of what else stays here.
+        kept: What no ignore file leaves out, beside what all Spaces need.
+
+    Raises:
+        UsageError: A folder or an ignore file cannot be read.
 
     Attributes:
         files: By their paths in it, with `/`, in order.
         left_out: What a user might miss, and why it stays here.
     """
 
-    files: dict[str, Path]
-    left_out: list[str] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, folder: Path, exclude: Path | None = None, kept: frozenset[str] = frozenset()) -> Self:
-        """Looks through a folder.
-
-        Args:
-            folder: The project's.
-            exclude: File with a glob a line of what else stays here.
-            kept: What no ignore file leaves out, beside what all Spaces need.
-
-        Raises:
-            UsageError: A folder or an ignore file cannot be read.
-        """
-        walk = _Walk(folder, _Exclude.read(exclude), _KEPT | kept)
-        files = dict(sorted(walk.files()))
-        return cls(files, walk.left_out)
-
-
-class _Walk:
-    """One look through a folder.
-
-    Attributes:
-        left_out: What a user might miss.
-    """
-
-    def __init__(self, folder: Path, exclude: _Exclude, kept: frozenset[str]):
+    def __init__(self, folder: Path, exclude: Path | None = None, kept: frozenset[str] = frozenset()):
         self._folder = folder
-        self._exclude = exclude
-        self._kept = kept
+        self._exclude = _Exclude.read(exclude)
+        self._kept = _KEPT | kept
         self._noise = Globs.read(_NOISE, GIT)
         self._keys = Globs.read(_KEYS, GIT)
         self._docker = Globs.read(_text(folder / ".dockerignore"), DOCKER)
         self._git: dict[PurePosixPath, Globs] = {}
         self._outer = list(_outer(folder))
         self.left_out: list[str] = []
+        self.files = dict(sorted(self._walk()))
 
-    def files(self) -> Iterator[tuple[str, Path]]:
+    def _walk(self) -> Iterator[tuple[str, Path]]:
         for place, folders, names in os.walk(self._folder, onerror=_refuse):
             at = PurePosixPath(Path(place).relative_to(self._folder).as_posix())
             if ignored := _text(Path(place) / ".gitignore"):

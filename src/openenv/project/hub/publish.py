@@ -60,7 +60,7 @@ class Stage:
                 "of `openenv init` has one)"
             )
         where = original.relative_to(project.folder).as_posix()
-        tree = Tree.of(project.folder, request.exclude, frozenset({where}))
+        tree = Tree(project.folder, request.exclude, frozenset({where}))
         files: dict[str, Path | bytes] = dict(tree.files)
         notes = [f"stays here: {each}" for each in tree.left_out]
         files.pop(where, None)
@@ -293,8 +293,23 @@ def push(
             request = replace(request, variables=variables)
         targets = str(names[0]) if len(names) == 1 else f"{names[0]} to {names[-1]}"
         say(f"uploading {len(stage.files)} files ({stage.size / 1000:,.0f} kB) to {targets}")
-        spaces = [Space(hub, name) for name in names]
-        return _push_all(spaces, lambda space: _push_one(space, stage, request), heard or (lambda _: None))
+
+        def push_to(space: Space) -> Published:
+            try:
+                done = _push_one(space, stage, request)
+            except OpenEnvError as error:
+                done = Published(space.name, space.page, space.name.url, error=error)
+            if heard is not None:
+                heard(done)
+            return done
+
+        came = call_on_threads([partial(push_to, Space(hub, name)) for name in names], AT_ONCE)
+    for outcome in came:
+        # An error of openenv itself, or of the only Space.
+        error = outcome if isinstance(outcome, Exception) else outcome.error if len(came) == 1 else None
+        if error is not None:
+            raise error
+    return [outcome for outcome in came if isinstance(outcome, Published)]
 
 
 def names_of(project: Project, request: SpaceRequest, user: str) -> list[SpaceName]:
@@ -379,24 +394,3 @@ def _upload_error(error: OpenEnvError, space: Space, created: bool, create_pr: b
     error.message = f"{error.message}; {there}"
     error.args = (error.message,)
     return error
-
-
-def _push_all(
-    spaces: list[Space], call: Callable[[Space], Published], heard: Callable[[Published], None]
-) -> list[Published]:
-    def push_to(space: Space) -> Published:
-        try:
-            done = call(space)
-        except OpenEnvError as error:
-            done = Published(space.name, space.page, space.name.url, error=error)
-        heard(done)
-        return done
-
-    came = call_on_threads([partial(push_to, space) for space in spaces], AT_ONCE)
-    for outcome in came:
-        if isinstance(outcome, Exception):  # an error of openenv itself
-            raise outcome
-    done = [outcome for outcome in came if isinstance(outcome, Published)]
-    if len(done) == 1 and done[0].error is not None:
-        raise done[0].error
-    return done

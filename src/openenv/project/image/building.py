@@ -8,7 +8,7 @@ import tarfile
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -268,7 +268,18 @@ class _Build:
         has_own = any(wheel.startswith(f"{WHEELS}/{NAME}-") for wheel in context.wheels)
         wheel = None if has_own else self._add_wheel(added, report)
         context = Context(context.folder, context.files, added)
-        self._warn(context)
+        for argument, value in self._request.arguments.items():
+            if secrets_of({argument: value}):
+                self._warnings.append(
+                    f"the build argument {argument} looks like a secret: who has the layers of the build can read it"
+                )
+        sizes = context.sizes()
+        if sizes.total() > LARGE:
+            name, size = sizes.most_common(1)[0]
+            self._warnings.append(
+                f"{sizes.total() / 1e6:.0f} MB are sent to the engine, {size / 1e6:.0f} MB of them are {name}: "
+                f"name in {IGNORE_FILE} what the image needs not"
+            )
         for warning in self._warnings:
             report(f"warning: {warning}")
         context.write(file)
@@ -292,21 +303,9 @@ class _Build:
             added[f"{WHEELS}/{wheel.name}"] = wheel.read_bytes()
             return wheel.name
 
-    def _warn(self, context: Context) -> None:
-        for name, value in self._request.arguments.items():
-            if secrets_of({name: value}):
-                self._warnings.append(
-                    f"the build argument {name} looks like a secret: who has the layers of the build can read it"
-                )
-        sizes = context.sizes()
-        if sizes.total() > LARGE:
-            name, size = sizes.most_common(1)[0]
-            self._warnings.append(
-                f"{sizes.total() / 1e6:.0f} MB are sent to the engine, {size / 1e6:.0f} MB of them are {name}: "
-                f"name in {IGNORE_FILE} what the image needs not"
-            )
-
     def _build(self, api: Any, file: IO[bytes], report: BuildCallback) -> BuildSteps:
+        from docker.errors import APIError
+
         arguments = dict(self._request.arguments)
         steps = BuildSteps(self._dockerfile, secrets_of(arguments))
 
@@ -325,9 +324,14 @@ class _Build:
             )
 
         with docker_errors("the build", arguments), engine_stream(api, ask) as events:
-            for event in _events_with_refusal(events):
-                for shown in steps.note(event):
-                    report(shown)
+            try:
+                for event in events:
+                    for shown in steps.note(event):
+                        report(shown)
+            except APIError as error:  # such as a Dockerfile that the engine refuses from the beginning
+                if not error.is_client_error():
+                    raise
+                steps.note({"error": str(error.explanation or error)})
         if steps.failure is not None:
             raise self._failed(steps.failure, steps.total)
         if steps.image is None:
@@ -366,15 +370,3 @@ def _dockerfile(project: Project, request: BuildRequest, folder: Path) -> Path:
             "of a new project (`openenv init NAME`)"
         )
     return found
-
-
-def _events_with_refusal(events: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """What an engine says; what it refuses from the beginning, too, such as a Dockerfile that it cannot read."""
-    from docker.errors import APIError
-
-    try:
-        yield from events
-    except APIError as error:
-        if not error.is_client_error():
-            raise
-        yield {"error": str(error.explanation or error)}
