@@ -9,7 +9,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from openenv._plots import COLOURS, canvas, colours, png_of
+from openenv._plots import COLOURS, canvas, colours, file_of
 from openenv._statistics import Quantiles
 from openenv.bench.batch import error_counts, write_rows
 from openenv.bench.machine import machine
@@ -45,7 +45,7 @@ def phase_curves(latencies: Mapping[str, Mapping[str, Sequence[float]]]) -> byte
             axes.set_title(phase.capitalize())
         panels[0].set_ylabel("% took at most so long")
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(COLOURS))
-        return png_of(figure)
+        return file_of(figure)
 
 
 def outcome_histograms(outcomes: Mapping[str, tuple[Sequence[float], Sequence[int]]]) -> bytes:
@@ -66,7 +66,7 @@ def outcome_histograms(outcomes: Mapping[str, tuple[Sequence[float], Sequence[in
                 mean = f", mean {sum(values) / len(values):.3g}" if values else ""
                 axes.set_title(f"{name}: {what}{mean}")
                 axes.grid(visible=False, axis="x")
-        return png_of(figure)
+        return file_of(figure)
 
 
 def open_sessions(spans: Mapping[str, Sequence[tuple[float, float]]]) -> bytes:
@@ -90,7 +90,7 @@ def open_sessions(spans: Mapping[str, Sequence[tuple[float, float]]]) -> bytes:
             axes.set_xlabel("seconds")
             axes.set_title(name)
         panels[0].set_ylabel("open sessions")
-        return png_of(figure)
+        return file_of(figure)
 
 
 def _decades(axes: Axes, values: Sequence[float]) -> None:

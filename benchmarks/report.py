@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from openenv._plots import COLOURS, canvas, colours, png_of, require_matplotlib
+from openenv._plots import COLOURS, canvas, colours, file_of, require_matplotlib
 from openenv.bench.batch import BatchSummary, max_batch
 from openenv.bench.scale import ScaleResult
 from openenv.errors import UsageError
@@ -144,7 +144,7 @@ def success_lines(summaries: Sequence[BatchSummary]) -> bytes:
         axes.set_ylabel("successful requests, %")
         axes.set_title("Success rate (worst repetition)")
         axes.legend(loc="lower left")
-        return png_of(figure)
+        return file_of(figure)
 
 
 def latency_lines(summaries: Sequence[BatchSummary]) -> bytes:
@@ -163,7 +163,7 @@ def latency_lines(summaries: Sequence[BatchSummary]) -> bytes:
             axes.set_title(f"Connect + reset + step, {_wait_label(wait)}")
         panels[0].set_ylabel("seconds")
         panels[0].legend(loc="upper left")
-        return png_of(figure)
+        return file_of(figure)
 
 
 def batch_bars(summaries: Sequence[BatchSummary], cores: int) -> bytes:
@@ -188,7 +188,7 @@ def batch_bars(summaries: Sequence[BatchSummary], cores: int) -> bytes:
             axes.yaxis.set_major_formatter("{x:,.0f}")
             axes.set_ylabel("sessions")
             axes.set_title(title)
-        return png_of(figure)
+        return file_of(figure)
 
 
 def heat_map(summaries: Sequence[BatchSummary]) -> bytes:
@@ -216,7 +216,7 @@ def heat_map(summaries: Sequence[BatchSummary]) -> bytes:
         axes.set_ylabel("wait of the step")
         axes.set_title("P99 of connect + reset + step (worst repetition)")
         figure.colorbar(image, ax=axes, label="seconds")
-        return png_of(figure)
+        return file_of(figure)
 
 
 def _by_wait(summaries: Iterable[BatchSummary]) -> dict[float, list[BatchSummary]]:

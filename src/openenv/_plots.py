@@ -68,8 +68,8 @@ def canvas(
         yield figure, [axes for line in panels for axes in line]
 
 
-def png_of(figure: Figure) -> bytes:
-    """A finished figure as a file."""
+def file_of(figure: Figure, kind: str = "png") -> bytes:
+    """A finished figure as a file: `png` or `svg`."""
     file = io.BytesIO()
-    figure.savefig(file, format="png", facecolor="white")
+    figure.savefig(file, format=kind, facecolor="white", metadata={"Date": None} if kind == "svg" else None)
     return file.getvalue()

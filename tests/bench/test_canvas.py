@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from benchmarks.report import scale_figures
-from openenv._plots import canvas, png_of, require_matplotlib
+from openenv._plots import canvas, file_of, require_matplotlib
 from openenv.errors import MissingExtra
 
 from .pictures import is_png, size_of
@@ -24,7 +24,7 @@ def test_a_canvas_has_its_panels_row_by_row():
     with canvas(2, 3) as (figure, panels):
         assert len(panels) == 6
         assert [panel.get_subplotspec().rowspan.start for panel in panels] == [0, 0, 0, 1, 1, 1]
-        assert is_png(png_of(figure))
+        assert is_png(file_of(figure))
 
 
 def test_the_style_ends_with_the_canvas():
@@ -33,5 +33,5 @@ def test_the_style_ends_with_the_canvas():
     before = matplotlib.rcParams["axes.grid"]
     with canvas(1, 1, panel_width=4.0) as (figure, _):
         assert matplotlib.rcParams["axes.grid"] is True
-        assert size_of(png_of(figure)) == (440, 396)
+        assert size_of(file_of(figure)) == (440, 396)
     assert matplotlib.rcParams["axes.grid"] == before

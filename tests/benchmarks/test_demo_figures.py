@@ -12,7 +12,7 @@ from ..bench.pictures import is_png
 def panels(monkeypatch):
     """Draws, and gives the panels instead of the picture."""
     kept = []
-    monkeypatch.setattr(demo_report, "png_of", lambda figure: kept.append(figure.axes) or b"")
+    monkeypatch.setattr(demo_report, "file_of", lambda figure: kept.append(figure.axes) or b"")
 
     def draw(picture, *arguments):
         picture(*arguments)

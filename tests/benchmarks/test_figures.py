@@ -84,6 +84,6 @@ def test_nothing_is_drawn_on_a_screen_and_nothing_imported_before_it_is_needed()
 def axes_of(monkeypatch, draw, summaries):
     """The panels of a picture, before it becomes one."""
     kept = []
-    monkeypatch.setattr(report, "png_of", lambda figure: kept.append(figure.axes) or b"")
+    monkeypatch.setattr(report, "file_of", lambda figure: kept.append(figure.axes) or b"")
     draw(summaries)
     return kept[0]

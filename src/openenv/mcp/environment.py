@@ -8,32 +8,29 @@ import functools
 import inspect
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from .._introspection import AcceptedArguments, accepted_arguments
 from ..environment import Environment, Transform
 from ..errors import NotForkable, UsageError
-from ..protocol.jsonrpc import JsonRpcErrorCode, RpcError
 from ..types import Action, Observation, State
-from .library import ListedTool, dump_block
 from .session import client_of
 from .toolbox import VALID_MODES, Toolbox
 from .types import (
-    DIRECT_CALL,
     INTERRUPTIONS,
     MCP_TOOL_CALL_TIMEOUT,
+    NO_TOOLS,
     CallToolAction,
     CallToolObservation,
     ListToolsAction,
     ListToolsObservation,
-    McpMethod,
     ToolFault,
+    ToolRequest,
     ToolResult,
-    action_of,
+    error_reply,
     fault_of,
+    listing_reply,
     message_of,
-    observation_of,
-    wire_of,
 )
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -130,7 +127,7 @@ class MCPEnvironment(Environment[Any, Any, Any]):
         """A client of the server for code that connects it itself (`async with`); None after `close`."""
         tools = self._tools()
         if self._mcp_client is None and not tools.closed:
-            self._mcp_client = client_of(tools.server)
+            self._mcp_client = client_of(tools.library.server)
         return self._mcp_client
 
     @mcp_client.setter
@@ -153,7 +150,7 @@ class MCPEnvironment(Environment[Any, Any, Any]):
             raise RuntimeError(
                 f"MCP client is not available: this {type(self).__name__} was closed; make another one"
             )
-        async with tools.sessions.connect() as client:
+        async with tools.library.sessions.connect() as client:
             yield client
 
     @property
@@ -339,94 +336,22 @@ class FactoryInMode(functools.partial[Any]):
         return environment
 
 
-NO_TOOLS = "Environment does not support MCP: it is no MCPEnvironment, and has no tools"
-
-
-class ToolRequest(NamedTuple):
-    """A call of one of the two methods.
-
-    Attributes:
-        name: Of the tool; None: which there are.
-        arguments: For the tool.
-        standard: Whether a client of the MCP specification asks: a tool that fails is then a result that says so, and
-            no error.
-    """
-
-    name: str | None
-    arguments: dict[str, Any]
-    standard: bool
-
-    @property
-    def step_arguments(self) -> dict[str, str]:
-        """What tells such a call from a step in a record."""
-        return DIRECT_CALL
-
-    def as_action(self) -> dict[str, Any] | None:
-        """The action that calls the same tool, for a record of the session; None for a list of tools."""
-        return None if self.name is None else action_of(self.name, self.arguments)
-
-    def as_observation(self, answered: dict[str, Any]) -> dict[str, Any]:
-        """What the session answered, for a record of it."""
-        return {**observation_of(str(self.name), answered), "reward": None, "done": False}
-
-
-def read_call(method: str, params: dict[str, Any], standard: bool) -> ToolRequest:
-    """A call out of a request.
-
-    Raises:
-        Fault: Its params are not what they should be.
-    """
-    if method == McpMethod.TOOLS_LIST:
-        return ToolRequest(None, {}, standard)
-    name, arguments = params.get("name"), params.get("arguments")
-    if not isinstance(name, str):
-        raise RpcError(JsonRpcErrorCode.INVALID_PARAMS, "Missing 'name' in params: the tool to call")
-    if arguments is not None and not isinstance(arguments, dict):
-        raise RpcError(JsonRpcErrorCode.INVALID_PARAMS, "'arguments' in params must be an object")
-    return ToolRequest(name, arguments or {}, standard)
-
-
 def answer(environment: Any, ask: ToolRequest) -> dict[str, Any] | Coroutine[Any, Any, dict[str, Any]]:
     """The operation: `{"result": ...}`, or `{"error": {code, message, data}}`.
 
     What an asynchronous environment gives is to be awaited, as its steps are.
     """
     if not isinstance(environment, MCPEnvironment) or toolbox_of(environment) is None:
-        return {"error": {"code": int(JsonRpcErrorCode.INTERNAL_ERROR), "message": NO_TOOLS, "data": None}}
+        return error_reply(NO_TOOLS)
     if is_asynchronous(type(environment)):
         return _answer_async(environment, ask)
     if ask.name is None:
-        return _listing(environment._tools().tools(mode_of(environment)))
-    return _reply(ask, _call_tool(environment, ask.name, ask.arguments))
+        return listing_reply(listed.wire for listed in environment._tools().tools(mode_of(environment)))
+    return ask.reply(_call_tool(environment, ask.name, ask.arguments))
 
 
 async def _answer_async(environment: MCPEnvironment, ask: ToolRequest) -> dict[str, Any]:
     if ask.name is None:
-        return _listing(await environment._tools().tools_async(mode_of(environment)))
-    return _reply(ask, await _call_tool_async(environment, ask.name, ask.arguments))
-
-
-def _listing(tools: list[ListedTool]) -> dict[str, Any]:
-    return {"result": {"tools": [listed.wire for listed in tools]}}
-
-
-def _reply(ask: ToolRequest, outcome: ToolResult | ToolFault) -> dict[str, Any]:
-    if isinstance(outcome, ToolResult):
-        return {"result": wire_of(outcome, dump_block, ask.standard)}
-    failure = outcome.error
-    if ask.standard:
-        return {"result": {"content": [{"type": "text", "text": failure.message}], "isError": True}}
-    data = {"error_type": failure.error_type.value}
-    return {"error": {"code": int(JsonRpcErrorCode.INTERNAL_ERROR), "message": failure.message, "data": data}}
-
-
-def outcome_of(answered: Any) -> Any:
-    """The result in what the operation gave.
-
-    Raises:
-        Fault: It gave an error.
-    """
-    error = answered.get("error")
-    if error is not None:
-        raise RpcError(error["code"], error["message"], error["data"])
-    return answered["result"]
+        tools = await environment._tools().tools_async(mode_of(environment))
+        return listing_reply(listed.wire for listed in tools)
+    return ask.reply(await _call_tool_async(environment, ask.name, ask.arguments))

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from .._asyncio import run_async_safely
 from .session import McpSessions, in_request
-from .types import Tool, ToolFault, ToolResult, argument_error, execution_error, not_found_error
+from .types import Tool, ToolFault, ToolResult, argument_error, dump_block, execution_error, not_found_error
 
 
 class ListedTool(NamedTuple):
@@ -70,12 +70,6 @@ def listed(tool: Any, shown: Any) -> ListedTool:
     wire = dump_block(shown)
     schema = wire.get("inputSchema") or {"type": "object", "properties": {}}
     return ListedTool(Tool(name=tool.name, description=tool.description or "", input_schema=schema), wire)
-
-
-def dump_block(block: Any) -> Any:
-    """One block of content as JSON, as the MCP specification has it."""
-    dump = getattr(block, "model_dump", None)
-    return block if dump is None else dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def declared_names(tools: Any) -> dict[str, Callable[..., Any]]:

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 from .executor import ToolDeadlineExceeded, ToolExecutor
 from .library import Library, ListedTool, Shortcut, family_of
-from .session import McpSessions
 from .types import RESERVED_TOOL_NAMES, ToolFault, ToolResult, not_found_error, timeout_error
 
 T = TypeVar("T")
@@ -65,14 +64,15 @@ class Toolbox:
 
     Attributes:
         closed: Whether the environment was closed.
+        library: The tools of the environment's own server.
     """
 
     def __init__(self, server: Any):
         self.closed = False
         self.executor = ToolExecutor()
-        self._library = family_of(server)
+        self.library = family_of(server)
         self._of_mode: dict[str, Library] = {}
-        reserved = sorted(RESERVED_TOOL_NAMES.intersection(self._library.functions()))
+        reserved = sorted(RESERVED_TOOL_NAMES.intersection(self.library.functions()))
         if reserved:
             raise ValueError(f"MCP tools cannot use reserved names: {reserved}; {_reserved_hint()}")
 
@@ -81,7 +81,7 @@ class Toolbox:
         called = name or getattr(function, "__name__", "")
         if called in RESERVED_TOOL_NAMES:
             raise ValueError(f"Tool name {called!r} is reserved and cannot be used; {_reserved_hint()}")
-        library = self._library
+        library = self.library
         if mode is not None:
             if mode not in VALID_MODES:
                 raise ValueError(f"Invalid mode {mode!r}: it must be 'production', 'simulation' or None for both")
@@ -164,20 +164,10 @@ class Toolbox:
         assert isinstance(result, ToolResult)
         return result
 
-    @property
-    def server(self) -> Any:
-        """The environment's own server."""
-        return self._library.server
-
-    @property
-    def sessions(self) -> McpSessions:
-        """The MCP sessions of the environment's own server."""
-        return self._library.sessions
-
     def close(self) -> None:
         """Ends the MCP sessions and the threads that tools ran on, and has FastMCP forget the tools."""
         self.closed = True
-        libraries = (self._library, *self._of_mode.values())
+        libraries = (self.library, *self._of_mode.values())
         for library in libraries:
             library.sessions.close()
         self.executor.close()
@@ -189,9 +179,9 @@ class Toolbox:
             shortcut = library.shortcut(name)
             if shortcut is not None:
                 return library, shortcut
-            if library is not self._library and name in library.functions():
+            if library is not self.library and name in library.functions():
                 return library, None
-        return self._library, None
+        return self.library, None
 
     def _asking(
         self, library: Library, name: str, arguments: dict[str, Any], mode: str
@@ -211,7 +201,7 @@ class Toolbox:
         """Those that count in a mode, the one that comes first counting most."""
         if mode in self._of_mode:
             yield self._of_mode[mode]
-        yield self._library
+        yield self.library
 
 
 async def _within(timeout_s: float | None, work: Awaitable[T]) -> T:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_serializer
 
 from ..protocol.errors import KINDS
-from ..protocol.jsonrpc import JsonRpcErrorCode
+from ..protocol.jsonrpc import JsonRpcErrorCode, RpcError
 from ..types import Action, BaseMessage, Observation
 
 RESERVED_TOOL_NAMES = frozenset({"reset", "step", "state", "close"})
@@ -287,25 +287,98 @@ def timeout_error(name: str, timeout_s: float) -> ToolFault:
     return ToolFault(ToolErrorType.TIMEOUT, f"Tool {name!r} timed out after {timeout_s:g} seconds: {still}")
 
 
-def wire_of(result: ToolResult, dump: Callable[[Any], Any], standard: bool) -> dict[str, Any]:
-    """A result as `tools/call` answers it.
+NO_TOOLS = "Environment does not support MCP: it is no MCPEnvironment, and has no tools"
 
-    Args:
-        result: What the tool gave.
-        dump: Makes JSON of one block of content.
-        standard: As the MCP specification has it, and not also as clients of `openenv` read it.
+
+def dump_block(block: Any) -> Any:
+    """One block of content as JSON, as the MCP specification has it."""
+    dump = getattr(block, "model_dump", None)
+    return block if dump is None else dump(mode="json", by_alias=True, exclude_none=True)
+
+
+class ToolRequest(NamedTuple):
+    """A call of one of the two methods.
+
+    Attributes:
+        name: Of the tool; None: which there are.
+        arguments: For the tool.
+        standard: Whether a client of the MCP specification asks: a tool that fails is then a result that says so, and
+            no error.
     """
-    wire: dict[str, Any] = {"content": [dump(block) for block in result.content]}
-    if result.structured_content is not None:
-        wire["structuredContent"] = result.structured_content
-    wire["isError"] = False
-    if not standard:
-        wire |= {
-            "structured_content": result.structured_content,
-            "meta": result.meta,
-            "data": result.data,
-            "is_error": False,
-        }
-    elif result.meta:
-        wire["_meta"] = result.meta
-    return wire
+
+    name: str | None
+    arguments: dict[str, Any]
+    standard: bool
+
+    @property
+    def step_arguments(self) -> dict[str, str]:
+        """What tells such a call from a step in a record."""
+        return DIRECT_CALL
+
+    def as_action(self) -> dict[str, Any] | None:
+        """The action that calls the same tool, for a record of the session; None for a list of tools."""
+        return None if self.name is None else action_of(self.name, self.arguments)
+
+    def as_observation(self, answered: dict[str, Any]) -> dict[str, Any]:
+        """What the session answered, for a record of it."""
+        return {**observation_of(str(self.name), answered), "reward": None, "done": False}
+
+    def reply(self, outcome: ToolResult | ToolFault) -> dict[str, Any]:
+        """What the session answers: as the MCP specification has it, and else also as clients of `openenv` read it."""
+        if isinstance(outcome, ToolFault):
+            failure = outcome.error
+            if self.standard:
+                return {"result": {"content": [{"type": "text", "text": failure.message}], "isError": True}}
+            return error_reply(failure.message, {"error_type": failure.error_type.value})
+        wire: dict[str, Any] = {"content": [dump_block(block) for block in outcome.content]}
+        if outcome.structured_content is not None:
+            wire["structuredContent"] = outcome.structured_content
+        wire["isError"] = False
+        if not self.standard:
+            wire |= {
+                "structured_content": outcome.structured_content,
+                "meta": outcome.meta,
+                "data": outcome.data,
+                "is_error": False,
+            }
+        elif outcome.meta:
+            wire["_meta"] = outcome.meta
+        return {"result": wire}
+
+
+def read_call(method: str, params: dict[str, Any], standard: bool) -> ToolRequest:
+    """A call out of a request.
+
+    Raises:
+        Fault: Its params are not what they should be.
+    """
+    if method == McpMethod.TOOLS_LIST:
+        return ToolRequest(None, {}, standard)
+    name, arguments = params.get("name"), params.get("arguments")
+    if not isinstance(name, str):
+        raise RpcError(JsonRpcErrorCode.INVALID_PARAMS, "Missing 'name' in params: the tool to call")
+    if arguments is not None and not isinstance(arguments, dict):
+        raise RpcError(JsonRpcErrorCode.INVALID_PARAMS, "'arguments' in params must be an object")
+    return ToolRequest(name, arguments or {}, standard)
+
+
+def listing_reply(tools: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """What a session answers about the tools that there are."""
+    return {"result": {"tools": list(tools)}}
+
+
+def error_reply(message: str, data: Any = None) -> dict[str, Any]:
+    """What a session answers where there is no result."""
+    return {"error": {"code": int(JsonRpcErrorCode.INTERNAL_ERROR), "message": message, "data": data}}
+
+
+def outcome_of(answered: Any) -> Any:
+    """The result in what the operation gave.
+
+    Raises:
+        Fault: It gave an error.
+    """
+    error = answered.get("error")
+    if error is not None:
+        raise RpcError(error["code"], error["message"], error["data"])
+    return answered["result"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from array import array
 from collections import Counter
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from itertools import accumulate
 from statistics import fmean, quantiles, stdev
 from typing import Any, NamedTuple
 
-from .._plots import COLOURS, canvas, require_matplotlib
+from .._plots import COLOURS, canvas, file_of, require_matplotlib
 from ..errors import UsageError
 from .reader import Episode
 
@@ -154,7 +153,7 @@ def returns_picture(episodes: Iterator[Episode], kind: str) -> tuple[bytes, int]
             values = [value for _, value in sorted(found[name])]
             _draw_returns(panel, values)
             panel.set_title(f"{name}: {len(values):,} episodes")
-        return _file_of(figure, kind), sum(len(found[name]) for name in names)
+        return file_of(figure, kind), sum(len(found[name]) for name in names)
 
 
 def episode_picture(episode: Episode, kind: str) -> bytes:
@@ -183,7 +182,7 @@ def episode_picture(episode: Episode, kind: str) -> bytes:
         for panel in (above, below):
             for step in errors:
                 panel.axvline(step, color=COLOURS[1], linewidth=1, linestyle=":")
-        return _file_of(figure, kind)
+        return file_of(figure, kind)
 
 
 def _draw_returns(panel: Any, values: list[float]) -> None:
@@ -199,9 +198,3 @@ def _draw_returns(panel: Any, values: list[float]) -> None:
         panel.legend()
     panel.set_ylabel("return")
     panel.set_xlabel("episode, in the order in which they began")
-
-
-def _file_of(figure: Any, kind: str) -> bytes:
-    file = io.BytesIO()
-    figure.savefig(file, format=kind, facecolor="white", metadata={"Date": None} if kind == "svg" else None)
-    return file.getvalue()

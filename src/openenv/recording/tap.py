@@ -19,19 +19,10 @@ from pydantic_core import to_json
 
 from .. import __version__
 from ..errors import OpenEnvError, ProtocolViolation
+from ..protocol import values
 from ..protocol.arrays import write_array
 from ..protocol.codecs import Body, JsonCodec
 from ..protocol.encoding import encode_outcome
-from ..protocol.values import (
-    DOLLAR,
-    UNWRITABLE,
-    Portable,
-    check_outcome,
-    encode_plain,
-    is_plain,
-    is_plain_model,
-    is_tight,
-)
 from ..telemetry.logs import warn_once
 from .storage import LARGE_BYTES, Blob, npy_of
 
@@ -56,7 +47,7 @@ class RecordCodec(JsonCodec):
 
     def __init__(self) -> None:
         self.blobs: list[Blob] = []
-        self._portable = Portable(self._of_bytes, self._of_array, _escaped)
+        self._portable = values.Portable(self._of_bytes, self._of_array, _escaped)
 
     def take_blobs(self) -> list[Blob]:
         """Takes them away."""
@@ -68,8 +59,10 @@ class RecordCodec(JsonCodec):
         loose = _loose.get(cls, _UNKNOWN)
         if loose is _UNKNOWN:
             loose = None  # its instances are not simply their dict
-            if issubclass(cls, BaseModel) and is_plain_model(cls):
-                loose = tuple(name for name, field in cls.model_fields.items() if not is_tight(field.annotation))
+            if issubclass(cls, BaseModel) and values.is_plain_model(cls):
+                loose = tuple(
+                    name for name, field in cls.model_fields.items() if not values.is_tight(field.annotation)
+                )
             _loose[cls] = loose
         try:
             if loose is None:
@@ -77,10 +70,10 @@ class RecordCodec(JsonCodec):
             fields = value.__dict__
             plain = True
             for name in loose:
-                if (inside := fields.get(name)) and not is_plain(inside):
+                if (inside := fields.get(name)) and not values.is_plain(inside):
                     plain = False
             return self._write(fields, plain)
-        except UNWRITABLE as error:
+        except values.UNWRITABLE as error:
             raise ValueError(f"cannot be written as JSON: {error}") from error
 
     def body(self, fields: Mapping[str, Any], plain: bool = False) -> Body:
@@ -93,16 +86,16 @@ class RecordCodec(JsonCodec):
             fields["reward"] = float(reward)  # one type for the column of all environments
         try:
             return Body(len(fields), self._write(fields, plain)[1:-1])
-        except UNWRITABLE as error:
+        except values.UNWRITABLE as error:
             raise ValueError(f"cannot be written as JSON: {error}") from error
 
     def _write(self, value: Any, plain: bool) -> bytes:
-        if plain or is_plain(value):
+        if plain or values.is_plain(value):
             try:
-                text = encode_plain(value, "strings")
+                text = values.encode_plain(value, "strings")
             except TypeError:  # not so plain
                 return to_json(self._portable(value), inf_nan_mode="strings")
-            if DOLLAR not in text or b'{"$' not in text:
+            if values.DOLLAR not in text or b'{"$' not in text:
                 return text
         return to_json(self._portable(value), inf_nan_mode="strings")
 
@@ -295,7 +288,7 @@ class Tap:
             "truncated": truncated,
         }
         try:
-            check_outcome(payload)
+            values.check_outcome(payload)
             self._add(asked, _monotonic(), self._codec.body(reply).fields, b"null")
         except ProtocolViolation as violation:
             self.failed(asked, violation)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from ..errors import CapacityError, OpenEnvError, UnknownSession
-from ..mcp.environment import NO_TOOLS, FactoryInMode, MCPEnvironment, ToolRequest, answer, outcome_of, read_call
-from ..mcp.types import GENERIC_ACTIONS, McpMethod, with_tools
+from ..mcp.environment import FactoryInMode, MCPEnvironment, answer
+from ..mcp.types import GENERIC_ACTIONS, NO_TOOLS, McpMethod, ToolRequest, outcome_of, read_call, with_tools
 from ..protocol.jsonrpc import Fields, JsonRpcErrorCode, RpcError, RpcRequest, error_reply, read_one, result_reply
 from ..runtime.executor import Done
 from ..runtime.manager import opened_session, result_of

@@ -17,7 +17,8 @@ from pydantic_core import to_json
 
 from ..environment import Environment, metadata_of
 from ..errors import OpenEnvError, StepFailed
-from ..mcp.environment import MCPEnvironment, ToolRequest, answer
+from ..mcp.environment import MCPEnvironment, answer
+from ..mcp.types import ToolRequest
 from ..protocol.json_schema import schema_of
 from ..runtime.executor import error_text
 from ..runtime.manager import opened_session, result_of

@@ -274,17 +274,6 @@ def give_up_privileges() -> None:
     _check(_libc.capset(head, none), "capset")
 
 
-def filter_calls(program: bytes) -> None:
-    """Has the kernel ask a program (of seccomp) about each system call of this process and of what it starts."""
-    room = ctypes.create_string_buffer(program, len(program))
-
-    class Program(ctypes.Structure):
-        _fields_ = (("length", ctypes.c_ushort), ("lines", ctypes.c_void_p))
-
-    filter_ = Program(len(program) // 8, ctypes.addressof(room))
-    _check(_libc.prctl(_PR_SET_SECCOMP, 2, ctypes.byref(filter_), 0, 0), "prctl(PR_SET_SECCOMP)")
-
-
 def _check(result: int, what: str) -> None:
     if result != 0:
         number = ctypes.get_errno()
@@ -307,7 +296,7 @@ _WITHOUT_X32 = 0xBFFF_FFFF  # x86_64 has each call under a second number
 
 
 def refuse_system_calls() -> None:
-    """Has the kernel refuse them to this process and all that it starts, which have no new privileges.
+    """Has the kernel refuse them to this process and all that it starts, which have no new privileges, by seccomp.
 
     Without it, sessions could leave keys for one another, see those of the server's user, and take the asynchronous
     requests of all programs (`fs.aio-max-nr`).
@@ -317,7 +306,14 @@ def refuse_system_calls() -> None:
         checks = [line for number in numbers for line in (_line(_EQUAL, number, 0, 1), _line(_RETURN, _EPERM))]
         block = [_line(_LOAD, _NUMBER_AT), _line(_AND, _WITHOUT_X32), *checks, _line(_RETURN, _ALLOW)]
         program += [_line(_EQUAL, machine, 0, len(block)), *block]
-    filter_calls(b"".join([*program, _line(_RETURN, _ALLOW)]))
+    code = b"".join([*program, _line(_RETURN, _ALLOW)])
+    room = ctypes.create_string_buffer(code, len(code))
+
+    class Program(ctypes.Structure):
+        _fields_ = (("length", ctypes.c_ushort), ("lines", ctypes.c_void_p))
+
+    filter_ = Program(len(code) // 8, ctypes.addressof(room))
+    _check(_libc.prctl(_PR_SET_SECCOMP, 2, ctypes.byref(filter_), 0, 0), "prctl(PR_SET_SECCOMP)")
 
 
 def _line(code: int, value: int, if_so: int = 0, if_not: int = 0) -> bytes:
