@@ -324,7 +324,7 @@ class ToolRequest(NamedTuple):
         return {**observation_of(str(self.name), answered), "reward": None, "done": False}
 
     def reply(self, outcome: ToolResult | ToolFault) -> dict[str, Any]:
-        """What the session answers: as the MCP specification has it, and else also as clients of `openenv` read it."""
+        """What the session answers: as the MCP specification says, or else also as clients of `openenv` read it."""
         if isinstance(outcome, ToolFault):
             failure = outcome.error
             if self.standard:
