@@ -9,8 +9,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from openenv.cli.gateway import gateway, read_backends
-from openenv.cli.gateway_run import GatewayRun
+from openenv.cli.gateway import GatewayRun, gateway, read_backends
 from openenv.errors import UsageError
 from openenv.providers.gateway import Backend, Topology
 

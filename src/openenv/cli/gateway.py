@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import contextlib
+import http.client
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from ..errors import UsageError
-from .terminal import COUNT, PATH, together
+from .._asyncio import on_thread
+from ..errors import LaunchFailed, OpenEnvError, UsageError
+from ..providers import Gateway, deploy
+from ..providers.catalog import catalog_entry
+from ..providers.deployment import Deployment
+from ..providers.gateway import Backend, Topology
+from ..providers.gateway.gateway import authorities
+from ..providers.gateway.programs import BALANCERS
+from ..providers.spec import LaunchSpec
+from ..settings import is_loopback
+from .terminal import COUNT, PATH, together, variable
 
-if TYPE_CHECKING:
-    from ..providers.gateway import Topology
-
+# Between two looks at the file of backends, and at Envoy.
+LOOK_S = 0.5
+# After which a server that has not answered is said not to: an answer may take 5 s, and comes a second later.
+LOOKS_BEFORE_SILENCE = 13
+ASKING_S = 5.0
 
 _shared = together(
     click.option(
@@ -68,8 +84,6 @@ def render(kind: str, output_dir: Path, folder: str | None, check: bool, **optio
       openenv gateway render --backends 10.0.0.1:8000,10.0.0.2:8000 --listen 0.0.0.0:8000
       openenv gateway render --backends a=env-a:8000,b=env-b:8000 --format haproxy --output-dir deploy
     """
-    from ..providers.gateway.programs import BALANCERS
-
     topology = _topology(options, _listed(options))
     balancer = BALANCERS[kind]
     place = PurePath(folder or output_dir.absolute())
@@ -112,8 +126,6 @@ def run(**options: Any) -> None:
       openenv gateway run --provider local --target echo --replicas 4
       openenv gateway run --backends-file servers.txt --listen 0.0.0.0:8443 --tls-cert cert.pem --tls-key key.pem
     """
-    from .gateway_run import GatewayRun
-
     source = _listed(options) if options["provider"] is None else None
     topology = _topology(options, source or [])
     if asyncio.run(GatewayRun(topology, options).until_it_ends()):
@@ -144,18 +156,11 @@ def read_backends(file: Path) -> list[str]:
 
 
 def _topology(options: Mapping[str, Any], backends: list[str]) -> Topology:
-    from ..providers.gateway import Backend, Topology
-    from ..providers.gateway.gateway import authorities
-
     host, colon, port = options["listen"].rpartition(":")
     if not colon or not port.isdecimal():
         raise UsageError(f"--listen must be an address and a port, as 0.0.0.0:8000, got {options['listen']!r}")
-    files = {
-        "tls_certificate": options["tls_cert"],
-        "tls_key": options["tls_key"],
-        "backend_ca": options["backend_ca"],
-    }
-    paths = {name: str(file.absolute()) for name, file in files.items() if file is not None}
+    files = {"tls_certificate": "tls_cert", "tls_key": "tls_key", "backend_ca": "backend_ca"}
+    paths = {name: str(options[given].absolute()) for name, given in files.items() if options[given] is not None}
     most = {} if options["max_sessions"] is None else {"max_sessions": options["max_sessions"]}
     return Topology(
         backends=tuple(Backend.parse(backend) for backend in backends),
@@ -165,3 +170,141 @@ def _topology(options: Mapping[str, Any], backends: list[str]) -> Topology:
         health_path=options["health_path"],
         **{"backend_ca": authorities(), **paths, **most},
     )
+
+
+class GatewayRun:
+    """A gateway in the foreground, with its servers if it has started them.
+
+    Args:
+        topology: What was asked for.
+        options: The command's.
+    """
+
+    def __init__(self, topology: Topology, options: Mapping[str, Any]):
+        self._topology = topology
+        self._options = options
+        self._file: Path | None = options["backends_file"]
+        self._ended = asyncio.Event()
+        self._interrupted = False
+        self._reload = False
+        # Not what it is now: the file may have changed since the command read it.
+        self._read_at: tuple[int, int] | None = None
+
+    async def until_it_ends(self) -> bool:
+        """Runs until a signal. Returns whether that was Ctrl-C.
+
+        Raises:
+            LaunchFailed: Envoy has ended.
+        """
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGINT, self._end, True)
+        loop.add_signal_handler(signal.SIGTERM, self._end, False)
+        loop.add_signal_handler(signal.SIGHUP, setattr, self, "_reload", True)
+        work = asyncio.create_task(self._work())
+        ending = asyncio.create_task(self._ended.wait())
+        await asyncio.wait([work, ending], return_when=asyncio.FIRST_COMPLETED)
+        ending.cancel()
+        if not work.done():  # a signal, perhaps during the start
+            work.cancel()
+            await asyncio.wait([work])
+        if not work.cancelled():
+            work.result()
+        return self._interrupted
+
+    def _end(self, interrupted: bool) -> None:
+        self._interrupted = self._interrupted or interrupted
+        self._ended.set()
+
+    async def _work(self) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            deployment = await self._servers(stack)
+            facts = asdict(self._topology) | {"threads": self._options["threads"]}
+            del facts["backends"]
+            gateway = Gateway(self._topology.backends if deployment is None else deployment, **facts)
+            await stack.enter_async_context(gateway)
+            await self._announce(gateway)
+            looks = 0
+            while gateway.end is None:
+                await asyncio.sleep(LOOK_S)
+                await self._reread(gateway)
+                looks += 1
+                for backend in await gateway.silent() if looks == LOOKS_BEFORE_SILENCE else ():
+                    _warn(
+                        f"{backend.name} does not answer GET {gateway.topology.health_path} at {backend.place}: "
+                        "it gets no session until it does"
+                    )
+            raise LaunchFailed(f"Envoy {gateway.end}")
+
+    async def _servers(self, stack: contextlib.AsyncExitStack) -> Deployment | None:
+        """Starts the servers, if that was asked for."""
+        options = self._options
+        forms = {form: options[form] for form in ("target", "image", "project") if options[form] is not None}
+        if options["provider"] is None:
+            if forms:
+                raise UsageError(f"--{next(iter(forms))} needs --provider NAME: where the servers are started")
+            return None
+        if options["backends"] is not None or self._file is not None:
+            raise UsageError("either --provider starts the servers, or --backends names those that run")
+        spec = LaunchSpec(**forms, replicas=options["replicas"], env_vars=dict(map(variable, options["env"])))
+        provider = catalog_entry(options["provider"]).make()
+        close: Callable[[], None] | None = getattr(provider, "close", None)
+        if close is not None:
+            stack.push_async_callback(on_thread, close)
+        click.echo(f"starting {spec.count} x {next(iter(forms.values()), '')} ({options['provider']}) ...", err=True)
+        return await stack.enter_async_context(deploy(spec, provider))
+
+    async def _announce(self, gateway: Gateway) -> None:
+        backends = gateway.topology.backends
+        _say(f"{click.style(gateway.url, bold=True)} before {len(backends)} server{'s' * (len(backends) != 1)}")
+        for backend in backends:
+            _say(f"  {backend.name}  {backend.place}")
+        _say(f"statistics: {gateway.admin_url}/clusters")
+        if gateway.api_key is not None:
+            _say(f"key of the servers: {gateway.api_key}  (OPENENV_API_KEY for clients)")
+        elif not is_loopback(gateway.topology.host):
+            plain = [backend for backend in backends if not backend.tls]
+            asked = (on_thread(partial(_open, backend.place), detached=True) for backend in plain)
+            for backend, is_open in zip(plain, await asyncio.gather(*asked), strict=True):
+                if is_open:
+                    _warn(
+                        f"{backend.name} asks for no key, so whoever reaches {gateway.topology.listen} may use it "
+                        "(openenv serve --api-key)"
+                    )
+
+    async def _reread(self, gateway: Gateway) -> None:
+        """Takes over the backends of the file; a file with a mistake is reported, and changes nothing."""
+        changed_at = None
+        with contextlib.suppress(OSError):
+            if self._file is not None:
+                stat = self._file.stat()
+                changed_at = stat.st_mtime_ns, stat.st_ino
+        if self._file is None or (changed_at == self._read_at and not self._reload):
+            return
+        self._reload, self._read_at = False, changed_at
+        before = gateway.topology.backends
+        try:
+            await gateway.update(read_backends(self._file))
+        except OpenEnvError as error:
+            _say(click.style("backends unchanged: ", fg="yellow") + error.message)
+            return
+        now = gateway.topology.backends
+        if now != before:
+            _say(f"{len(now)} backends: {', '.join(backend.name for backend in now)}")
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)
+
+
+def _warn(text: str) -> None:
+    _say(click.style("warning: ", fg="yellow") + text)
+
+
+def _open(place: str) -> bool:
+    """Whether a server answers requests without a key."""
+    try:
+        with contextlib.closing(http.client.HTTPConnection(place, timeout=ASKING_S)) as connection:
+            connection.request("GET", "/schema")
+            return connection.getresponse().status == http.HTTPStatus.OK
+    except (OSError, http.client.HTTPException):
+        return False

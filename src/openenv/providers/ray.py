@@ -235,11 +235,6 @@ class _Group:
     dropped: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Actor:
-    name: str
-
-
 class RayProvider(BlockingRuntime, SingleServerProvider):
     """Runs servers in a Ray cluster: each in a detached, named actor, in a place of a placement group. (Extra `ray`.)
 
@@ -389,7 +384,7 @@ class RayProvider(BlockingRuntime, SingleServerProvider):
         assert group.id is not None
         found = group.id
         name = f"{server.name}@{OwnerProcess.this()}"
-        server.handle = _Actor(name)
+        server.handle = name
         restarts = self._options(spec)[1]
         variables = {**deployment.variables, **environment_labels(deployment.labels)}
         # Its environment may be anything that can be pickled here; a server has no use for its options.
@@ -404,7 +399,7 @@ class RayProvider(BlockingRuntime, SingleServerProvider):
 
     async def _address(self, server: Server) -> str:
         """Where a server listens, as soon as it does."""
-        name, loop = server.handle.name, asyncio.get_running_loop()
+        name, loop = server.handle, asyncio.get_running_loop()
         # The actor counts the time of its server, and tells; this is for the actor itself.
         limit = loop.time() + self.ready_timeout_s + ANSWER_S
         why = "does not say where it listens"
@@ -423,7 +418,7 @@ class RayProvider(BlockingRuntime, SingleServerProvider):
 
     async def stop_server(self, server: Server) -> None:
         if server.handle is not None:
-            await self._asked(lambda: self._cluster.end(server.handle.name), END_S)
+            await self._asked(lambda: self._cluster.end(server.handle), END_S)
 
     async def _end(self, deployment: Deployment, server: Server) -> None:
         await super()._end(deployment, server)
@@ -434,31 +429,30 @@ class RayProvider(BlockingRuntime, SingleServerProvider):
         if server.handle is None:
             return "was not started"
         try:
-            return (await self._asked(lambda: self._cluster.report(server.handle.name))).end
+            return (await self._asked(lambda: self._cluster.report(server.handle))).end
         except ActorGone as error:
             return str(error)
         except ActorAway:
             return None
 
     async def refresh_servers(self, deployment: Deployment) -> None:
-        there = [server for server in deployment.servers if server.url is not None]  # others are on their way
-        await asyncio.gather(*map(self._look, there))
+        async def look(server: Server) -> None:
+            try:
+                report = await self._asked(lambda: self._cluster.report(server.handle))
+            except (ActorGone, ActorAway) as error:
+                server.gone = str(error)
+            else:
+                server.gone = report.end or (None if report.url else "is being started again")
+                server.url = report.url or server.url
 
-    async def _look(self, server: Server) -> None:
-        """Sees whether a server is there, and where it is now."""
-        try:
-            report = await self._asked(lambda: self._cluster.report(server.handle.name))
-        except (ActorGone, ActorAway) as error:
-            server.gone = str(error)
-        else:
-            server.gone = report.end or (None if report.url else "is being started again")
-            server.url = report.url or server.url
+        # Those without an address are on their way.
+        await asyncio.gather(*(look(server) for server in deployment.servers if server.url is not None))
 
     async def read_log(self, server: Server, lines: int) -> str:
         if server.handle is None:
             return ""
         try:
-            log = await self._asked(lambda: self._cluster.tail(server.handle.name))
+            log = await self._asked(lambda: self._cluster.tail(server.handle))
         except (ActorGone, ActorAway):
             return ""
         return last_lines(log, lines)

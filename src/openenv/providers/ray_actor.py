@@ -67,7 +67,11 @@ class ServerActor:
 
     def __init__(self, plan: ActorPlan, host: str | None = None):
         self._plan = plan
-        self._host = host or _node_address()
+        if host is None:
+            import ray.util
+
+            host = str(ray.util.get_node_ip_address())
+        self._host = host
         self._port = plan.spec.port or 0
         self._process: Process | None = None
         self._listening = False
@@ -171,9 +175,3 @@ class ServerActor:
         with self._changed:
             self._end = self._end or end
             self._changed.notify_all()
-
-
-def _node_address() -> str:
-    import ray.util
-
-    return str(ray.util.get_node_ip_address())

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from . import determinism_checks, lifecycle_checks, schema_checks
+from . import lifecycle_checks, load_checks, schema_checks
 from .check import Check, CheckWarning
 from .harness import ConformanceHarness
-from .load_checks import CHECKS as LOAD_CHECKS
 
 # In the order of `openenv validate`: what others build on comes first, what may end the process last.
 RUNTIME: tuple[Check, ...] = (
@@ -23,12 +22,33 @@ RUNTIME: tuple[Check, ...] = (
     schema_checks.runtime_reward,
     schema_checks.runtime_done,
     lifecycle_checks.runtime_after_done,
-    determinism_checks.runtime_seed,
-    determinism_checks.runtime_episodes,
-    determinism_checks.runtime_isolation,
+    lifecycle_checks.runtime_seed,
+    lifecycle_checks.runtime_episodes,
+    lifecycle_checks.runtime_isolation,
     lifecycle_checks.runtime_bad_action,
     lifecycle_checks.runtime_close,
 )
+
+
+def _test_of(check: Check) -> Callable[[EnvironmentConformance], None]:
+    """A test that asks the question of a check."""
+
+    def test(self: EnvironmentConformance) -> None:
+        async def run() -> None:
+            harness = ConformanceHarness(
+                self.app(), call_s=self.call_s, sessions=self.sessions, episodes=self.episodes, actions=self.actions()
+            )
+            try:
+                await check.run(harness)
+            finally:
+                await harness.server.aclose()
+
+        try:
+            asyncio.run(run())
+        except CheckWarning as warning:
+            warnings.warn(warning, stacklevel=1)
+
+    return test
 
 
 class EnvironmentConformance:
@@ -67,73 +87,21 @@ class EnvironmentConformance:
 
     # The tests.
 
-    def test_a_session_opens(self) -> None:
-        self._ask("runtime.session")
-
-    def test_reset_works_with_and_without_a_seed_and_again(self) -> None:
-        self._ask("runtime.reset")
-
-    def test_step_takes_actions(self) -> None:
-        self._ask("runtime.step")
-
-    def test_state_counts_steps_and_names_episodes(self) -> None:
-        self._ask("runtime.state")
-
-    def test_observations_are_what_their_schema_says(self) -> None:
-        self._ask("runtime.schema")
-
-    def test_numbers_are_finite(self) -> None:
-        self._ask("runtime.finite")
-
-    def test_rewards_are_numbers_or_none(self) -> None:
-        self._ask("runtime.reward")
-
-    def test_an_episode_does_not_begin_at_its_end(self) -> None:
-        self._ask("runtime.done")
-
-    def test_a_step_after_the_end_does_no_harm(self) -> None:
-        self._ask("runtime.after-done")
-
-    def test_the_same_seed_gives_the_same_episode(self) -> None:
-        self._ask("runtime.seed")
-
-    def test_reset_leaves_nothing_behind(self) -> None:
-        self._ask("runtime.episodes")
-
-    def test_sessions_do_not_see_each_other(self) -> None:
-        self._ask("runtime.isolation")
-
-    def test_bad_actions_get_typed_errors(self) -> None:
-        self._ask("runtime.bad-action")
-
-    def test_close_frees_everything(self) -> None:
-        self._ask("runtime.close")
-
-    def test_many_sessions_at_once_play_as_each_alone(self) -> None:
-        self._ask("load.sessions")
-
-    def test_the_next_episode_works_after_a_deadline(self) -> None:
-        self._ask("load.deadline")
-
-    def test_no_call_holds_up_the_event_loop(self) -> None:
-        self._ask("load.blocking")
-
-    def test_memory_does_not_grow(self) -> None:
-        self._ask("load.memory")
-
-    def _ask(self, name: str) -> None:
-        check = next(each for each in (*RUNTIME, *LOAD_CHECKS) if each.id == name)
-
-        async def run() -> None:
-            harness = ConformanceHarness(
-                self.app(), call_s=self.call_s, sessions=self.sessions, episodes=self.episodes, actions=self.actions()
-            )
-            try:
-                await check.run(harness)
-            finally:
-                await harness.server.aclose()
-
-        try:
-            asyncio.run(run())
-        except CheckWarning as warning:
-            warnings.warn(warning, stacklevel=2)
+    test_a_session_opens = _test_of(lifecycle_checks.runtime_session)
+    test_reset_works_with_and_without_a_seed_and_again = _test_of(lifecycle_checks.runtime_reset)
+    test_step_takes_actions = _test_of(lifecycle_checks.runtime_step)
+    test_state_counts_steps_and_names_episodes = _test_of(lifecycle_checks.runtime_state)
+    test_observations_are_what_their_schema_says = _test_of(schema_checks.runtime_schema)
+    test_numbers_are_finite = _test_of(schema_checks.runtime_finite)
+    test_rewards_are_numbers_or_none = _test_of(schema_checks.runtime_reward)
+    test_an_episode_does_not_begin_at_its_end = _test_of(schema_checks.runtime_done)
+    test_a_step_after_the_end_does_no_harm = _test_of(lifecycle_checks.runtime_after_done)
+    test_the_same_seed_gives_the_same_episode = _test_of(lifecycle_checks.runtime_seed)
+    test_reset_leaves_nothing_behind = _test_of(lifecycle_checks.runtime_episodes)
+    test_sessions_do_not_see_each_other = _test_of(lifecycle_checks.runtime_isolation)
+    test_bad_actions_get_typed_errors = _test_of(lifecycle_checks.runtime_bad_action)
+    test_close_frees_everything = _test_of(lifecycle_checks.runtime_close)
+    test_many_sessions_at_once_play_as_each_alone = _test_of(load_checks.load_sessions)
+    test_the_next_episode_works_after_a_deadline = _test_of(load_checks.load_deadline)
+    test_no_call_holds_up_the_event_loop = _test_of(load_checks.load_blocking)
+    test_memory_does_not_grow = _test_of(load_checks.load_memory)

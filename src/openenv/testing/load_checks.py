@@ -13,10 +13,9 @@ from typing import Any
 from ..errors import ConnectionFailed, OpenEnvError, StepTimeout, UsageError
 from ..runtime.profile import Execution
 from .check import Check, CheckFailure, CheckSkip
-from .determinism_checks import SEED, episode_difference, outcome_of_call, reference_of
 from .harness import CallOutcome, ConformanceHarness, EpisodePlayer
 from .leak_checks import resident_bytes
-from .lifecycle_checks import describe_error
+from .lifecycle_checks import SEED, describe_error, episode_difference, outcome_of_call, reference_of
 
 STEPS = 4
 # A step on the event loop that takes longer holds up all other sessions there.

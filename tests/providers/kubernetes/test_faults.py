@@ -16,7 +16,7 @@ import pytest
 from openenv.errors import LaunchFailed, MissingExtra, NotReady, ProviderBusy, ProviderFailed
 from openenv.providers import KubernetesProvider, LaunchSpec, Resources
 from openenv.providers.kubernetes import provider as access
-from openenv.providers.kubernetes.api import ApiRefusal, KubernetesApi, ResourcePath
+from openenv.providers.kubernetes.api import ApiRefusal, KubernetesApi
 
 from ...asynchronous import until
 from ...cli.certificates import certificate
@@ -26,7 +26,7 @@ from .conftest import Make
 
 IDLE = ["sleep", "1000"]
 SECRET = "what-nobody-may-see"
-PODS = ResourcePath("v1", "pods", NAMESPACE)
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 
 
 def idle(**changes: Any) -> LaunchSpec:

@@ -8,7 +8,7 @@ from typing import Any
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.typing import Subprotocol
 
-from openenv.providers.kubernetes.forward import PortForward
+from openenv.providers.kubernetes.pods import PortForward
 
 LIMIT_S = 10.0
 

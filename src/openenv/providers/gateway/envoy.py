@@ -121,7 +121,25 @@ def _bootstrap(topology: Topology, routes: Fields) -> Fields:
 
 
 def _listener(topology: Topology, routes: Fields) -> Fields:
-    chain: Fields = {"filters": [_extension("filters.network.http_connection_manager", *_manager(routes))]}
+    router = _extension(
+        "filters.http.router", "extensions.filters.http.router.v3.Router", {"suppress_envoy_headers": True}
+    )
+    manager = {
+        "stat_prefix": LISTENER,
+        "codec_type": "HTTP1",
+        **routes,
+        "upgrade_configs": [{"upgrade_type": "websocket"}],
+        "http_filters": [router],
+        # A session may be silent for as long as its client and its server like.
+        "stream_idle_timeout": "0s",
+        "request_headers_timeout": _seconds(_HEAD_S),
+        # Servers see whom a request came from, and count its wrong keys.
+        "use_remote_address": True,
+        "server_header_transformation": "PASS_THROUGH",
+        "generate_request_id": False,
+    }
+    kind = "extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
+    chain: Fields = {"filters": [_extension("filters.network.http_connection_manager", kind, manager)]}
     if topology.tls:
         certificate = {
             "certificate_chain": {"filename": topology.tls_certificate},
@@ -137,26 +155,6 @@ def _listener(topology: Topology, routes: Fields) -> Fields:
         "tcp_backlog_size": 65_535,
         "per_connection_buffer_limit_bytes": _BUFFER_BYTES,
         "filter_chains": [chain],
-    }
-
-
-def _manager(routes: Fields) -> tuple[str, Fields]:
-    router = _extension(
-        "filters.http.router", "extensions.filters.http.router.v3.Router", {"suppress_envoy_headers": True}
-    )
-    return "extensions.filters.network.http_connection_manager.v3.HttpConnectionManager", {
-        "stat_prefix": LISTENER,
-        "codec_type": "HTTP1",
-        **routes,
-        "upgrade_configs": [{"upgrade_type": "websocket"}],
-        "http_filters": [router],
-        # A session may be silent for as long as its client and its server like.
-        "stream_idle_timeout": "0s",
-        "request_headers_timeout": _seconds(_HEAD_S),
-        # Servers see whom a request came from, and count its wrong keys.
-        "use_remote_address": True,
-        "server_header_transformation": "PASS_THROUGH",
-        "generate_request_id": False,
     }
 
 
@@ -248,6 +246,17 @@ def _cluster(topology: Topology, found: Fields) -> Fields:
     no_server = {"name": ":status", "string_match": {"safe_regex": {"regex": "502|504"}}}
     limits = ("max_connections", "max_pending_requests", "max_requests", "max_retries")
     breaker = {"priority": "DEFAULT", **dict.fromkeys(limits, topology.max_sessions)}
+    uncounted = ("consecutive_gateway_failure", "success_rate", "failure_percentage", "local_origin_success_rate")
+    health_check = {
+        "timeout": _seconds(topology.health_timeout_s),
+        "interval": _seconds(topology.health_interval_s),
+        "no_traffic_interval": _seconds(topology.health_interval_s),
+        "unhealthy_threshold": topology.unhealthy_after,
+        "healthy_threshold": 1,
+        # A server that drains accepts no connection; those it has would still be answered.
+        "reuse_connection": False,
+        "http_health_check": {"path": topology.health_path, "codec_client_type": "HTTP1"},
+    }
     return {
         "name": CLUSTER,
         **found,
@@ -257,8 +266,21 @@ def _cluster(topology: Topology, found: Fields) -> Fields:
         "common_lb_config": {"healthy_panic_threshold": {"value": 0.0}},
         # What the list of backends no longer has gets nothing more, healthy or not. Its sessions go on.
         "ignore_health_on_host_removal": True,
-        "health_checks": [_health_check(topology)],
-        "outlier_detection": _outlier_detection(),
+        "health_checks": [health_check],
+        # A backend is left out for a while when what stands before it says again and again that there is none.
+        "outlier_detection": {
+            # Envoy takes every session that its server ends for a failure of the connection: those do not count.
+            "split_external_local_origin_errors": True,
+            "enforcing_consecutive_local_origin_failure": 0,
+            "enforcing_failure_percentage_local_origin": 0,
+            **{f"enforcing_{kind}": 0 for kind in uncounted},
+            "consecutive_5xx": 5,
+            "enforcing_consecutive_5xx": 100,
+            "interval": "1s",
+            "base_ejection_time": "2s",
+            "max_ejection_time": "10s",
+            "max_ejection_percent": 100,
+        },
         "circuit_breakers": {"thresholds": [breaker]},
         "typed_extension_protocol_options": {
             "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": _typed(
@@ -303,38 +325,6 @@ def _balancing() -> Fields:
         },
     )
     return {"policies": [{"typed_extension_config": subset}]}
-
-
-def _health_check(topology: Topology) -> Fields:
-    interval = _seconds(topology.health_interval_s)
-    return {
-        "timeout": _seconds(topology.health_timeout_s),
-        "interval": interval,
-        "no_traffic_interval": interval,
-        "unhealthy_threshold": topology.unhealthy_after,
-        "healthy_threshold": 1,
-        # A server that drains accepts no connection; those it has would still be answered.
-        "reuse_connection": False,
-        "http_health_check": {"path": topology.health_path, "codec_client_type": "HTTP1"},
-    }
-
-
-def _outlier_detection() -> Fields:
-    """A backend is left out for a while when what stands before it says again and again that there is none."""
-    off = ("consecutive_gateway_failure", "success_rate", "failure_percentage", "local_origin_success_rate")
-    return {
-        # Envoy takes every session that its server ends for a failure of the connection: those do not count.
-        "split_external_local_origin_errors": True,
-        "enforcing_consecutive_local_origin_failure": 0,
-        "enforcing_failure_percentage_local_origin": 0,
-        **{f"enforcing_{kind}": 0 for kind in off},
-        "consecutive_5xx": 5,
-        "enforcing_consecutive_5xx": 100,
-        "interval": "1s",
-        "base_ejection_time": "2s",
-        "max_ejection_time": "10s",
-        "max_ejection_percent": 100,
-    }
 
 
 def _encryption(topology: Topology) -> Fields:

@@ -28,12 +28,9 @@ def render(topology: Topology) -> dict[str, str]:
     nameless = [backend.name for backend in topology.backends if backend.tls and backend.certified is None]
     if nameless:
         raise UsageError(f"HAProxy compares certificates with names: give {', '.join(nameless)} by host name")
-    parts = (_general(topology), _front(topology), _back(topology), _statistics(topology))
-    return {CONFIGURATION: "\n".join("\n".join(part) + "\n" for part in parts)}
-
-
-def _general(topology: Topology) -> list[str]:
-    return [
+    tls = f" ssl crt {topology.tls_certificate} alpn http/1.1" if topology.tls else ""
+    named = " ".join(backend.name for backend in topology.backends)
+    lines = [
         "global",
         f"    maxconn {topology.max_sessions}",
         "",
@@ -53,13 +50,7 @@ def _general(topology: Topology) -> list[str]:
         "    option http-keep-alive",
         "    retries 3",
         "    retry-on conn-failure empty-response",
-    ]
-
-
-def _front(topology: Topology) -> list[str]:
-    tls = f" ssl crt {topology.tls_certificate} alpn http/1.1" if topology.tls else ""
-    named = " ".join(backend.name for backend in topology.backends)
-    return [
+        "",
         "frontend sessions",
         f"    bind {topology.listen}{tls}",
         f"    maxconn {topology.max_sessions}",
@@ -74,11 +65,7 @@ def _front(topology: Topology) -> list[str]:
         "if { var(txn.opening) -m bool }",
         *([f"    use_backend to-%[var(txn.route)] if {{ var(txn.route) -m str {named} }}"] if named else []),
         "    default_backend servers",
-    ]
-
-
-def _back(topology: Topology) -> list[str]:
-    lines = [
+        "",
         "backend servers",
         "    balance leastconn",
         "    option redispatch 1",
@@ -95,7 +82,16 @@ def _back(topology: Topology) -> list[str]:
         # Not by use-server above: when that one does not answer just now, another one would be taken, and the session
         # that lives there be given up.
         lines += ["", f"backend to-{backend.name}", _server(topology, backend)]
-    return lines
+    if topology.admin_port:
+        lines += [
+            "",
+            "frontend statistics",
+            f"    bind 127.0.0.1:{topology.admin_port}",
+            "    http-request use-service prometheus-exporter if { path /metrics }",
+            "    stats enable",
+            "    stats uri /",
+        ]
+    return {CONFIGURATION: "\n".join([*lines, ""])}
 
 
 def _server(topology: Topology, backend: Backend) -> str:
@@ -104,18 +100,6 @@ def _server(topology: Topology, backend: Backend) -> str:
         return line
     named = "" if backend.certified is None else f" sni str({backend.certified}) verifyhost {backend.certified}"
     return f"{line} ssl verify required ca-file {topology.backend_ca}{named} check-ssl"
-
-
-def _statistics(topology: Topology) -> list[str]:
-    if not topology.admin_port:
-        return []
-    return [
-        "frontend statistics",
-        f"    bind 127.0.0.1:{topology.admin_port}",
-        "    http-request use-service prometheus-exporter if { path /metrics }",
-        "    stats enable",
-        "    stats uri /",
-    ]
 
 
 def _milliseconds(seconds: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import importlib
 import ipaddress
@@ -219,17 +220,8 @@ def validate(topology: Topology, program: str | Path) -> None:
     with tempfile.TemporaryDirectory(prefix="openenv-gateway-") as folder:
         file = Path(folder, envoy.BOOTSTRAP)
         file.write_text(envoy.whole(topology), encoding="utf-8")
-        command = [
-            str(program),
-            "--mode",
-            "validate",
-            "-c",
-            str(file),
-            "--log-level",
-            "error",
-            "--disable-hot-restart",
-        ]
-        check_configuration(command, "Envoy")
+        command = [str(program), "--mode", "validate", "-c", str(file), "--log-level", "error"]
+        check_configuration([*command, "--disable-hot-restart"], "Envoy")
 
 
 def check_configuration(command: list[str], name: str) -> None:
@@ -255,19 +247,16 @@ def check_configuration(command: list[str], name: str) -> None:
 
 
 async def _ask(admin: tuple[str, int], path: str) -> tuple[int, bytes]:
-    return await on_thread(lambda: _get(admin, path))
+    def get() -> tuple[int, bytes]:
+        with contextlib.closing(http.client.HTTPConnection(*admin, timeout=ANSWER_S)) as connection:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
 
-
-def _get(admin: tuple[str, int], path: str) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection(*admin, timeout=ANSWER_S)
     try:
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        return answer.status, answer.read()
+        return await on_thread(get)
     except http.client.HTTPException as error:
         raise ConnectionError(str(error)) from error
-    finally:
-        connection.close()
 
 
 @dataclass(frozen=True, slots=True)

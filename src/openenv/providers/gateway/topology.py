@@ -142,7 +142,8 @@ class Topology:
     def __post_init__(self) -> None:
         object.__setattr__(self, "backends", tuple(self.backends))
         self._check_backends()
-        _check_host(self.host)
+        if not _is_address(self.host):
+            raise UsageError(f"a gateway listens on an IP address, as 127.0.0.1 or 0.0.0.0, got {self.host!r}")
         if self.port not in range(65536) or self.admin_port not in range(65536):
             raise UsageError(f"ports must be 0 to 65535, got {self.port!r} and admin_port {self.admin_port!r}")
         if (self.tls_certificate is None) != (self.tls_key is None):
@@ -179,11 +180,6 @@ class Topology:
             names.add(backend.name)
         if self.backend_ca is None and any(backend.tls for backend in self.backends):
             raise UsageError("backends with TLS need backend_ca (--backend-ca): the file of authorities to trust")
-
-
-def _check_host(host: str) -> None:
-    if not _is_address(host):
-        raise UsageError(f"a gateway listens on an IP address, as 127.0.0.1 or 0.0.0.0, got {host!r}")
 
 
 def _is_address(host: str) -> bool:

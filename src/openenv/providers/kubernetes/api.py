@@ -10,7 +10,6 @@ import ssl
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,21 +79,6 @@ def api_errors(what: str, failure: type[ProviderFailed] = ProviderFailed) -> Ite
         raise ProviderBusy(f"{what} failed: the cluster does not answer ({silence})") from None
 
 
-@dataclass(frozen=True, slots=True)
-class ResourcePath:
-    """A path of the API.
-
-    Attributes:
-        version: Group and version.
-        path: What comes after the namespace.
-        namespace: The namespace, for what is in one.
-    """
-
-    version: str
-    path: str
-    namespace: str | None
-
-
 class KubernetesApi:
     """The API of a cluster. Belongs to one event loop.
 
@@ -126,7 +110,7 @@ class KubernetesApi:
     async def text(
         self,
         method: str,
-        place: ResourcePath,
+        path: str,
         body: Mapping[str, Any] | None = None,
         params: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
@@ -143,7 +127,7 @@ class KubernetesApi:
         backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         for number in range(1, attempts + 1):
             try:
-                async with self._asked(method, place, more) as answer:
+                async with self._asked(method, path, more) as answer:
                     return answer.text
             except (ApiRefusal, ApiUnreachable) as failure:
                 if number == attempts or (isinstance(failure, ApiRefusal) and not failure.passing):
@@ -152,11 +136,11 @@ class KubernetesApi:
             await asyncio.sleep(min(max(jittered_pause(backoff.grow()), asked_for or 0.0), LONGEST_PAUSE_S))
         raise AssertionError("an attempt returns or raises")
 
-    async def lines(self, place: ResourcePath, params: Mapping[str, str], silence_s: float) -> AsyncGenerator[str]:
+    async def lines(self, path: str, params: Mapping[str, str], silence_s: float) -> AsyncGenerator[str]:
         """The lines of an answer that goes on and on.
 
         Args:
-            place: What is asked for.
+            path: What is asked for.
             params: Its query.
             silence_s: Seconds without a line after which the connection is given up.
 
@@ -165,17 +149,15 @@ class KubernetesApi:
             ApiUnreachable: There is none, or it broke off.
         """
         more = {"params": dict(params), "timeout": _timeout(silence_s)}
-        async with self._asked("GET", place, more, stream=True) as answer:
+        async with self._asked("GET", path, more, stream=True) as answer:
             async for line in answer.aiter_lines():
                 yield line
 
-    async def websocket(
-        self, place: ResourcePath, refused: Mapping[str, Any] | None = None
-    ) -> tuple[str, Mapping[str, Any]]:
+    async def websocket(self, path: str, refused: Mapping[str, Any] | None = None) -> tuple[str, Mapping[str, Any]]:
         """The address of a WebSocket of the API, and what `websockets.connect` needs for it.
 
         Args:
-            place: Where it leads.
+            path: Where it leads.
             refused: What was needed before, and was not let in: credentials are looked for anew, once for all who
                 say so.
 
@@ -186,7 +168,7 @@ class KubernetesApi:
         if refused is connection.options:
             connection = await self._connected(connection)
         base = f"ws{connection.auth.server.rstrip('/').removeprefix('http')}"
-        return f"{base}{_path(place)}", connection.options
+        return f"{base}{path}", connection.options
 
     async def aclose(self) -> None:
         """Ends its connections. It may be used again."""
@@ -197,16 +179,16 @@ class KubernetesApi:
 
     @contextlib.asynccontextmanager
     async def _asked(
-        self, method: str, place: ResourcePath, more: Mapping[str, Any], stream: bool = False
+        self, method: str, path: str, more: Mapping[str, Any], stream: bool = False
     ) -> AsyncGenerator[httpx.Response]:
         """A success, read unless it is to `stream`. Credentials that have ended are looked for anew."""
         connection = await self._connected()
         try:
-            answer = await _sent(connection, method, _path(place), more)
+            answer = await _sent(connection, method, path, more)
             if answer.status_code == UNAUTHORIZED:
                 await answer.aclose()
                 connection = await self._connected(connection)
-                answer = await _sent(connection, method, _path(place), more)
+                answer = await _sent(connection, method, path, more)
             async with contextlib.aclosing(answer):
                 if not (stream and answer.is_success):
                     await answer.aread()
@@ -310,12 +292,6 @@ def decoded(text: str) -> dict[str, Any]:
     return found
 
 
-def _path(place: ResourcePath) -> str:
-    base = "api" if place.version == "v1" else "apis"
-    where = "" if place.namespace is None else f"namespaces/{place.namespace}/"
-    return f"/{base}/{place.version}/{where}{place.path}"
-
-
 async def _sent(connection: _ApiConnection, method: str, path: str, more: Mapping[str, Any]) -> httpx.Response:
     """The beginning of an answer."""
     name = connection.auth.tls_server_name
@@ -392,13 +368,6 @@ class WatchExpired(Exception):
     """What is watched has to be listed again: the cluster remembers no more what has happened since."""
 
 
-def _age(event: Manifest) -> tuple[str, bool, int]:
-    """Sorts events, the most telling last: times are in seconds, and "BackOff" says less than what went before."""
-    when = event.get("lastTimestamp") or event.get("eventTime") or ""
-    version = event.get("metadata", {}).get("resourceVersion", "")
-    return when, event.get("reason") != "BackOff", int(version) if version.isdigit() else 0
-
-
 class KubernetesCluster:
     """The objects of one namespace.
 
@@ -417,8 +386,19 @@ class KubernetesCluster:
         Raises:
             LaunchFailed: The cluster refuses it (`ProviderBusy`: at the moment).
         """
-        with api_errors(f"creating {manifest['kind']} {manifest['metadata']['name']}", LaunchFailed):
-            return await run_to_completion(self._created(manifest))
+        kind, metadata = manifest["kind"], manifest["metadata"]
+
+        async def created() -> Manifest:
+            try:
+                return await self._answer("POST", await self._path(kind), manifest, attempts=1)
+            except ApiRefusal as refusal:
+                there = await self.get(kind, metadata["name"]) if refusal.status == _CONFLICT else None
+                if there is None or not metadata["labels"].items() <= there["metadata"].get("labels", {}).items():
+                    raise
+                return there
+
+        with api_errors(f"creating {kind} {metadata['name']}", LaunchFailed):
+            return await run_to_completion(created())
 
     async def apply(self, manifest: Manifest) -> Manifest:
         """Has an object be as a manifest says, whether it is there or not (server-side apply).
@@ -430,7 +410,7 @@ class KubernetesCluster:
         with api_errors(f"applying {kind} {name}", LaunchFailed):
             return await self._answer(
                 "PATCH",
-                await self._place(kind, name),
+                await self._path(kind, name),
                 manifest,
                 {"fieldManager": MANAGER, "force": "true"},
                 {"Content-Type": "application/apply-patch+yaml"},
@@ -444,7 +424,7 @@ class KubernetesCluster:
         """
         with api_errors(f"looking at {kind} {name}"):
             try:
-                return await self._answer("GET", await self._place(kind, name))
+                return await self._answer("GET", await self._path(kind, name))
             except ApiRefusal as refusal:
                 if refusal.status == _NOT_FOUND:
                     return None
@@ -461,7 +441,7 @@ class KubernetesCluster:
             ProviderFailed: The cluster does not say.
         """
         with api_errors(f"looking for {KINDS[kind][1]}"):
-            found = await self._answer("GET", await self._place(kind), params=selectors)
+            found = await self._answer("GET", await self._path(kind), params=selectors)
         return found.get("items") or [], found.get("metadata", {}).get("resourceVersion", "")
 
     async def delete(self, kind: str, name: str, *, uid: str | None = None, grace_s: int | None = None) -> None:
@@ -483,7 +463,7 @@ class KubernetesCluster:
             body["gracePeriodSeconds"] = grace_s
         with api_errors(f"deleting {kind} {name}"):
             try:
-                await self.api.text("DELETE", await self._place(kind, name), body)
+                await self.api.text("DELETE", await self._path(kind, name), body)
             except ApiRefusal as refusal:
                 if refusal.status != _NOT_FOUND and not (uid is not None and refusal.status == _CONFLICT):
                     raise
@@ -492,7 +472,7 @@ class KubernetesCluster:
         """The last lines of a Pod's log; "" where there is none to be had."""
         params = {"tailLines": str(lines)}
         try:
-            text = await self.api.text("GET", await self._place("Pod", f"{pod}/log"), params=params, attempts=2)
+            text = await self.api.text("GET", await self._path("Pod", f"{pod}/log"), params=params, attempts=2)
         except (ApiRefusal, ApiUnreachable):
             return ""
         return text.rstrip()
@@ -503,7 +483,14 @@ class KubernetesCluster:
             events, _ = await self.find("Event", fieldSelector=f"involvedObject.name={name},type=Warning")
         except ProviderFailed:
             return []
-        events.sort(key=_age)
+
+        def age(event: Manifest) -> tuple[str, bool, int]:
+            # Times are in seconds, and "BackOff" says less than what went before.
+            when = event.get("lastTimestamp") or event.get("eventTime") or ""
+            version = event.get("metadata", {}).get("resourceVersion", "")
+            return when, event.get("reason") != "BackOff", int(version) if version.isdigit() else 0
+
+        events.sort(key=age)
         return [f"{event.get('reason')}: {event.get('message')}" for event in events]
 
     async def watch(self, kind: str, since: str, **selectors: str) -> AsyncGenerator[tuple[str, Manifest]]:
@@ -530,7 +517,8 @@ class KubernetesCluster:
         }
         with api_errors(f"watching {KINDS[kind][1]}"):
             try:
-                async with aclosing(self.api.lines(await self._place(kind), params, WATCH_S + SILENCE_S)) as lines:
+                path, silence_s = await self._path(kind), WATCH_S + SILENCE_S
+                async with contextlib.aclosing(self.api.lines(path, params, silence_s)) as lines:
                     async for line in lines:
                         event = decoded(line)
                         if event["type"] == "ERROR":
@@ -555,22 +543,14 @@ class KubernetesCluster:
             ProviderFailed: The cluster is not to be found.
         """
         with api_errors(f"reaching Pod {pod}"):
-            return await self.api.websocket(await self._place("Pod", f"{pod}/portforward?ports={port}"), refused)
+            return await self.api.websocket(await self._path("Pod", f"{pod}/portforward?ports={port}"), refused)
 
-    async def _created(self, manifest: Manifest) -> Manifest:
-        kind, metadata = manifest["kind"], manifest["metadata"]
-        try:
-            return await self._answer("POST", await self._place(kind), manifest, attempts=1)
-        except ApiRefusal as refusal:
-            there = await self.get(kind, metadata["name"]) if refusal.status == _CONFLICT else None
-            if there is None or not metadata["labels"].items() <= there["metadata"].get("labels", {}).items():
-                raise
-            return there
+    async def _answer(self, method: str, path: str, *more: Any, **settings: Any) -> Manifest:
+        return decoded(await self.api.text(method, path, *more, **settings))
 
-    async def _answer(self, method: str, place: ResourcePath, *more: Any, **settings: Any) -> Manifest:
-        return decoded(await self.api.text(method, place, *more, **settings))
-
-    async def _place(self, kind: str, name: str | None = None) -> ResourcePath:
+    async def _path(self, kind: str, name: str = "") -> str:
+        """Where the API has an object, or all of a kind without a name."""
         version, plural = KINDS[kind]
-        path = plural if name is None else f"{plural}/{name}"
-        return ResourcePath(version, path, None if kind == "Namespace" else await self.api.namespace())
+        base = "api" if version == "v1" else "apis"
+        where = "" if kind == "Namespace" else f"namespaces/{await self.api.namespace()}/"
+        return f"/{base}/{version}/{where}{plural}/{name}".removesuffix("/")

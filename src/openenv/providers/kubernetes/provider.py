@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -27,9 +26,8 @@ from ..redaction import redact
 from ..spec import Capabilities, LaunchSpec, Resources
 from . import manifests
 from .api import SERVICE_ACCOUNT, KubernetesApi, KubernetesCluster, Manifest
-from .forward import PortForward
 from .manifests import PodOptions, PodWorkload
-from .pods import PodWatch, address_of, end_of, never_ran, unplaced
+from .pods import PodWatch, PortForward, address_of, end_of, never_ran, unplaced
 
 # Seconds between two looks whether a Pod is gone, at first and at most.
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
@@ -168,7 +166,13 @@ class SharedObjects:
             own = await access.own_pod()
             if own is not None:
                 self.workload = replace(self.workload, owner=own["metadata"])
-            for each in self._manifests():
+            options = self.workload.options
+            wanted = [manifests.secret(self.workload)]
+            if options.policy:
+                wanted.append(manifests.network_policy(self.workload))
+            if options.prepull:
+                wanted.append(manifests.prepull(self.workload))
+            for each in wanted:
                 if each not in self._there:
                     self._there.append(each)
                 try:
@@ -190,15 +194,6 @@ class SharedObjects:
             await access.cluster.delete(each["kind"], each["metadata"]["name"])
             self._there.remove(each)
         self._made = False
-
-    def _manifests(self) -> list[Manifest]:
-        options = self.workload.options
-        found = [manifests.secret(self.workload)]
-        if options.policy:
-            found.append(manifests.network_policy(self.workload))
-        if options.prepull:
-            found.append(manifests.prepull(self.workload))
-        return found
 
 
 # Warnings of the cluster that an error shows.
@@ -382,7 +377,13 @@ class KubernetesProvider(BlockingContainers, SingleServerProvider):
         selector = f"{PROVIDER}={type(self).__name__}"
         async with self._accessed().visit() as cluster:
             lists = await asyncio.gather(*(cluster.find(kind, labelSelector=selector) for kind in _OURS))
-        return [_leftover(kind, found) for kind, (items, _) in zip(_OURS, lists, strict=True) for found in items]
+        leftovers = []
+        for kind, (items, _) in zip(_OURS, lists, strict=True):
+            for found in items:
+                name, uid, labels = (found["metadata"][key] for key in ("name", "uid", "labels"))
+                termination_s = found.get("spec", {}).get("terminationGracePeriodSeconds", 0) if kind == "Pod" else 0
+                leftovers.append(Leftover.from_labels(kind, name, labels, (kind, uid, termination_s)))
+        return leftovers
 
     async def remove_leftover(self, leftover: Leftover) -> None:
         access = self._accessed()
@@ -427,13 +428,7 @@ class KubernetesProvider(BlockingContainers, SingleServerProvider):
         return address
 
 
-def _leftover(kind: str, found: Manifest) -> Leftover:
-    metadata = found["metadata"]
-    termination_s = found.get("spec", {}).get("terminationGracePeriodSeconds", 0) if kind == "Pod" else 0
-    return Leftover.from_labels(kind, metadata["name"], metadata["labels"], (kind, metadata["uid"], termination_s))
-
-
-@contextmanager
+@contextlib.contextmanager
 def _masking(deployment: Deployment) -> Iterator[None]:
     """Has no error show what servers were given."""
     try:

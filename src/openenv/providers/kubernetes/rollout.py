@@ -124,7 +124,7 @@ class Rollout:
             return
         try:
             async with asyncio.timeout(timeout_s):
-                while not await self._is_there(cluster):
+                while not _complete(await cluster.get("Deployment", self.workload.name) or {}):
                     await self._check(cluster, older)
                     await asyncio.sleep(GLANCE_S)
         except TimeoutError:
@@ -170,10 +170,6 @@ class Rollout:
         pods, _ = await cluster.find("Pod", labelSelector=selector)
         return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
 
-    async def _is_there(self, cluster: KubernetesCluster) -> bool:
-        found = await cluster.get("Deployment", self.workload.name)
-        return found is not None and _complete(found)
-
     async def _check(self, cluster: KubernetesCluster, older: set[str]) -> None:
         """Raises `LaunchFailed` if a server failed that was started now."""
         for pod in await self._pods(cluster):
@@ -192,7 +188,7 @@ def _label_of(manifest: Manifest) -> str | None:
 
 
 def _complete(deployment: Manifest) -> bool:
-    """Whether all servers of a Deployment are there, and of its last version."""
+    """Whether all servers of a Deployment, if there is one, are there, and of its last version."""
     spec, status, metadata = (deployment.get(part) or {} for part in ("spec", "status", "metadata"))
     wanted = spec.get("replicas", 1)
     if status.get("observedGeneration", 0) < metadata.get("generation", 0):
