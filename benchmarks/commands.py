@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 import click
 
 from openenv.cli import bench as options
-from openenv.cli.terminal import COUNT, FILE, FOLDER, ended_in_order
+from openenv.cli.terminal import COUNT, FILE, FOLDER, display_module, ended_in_order
 from openenv.errors import UsageError
 
 if TYPE_CHECKING:
     from openenv.bench.load import LoadCounts
-    from openenv.cli.bench_display import Display
+    from openenv.cli.display import Display
 
     from .sandbox import JobBatch, JobSummary, MemoryWorkload, SandboxJob
 
@@ -42,7 +42,7 @@ def compare(first: Path, second: Path, as_json: bool) -> None:
       openenv bench steps --serve benchmark --trials 5 --json > after.json
       openenv bench compare before.json after.json
     """
-    shown = options.display_module()
+    shown = display_module()
     from openenv.bench.result import read_result
 
     from .compare import compare as compare_results
@@ -70,7 +70,7 @@ def demo(output_dir: Path, sessions: int, episodes: int, concurrency: int) -> No
       openenv bench demo
       openenv bench demo --sessions 256 --output-dir out/small
     """
-    shown = options.display_module()
+    shown = display_module()
     from .demo import Demo, check_demo, run_demo
     from .tables import demo_table
 
@@ -156,7 +156,7 @@ def sandbox(
     Examples:
       openenv bench sandbox --provider local --concurrency 1,2,4,8 --hold-scale 0.1
     """
-    shown = options.display_module()
+    shown = display_module()
     from openenv.cli.terminal import yaml_pairs
     from openenv.providers.catalog import catalog_entry
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from openenv.cli.bench_display import FIGURES, milliseconds
+from openenv.cli.display import FIGURES, milliseconds
 
 if TYPE_CHECKING:
     from .compare import FigureComparison

@@ -13,9 +13,9 @@ from benchmarks.compare import compare
 from benchmarks.tables import compare_table, demo_table
 from openenv.bench.batch import BatchSummary
 from openenv.bench.result import Result
-from openenv.cli import bench_display
+from openenv.cli import display as module
 from openenv.cli.bench import app
-from openenv.cli.bench_display import Display, milliseconds, scale_table, step_table
+from openenv.cli.display import Display, milliseconds, scale_table, step_table
 from openenv.errors import UsageError
 
 from .rows import cost, failed, play, summary, workload
@@ -32,7 +32,7 @@ def shown(*parts, width=110):
 def log(monkeypatch):
     """What a display writes where there is no terminal."""
     file = io.StringIO()
-    monkeypatch.setattr(bench_display, "_console", lambda stderr: Console(file=file, highlight=False, width=110))
+    monkeypatch.setattr(module, "_console", lambda stderr: Console(file=file, highlight=False, width=110))
     return file
 
 
@@ -41,7 +41,7 @@ def terminal(monkeypatch):
     """What a display writes to a terminal."""
     file = io.StringIO()
     monkeypatch.setattr(
-        bench_display, "_console", lambda stderr: Console(file=file, force_terminal=True, highlight=False, width=110)
+        module, "_console", lambda stderr: Console(file=file, force_terminal=True, highlight=False, width=110)
     )
     return file
 
@@ -164,7 +164,7 @@ class TestDisplay:
         ]
 
     def test_a_log_gets_a_line_now_and_then(self, log, monkeypatch):
-        monkeypatch.setattr(bench_display, "LOG_PERIOD_S", 0.0)
+        monkeypatch.setattr(module, "LOG_PERIOD_S", 0.0)
         with Display() as display:
             for count in range(3):
                 display.show("storm", {"connect": (count, 2)})

@@ -24,7 +24,7 @@ from benchmarks.sandbox import (
 )
 from benchmarks.tables import job_table, stage_table
 from openenv.cli.bench import app
-from openenv.cli.bench_display import stdout
+from openenv.cli.display import stdout
 from openenv.errors import UsageError
 from openenv.providers import LocalDockerProvider, LocalProvider, UVProvider
 

@@ -46,7 +46,7 @@ def drawn(meter, sessions=None, width=80, height=40, before=None):
     """The lines of a picture."""
     from rich.console import Console
 
-    from openenv.cli.top_view import picture
+    from openenv.cli.display import picture
 
     first = before or Meter()
     first.start()
@@ -192,9 +192,8 @@ class TestOnce:
     @pytest.mark.parametrize("module", ["rich.console", "httpx"])
     def test_a_missing_extra_is_named(self, top, monkeypatch, module):
         monkeypatch.setitem(sys.modules, module, None)
-        for name in ("bench_display", "top_view"):
-            monkeypatch.delitem(sys.modules, f"openenv.cli.{name}", raising=False)
-            monkeypatch.delattr(openenv.cli, name, raising=False)
+        monkeypatch.delitem(sys.modules, "openenv.cli.display", raising=False)
+        monkeypatch.delattr(openenv.cli, "display", raising=False)
         code, _, complaints = top("here:8000", "--once")
         assert code == 1
         assert "pip install 'openenv[bench]'" in complaints

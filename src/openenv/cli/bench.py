@@ -25,15 +25,15 @@ from ..bench.result import steps_document
 from ..bench.scale import Grid, LaunchedServers, LaunchPlan, check_grid, measure_scale, too_few_hosts
 from ..bench.served import ServedTarget, probe
 from ..bench.steps import ClosedLoop, Metered, mean_cost, measure_trials
-from ..errors import MissingExtra, UsageError
+from ..errors import UsageError
 from ..providers.catalog import CATALOG
 from ..providers.local import variables_of
 from ..providers.spec import LaunchSpec, Resources
 from ..settings import ClientSettings
-from .terminal import COUNT, FOLDER, ended_in_order, together, yaml_pairs
+from .terminal import COUNT, FOLDER, display_module, ended_in_order, together, yaml_pairs
 
 if TYPE_CHECKING:
-    from .bench_display import Display
+    from .display import Display
 
 
 T = TypeVar("T")
@@ -59,15 +59,6 @@ processes_option = click.option(
 def command_line() -> str:
     """What was typed."""
     return shlex.join(["openenv", *sys.argv[1:]])
-
-
-def display_module() -> ModuleType:
-    """How results look. Raises `MissingExtra` where rich is not installed."""
-    try:
-        from . import bench_display
-    except ModuleNotFoundError as error:
-        raise MissingExtra(error.name or "rich", "bench") from None
-    return bench_display
 
 
 def served(stack: ExitStack, display: Display, target: str, workers: int, sessions: int) -> ServedTarget:

@@ -11,7 +11,7 @@ import click
 from ..project import Project, target
 from ..project.image import BuildProgress, BuildRequest
 from ..project.image import build as build_image
-from .terminal import PATH, TARGET, Progress, pairs, print_json
+from .terminal import PATH, Progress, complete_target, pairs, print_json
 
 # What an instruction may take of a line.
 WIDTH = 90
@@ -20,7 +20,7 @@ _SLOW = ("RUN ", "FROM ")
 
 
 @click.command(short_help="Build the image of an environment.")
-@click.argument("path", type=PATH, default=".", shell_complete=TARGET)
+@click.argument("path", type=PATH, default=".", shell_complete=complete_target)
 @click.option(
     "-t", "--tag", "tags", multiple=True, metavar="NAME[:TAG]", help="Its name, or several. [default: openenv-<name>]"
 )

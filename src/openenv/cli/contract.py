@@ -12,7 +12,7 @@ import click
 from .. import __version__
 from ..errors import OpenEnvError, ProtocolViolation, UsageError
 from ..protocol.contract import Contract, differences
-from .terminal import FILE, TARGET, NoAnswer, together
+from .terminal import FILE, NoAnswer, complete_target, together
 
 DIFFERS = 1
 
@@ -38,7 +38,7 @@ _of_environment = together(
 
 
 @contract.command(short_help="Print the contract, or write it to a file.")
-@click.argument("target", required=False, shell_complete=TARGET)
+@click.argument("target", required=False, shell_complete=complete_target)
 @_of_environment
 @click.option("-o", "--output", type=FILE, help="Write it there instead of printing it.")
 def dump(target: str | None, url: str | None, api_key: str | None, output: Path | None) -> None:

@@ -21,8 +21,8 @@ from .terminal import (
     COUNT,
     FILE,
     INTERRUPTED,
-    TARGET,
     Progress,
+    complete_target,
     ended_in_order,
     exit_now,
     message_on_interrupt,
@@ -229,7 +229,7 @@ class _Evaluating(click.Group):
     subcommand_metavar="",
     no_args_is_help=True,
 )
-@click.argument("target", shell_complete=TARGET)
+@click.argument("target", shell_complete=complete_target)
 @click.option("--policy", required=True, metavar="MODULE:FUNCTION", help="Who acts; `random` takes any valid action.")
 @click.option("--episodes", type=COUNT, show_default="one for each seed or task, else 100", help="How many.")
 @click.option("--seeds", metavar="RANGE", help="One episode for each: 0-199, or 1,2,5, or both (0-9,20).")

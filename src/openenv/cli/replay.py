@@ -27,7 +27,7 @@ from ..project.target import bundled, is_project, load
 from ..recording.reader import Damage, Episode, Recording
 from ..recording.transition import Transition
 from ..replay import ReplayedTransition, ReplayResult, ReplaySummary, ReplayTarget, app_target, server_target
-from .terminal import COUNT, PATH, TARGET, NoAnswer, Progress, plural, tame
+from .terminal import COUNT, PATH, NoAnswer, Progress, complete_target, plural, tame
 
 MOST_NOTED = 10
 _NARROWEST, _WIDEST = 60, 400
@@ -162,7 +162,7 @@ SESSIONS = 16
 @click.option("--check", is_flag=True, help="Compare all of it, many episodes at a time, and show only what differs.")
 @click.option(
     "--target",
-    shell_complete=TARGET,
+    shell_complete=complete_target,
     help="What to play against, as for `openenv serve`. [default: what the record names, if that is here]",
 )
 @click.option("--base-url", metavar="URL", help="Play against a server that runs, in place of a target.")

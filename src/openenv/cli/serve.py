@@ -25,7 +25,7 @@ from ..providers.redaction import redact
 from ..server.auth import NO_KEYS, Keyring, Origins
 from ..settings import ServerSettings, Setting, is_loopback
 from ..telemetry import logs
-from .terminal import TARGET
+from .terminal import complete_target
 
 KEY_BYTES = 24
 
@@ -314,7 +314,7 @@ def _setting_options(command: Command) -> Command:
     """,
     epilog=f"Further variables: {_FURTHER}.",
 )
-@click.argument("target", default=".", shell_complete=TARGET)
+@click.argument("target", default=".", shell_complete=complete_target)
 @_setting_options
 @click.option("--reload", is_flag=True, help="Start anew when a file of TARGET changes.")
 def serve(target: str, reload: bool, **options: Any) -> None:

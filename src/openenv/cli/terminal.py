@@ -11,12 +11,13 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Self, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
-from ..errors import UsageError
+from ..errors import MissingExtra, UsageError
 from ..providers.redaction import redact, secrets_of
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -37,11 +38,11 @@ def together(*options: Callable[[Command], Command]) -> Callable[[Command], Comm
     return decorate
 
 
-Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+def complete_target(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Completes an argument that is a target, as that of `openenv serve`: bundled environments, and folders.
 
-
-def _targets(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Bundled environments, and folders. Not `type="dir"`: shells then offer nothing else."""
+    Not `type="dir"`: shells then offer nothing else.
+    """
     from ..project.target import bundled
 
     names = [CompletionItem(name, help="comes with openenv") for name in bundled() if name.startswith(incomplete)]
@@ -55,10 +56,6 @@ def _targets(ctx: click.Context, parameter: click.Parameter, incomplete: str) ->
     except (OSError, RuntimeError):  # no folder to look into, or no such user (~user/)
         folders = []
     return names + folders
-
-
-TARGET: Complete = _targets
-"""For arguments that are targets, as those of `openenv serve`."""
 
 
 def variable(text: str) -> tuple[str, str]:
@@ -132,6 +129,15 @@ class NoAnswer(click.ClickException):
     """What was asked for could not be answered, which is neither yes nor no: nothing to read, nothing to compare."""
 
     exit_code = 2
+
+
+def display_module() -> ModuleType:
+    """How results look. Raises `MissingExtra` where rich is not installed."""
+    try:
+        from . import display
+    except ModuleNotFoundError as error:
+        raise MissingExtra(error.name or "rich", "bench") from None
+    return display
 
 
 def print_json(document: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ import click
 
 from ..errors import ConnectionLost, MissingExtra, ProtocolViolation, Unauthorized, UsageError
 from ..telemetry.metrics import quantile
-from .bench import display_module
+from .terminal import display_module
 
 Labels = frozenset[tuple[str, str]]
 
@@ -128,18 +128,6 @@ TIMEOUT_S = 5.0
 LINES_ONCE = 48
 
 
-class Look(NamedTuple):
-    """What was seen at one time.
-
-    Attributes:
-        scrape: The metrics.
-        sessions: The list of sessions; None where there is none for us.
-    """
-
-    scrape: Scrape
-    sessions: Sequence[Mapping[str, Any]] | None
-
-
 @click.command(short_help="What a server does, live.")
 @click.argument("url")
 @click.option(
@@ -162,9 +150,10 @@ def top(url: str, api_key: str | None, interval: float, once: bool) -> None:
       openenv top env.example.org:8000 --api-key "$KEY" --once
     """
     shown = display_module()
+    from rich.live import Live
+
     from .._http import bearer
     from ..client.endpoints import http_url, websocket_url
-    from .top_view import picture
 
     try:
         import httpx
@@ -173,17 +162,32 @@ def top(url: str, api_key: str | None, interval: float, once: bool) -> None:
     address = http_url(websocket_url(url))
     console = shown.stdout()
     with httpx.Client(base_url=address, headers=bearer(api_key), timeout=TIMEOUT_S) as client:
-        if not once and console.is_terminal:
-            _watch(_MetricsSource(address, client), console, interval)
-            return
         server = _MetricsSource(address, client)
-        first = server.look().scrape
-        time.sleep(interval)
-        last = server.look()
-        with console.capture() as drawn:
-            console.print(picture(address, Interval(first, last.scrape), last.sessions, console.width, LINES_ONCE))
-    for line in drawn.get().splitlines():
-        print(line.rstrip())
+        if once or not console.is_terminal:
+            first, _ = server.look()
+            time.sleep(interval)
+            last, sessions = server.look()
+            with console.capture() as drawn:
+                picture = shown.picture(address, Interval(first, last), sessions, console.width, LINES_ONCE)
+                console.print(picture)
+            for line in drawn.get().splitlines():
+                print(line.rstrip())
+            return
+        before: Scrape | None = None
+        with Live(console=console, screen=True, auto_refresh=False) as live:
+            while True:  # until Ctrl-C; a server that goes away is waited for
+                began = time.monotonic()
+                try:
+                    now, sessions = server.look()
+                except ConnectionLost as error:
+                    before = None
+                    live.update(shown.absence(address, error.message), refresh=True)
+                else:
+                    span = Interval(before or now, now)
+                    picture = shown.picture(address, span, sessions, console.width, console.height)
+                    live.update(picture, refresh=True)
+                    before = now
+                time.sleep(max(0.0, began + interval - time.monotonic()))
 
 
 class _MetricsSource:
@@ -194,8 +198,8 @@ class _MetricsSource:
         self._client = client
         self._lists = True
 
-    def look(self) -> Look:
-        """Asks it how it is.
+    def look(self) -> tuple[Scrape, Sequence[Mapping[str, Any]] | None]:
+        """Asks it for its metrics, and for its sessions: None where there is no list of them for us.
 
         Raises:
             ConnectionLost: It does not answer; it may do so later.
@@ -210,7 +214,7 @@ class _MetricsSource:
             raise ConnectionLost(f"{self.address} answers with status {answer.status_code}")
         if answer.status_code != 200:
             raise ProtocolViolation(f"{self.address} answers with status {answer.status_code}")
-        return Look(Scrape.parse(answer.text, time.monotonic()), self._sessions())
+        return Scrape.parse(answer.text, time.monotonic()), self._sessions()
 
     def _sessions(self) -> Sequence[Mapping[str, Any]] | None:
         if not self._lists:
@@ -235,26 +239,3 @@ class _MetricsSource:
         except httpx.HTTPError as error:
             reason = str(error) or type(error).__name__
             raise ConnectionLost(f"no answer from {self.address}: {reason}") from None
-
-
-def _watch(server: _MetricsSource, console: Any, interval: float) -> None:
-    """Draws until Ctrl-C. A server that goes away is waited for."""
-    from rich.live import Live
-
-    from .top_view import absence, picture
-
-    address = server.address
-    before: Scrape | None = None
-    with Live(console=console, screen=True, auto_refresh=False) as live:
-        while True:
-            began = time.monotonic()
-            try:
-                look = server.look()
-            except ConnectionLost as error:
-                before = None
-                live.update(absence(address, error.message), refresh=True)
-            else:
-                span = Interval(before or look.scrape, look.scrape)
-                live.update(picture(address, span, look.sessions, console.width, console.height), refresh=True)
-                before = look.scrape
-            time.sleep(max(0.0, began + interval - time.monotonic()))

@@ -17,7 +17,7 @@ from ..errors import NotAProject
 from ..project.checks import Finding, Level, Outcome
 from ..project.checks.examination import CALL_S, EPISODES, SESSIONS, examine
 from ..project.checks.findings import InternalFault
-from .terminal import FILE, TARGET, print_error
+from .terminal import FILE, complete_target, print_error
 
 NOT_A_PROJECT = 2
 INTERNAL = 3
@@ -36,7 +36,7 @@ _WIDEST = 140
 
 
 @click.command(short_help="Check an environment, or a server that runs.")
-@click.argument("target", required=False, shell_complete=TARGET)
+@click.argument("target", required=False, shell_complete=complete_target)
 @click.option("--url", help="Check a server that runs, of any implementation, at this address.")
 @click.option(
     "--level",

@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
@@ -58,7 +57,17 @@ def _of_checkout(checkout: Path, folder: Path) -> Path:
         raise _not_made(checkout, "it is gone")
     before = set(folder.glob("*.whl"))
     outcome = None
-    for command in _makers(checkout, folder):
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    uv = shutil.which("uv")
+    makers: list[list[str]] = []
+    has_pip = importlib.util.find_spec("pip") is not None
+    if has_pip and importlib.util.find_spec("hatchling") is not None:  # then nothing is downloaded
+        makers.append([*pip, "--no-build-isolation", "--wheel-dir", str(folder), str(checkout)])
+    if uv is not None:
+        makers.append([uv, "build", "--quiet", "--wheel", "--out-dir", str(folder), str(checkout)])
+    if has_pip:
+        makers.append([*pip, "--wheel-dir", str(folder), str(checkout)])
+    for command in makers:
         outcome = subprocess.run(  # noqa: S603 - pip or uv
             command, capture_output=True, text=True, check=False, timeout=MADE_S
         )
@@ -74,18 +83,6 @@ def _not_made(checkout: Path, reason: str) -> UsageError:
         f"no wheel can be made of the openenv in {checkout}, which the image is to have: {reason}; put one into a "
         "folder `wheels` of the project"
     )
-
-
-def _makers(checkout: Path, folder: Path) -> Iterator[list[str]]:
-    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    has_pip = importlib.util.find_spec("pip") is not None
-    if has_pip and importlib.util.find_spec("hatchling") is not None:  # then nothing is downloaded
-        yield [*pip, "--no-build-isolation", "--wheel-dir", str(folder), str(checkout)]
-    uv = shutil.which("uv")
-    if uv is not None:
-        yield [uv, "build", "--quiet", "--wheel", "--out-dir", str(folder), str(checkout)]
-    if has_pip:
-        yield [*pip, "--wheel-dir", str(folder), str(checkout)]
 
 
 def _of_installed(distribution: importlib.metadata.Distribution, folder: Path) -> Path:
