@@ -160,7 +160,11 @@ def install_lifespan(app: FastAPI, server: EnvironmentServer) -> None:
 
     @asynccontextmanager
     async def lifespan(running: Any) -> AsyncIterator[Any]:
-        _log_access(server)
+        if server.settings.api_keys is None:
+            advice = "set OPENENV_API_KEYS to ask for a key, or to none if that is meant"
+            logger.warning("%s is open to everybody who can reach it: %s", server.env_name, advice)
+        for number in server.authenticator.keys.short:
+            logger.warning("key %d of OPENENV_API_KEYS can be guessed: use %d characters or more", number, SHORT_KEY)
         if running is not app and getattr(running.state, "openenv", None) is None:
             # The routes were included into another app, which needs the same middleware and error handlers.
             running.state.openenv = server
@@ -177,15 +181,6 @@ def install_lifespan(app: FastAPI, server: EnvironmentServer) -> None:
             await server.aclose()
 
     app.router.lifespan_context = lifespan
-
-
-def _log_access(server: EnvironmentServer) -> None:
-    keys = server.authenticator.keys
-    if server.settings.api_keys is None:
-        advice = "set OPENENV_API_KEYS to ask for a key, or to none if that is meant"
-        logger.warning("%s is open to everybody who can reach it: %s", server.env_name, advice)
-    for number in keys.short:
-        logger.warning("key %d of OPENENV_API_KEYS can be guessed: use %d characters or more", number, SHORT_KEY)
 
 
 class HTTPEnvServer(EnvironmentServer):

@@ -24,9 +24,8 @@ from ..settings import ServerSettings
 from ..telemetry.metrics import METER
 from ..telemetry.tracing import ConnectionTracer
 from .auth import Principal, Right, Scope, allows, is_tool_call, refusal
-from .task_provider import ask_session
 from .timers import Deadlines
-from .v1 import log_error, oversized_reply
+from .v1 import log_error
 from .v2_session import SessionRequest, V2Session
 
 if TYPE_CHECKING:
@@ -238,23 +237,6 @@ class SessionTable:
                 raise UsageError(f"{circle}, which waits for its own: restore one after the other")
             behind = behind.awaits
         return source
-
-    def ask_tasks(self, v2_session: V2Session, message: messages.TasksOp, answered: Callable[[Body], None]) -> None:
-        def reply(answer: Any, error: BaseException | None) -> None:
-            try:
-                if error is not None:
-                    raise error
-                try:
-                    body = self.protocol.ok({"result": answer})
-                except ValueError as fault:
-                    raise errors.StepFailed(f"the reply cannot be sent: {fault}") from fault
-                if len(body.fields) > self.max_reply_bytes:
-                    raise oversized_reply(len(body.fields), self.max_reply_bytes)
-            except OpenEnvError as fault:  # others do not come
-                body = self.refusal(v2_session.session.id, fault)
-            answered(body)
-
-        ask_session(v2_session.session, message, reply)
 
     def refusal(self, session: str | None, error: OpenEnvError, request: str | None = None) -> Body:
         v2_session = None if session is None else self.v2_sessions.get(session)

@@ -24,6 +24,7 @@ from ..runtime.session import Session, SessionState
 from ..telemetry.metrics import METER, Phase
 from ..telemetry.tracing import ConnectionTracer
 from .mcp_methods import call_mcp_method
+from .task_provider import ask_session
 from .v1 import oversized_reply
 
 if TYPE_CHECKING:
@@ -329,7 +330,21 @@ class V2Session(CallQueue[NumberedCall]):
 
             self.session.save(saved)
         elif type(message) is TasksOp:
-            self.table.ask_tasks(self, message, partial(self._answered, call))
+            ask_session(self.session, message, partial(self._tasks_listed, call))
+
+    def _tasks_listed(self, call: NumberedCall, answer: Any, error: BaseException | None) -> None:
+        try:
+            if error is not None:
+                raise error
+            try:
+                body = self._protocol.ok({"result": answer})
+            except ValueError as fault:
+                raise StepFailed(f"the reply cannot be sent: {fault}") from fault
+            if len(body.fields) > self.table.max_reply_bytes:
+                raise oversized_reply(len(body.fields), self.table.max_reply_bytes)
+        except OpenEnvError as fault:  # others do not come
+            body = self._failed(call, fault)
+        self._answered(call, body)
 
     def _restore(self, call: NumberedCall, source: V2Session) -> None:
         """Goes on from the state of another session when that can be had, as the running call asks."""
