@@ -11,7 +11,7 @@ import shutil
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +164,11 @@ class ListenerChannel(TaskChannel):
 
     async def open(self, variables: Mapping[str, str], labels: Mapping[str, str]) -> None:
         try:
-            self._server = await asyncio.start_server(self._hear, sock=_dual_stack_socket(self._port), limit=LONGEST)
+            # One port for both families of addresses: nodes are told one.
+            both = socket.has_dualstack_ipv6()
+            family = socket.AF_INET6 if both else socket.AF_INET
+            listener = socket.create_server(("", self._port), family=family, backlog=BACKLOG, dualstack_ipv6=both)
+            self._server = await asyncio.start_server(self._hear, sock=listener, limit=LONGEST)
         except OSError as error:
             raise LaunchFailed(f"nothing can listen at port {self._port} (listen_port): {error.strerror}") from error
         self.plan = {"listener": self._server.sockets[0].getsockname()[1]}
@@ -184,28 +188,14 @@ class ListenerChannel(TaskChannel):
             self._server = None
 
     async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            with suppress(OSError, ValueError, TimeoutError):
-                async with asyncio.timeout(PATIENCE_S):
-                    await self._converse(reader, writer)
-        finally:
-            writer.close()
-
-    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         challenge = secrets.token_hex(16)
-        writer.write(f"{challenge}\n".encode())
-        mac, _, said = (await reader.readline()).decode().rstrip("\n").partition(" ")
-        notice = TaskNotice.read(said)
-        if notice is None or not hmac.compare_digest(mac.encode(), proof(self._token, challenge, said).encode()):
-            return
-        known = self._notices.get(notice.task, notice)
-        self._notices |= newest((known, notice))
-        writer.write(b"heard\n")
-        await writer.drain()
-
-
-def _dual_stack_socket(port: int) -> socket.socket:
-    """One port for both families of addresses: nodes are told one."""
-    if socket.has_dualstack_ipv6():
-        return socket.create_server(("", port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True)
-    return socket.create_server(("", port), backlog=BACKLOG)
+        with closing(writer), suppress(OSError, ValueError, TimeoutError):
+            async with asyncio.timeout(PATIENCE_S):
+                writer.write(f"{challenge}\n".encode())
+                mac, _, said = (await reader.readline()).decode().rstrip("\n").partition(" ")
+                notice, expected = TaskNotice.read(said), proof(self._token, challenge, said)
+                if notice is not None and hmac.compare_digest(mac.encode(), expected.encode()):
+                    known = self._notices.get(notice.task, notice)
+                    self._notices |= newest((known, notice))
+                    writer.write(b"heard\n")
+                    await writer.drain()

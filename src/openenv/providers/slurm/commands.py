@@ -125,7 +125,14 @@ def all_of(deployment: str) -> list[str]:
 async def cancel(deployment: str, start_rate: StartRate) -> None:
     """Ends all jobs of a deployment, also those whose numbers were never heard of."""
     selection = all_of(deployment)
-    await cancel_tasks(selection, start_rate, lambda: _unfinished_jobs(*selection))
+
+    async def unfinished() -> list[str]:
+        try:
+            return (await _squeue("--format=%i", *selection)).split()
+        except ProviderBusy:
+            return ["unknown"]
+
+    await cancel_tasks(selection, start_rate, unfinished)
 
 
 async def cancel_tasks(
@@ -171,15 +178,13 @@ async def _scancel(selection: Sequence[str]) -> None:
             raise
 
 
-async def _unfinished_jobs(*selection: str) -> list[str]:
-    """Which of some jobs are not over."""
+async def _squeue(*arguments: str) -> str:
+    """What `squeue` lists; "" for jobs that the controller has forgotten, as it does some minutes after their end."""
     try:
-        return (await run("squeue", "--noheader", "--format=%i", *selection)).split()
-    except ProviderBusy:
-        return ["unknown"]
+        return await run("squeue", "--noheader", *arguments)
     except LaunchFailed as refusal:
         if "invalid job id" in str(refusal).lower():
-            return []
+            return ""
         raise
 
 
@@ -241,7 +246,8 @@ class JobStates:
         asked = asyncio.get_running_loop().time()
         try:
             arrays = sorted({task.partition("_")[0] for task in self._since})
-            found = jobs_in(await _squeue_states(arrays)) if arrays else {}
+            how = ("--array", "--states=all", f"--Format={COLUMNS['states']}", f"--jobs={','.join(arrays)}")
+            found = jobs_in(await _squeue(*how)) if arrays else {}
             lost = [
                 task
                 for task, since in self._since.items()
@@ -254,16 +260,6 @@ class JobStates:
         finally:
             self._asked = asyncio.get_running_loop().time()
         self._jobs |= {task: job for task, job in found.items() if task in self._since}
-
-
-async def _squeue_states(arrays: list[str]) -> str:
-    how = ("--noheader", "--array", "--states=all", f"--Format={COLUMNS['states']}")
-    try:
-        return await run("squeue", *how, f"--jobs={','.join(arrays)}")
-    except LaunchFailed as refusal:
-        if "invalid job id" in str(refusal).lower():
-            return ""  # forgotten, as it does some minutes after their end
-        raise
 
 
 async def _sacct_states(tasks: list[str]) -> dict[str, SlurmJob]:

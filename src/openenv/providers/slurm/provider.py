@@ -9,7 +9,6 @@ import secrets
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -41,76 +40,6 @@ from .job import (
 # Slurm sees what time it is now and then only: so much earlier than they need it are servers asked to end.
 MARGIN_S = 5
 LONGEST_GRACE_S = 65000
-
-
-@dataclass(frozen=True, slots=True)
-class SbatchRequest:
-    """What all arrays of a provider have in common. What the attributes mean, `SlurmProvider` says.
-
-    Attributes:
-        given: Options of `sbatch` by their names, as for `options_of`.
-        reached_at: "address" or "hostname".
-        trainers: Hosts that servers are reached from; those that Slurm knows of are tried after them.
-    """
-
-    given: Mapping[str, Any]
-    _: KW_ONLY
-    grace_s: float
-    requeue: bool
-    reached_at: str
-    trainers: Sequence[str]
-    python: str
-    folder: Path
-    setup: Sequence[str]
-
-    def __post_init__(self) -> None:
-        if self.reached_at not in {"address", "hostname"}:
-            raise UsageError(f"reached_at must be address or hostname, got {self.reached_at!r}")
-        if not 0 <= self.grace_s <= LONGEST_GRACE_S:
-            raise UsageError(f"grace_s must be from 0 to {LONGEST_GRACE_S}, got {self.grace_s!r}")
-
-    def check(self, spec: LaunchSpec) -> None:
-        """Raises `UsageError` for what `sbatch` cannot be given."""
-        self._options(spec)
-        script(self.python, self.setup, "", {})
-
-    def arguments(self, deployment: Deployment, count: int, channel: TaskChannel) -> list[str]:
-        """Arguments of `sbatch` for an array of so many servers. No secrets."""
-        return [
-            "--parsable",
-            f"--array=0-{count - 1}",
-            f"--job-name={deployment.name}",
-            f"--comment={comment(deployment.labels, channel.folder)}",
-            f"--output={channel.output}",
-            "--open-mode=append",
-            f"--chdir={self.folder}",
-            "--export=ALL",
-            *self._options(deployment.spec),
-        ]
-
-    async def script(self, spec: LaunchSpec, channel: TaskChannel) -> str:
-        """The script of each of them. No secrets."""
-        if spec.command is not None:
-            command, port = list(spec.command), spec.port
-        else:
-            serve = ["serve", str(spec.target), "--host", "{host}", "--port", "{port}"]
-            command, port = [self.python, "-m", "openenv", *serve], spec.port or 0
-        facts = {"command": command, "port": port, "announced": self.reached_at, "trainers": list(self.trainers)}
-        source = await on_thread(lambda: Path(task.__file__).read_text(encoding="utf-8"))
-        return script(self.python, self.setup, source, {**facts, **channel.plan})
-
-    def _options(self, spec: LaunchSpec) -> list[str]:
-        """Those that do not depend on a deployment."""
-        chosen = options_of(spec, self.given)
-        warning_s = math.ceil(self.grace_s) + MARGIN_S
-        limit_s = seconds_of(str(spec.options.get("time", self.given["time"]) or ""))
-        if limit_s is not None and limit_s <= warning_s:
-            raise UsageError(
-                f"time_limit ({limit_s} s) leaves no time before its last {warning_s} s, in which servers take no "
-                "new sessions: raise it, or lower grace_s"
-            )
-        again = "--requeue" if self.requeue else "--no-requeue"
-        return ["--nodes=1", "--ntasks=1", again, f"--signal=B:TERM@{warning_s}", *chosen]
 
 
 def slurm_time_limit(limit: str | timedelta | None) -> str | None:
@@ -210,8 +139,13 @@ class SlurmProvider(BlockingRuntime):
             raise UsageError(f"announce must be folder or connect, got {announce!r}")
         if not queue_timeout_s > 0:
             raise UsageError(f"queue_timeout_s must be more than 0, got {queue_timeout_s!r}")
+        if reached_at not in {"address", "hostname"}:
+            raise UsageError(f"reached_at must be address or hostname, got {reached_at!r}")
+        if not 0 <= grace_s <= LONGEST_GRACE_S:
+            raise UsageError(f"grace_s must be from 0 to {LONGEST_GRACE_S}, got {grace_s!r}")
         self._target = target
-        given: dict[str, Any] = {
+        # Options of `sbatch` by their names, as for `options_of`.
+        self._given: dict[str, Any] = {
             "partition": partition,
             "account": account,
             "qos": qos,
@@ -221,16 +155,14 @@ class SlurmProvider(BlockingRuntime):
             "exclusive": exclusive,
             "time": slurm_time_limit(time_limit),
         }
-        self._request = SbatchRequest(
-            given,
-            grace_s=grace_s,
-            requeue=requeue,
-            reached_at=reached_at,
-            trainers=[trainer_host] if trainer_host else [],
-            python=python or sys.executable,
-            folder=Path.cwd() if folder is None else Path(folder).absolute(),
-            setup=tuple(setup),
-        )
+        self._grace_s = grace_s
+        self._requeue = requeue
+        self._reached_at = reached_at
+        # Hosts that servers are reached from; those that Slurm knows of are tried after them.
+        self._trainers = [trainer_host] if trainer_host else []
+        self._python = python or sys.executable
+        self._folder = Path.cwd() if folder is None else Path(folder).absolute()
+        self._setup = tuple(setup)
         self._parent = Path(shared_folder or "~/.openenv/slurm").expanduser().absolute()
         if "%" in str(self._parent):
             raise UsageError(f"shared_folder must be without '%', which Slurm replaces; got {str(self._parent)!r}")
@@ -248,7 +180,8 @@ class SlurmProvider(BlockingRuntime):
     def deployment(self, spec: LaunchSpec) -> Deployment:
         """See `Provider.deployment`. Raises `UsageError` for options that `sbatch` cannot be given, too."""
         self.capabilities.check(type(self).__name__, spec)
-        self._request.check(spec)
+        self._sbatch_options(spec)
+        script(self._python, self._setup, "", {})
         return super().deployment(spec)
 
     # What a provider implements.
@@ -268,8 +201,12 @@ class SlurmProvider(BlockingRuntime):
             servers = [deployment.new_server() for _ in range(missing)]
             try:
                 if deployment.handle is None:
-                    deployment.handle = channel = self._channel(deployment)
-                    await channel.open(deployment.variables, deployment.labels)
+                    deployment.handle = (
+                        FolderChannel(self._parent, deployment.name)
+                        if self._announce == "folder"
+                        else ListenerChannel(self._listen_port)
+                    )
+                    await deployment.handle.open(deployment.variables, deployment.labels)
                 for begin in range(0, missing, LONGEST_ARRAY):
                     await self._add_array(deployment, servers[begin : begin + LONGEST_ARRAY])
                 await self._announced(deployment, servers)
@@ -323,15 +260,44 @@ class SlurmProvider(BlockingRuntime):
             server.handle = (f"{array}_{index}", deployment.handle)
         self._queue.watch(_names(servers))
 
-    def _channel(self, deployment: Deployment) -> TaskChannel:
-        if self._announce == "folder":
-            return FolderChannel(self._parent, deployment.name)
-        return ListenerChannel(self._listen_port)
+    def _sbatch_options(self, spec: LaunchSpec) -> list[str]:
+        """Options that do not depend on a deployment. Raises `UsageError` for what `sbatch` cannot be given."""
+        chosen = options_of(spec, self._given)
+        warning_s = math.ceil(self._grace_s) + MARGIN_S
+        limit_s = seconds_of(str(spec.options.get("time", self._given["time"]) or ""))
+        if limit_s is not None and limit_s <= warning_s:
+            raise UsageError(
+                f"time_limit ({limit_s} s) leaves no time before its last {warning_s} s, in which servers take no "
+                "new sessions: raise it, or lower grace_s"
+            )
+        again = "--requeue" if self._requeue else "--no-requeue"
+        return ["--nodes=1", "--ntasks=1", again, f"--signal=B:TERM@{warning_s}", *chosen]
 
     async def _submit(self, deployment: Deployment, count: int) -> str:
+        """Submits an array of so many servers; its number. No secrets are in its arguments and its script."""
         channel: TaskChannel = deployment.handle
-        arguments = self._request.arguments(deployment, count, channel)
-        text = await self._request.script(deployment.spec, channel)
+        spec = deployment.spec
+        arguments = [
+            "--parsable",
+            f"--array=0-{count - 1}",
+            f"--job-name={deployment.name}",
+            f"--comment={comment(deployment.labels, channel.folder)}",
+            f"--output={channel.output}",
+            "--open-mode=append",
+            f"--chdir={self._folder}",
+            "--export=ALL",
+            *self._sbatch_options(spec),
+        ]
+        serve = [self._python, "-m", "openenv", "serve", str(spec.target), "--host", "{host}", "--port", "{port}"]
+        plan = {
+            "command": serve if spec.command is None else list(spec.command),
+            "port": spec.port or 0 if spec.command is None else spec.port,
+            "announced": self._reached_at,
+            "trainers": self._trainers,
+            **channel.plan,
+        }
+        source = await on_thread(lambda: Path(task.__file__).read_text(encoding="utf-8"))
+        text = script(self._python, self._setup, source, plan)
         channel.used = True
         told = run("sbatch", *arguments, text=text, variables=environ_of_jobs() | dict(channel.environ))
         submission = start_task(told)

@@ -64,7 +64,10 @@ class _Task:
         self.environ = environ
         self.token = environ.pop(TOKEN, "")
         self.secrets: list[str] = json.loads(environ.pop(SECRETS, "[]"))
-        self.trainers = _unique([*plan["trainers"], environ.get("SLURM_SUBMIT_HOST", ""), _controller(environ)])
+        # The last is the controller's address, which trainers mostly share a network with.
+        parts = environ.get("SLURM_WORKING_CLUSTER", "").split(":")
+        hosts = [*plan["trainers"], environ.get("SLURM_SUBMIT_HOST", ""), parts[1] if len(parts) == 5 else ""]
+        self.trainers = [host for host in dict.fromkeys(hosts) if host]
         self.host = _address(self.trainers)
         array = environ.get("SLURM_ARRAY_JOB_ID") or environ.get("SLURM_JOB_ID", "0")
         self.facts: dict[str, Any] = {
@@ -91,7 +94,7 @@ class _Task:
         os.set_blocking(writer, False)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD):
-            signal.signal(number, _noted)
+            signal.signal(number, lambda *_: None)  # its number is in the pipe already
         try:
             self.server = server = subprocess.Popen(  # noqa: S603 - what was asked for
                 command,
@@ -188,7 +191,10 @@ class _Task:
         """Says all that is known of this task; if nobody hears it, it is due again."""
         try:
             if self.folder is not None:
-                self.write(self.folder / "notices" / f"{self.facts['task']}.{self.facts['restart']}")
+                path = self.folder / "notices" / f"{self.facts['task']}.{self.facts['restart']}"
+                draft = path.with_name(f".{path.name}")
+                draft.write_text(json.dumps(self.facts), encoding="utf-8")
+                draft.rename(path)
                 self.due = False
             else:
                 self.due = self.calling
@@ -199,11 +205,6 @@ class _Task:
             self.due = False
             _say(f"no news can be left: {error}\n".encode())
         self.tried = time.monotonic()
-
-    def write(self, path: Path) -> None:
-        draft = path.with_name(f".{path.name}")
-        draft.write_text(json.dumps(self.facts), encoding="utf-8")
-        draft.rename(path)
 
     @property
     def calling(self) -> bool:
@@ -236,10 +237,6 @@ class _Task:
         return False
 
 
-def _noted(number: int, frame: object) -> None:
-    """Its number is in the pipe already."""
-
-
 def _tether() -> None:
     """The server ends with this process, whatever ends that."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
@@ -248,16 +245,6 @@ def _tether() -> None:
 def _say(data: bytes) -> None:
     with contextlib.suppress(OSError):  # a full disk ends no server
         os.write(1, data)
-
-
-def _unique(hosts: list[str]) -> list[str]:
-    return [host for host in dict.fromkeys(hosts) if host]
-
-
-def _controller(environ: Mapping[str, str]) -> str:
-    """The controller's address, which trainers mostly share a network with."""
-    parts = environ.get("SLURM_WORKING_CLUSTER", "").split(":")
-    return parts[1] if len(parts) == 5 else ""
 
 
 def _address(trainers: list[str]) -> str:
