@@ -18,7 +18,7 @@ import yaml
 
 from openenv.client import GenericEnvClient
 from openenv.errors import LaunchFailed
-from openenv.providers.kubernetes.api import KINDS, KubernetesApi, KubernetesCluster
+from openenv.providers.kubernetes.api import KINDS, KubernetesCluster
 from openenv.providers.kubernetes.manifests import PodWorkload
 from openenv.providers.kubernetes.rollout import Rollout, labels_of, selector_of
 
@@ -50,7 +50,7 @@ def openenv(*arguments: str) -> subprocess.CompletedProcess[str]:
 @asynccontextmanager
 async def as_admin(space: Space) -> AsyncIterator[KubernetesCluster]:
     """Our client of the cluster; at the end, all that was applied is deleted."""
-    cluster = KubernetesCluster(KubernetesApi(space.name, space.cluster.admin, None))
+    cluster = KubernetesCluster(space.name, space.cluster.admin, None)
     try:
         yield cluster
     finally:
@@ -61,7 +61,7 @@ async def as_admin(space: Space) -> AsyncIterator[KubernetesCluster]:
             space.kubectl, "delete", "pods", "--all", "--grace-period=0", "--force", "--wait=false"
         )
         await asyncio.to_thread(space.until_without, "")
-        await cluster.api.aclose()
+        await cluster.aclose()
 
 
 def known(space: Space, manifest: dict[str, Any]) -> bool:

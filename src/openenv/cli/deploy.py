@@ -252,15 +252,15 @@ def _write_base(rollout: Rollout, namespace: str | None, folder: Path, show_secr
 async def _deploy(
     rollout: Rollout, namespace: str | None, kubeconfig: Path | None, context: str | None, timeout_s: float | None
 ) -> None:
-    from ..providers.kubernetes.api import KubernetesApi, KubernetesCluster
+    from ..providers.kubernetes.api import KubernetesCluster
 
-    cluster = KubernetesCluster(KubernetesApi(namespace, kubeconfig, context))
+    cluster = KubernetesCluster(namespace, kubeconfig, context)
     try:
         rollout = await rollout.kept(cluster)
         await rollout.apply(cluster, timeout_s)
-        where = await cluster.api.namespace()
+        where = await cluster.namespace()
     finally:
-        await cluster.api.aclose()
+        await cluster.aclose()
     name, port = rollout.workload.name, rollout.workload.port
     click.echo(f"{name} is at http://{name}.{where}.svc:{port} within the cluster; from here:")
     click.echo(f"  kubectl -n {where} port-forward service/{name} {port}")

@@ -16,7 +16,7 @@ import pytest
 from openenv.errors import LaunchFailed, MissingExtra, NotReady, ProviderBusy, ProviderFailed
 from openenv.providers import KubernetesProvider, LaunchSpec, Resources
 from openenv.providers.kubernetes import provider as access
-from openenv.providers.kubernetes.api import ApiRefusal, KubernetesApi
+from openenv.providers.kubernetes.api import ApiRefusal, KubernetesCluster
 
 from ...asynchronous import until
 from ...cli.certificates import certificate
@@ -351,22 +351,22 @@ async def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch) ->
 # Connections.
 
 
-async def refused_at_first(cluster: Cluster, api: KubernetesApi) -> None:
+async def refused_at_first(cluster: Cluster, api: KubernetesCluster) -> None:
     cluster.misbehave("GET .*/version", 500)
     with pytest.raises(ApiRefusal):
         await api.namespace()
 
 
-async def let_in_anew(cluster: Cluster, api: KubernetesApi) -> None:
+async def let_in_anew(cluster: Cluster, api: KubernetesCluster) -> None:
     await api.text("GET", PODS)
     cluster.token = "another-token"
     write_kubeconfig(cluster, cluster.kubeconfig)
     await asyncio.gather(*(api.text("GET", PODS) for _ in range(10)))
 
 
-async def renewed_on_the_road(cluster: Cluster, api: KubernetesApi) -> None:
-    _, needed = await api.websocket(PODS)
-    roads = await asyncio.gather(*(api.websocket(PODS, refused=needed) for _ in range(10)))
+async def renewed_on_the_road(cluster: Cluster, api: KubernetesCluster) -> None:
+    _, needed = await api.road_to("one", 8000)
+    roads = await asyncio.gather(*(api.road_to("one", 8000, refused=needed) for _ in range(10)))
     assert len({id(options) for _, options in roads}) == 1
     assert len(cluster.methods("GET .*/version")) == 2
 
@@ -376,7 +376,7 @@ async def test_no_connection_is_left_open(course: Any, tmp_path: Path) -> None:
     cluster = Cluster()
     cluster.keep_alive_s = 600
     with standing_in(cluster, tmp_path) as cluster.kubeconfig:
-        api = KubernetesApi(None, cluster.kubeconfig, None)
+        api = KubernetesCluster(None, cluster.kubeconfig, None)
         await course(cluster, api)
         await api.aclose()
         await until(lambda: not cluster.connections)

@@ -79,8 +79,35 @@ def api_errors(what: str, failure: type[ProviderFailed] = ProviderFailed) -> Ite
         raise ProviderBusy(f"{what} failed: the cluster does not answer ({silence})") from None
 
 
-class KubernetesApi:
-    """The API of a cluster. Belongs to one event loop.
+Manifest = dict[str, Any]
+
+KINDS = {
+    "Deployment": ("apps/v1", "deployments"),
+    "DaemonSet": ("apps/v1", "daemonsets"),
+    "Pod": ("v1", "pods"),
+    "Service": ("v1", "services"),
+    "HorizontalPodAutoscaler": ("autoscaling/v2", "horizontalpodautoscalers"),
+    "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),
+    "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies"),
+    "Secret": ("v1", "secrets"),
+    "Event": ("v1", "events"),
+    "Namespace": ("v1", "namespaces"),
+}
+"""Version and path of each kind that is used here."""
+MANAGER = "openenv"
+"""Who has set a field, where several do."""
+# Seconds after which what is watched is asked for anew, and of silence beyond that: a connection may be dead, and
+# nobody has said so.
+WATCH_S, SILENCE_S = 45, 15
+_NOT_FOUND, _CONFLICT, _GONE = 404, 409, 410
+
+
+class WatchExpired(Exception):
+    """What is watched has to be listed again: the cluster remembers no more what has happened since."""
+
+
+class KubernetesCluster:
+    """The API of a cluster, and the objects of one namespace. Belongs to one event loop.
 
     Args:
         namespace: The namespace; None takes the one of the context, or of the Pod that this runs in.
@@ -136,46 +163,185 @@ class KubernetesApi:
             await asyncio.sleep(min(max(jittered_pause(backoff.grow()), asked_for or 0.0), LONGEST_PAUSE_S))
         raise AssertionError("an attempt returns or raises")
 
-    async def lines(self, path: str, params: Mapping[str, str], silence_s: float) -> AsyncGenerator[str]:
-        """The lines of an answer that goes on and on.
-
-        Args:
-            path: What is asked for.
-            params: Its query.
-            silence_s: Seconds without a line after which the connection is given up.
-
-        Raises:
-            ApiRefusal: The answer is no success.
-            ApiUnreachable: There is none, or it broke off.
-        """
-        more = {"params": dict(params), "timeout": _timeout(silence_s)}
-        async with self._asked("GET", path, more, stream=True) as answer:
-            async for line in answer.aiter_lines():
-                yield line
-
-    async def websocket(self, path: str, refused: Mapping[str, Any] | None = None) -> tuple[str, Mapping[str, Any]]:
-        """The address of a WebSocket of the API, and what `websockets.connect` needs for it.
-
-        Args:
-            path: Where it leads.
-            refused: What was needed before, and was not let in: credentials are looked for anew, once for all who
-                say so.
-
-        Raises:
-            ApiUnreachable: The cluster does not answer.
-        """
-        connection = await self._connected()
-        if refused is connection.options:
-            connection = await self._connected(connection)
-        base = f"ws{connection.auth.server.rstrip('/').removeprefix('http')}"
-        return f"{base}{path}", connection.options
-
     async def aclose(self) -> None:
         """Ends its connections. It may be used again."""
         async with self._connecting:
             connection, self._connection = self._connection, None
             if connection is not None:
                 await connection.client.aclose()
+
+    async def create(self, manifest: Manifest) -> Manifest:
+        """Creates an object, or finds it there as a request made it whose answer was lost.
+
+        A caller who is cancelled waits until it is known whether it is there: so it can be deleted.
+
+        Raises:
+            LaunchFailed: The cluster refuses it (`ProviderBusy`: at the moment).
+        """
+        kind, metadata = manifest["kind"], manifest["metadata"]
+
+        async def created() -> Manifest:
+            try:
+                return await self._answer("POST", await self._path(kind), manifest, attempts=1)
+            except ApiRefusal as refusal:
+                there = await self.get(kind, metadata["name"]) if refusal.status == _CONFLICT else None
+                if there is None or not metadata["labels"].items() <= there["metadata"].get("labels", {}).items():
+                    raise
+                return there
+
+        with api_errors(f"creating {kind} {metadata['name']}", LaunchFailed):
+            return await run_to_completion(created())
+
+    async def apply(self, manifest: Manifest) -> Manifest:
+        """Has an object be as a manifest says, whether it is there or not (server-side apply).
+
+        Raises:
+            LaunchFailed: The cluster refuses it (`ProviderBusy`: at the moment).
+        """
+        kind, name = manifest["kind"], manifest["metadata"]["name"]
+        with api_errors(f"applying {kind} {name}", LaunchFailed):
+            return await self._answer(
+                "PATCH",
+                await self._path(kind, name),
+                manifest,
+                {"fieldManager": MANAGER, "force": "true"},
+                {"Content-Type": "application/apply-patch+yaml"},
+            )
+
+    async def get(self, kind: str, name: str) -> Manifest | None:
+        """An object; None where there is none.
+
+        Raises:
+            ProviderFailed: The cluster does not say.
+        """
+        with api_errors(f"looking at {kind} {name}"):
+            try:
+                return await self._answer("GET", await self._path(kind, name))
+            except ApiRefusal as refusal:
+                if refusal.status == _NOT_FOUND:
+                    return None
+                raise
+
+    async def find(self, kind: str, **selectors: str) -> tuple[list[Manifest], str]:
+        """Objects of a kind, and the version of the whole, from which changes can be watched.
+
+        Args:
+            kind: The kind.
+            selectors: `labelSelector` and `fieldSelector`, as the API has them.
+
+        Raises:
+            ProviderFailed: The cluster does not say.
+        """
+        with api_errors(f"looking for {KINDS[kind][1]}"):
+            found = await self._answer("GET", await self._path(kind), params=selectors)
+        return found.get("items") or [], found.get("metadata", {}).get("resourceVersion", "")
+
+    async def delete(self, kind: str, name: str, *, uid: str | None = None, grace_s: int | None = None) -> None:
+        """Deletes an object, and what it has made. It need not be there.
+
+        Args:
+            kind: The kind.
+            name: Its name.
+            uid: Only if it is this one, and not another of its name.
+            grace_s: Seconds that a Pod has to end; None: as it says itself. With 0, it is forgotten at once.
+
+        Raises:
+            ProviderFailed: The cluster does not do it.
+        """
+        body: Manifest = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+        if uid is not None:
+            body["preconditions"] = {"uid": uid}
+        if grace_s is not None:
+            body["gracePeriodSeconds"] = grace_s
+        with api_errors(f"deleting {kind} {name}"):
+            try:
+                await self.text("DELETE", await self._path(kind, name), body)
+            except ApiRefusal as refusal:
+                if refusal.status != _NOT_FOUND and not (uid is not None and refusal.status == _CONFLICT):
+                    raise
+
+    async def log(self, pod: str, lines: int) -> str:
+        """The last lines of a Pod's log; "" where there is none to be had."""
+        params = {"tailLines": str(lines)}
+        try:
+            text = await self.text("GET", await self._path("Pod", f"{pod}/log"), params=params, attempts=2)
+        except (ApiRefusal, ApiUnreachable):
+            return ""
+        return text.rstrip()
+
+    async def warnings(self, name: str) -> list[str]:
+        """What the cluster warns of about an object, the latest last; [] where it does not say."""
+        try:
+            events, _ = await self.find("Event", fieldSelector=f"involvedObject.name={name},type=Warning")
+        except ProviderFailed:
+            return []
+
+        def age(event: Manifest) -> tuple[str, bool, int]:
+            # Times are in seconds, and "BackOff" says less than what went before.
+            when = event.get("lastTimestamp") or event.get("eventTime") or ""
+            version = event.get("metadata", {}).get("resourceVersion", "")
+            return when, event.get("reason") != "BackOff", int(version) if version.isdigit() else 0
+
+        events.sort(key=age)
+        return [f"{event.get('reason')}: {event.get('message')}" for event in events]
+
+    async def watch(self, kind: str, since: str, **selectors: str) -> AsyncGenerator[tuple[str, Manifest]]:
+        """What happens to objects of a kind, until the question has to be asked anew.
+
+        Args:
+            kind: The kind.
+            since: A version that `find` or an object had.
+            selectors: As for `find`.
+
+        Yields:
+            ADDED, MODIFIED, DELETED or BOOKMARK, and the object.
+
+        Raises:
+            WatchExpired: That version is too old.
+            ProviderFailed: The cluster does not say.
+        """
+        params = {
+            **selectors,
+            "watch": "true",
+            "resourceVersion": since,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(WATCH_S),
+        }
+        with api_errors(f"watching {KINDS[kind][1]}"):
+            try:
+                more = {"params": params, "timeout": _timeout(WATCH_S + SILENCE_S)}
+                async with self._asked("GET", await self._path(kind), more, stream=True) as answer:
+                    async for line in answer.aiter_lines():
+                        event = decoded(line)
+                        if event["type"] == "ERROR":
+                            raise ApiRefusal(event["object"].get("code") or 500, str(event["object"].get("message")))
+                        yield event["type"], event["object"]
+            except ApiRefusal as refusal:
+                if refusal.status == _GONE:
+                    raise WatchExpired from None
+                raise
+
+    async def road_to(
+        self, pod: str, port: int, refused: Mapping[str, Any] | None = None
+    ) -> tuple[str, Mapping[str, Any]]:
+        """The address of a WebSocket that leads to a port of a Pod, and what `websockets.connect` needs for it.
+
+        Args:
+            pod: The Pod.
+            port: Its port.
+            refused: What was needed before, and was not let in: credentials are looked for anew, once for all who
+                say so.
+
+        Raises:
+            ProviderFailed: The cluster is not to be found.
+        """
+        with api_errors(f"reaching Pod {pod}"):
+            path = await self._path("Pod", f"{pod}/portforward?ports={port}")
+            connection = await self._connected()
+            if refused is connection.options:
+                connection = await self._connected(connection)
+            base = f"ws{connection.auth.server.rstrip('/').removeprefix('http')}"
+            return f"{base}{path}", connection.options
 
     @contextlib.asynccontextmanager
     async def _asked(
@@ -241,6 +407,16 @@ class KubernetesApi:
                 raise _unanswered(error) from None
             raise
         return connection
+
+    async def _answer(self, method: str, path: str, *more: Any, **settings: Any) -> Manifest:
+        return decoded(await self.text(method, path, *more, **settings))
+
+    async def _path(self, kind: str, name: str = "") -> str:
+        """Where the API has an object, or all of a kind without a name."""
+        version, plural = KINDS[kind]
+        base = "api" if version == "v1" else "apis"
+        where = "" if kind == "Namespace" else f"namespaces/{await self.namespace()}/"
+        return f"/{base}/{version}/{where}{plural}/{name}".removesuffix("/")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -339,218 +515,3 @@ def _remove_copies(auth: Any, since: float) -> None:
             with contextlib.suppress(OSError):
                 if path.stat().st_ctime >= since - 1.0:
                     path.unlink()
-
-
-Manifest = dict[str, Any]
-
-KINDS = {
-    "Deployment": ("apps/v1", "deployments"),
-    "DaemonSet": ("apps/v1", "daemonsets"),
-    "Pod": ("v1", "pods"),
-    "Service": ("v1", "services"),
-    "HorizontalPodAutoscaler": ("autoscaling/v2", "horizontalpodautoscalers"),
-    "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),
-    "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies"),
-    "Secret": ("v1", "secrets"),
-    "Event": ("v1", "events"),
-    "Namespace": ("v1", "namespaces"),
-}
-"""Version and path of each kind that is used here."""
-MANAGER = "openenv"
-"""Who has set a field, where several do."""
-# Seconds after which what is watched is asked for anew, and of silence beyond that: a connection may be dead, and
-# nobody has said so.
-WATCH_S, SILENCE_S = 45, 15
-_NOT_FOUND, _CONFLICT, _GONE = 404, 409, 410
-
-
-class WatchExpired(Exception):
-    """What is watched has to be listed again: the cluster remembers no more what has happened since."""
-
-
-class KubernetesCluster:
-    """The objects of one namespace.
-
-    Args:
-        api: The cluster's API, as somebody with certain rights.
-    """
-
-    def __init__(self, api: KubernetesApi):
-        self.api = api
-
-    async def create(self, manifest: Manifest) -> Manifest:
-        """Creates an object, or finds it there as a request made it whose answer was lost.
-
-        A caller who is cancelled waits until it is known whether it is there: so it can be deleted.
-
-        Raises:
-            LaunchFailed: The cluster refuses it (`ProviderBusy`: at the moment).
-        """
-        kind, metadata = manifest["kind"], manifest["metadata"]
-
-        async def created() -> Manifest:
-            try:
-                return await self._answer("POST", await self._path(kind), manifest, attempts=1)
-            except ApiRefusal as refusal:
-                there = await self.get(kind, metadata["name"]) if refusal.status == _CONFLICT else None
-                if there is None or not metadata["labels"].items() <= there["metadata"].get("labels", {}).items():
-                    raise
-                return there
-
-        with api_errors(f"creating {kind} {metadata['name']}", LaunchFailed):
-            return await run_to_completion(created())
-
-    async def apply(self, manifest: Manifest) -> Manifest:
-        """Has an object be as a manifest says, whether it is there or not (server-side apply).
-
-        Raises:
-            LaunchFailed: The cluster refuses it (`ProviderBusy`: at the moment).
-        """
-        kind, name = manifest["kind"], manifest["metadata"]["name"]
-        with api_errors(f"applying {kind} {name}", LaunchFailed):
-            return await self._answer(
-                "PATCH",
-                await self._path(kind, name),
-                manifest,
-                {"fieldManager": MANAGER, "force": "true"},
-                {"Content-Type": "application/apply-patch+yaml"},
-            )
-
-    async def get(self, kind: str, name: str) -> Manifest | None:
-        """An object; None where there is none.
-
-        Raises:
-            ProviderFailed: The cluster does not say.
-        """
-        with api_errors(f"looking at {kind} {name}"):
-            try:
-                return await self._answer("GET", await self._path(kind, name))
-            except ApiRefusal as refusal:
-                if refusal.status == _NOT_FOUND:
-                    return None
-                raise
-
-    async def find(self, kind: str, **selectors: str) -> tuple[list[Manifest], str]:
-        """Objects of a kind, and the version of the whole, from which changes can be watched.
-
-        Args:
-            kind: The kind.
-            selectors: `labelSelector` and `fieldSelector`, as the API has them.
-
-        Raises:
-            ProviderFailed: The cluster does not say.
-        """
-        with api_errors(f"looking for {KINDS[kind][1]}"):
-            found = await self._answer("GET", await self._path(kind), params=selectors)
-        return found.get("items") or [], found.get("metadata", {}).get("resourceVersion", "")
-
-    async def delete(self, kind: str, name: str, *, uid: str | None = None, grace_s: int | None = None) -> None:
-        """Deletes an object, and what it has made. It need not be there.
-
-        Args:
-            kind: The kind.
-            name: Its name.
-            uid: Only if it is this one, and not another of its name.
-            grace_s: Seconds that a Pod has to end; None: as it says itself. With 0, it is forgotten at once.
-
-        Raises:
-            ProviderFailed: The cluster does not do it.
-        """
-        body: Manifest = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
-        if uid is not None:
-            body["preconditions"] = {"uid": uid}
-        if grace_s is not None:
-            body["gracePeriodSeconds"] = grace_s
-        with api_errors(f"deleting {kind} {name}"):
-            try:
-                await self.api.text("DELETE", await self._path(kind, name), body)
-            except ApiRefusal as refusal:
-                if refusal.status != _NOT_FOUND and not (uid is not None and refusal.status == _CONFLICT):
-                    raise
-
-    async def log(self, pod: str, lines: int) -> str:
-        """The last lines of a Pod's log; "" where there is none to be had."""
-        params = {"tailLines": str(lines)}
-        try:
-            text = await self.api.text("GET", await self._path("Pod", f"{pod}/log"), params=params, attempts=2)
-        except (ApiRefusal, ApiUnreachable):
-            return ""
-        return text.rstrip()
-
-    async def warnings(self, name: str) -> list[str]:
-        """What the cluster warns of about an object, the latest last; [] where it does not say."""
-        try:
-            events, _ = await self.find("Event", fieldSelector=f"involvedObject.name={name},type=Warning")
-        except ProviderFailed:
-            return []
-
-        def age(event: Manifest) -> tuple[str, bool, int]:
-            # Times are in seconds, and "BackOff" says less than what went before.
-            when = event.get("lastTimestamp") or event.get("eventTime") or ""
-            version = event.get("metadata", {}).get("resourceVersion", "")
-            return when, event.get("reason") != "BackOff", int(version) if version.isdigit() else 0
-
-        events.sort(key=age)
-        return [f"{event.get('reason')}: {event.get('message')}" for event in events]
-
-    async def watch(self, kind: str, since: str, **selectors: str) -> AsyncGenerator[tuple[str, Manifest]]:
-        """What happens to objects of a kind, until the question has to be asked anew.
-
-        Args:
-            kind: The kind.
-            since: A version that `find` or an object had.
-            selectors: As for `find`.
-
-        Yields:
-            ADDED, MODIFIED, DELETED or BOOKMARK, and the object.
-
-        Raises:
-            WatchExpired: That version is too old.
-            ProviderFailed: The cluster does not say.
-        """
-        params = {
-            **selectors,
-            "watch": "true",
-            "resourceVersion": since,
-            "allowWatchBookmarks": "true",
-            "timeoutSeconds": str(WATCH_S),
-        }
-        with api_errors(f"watching {KINDS[kind][1]}"):
-            try:
-                path, silence_s = await self._path(kind), WATCH_S + SILENCE_S
-                async with contextlib.aclosing(self.api.lines(path, params, silence_s)) as lines:
-                    async for line in lines:
-                        event = decoded(line)
-                        if event["type"] == "ERROR":
-                            raise ApiRefusal(event["object"].get("code") or 500, str(event["object"].get("message")))
-                        yield event["type"], event["object"]
-            except ApiRefusal as refusal:
-                if refusal.status == _GONE:
-                    raise WatchExpired from None
-                raise
-
-    async def road_to(
-        self, pod: str, port: int, refused: Mapping[str, Any] | None = None
-    ) -> tuple[str, Mapping[str, Any]]:
-        """The address of a WebSocket that leads to a port of a Pod, and what `websockets.connect` needs for it.
-
-        Args:
-            pod: The Pod.
-            port: Its port.
-            refused: What was needed before, and was not let in.
-
-        Raises:
-            ProviderFailed: The cluster is not to be found.
-        """
-        with api_errors(f"reaching Pod {pod}"):
-            return await self.api.websocket(await self._path("Pod", f"{pod}/portforward?ports={port}"), refused)
-
-    async def _answer(self, method: str, path: str, *more: Any, **settings: Any) -> Manifest:
-        return decoded(await self.api.text(method, path, *more, **settings))
-
-    async def _path(self, kind: str, name: str = "") -> str:
-        """Where the API has an object, or all of a kind without a name."""
-        version, plural = KINDS[kind]
-        base = "api" if version == "v1" else "apis"
-        where = "" if kind == "Namespace" else f"namespaces/{await self.api.namespace()}/"
-        return f"/{base}/{version}/{where}{plural}/{name}".removesuffix("/")

@@ -25,7 +25,7 @@ from ..owner import DEPLOYMENT, OWNER, PROVIDER, OwnerProcess
 from ..redaction import redact
 from ..spec import Capabilities, LaunchSpec, Resources
 from . import manifests
-from .api import SERVICE_ACCOUNT, KubernetesApi, KubernetesCluster, Manifest
+from .api import SERVICE_ACCOUNT, KubernetesCluster, Manifest
 from .manifests import PodOptions, PodWorkload
 from .pods import PodWatch, PortForward, address_of, end_of, never_ran, unplaced
 
@@ -43,7 +43,7 @@ class ClusterAccess:
     """A cluster, and what it tells of the Pods of this process. Belongs to one event loop.
 
     Args:
-        namespace, kubeconfig, context: As for `KubernetesApi`.
+        namespace, kubeconfig, context: As for `KubernetesCluster`.
 
     Attributes:
         loop: The event loop.
@@ -53,7 +53,7 @@ class ClusterAccess:
 
     def __init__(self, namespace: str | None, kubeconfig: str | Path | None, context: str | None):
         self.loop = asyncio.get_running_loop()
-        self.cluster = KubernetesCluster(KubernetesApi(namespace, kubeconfig, context))
+        self.cluster = KubernetesCluster(namespace, kubeconfig, context)
         self.watch = PodWatch(self.cluster, f"{OWNER}={OwnerProcess.this()}")
         self.deployments: set[Deployment] = set()
         self._visits = 0
@@ -116,7 +116,7 @@ class ClusterAccess:
             here = (SERVICE_ACCOUNT / "namespace").read_text(encoding="utf-8").strip()
         except OSError:
             return None
-        if here != await self.cluster.api.namespace():
+        if here != await self.cluster.namespace():
             return None
         return await self.cluster.get("Pod", socket.gethostname())
 
@@ -125,7 +125,7 @@ class ClusterAccess:
         if not self.deployments:
             await self.watch.stop()
         if not self.deployments and not self._visits:
-            await self.cluster.api.aclose()
+            await self.cluster.aclose()
 
     async def _vanished(self, name: str, uid: str | None, limit_s: float) -> bool:
         backoff, limit = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S), self.loop.time() + limit_s
@@ -178,7 +178,7 @@ class SharedObjects:
                 try:
                     await access.cluster.create(each)
                 except OpenEnvError as error:
-                    if not (error.retryable and access.cluster.api.reached):
+                    if not (error.retryable and access.cluster.reached):
                         self._there.remove(each)  # the cluster has refused it, or there is none
                     raise
             self._made = True

@@ -82,11 +82,11 @@ class Rollout:
             ProviderFailed: The cluster does not say.
         """
         there = await cluster.get("Secret", self.workload.name)
-        found = re.match(r"v?(\d+)\.(\d+)", cluster.api.version)
+        found = re.match(r"v?(\d+)\.(\d+)", cluster.version)
         if found is not None and (int(found[1]), int(found[2])) < OLDEST:
             oldest = ".".join(map(str, OLDEST))
             raise LaunchFailed(
-                f"the cluster has Kubernetes {cluster.api.version}, and what is applied needs {oldest} or newer: "
+                f"the cluster has Kubernetes {cluster.version}, and what is applied needs {oldest} or newer: "
                 "nothing was changed. KubernetesProvider starts servers on older ones"
             )
         coded = (there or {}).get("data", {})
