@@ -137,15 +137,16 @@ def _specification(what: str, given: Mapping[str, Any]) -> dict[str, Any]:
         if amounts.keys() - _AMOUNTS.keys():
             raise UsageError(f"{what}: resources has {', '.join(_AMOUNTS)}, got {', '.join(map(str, amounts))}")
         _check_kinds(f"{what}: resources: ", amounts, _AMOUNTS)
-    for name in ("name", "replicas", "port", "max_replicas", "sessions"):
-        if given[name] is not None:
-            found[name] = given[name]
-    limits = {name: given[name] for name in ("cpus", "memory", "gpus") if given[name] is not None}
-    found["resources"] = {**found.get("resources", {}), **limits}
+
+    def chosen(*names: str) -> dict[str, Any]:
+        return {name: given[name] for name in names if given[name] is not None}
+
+    found |= chosen("name", "replicas", "port", "max_replicas", "sessions")
+    found["resources"] = {**found.get("resources", {}), **chosen("cpus", "memory", "gpus")}
     texts = {str(name): str(value) for name, value in found.get("env_vars", {}).items()}
     found["env_vars"] = {**texts, **dict(map(variable, given["env"]))}
-    options = {name: given[name] for name in ("runtime_class", "prepull", "egress") if given[name] is not None}
-    found["options"] = {**found.get("options", {}), **options, **dict(map(_option, given["more"]))}
+    options = {**found.get("options", {}), **chosen("runtime_class", "prepull", "egress")}
+    found["options"] = {**options, **dict(map(_option, given["more"]))}
     fields: dict[str, Any] = found
     return fields
 

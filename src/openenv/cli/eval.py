@@ -11,31 +11,20 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from ..errors import LaunchFailed, OpenEnvError
+from ..evals.evaluation import EvalRequest, Evaluation
+from ..evals.report import Comparison, EvalReport, EvalSummary, check_output, read_report, write_report
+from ..evals.report import compare as compare_reports
+from ..evals.runner import EpisodeResult, EvalOptions
+from ..evals.server import EvalServer, LocalEvalServer, is_address
+from ..settings import ClientSettings
+from . import terminal
 from .bench import SPARE_SESSIONS
-from .terminal import (
-    COUNT,
-    FILE,
-    INTERRUPTED,
-    Progress,
-    complete_target,
-    ended_in_order,
-    exit_now,
-    message_on_interrupt,
-    plural,
-    table_lines,
-    tame,
-)
-
-if TYPE_CHECKING:
-    from ..evals.evaluation import EvalRequest, Evaluation
-    from ..evals.report import Comparison, EvalReport, EvalSummary
-    from ..evals.runner import EpisodeResult
-    from ..evals.server import EvalServer, LocalEvalServer
+from .terminal import COUNT, FILE, Progress, complete_target, ended_in_order, message_on_interrupt, table_lines, tame
 
 _FAULTS = {
     "policy": "by the policy's fault",
@@ -110,7 +99,7 @@ def comparison_lines(found: Sequence[Comparison], first: EvalReport, second: Eva
 def _episodes(summary: EvalSummary) -> str:
     if summary.played < summary.planned:
         return f"interrupted after {summary.played} of {summary.planned} episodes"
-    return plural(summary.played, "episode")
+    return terminal.plural(summary.played, "episode")
 
 
 def _score_lines(report: EvalReport) -> list[str]:
@@ -169,8 +158,6 @@ def compare(first: Path, second: Path, as_json: bool) -> None:
       openenv eval gymnasium:CartPole-v1 --policy my_policy:better --seeds 0-199 -o second.json
       openenv eval compare first.json second.json
     """
-    from ..evals.report import compare as compare_reports
-    from ..evals.report import read_report
 
     ours, theirs = read_report(first), read_report(second)
     if as_json:
@@ -185,7 +172,6 @@ def show_comparison(first: EvalReport, second: EvalReport, on_stderr: bool = Fal
     Raises:
         UsageError: They cannot be compared.
     """
-    from ..evals.report import compare as compare_reports
 
     for line in comparison_lines(compare_reports(first, second), first, second):
         click.echo(line, err=on_stderr)
@@ -287,11 +273,6 @@ def eval_(
       openenv eval http://127.0.0.1:8000 --policy my_policy:Agent --split test --record episodes
       openenv eval compare first.json second.json
     """
-    from ..evals.evaluation import EvalRequest
-    from ..evals.report import check_output, read_report, write_report
-    from ..evals.runner import EvalOptions
-    from ..evals.server import EvalServer, is_address
-    from ..settings import ClientSettings
 
     options = EvalOptions(
         asked.pop("concurrency"), asked.pop("max_steps"), asked.pop("retries"), asked["record"] is not None
@@ -301,7 +282,11 @@ def eval_(
         check_output(output)
     earlier = None if against is None else read_report(against)
     policy = request.chosen_policy()
-    with ended_in_order(), message_on_interrupt("interrupted before the first episode"), ExitStack() as stack:
+    with (
+        ended_in_order(),
+        message_on_interrupt("interrupted before the first episode"),
+        ExitStack() as stack,
+    ):
         here = None if is_address(target) else _serve(stack, target, workers, request.options.concurrency)
         served = (
             EvalServer(target, api_key or ClientSettings.read().api_key) if here is None else EvalServer(here.url)
@@ -317,8 +302,8 @@ def eval_(
                     show_comparison(earlier, report, on_stderr=as_json)
                 except OpenEnvError as error:
                     raise click.ClickException(error.message) from None
-    if code == INTERRUPTED:
-        exit_now()  # a policy may be stuck on its thread
+    if code == terminal.INTERRUPTED:
+        terminal.exit_now()  # a policy may be stuck on its thread
     if code or report.summary.failed:
         raise click.exceptions.Exit(code or 1)
 
@@ -328,7 +313,6 @@ eval_.add_command(compare)
 
 def _serve(stack: ExitStack, target: str, workers: int, concurrency: int) -> LocalEvalServer:
     """Serves a target until the stack is left."""
-    from ..evals.server import LocalEvalServer
 
     click.echo(f"serving {target}", err=True)
     sessions = 1 if concurrency == 1 else concurrency + SPARE_SESSIONS
@@ -364,7 +348,7 @@ def _played(
                 raise
             if isinstance(ended, LaunchFailed):
                 progress.say(f"error: {ended.message}")
-            return run.report(), INTERRUPTED if isinstance(ended, KeyboardInterrupt) else 1
+            return run.report(), terminal.INTERRUPTED if isinstance(ended, KeyboardInterrupt) else 1
         finally:
             run.close()
             if run.players < min(request.options.concurrency, run.planned):

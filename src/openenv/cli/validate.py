@@ -7,7 +7,6 @@ import shutil
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -102,25 +101,24 @@ def validate(
         target, url = None, target
     if url is not None and target is not None:
         raise click.UsageError("give TARGET or --url, and not both")
-    show = (lambda _: None) if as_json else _show
+    begun, heard = ((lambda _: None), (lambda _: None)) if as_json else (_begin, _show)
     try:
         if url is not None:
             from ..project.checks.url import check_url
             from ..settings import ClientSettings
 
             api_key = api_key or ClientSettings.read().api_key
-            report = check_url(url, api_key=api_key, timeout_s=timeout_s, heard=show)
+            report = check_url(url, api_key=api_key, timeout_s=timeout_s, heard=heard)
         else:
             reached = Level.LOAD if level == _HIGHEST else Level(level)
-            waiting = _Waiting(not as_json)
             report = examine(
                 target or ".",
                 reached,
                 timeout_s,
                 sessions=sessions,
                 episodes=episodes,
-                begun=waiting.begun,
-                heard=waiting.before(show),
+                begun=begun,
+                heard=heard,
             )
     except NotAProject as error:
         _stop(NOT_A_PROJECT, target or ".", error.message, as_json)
@@ -145,32 +143,15 @@ def validate(
         raise click.exceptions.Exit(1)
 
 
-class _Waiting:
-    """Says on a terminal which check is being made.
-
-    Args:
-        shown: Whether it says anything.
-    """
-
-    def __init__(self, shown: bool):
-        self._shown = shown and sys.stderr.isatty()
-
-    def begun(self, check: str) -> None:
-        if self._shown:
-            click.echo(f"\r\033[K{click.style('....', fg='cyan')}  {check}", nl=False, err=True)
-
-    def before(self, show: Callable[[Finding], None]) -> Callable[[Finding], None]:
-        """Shows a finding in the place of what was said."""
-
-        def heard(finding: Finding) -> None:
-            if self._shown:
-                click.echo("\r\033[K", nl=False, err=True)
-            show(finding)
-
-        return heard
+def _begin(check: str) -> None:
+    """Says on a terminal which check is being made; its finding takes the place of that."""
+    if sys.stderr.isatty():
+        click.echo(f"\r\033[K{click.style('....', fg='cyan')}  {check}", nl=False, err=True)
 
 
 def _show(finding: Finding) -> None:
+    if sys.stderr.isatty():
+        click.echo("\r\033[K", nl=False, err=True)
     mark, color = _MARKS[finding.outcome]
     head = f"{click.style(mark, fg=color)}  {finding.check:<{_NAME_WIDTH}} "
     width = max(_NARROWEST, min(_WIDEST, shutil.get_terminal_size((_WIDEST, 24)).columns))

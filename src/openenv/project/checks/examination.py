@@ -323,30 +323,6 @@ _FIX_ENDS = (
 BEAT_S = 0.25
 
 
-class PipeReporter:
-    """The pipe to the process that started this one.
-
-    Args:
-        number: Its file descriptor.
-    """
-
-    def __init__(self, number: int):
-        self._number = number
-
-    def say(self, **line: Any) -> None:
-        """Writes a line; ends this process if no process reads it any more."""
-        try:
-            os.write(self._number, json.dumps(line).encode() + b"\n")
-        except OSError:
-            os._exit(1)
-
-    async def beat(self) -> None:
-        """Says again and again that the event loop runs."""
-        while True:
-            self.say(beat=True)
-            await asyncio.sleep(BEAT_S)
-
-
 def answer_checks() -> None:
     """What the child process does: it runs the checks that its argument names."""
     order = json.loads(sys.argv[1])
@@ -354,8 +330,19 @@ def answer_checks() -> None:
     logger = logging.getLogger("openenv")
     logger.addHandler(logging.NullHandler())
     logger.propagate = False
-    reporter = PipeReporter(order["report"])
     os.set_inheritable(order["report"], False)  # what the environment starts is no part of this
+
+    def say(**line: Any) -> None:
+        try:
+            os.write(order["report"], json.dumps(line).encode() + b"\n")
+        except OSError:  # no process reads it any more
+            os._exit(1)
+
+    async def beat() -> None:
+        while True:
+            say(beat=True)
+            await asyncio.sleep(BEAT_S)
+
     target, folder, *bounds = order["subject"]
     subject = EnvironmentUnderTest(target, folder and Path(folder), *bounds)
     if order["again"]:
@@ -367,8 +354,8 @@ def answer_checks() -> None:
         # Imports come first, outside of any event loop: modules may run one of their own. The others share one.
         plays = check not in IMPORT_CHECKS
         if plays and beating is None:
-            beating = runner.get_loop().create_task(reporter.beat())
-        reporter.say(begin=check.id)
+            beating = runner.get_loop().create_task(beat())
+        say(begin=check.id)
         level = level_of(check)
         try:
             finding = skip_finding(check, found, level) or ask(
@@ -376,10 +363,10 @@ def answer_checks() -> None:
             )
         except InternalFault as fault:
             traceback.print_exc()
-            reporter.say(internal=[fault.check, fault.reason])
+            say(internal=[fault.check, fault.reason])
             os._exit(1)
         found[check.id] = finding
-        reporter.say(finding=finding.model_dump(mode="json"))
+        say(finding=finding.model_dump(mode="json"))
     os._exit(0)  # threads of the environment must not keep it
 
 

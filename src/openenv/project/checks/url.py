@@ -10,15 +10,7 @@ from typing import Any
 from ...testing.check import Check, CheckFailure, CheckSkip, CheckWarning
 from .findings import Finding, Level, ValidationReport, run
 from .url_schema import action_of, check_schema, check_value
-from .url_server import (
-    RETRY_S,
-    ProbeConnection,
-    ProbeConnectionClosed,
-    ProbeConnectionRefused,
-    ServerAnswer,
-    ServerUnderTest,
-    excerpt,
-)
+from .url_server import ProbeConnection, ProbeConnectionClosed, ServerAnswer, ServerUnderTest, excerpt
 
 _GIVE_KEY = "give a key of scope control by --api-key (OPENENV_API_KEY)"
 # Statuses of what is not there, and of what is there for others.
@@ -220,6 +212,8 @@ def _rpc(answer: ServerAnswer, number: int | None) -> dict[str, Any]:
     return {name: value for name, value in said.items() if value is not None}
 
 
+# Between two attempts to be let in by a server that is full.
+RETRY_S = 0.2
 _RESET = {"type": "reset", "data": {}}
 _STATE = {"type": "state"}
 _ODD = ("3", "[]", '{"type": "reset", "data": [1]}')
@@ -239,20 +233,18 @@ def url_production(site: ServerUnderTest) -> str:
         raise CheckSkip("it is not in production mode")
     try:
         talk = ProbeConnection.begin(site)
-    except ProbeConnectionRefused as refusal:
-        return f"nobody resets an environment: {refusal.saw}"
-    try:
-        for frame in (_RESET, _STATE):
-            answer = talk.ask(frame)
-            if answer["type"] != "error":
-                raise CheckWarning(
-                    f"/reset and /state are not served over HTTP, but anyone may {frame['type']} over /ws",
-                    "set OPENENV_API_KEYS, so that only control keys reset",
-                )
+        try:
+            for frame in (_RESET, _STATE):
+                answer = talk.ask(frame)
+                if answer["type"] != "error":
+                    raise CheckWarning(
+                        f"/reset and /state are not served over HTTP, but anyone may {frame['type']} over /ws",
+                        "set OPENENV_API_KEYS, so that only control keys reset",
+                    )
+        finally:
+            talk.end()
     except ProbeConnectionClosed as closed:
         return f"nobody resets an environment: {closed.saw}"
-    finally:
-        talk.end()
     return "neither reset nor state over /ws"
 
 

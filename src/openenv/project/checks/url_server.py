@@ -213,20 +213,12 @@ def _reason(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-# Between two attempts to be let in by a server that is full.
-RETRY_S = 0.2
-
-
 class ProbeConnectionClosed(CheckFailure):
-    """The server has ended the conversation, with a `code` if it gave one."""
+    """The server takes no connection, or has ended the conversation, with a `code` if it gave one."""
 
-    def __init__(self, saw: str, code: int | None):
-        super().__init__(saw, "keep the connection until the client closes it")
+    def __init__(self, saw: str, fix: str, code: int | None = None):
+        super().__init__(saw, fix)
         self.code = code
-
-
-class ProbeConnectionRefused(CheckFailure):
-    """The server does not take the connection."""
 
 
 class _NoRedirectConnect(connect):
@@ -253,7 +245,7 @@ class ProbeConnection:
         """Connects.
 
         Raises:
-            ProbeConnectionRefused: The server takes no connection.
+            ProbeConnectionClosed: The server takes no connection.
         """
 
         async def connected() -> ClientConnection:
@@ -277,9 +269,9 @@ class ProbeConnection:
             fix = "serve the environment's WebSocket there"
             if status in {401, 403}:
                 fix = "give a key of scope control by --api-key (OPENENV_API_KEY)"
-            raise ProbeConnectionRefused(f"/ws answers the handshake with status {status}", fix) from None
+            raise ProbeConnectionClosed(f"/ws answers the handshake with status {status}", fix) from None
         except (InvalidHandshake, WebSocketException, OSError, EOFError) as error:
-            raise ProbeConnectionRefused(
+            raise ProbeConnectionClosed(
                 f"/ws: no WebSocket ({excerpt(str(error) or type(error).__name__)})",
                 "serve the environment's WebSocket there",
             ) from None
@@ -343,4 +335,5 @@ class ProbeConnection:
     def _closed(self, error: ConnectionClosed, after: str) -> NoReturn:
         code = None if error.rcvd is None else error.rcvd.code
         how = "without a word" if error.rcvd is None else f"with code {error.rcvd.code} {excerpt(error.rcvd.reason)}"
-        raise ProbeConnectionClosed(f"after {after} the server ended the connection {how.strip()}", code) from None
+        said = f"after {after} the server ended the connection {how.strip()}"
+        raise ProbeConnectionClosed(said, "keep the connection until the client closes it", code) from None

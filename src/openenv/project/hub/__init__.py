@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from .client import Hub, Patience
 from .publish import Published, Stage, push
-from .pull import Pulled, pull
-from .space import Forked, SpaceName, SpaceRequest, fork
+from .space import Forked, Pulled, SpaceName, SpaceRequest, fork, pull
 
 __all__ = [
     "Forked",
