@@ -236,8 +236,7 @@ def principal_of(scope: MutableMapping[str, Any], server: EnvironmentServer) -> 
     """
     if _PRINCIPAL not in scope:
         _admit(scope, server)
-    principal = scope[_PRINCIPAL]
-    assert isinstance(principal, Principal)
+    principal: Principal = scope[_PRINCIPAL]
     return principal
 
 

@@ -39,28 +39,27 @@ from .v2 import V2Connection
 _MIB = 1024 * 1024
 
 
-def recorder_of(settings: ServerSettings) -> Recorder | None:
-    """What records as the settings say; None: nothing is to be recorded.
+def recorder_of(server: EnvironmentServer) -> Recorder | None:
+    """What records the sessions of a server as its settings say; None: nothing is to be recorded.
 
     Raises:
         InvalidArgument: Nothing can be written in the folder.
     """
+    settings, most = server.settings, server.settings.record_max_mb
     if settings.record is None:
         return None
-    most = settings.record_max_mb
     limits = RecordingLimits(
         share=settings.record_share,
         file_bytes=int(settings.record_file_mb * _MIB),
         folder_bytes=None if most is None else int(most * _MIB),
     )
-    return Recorder(settings.record, limits, METER)
-
-
-def subject_of(server: EnvironmentServer) -> Subject:
-    """What a server's sessions are sessions of. The version is known where the class alone tells it."""
+    recorder = Recorder(settings.record, limits, METER)
+    # The version is known where the class alone tells it.
     cls = class_of(server.env_factory)
     known = cls is not None and getattr(cls, "get_metadata", None) is Environment.get_metadata
-    return Subject(server.env_name, metadata_of(cls).version if cls and known else None, server.contract.hash)
+    version = metadata_of(cls).version if cls and known else None
+    server.manager.tap_factory = recorder.tap_factory(Subject(server.env_name, version, server.contract.hash))
+    return recorder
 
 
 def check_factory(env: Any) -> None:
@@ -153,9 +152,7 @@ class EnvironmentServer:
             factory, limits, ProcessPool(factory, self.settings) if self._isolated else None
         )
         self.env_name = env_name or self.manager.maker.name
-        self.recorder = recorder_of(self.settings)
-        if self.recorder is not None:
-            self.manager.tap_factory = self.recorder.tap_factory(subject_of(self))
+        self.recorder = recorder_of(self)
         self._protocols: dict[str, ServerProtocolV2] = {}
         self.connections: set[V2Connection] = set()
         self.deadlines = Deadlines()
@@ -355,9 +352,15 @@ class EnvironmentServer:
         return declared or self.settings.isolation == "process" or self.settings.sandbox != "none"
 
     def _limits(self, max_concurrent_envs: int | None, config: ConcurrencyConfig | None) -> Limits:
-        settings = self.settings
+        settings, cls = self.settings, class_of(self.env_factory)
+        given = max_concurrent_envs if config is None else config.max_concurrent_envs
+        concurrent = self._isolated or (None if cls is None else profile_of(cls).concurrent)
+        chosen = settings.max_sessions or given or settings.max_concurrent_envs
+        if chosen is not None and chosen > 1 and concurrent is False:
+            assert cls is not None
+            raise ConcurrencyConfigurationError(cls.__name__, chosen)
         return Limits(
-            max_sessions=self._max_sessions(max_concurrent_envs if config is None else config.max_concurrent_envs),
+            max_sessions=(DEFAULT_MAX_SESSIONS if concurrent else 1) if chosen is None else chosen,
             queue_timeout_s=settings.queue_timeout_s,
             idle_timeout_s=(config and config.session_timeout) or settings.idle_timeout_s or None,
             queue_limit=settings.queue_limit,
@@ -367,14 +370,3 @@ class EnvironmentServer:
             max_abandoned_threads=settings.max_abandoned_threads,
             abandon_after_s=settings.abandon_after_s,
         )
-
-    def _max_sessions(self, given: int | None) -> int:
-        cls = class_of(self.env_factory)
-        concurrent = self._isolated or (None if cls is None else profile_of(cls).concurrent)
-        chosen = self.settings.max_sessions or given or self.settings.max_concurrent_envs
-        if chosen is None:
-            return DEFAULT_MAX_SESSIONS if concurrent else 1
-        if chosen > 1 and concurrent is False:
-            assert cls is not None
-            raise ConcurrencyConfigurationError(cls.__name__, chosen)
-        return chosen
