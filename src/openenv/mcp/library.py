@@ -315,14 +315,13 @@ class FastMcpLibrary:
         return known[1]
 
     async def call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
-        from fastmcp.exceptions import NotFoundError
-        from fastmcp.exceptions import ValidationError as WrongArguments
+        from fastmcp import exceptions
 
         try:
             return _result(name, await self._in_session(lambda: self._call(name, arguments)))
-        except WrongArguments as error:
+        except exceptions.ValidationError as error:
             raise argument_error(name, error.__cause__ or error) from error
-        except NotFoundError as error:
+        except exceptions.NotFoundError as error:
             raise not_found_error(name, list(self.functions())) from error
         except ToolFault:
             raise

@@ -13,7 +13,6 @@ import dataclasses
 import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager
 from contextvars import Context, ContextVar
 from importlib import import_module
 from itertools import count
@@ -263,14 +262,14 @@ async def _hold_ping(context: Any, call_next: Callable[[Any], Awaitable[Any]]) -
     return await call_next(context)
 
 
-def client_of(server: Any) -> AbstractAsyncContextManager[Any]:
+def client_of(server: Any) -> contextlib.AbstractAsyncContextManager[Any]:
     """A client of a server in this process, connected for the length of an `async with` block."""
     low_level = getattr(server, "_lowlevel_server", None) or server._mcp_server
     _prepare(low_level)
     is_first = hasattr(low_level, "request_handlers")
     # Version 2 of the SDK has connections without a session, unless it is asked for the handshake.
     handshake = {} if is_first else {"mode": "legacy"}
-    client: AbstractAsyncContextManager[Any]
+    client: contextlib.AbstractAsyncContextManager[Any]
     try:
         from fastmcp import Client
     except ImportError:

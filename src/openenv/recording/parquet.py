@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
-from msgspec import Raw, Struct
 
 from ..errors import MissingArray, MissingExtra, UsageError
 from .storage import JSONL, PARQUET, PART, array_path, replace_file
@@ -24,27 +23,27 @@ if TYPE_CHECKING:
 GROUP_ROWS = 20_000
 GROUP_BYTES = 32 * 1024 * 1024
 
-_ABSENT = Raw(b"null")
+_ABSENT = msgspec.Raw(b"null")
 
 
-class Versions(Struct):
+class Versions(msgspec.Struct):
     """Of what took part."""
 
     openenv: str | None = None
     environment: str | None = None
 
 
-class ParquetRow(Struct):
+class ParquetRow(msgspec.Struct):
     """One line. What is JSON in it stays encoded."""
 
     episode_id: str | None = None
     session_id: str | None = None
     step: Int64 = 0
     seed: Int64 | None = None
-    arguments: Raw = _ABSENT
-    action: Raw = _ABSENT
-    step_arguments: Raw = _ABSENT
-    observation: Raw = _ABSENT
+    arguments: msgspec.Raw = _ABSENT
+    action: msgspec.Raw = _ABSENT
+    step_arguments: msgspec.Raw = _ABSENT
+    observation: msgspec.Raw = _ABSENT
     reward: float | None = None
     terminated: bool | None = None
     truncated: bool | None = None
@@ -55,7 +54,7 @@ class ParquetRow(Struct):
     environment: str | None = None
     versions: Versions = msgspec.field(default_factory=Versions)
     schema: str | None = None
-    source: Raw = _ABSENT
+    source: msgspec.Raw = _ABSENT
 
 
 COLUMNS = ParquetRow.__struct_fields__

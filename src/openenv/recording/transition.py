@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import msgspec
 
 from .. import errors
-from ..errors import MissingArray, MissingExtra, UnreadableRecord
 from ..protocol.arrays import read_array
 from ..protocol.codecs import unmarked
 from .storage import array_path, elements_of
@@ -36,9 +35,9 @@ def restore_arrays(value: Any, folder: str) -> Any:
     try:
         return _restore(value, Path(folder))
     except ValueError as error:
-        if isinstance(error, UnreadableRecord):
+        if isinstance(error, errors.UnreadableRecord):
             raise
-        raise UnreadableRecord(f"a value cannot be read: {error}") from None
+        raise errors.UnreadableRecord(f"a value cannot be read: {error}") from None
 
 
 def referenced_arrays(value: Any) -> Iterator[tuple[str, str]]:
@@ -77,25 +76,27 @@ def _read_file(key: str, facts: dict[str, Any], folder: Path) -> Any:
     try:
         content = file.read_bytes()
     except OSError as error:
-        raise MissingArray(
+        raise errors.MissingArray(
             f"{file} cannot be read: {error.strerror}; copy the record together with its folder `arrays`"
         ) from None
     if hashlib.sha256(content).hexdigest() != digest:
-        raise MissingArray(f"{file} is not what it was: its content has another hash than its name")
+        raise errors.MissingArray(f"{file} is not what it was: its content has another hash than its name")
     if key == "$bytes":
         return content
     if find_spec("numpy") is None:
-        raise MissingExtra("numpy", None)
+        raise errors.MissingExtra("numpy", None)
     try:
         return read_array(facts["dtype"], facts["shape"], elements_of(content))
     except (ValueError, KeyError) as error:
-        raise UnreadableRecord(f"{file} is no array of {facts.get('dtype')} {facts.get('shape')}: {error}") from None
+        raise errors.UnreadableRecord(
+            f"{file} is no array of {facts.get('dtype')} {facts.get('shape')}: {error}"
+        ) from None
 
 
 def _digest(key: str, facts: dict[str, Any]) -> str:
     digest = facts["sha256"]
     if not (isinstance(digest, str) and len(digest) == _HASH_DIGITS and digest.isalnum()):
-        raise UnreadableRecord(f"{key} names {digest!r:.100}, which is no SHA-256")
+        raise errors.UnreadableRecord(f"{key} names {digest!r:.100}, which is no SHA-256")
     return digest
 
 
@@ -204,7 +205,7 @@ def transition_of(line: RecordLine, arrays: str | None) -> Transition:
     try:
         facts["observation"] = msgspec.json.decode(line.observation)
     except msgspec.DecodeError as error:
-        raise UnreadableRecord(f"the observation of step {line.step} is no JSON: {error}") from None
+        raise errors.UnreadableRecord(f"the observation of step {line.step} is no JSON: {error}") from None
     if arrays is not None:
         for name in ("observation", "action", "arguments"):
             facts[name] = restore_arrays(facts[name], arrays)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import types
-from asyncio import CancelledError
 from asyncio.tasks import _enter_task, _leave_task
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
-from types import CoroutineType
+from types import CoroutineType, coroutine
 from typing import Any, NamedTuple
 
 from .._exceptions import from_signal
@@ -135,7 +133,7 @@ def _runs(task: asyncio.Task[Any] | None) -> bool:
         return False
 
 
-@types.coroutine
+@coroutine
 def _rest(
     coroutine: Coroutine[Any, Any, Any], awaited: Any, error: BaseException | None
 ) -> Generator[Any, Any, tuple[Any, GeneratorExit | None]]:
@@ -271,7 +269,7 @@ class LoopExecutor:
 
     def cancel(self) -> bool:
         if self._helped is not None and self._helped[0].cancel():  # it waited for a helper
-            self._mailbox.post(self._helped[1], None, CancelledError())
+            self._mailbox.post(self._helped[1], None, asyncio.CancelledError())
         self._task.cancel()
         return True
 

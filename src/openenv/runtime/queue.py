@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from asyncio import TimerHandle
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -28,7 +27,7 @@ class QueuedSession(NamedTuple):
 
     session: Session
     since_ns: int
-    timer: TimerHandle
+    timer: asyncio.TimerHandle
 
 
 class WaitQueue:

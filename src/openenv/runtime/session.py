@@ -131,7 +131,7 @@ class Session:
     state: SessionState = _STARTING
     profile: EnvironmentProfile = field(init=False)
     executor: Executor | None = None
-    created_at: float = field(default_factory=time.monotonic)
+    created_at: float = field(init=False)
     used_at: float = field(init=False)
     episode: str | None = None
     steps: int = 0
@@ -156,7 +156,7 @@ class Session:
     _phase: Phase | None = None
 
     def __post_init__(self) -> None:
-        self.used_at = self.created_at
+        self.created_at = self.used_at = time.monotonic()
         self._gate = self._manager.gate
 
     @property

@@ -13,7 +13,6 @@ from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import msgspec
-from msgspec import Struct
 
 from ... import errors
 from ..._introspection import unwrap_partial
@@ -144,7 +143,7 @@ class Verb(IntEnum):
     FORK = 9
 
 
-class MadeEnvironment(Struct):
+class MadeEnvironment(msgspec.Struct):
     """The process's description of the environment that it made.
 
     Attributes:
@@ -160,7 +159,7 @@ class MadeEnvironment(Struct):
     forks: bool = False
 
 
-class _Reply(Struct):
+class _Reply(msgspec.Struct):
     ok: bool = False
     observation: dict[str, Any] | None = None
     reward: bool | int | float | None = None
