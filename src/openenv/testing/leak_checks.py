@@ -8,7 +8,8 @@ import logging
 import sys
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +17,6 @@ from typing import NamedTuple
 CYCLES = 3
 # What was asked to end does so soon.
 PAUSES_S = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)
-_PROC = Path("/proc/self")
 _COMPLAINTS = "close() of its environment failed"
 
 
@@ -87,26 +87,17 @@ async def _held_after() -> dict[str, Counter[str]]:
     }
 
 
-def _files() -> Iterable[str]:
-    try:
-        places = list((_PROC / "fd").iterdir())
-    except OSError:  # not Linux
-        return
-    for place in places:
-        try:
-            target = str(place.readlink())
-        except OSError:  # the one that listed the others
-            continue
-        yield target.partition(":[")[0]
+def _files() -> Iterator[str]:
+    for place in Path("/proc/self/fd").glob("*"):
+        with suppress(OSError):  # the one that listed the others
+            yield str(place.readlink()).partition(":[")[0]
 
 
 def _children(process: str) -> list[str]:
     found: list[str] = []
-    try:
-        for task in Path(f"/proc/{process}/task").iterdir():
+    for task in Path(f"/proc/{process}/task").glob("*"):
+        with suppress(OSError):
             found += (task / "children").read_text(encoding="ascii").split()
-    except OSError:
-        pass
     return found
 
 

@@ -260,9 +260,7 @@ class ProviderConformance:
     @_conducted
     async def test_stopping_while_it_starts(self, provider: Provider) -> None:
         for moment in self.moments:
-            deployment = provider.deployment(self.spec("serve"))
-            starting = asyncio.ensure_future(deployment.start())
-            await self._begun(deployment, starting, moment)
+            deployment, starting = await self._begun(provider, moment)
             await deployment.stop()
             try:
                 await starting
@@ -273,9 +271,7 @@ class ProviderConformance:
     @_conducted
     async def test_cancelling_while_it_starts(self, provider: Provider) -> None:
         for moment in self.moments:
-            deployment = provider.deployment(self.spec("serve"))
-            starting = asyncio.ensure_future(deployment.start())
-            await self._begun(deployment, starting, moment)
+            deployment, starting = await self._begun(provider, moment)
             starting.cancel()
             await asyncio.wait([starting])
             if not starting.cancelled():
@@ -372,12 +368,17 @@ class ProviderConformance:
 
         await until(played, self.ready_s, "no other server was started in place of the one that died")
 
-    async def _begun(self, deployment: Deployment, starting: asyncio.Future[Any], moment: float) -> None:
+    async def _begun(self, provider: Provider, moment: float) -> tuple[Deployment, asyncio.Future[Any]]:
+        """A deployment some seconds after its start has begun, and the start."""
+        deployment = provider.deployment(self.spec("serve"))
+        starting = asyncio.ensure_future(deployment.start())
+
         async def counted() -> bool:
             return bool(deployment.servers) or starting.done()
 
         await until(counted, self.soon_s, "the start does not begin")
         await asyncio.wait([starting], timeout=moment)
+        return deployment, starting
 
 
 def _with(spec: LaunchSpec, **variables: str) -> LaunchSpec:

@@ -309,7 +309,7 @@ class KubernetesCluster:
         }
         with api_errors(f"watching {KINDS[kind][1]}"):
             try:
-                more = {"params": params, "timeout": _timeout(WATCH_S + SILENCE_S)}
+                more = {"params": params, "timeout": (REQUEST_S, WATCH_S + SILENCE_S, REQUEST_S, REQUEST_S)}
                 async with self._asked("GET", await self._path(kind), more, stream=True) as answer:
                     async for line in answer.aiter_lines():
                         event = decoded(line)
@@ -443,7 +443,7 @@ class _ApiConnection:
             base_url=auth.server,
             headers={"Content-Type": "application/json", **headers},
             verify=tls,
-            timeout=_timeout(REQUEST_S),
+            timeout=REQUEST_S,
             proxy=auth.proxy,
             follow_redirects=True,
         )
@@ -499,12 +499,6 @@ def _failures() -> tuple[type[Exception], ...]:
 
 def _unanswered(error: BaseException) -> ApiUnreachable:
     return ApiUnreachable(f"{type(error).__name__}: {error}".rstrip(": "))
-
-
-def _timeout(read_s: float) -> httpx.Timeout:
-    import httpx
-
-    return httpx.Timeout(REQUEST_S, read=read_s)
 
 
 def _remove_copies(auth: Any, since: float) -> None:

@@ -415,11 +415,13 @@ def _locked(read_only: bool) -> Manifest:
 def _container(workload: PodWorkload) -> Manifest:
     options = workload.options
     health = {"path": HEALTH, "port": PORT_NAME}
+    # Where a server listens, for one that is not told by its own variables.
+    address = {"HOST": "0.0.0.0", "PORT": str(workload.port)}  # noqa: S104 - in a network of its own
     container: Manifest = {
         "name": CONTAINER,
         "image": workload.image,
         "ports": [{"name": PORT_NAME, "containerPort": workload.port, "protocol": "TCP"}],
-        "env": [{"name": name, "value": value} for name, value in _address(workload).items()],
+        "env": [{"name": name, "value": address[name]} for name in address if name not in workload.variables],
         "envFrom": [{"secretRef": {"name": workload.name}}],
         "startupProbe": {
             "httpGet": health,
@@ -456,12 +458,6 @@ def _container(workload: PodWorkload) -> Manifest:
     if resources:
         container["resources"] = resources
     return _merged(container, options.container)
-
-
-def _address(workload: PodWorkload) -> dict[str, str]:
-    """Where a server listens, for one that is not told by its own variables."""
-    ours = {"HOST": "0.0.0.0", "PORT": str(workload.port)}  # noqa: S104 - in a network of its own
-    return {name: value for name, value in ours.items() if name not in workload.variables}
 
 
 def _resources(workload: PodWorkload) -> Manifest:

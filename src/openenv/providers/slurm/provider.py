@@ -21,21 +21,9 @@ from ..deployment import Deployment, Server
 from ..owner import DEPLOYMENT
 from ..redaction import KEYS, TAIL_LINES, key_of, redact, with_tail
 from ..spec import Capabilities, LaunchSpec
-from . import task
+from . import job, task
 from .channel import FolderChannel, ListenerChannel, TaskChannel, labels_of
 from .commands import JobStates, cancel, cancel_others, cancel_tasks, certainly_refused, environ_of_jobs, run, user
-from .job import (
-    COLUMNS,
-    OPTIONS,
-    address_of,
-    arrays_of,
-    comment,
-    end_of,
-    leftovers_in,
-    options_of,
-    script,
-    seconds_of,
-)
 
 # Slurm sees what time it is now and then only: so much earlier than they need it are servers asked to end.
 MARGIN_S = 5
@@ -104,7 +92,7 @@ class SlurmProvider(BlockingRuntime):
     """
 
     capabilities: ClassVar = Capabilities(
-        forms=frozenset({"target", "command"}), gpus=True, limits=frozenset({"cpus", "memory"}), options=OPTIONS
+        forms=frozenset({"target", "command"}), gpus=True, limits=frozenset({"cpus", "memory"}), options=job.OPTIONS
     )
     public = True
 
@@ -144,7 +132,7 @@ class SlurmProvider(BlockingRuntime):
         if not 0 <= grace_s <= LONGEST_GRACE_S:
             raise UsageError(f"grace_s must be from 0 to {LONGEST_GRACE_S}, got {grace_s!r}")
         self._target = target
-        # Options of `sbatch` by their names, as for `options_of`.
+        # Options of `sbatch` by their names, as for `job.options_of`.
         self._given: dict[str, Any] = {
             "partition": partition,
             "account": account,
@@ -181,7 +169,7 @@ class SlurmProvider(BlockingRuntime):
         """See `Provider.deployment`. Raises `UsageError` for options that `sbatch` cannot be given, too."""
         self.capabilities.check(type(self).__name__, spec)
         self._sbatch_options(spec)
-        script(self._python, self._setup, "", {})
+        job.script(self._python, self._setup, "", {})
         return super().deployment(spec)
 
     # What a provider implements.
@@ -219,8 +207,7 @@ class SlurmProvider(BlockingRuntime):
         if server.handle is None:
             return "was stopped"
         name, channel = server.handle
-        job = await self._queue.job(name)
-        return end_of(job, (await channel.notices()).get(name))
+        return job.end_of(await self._queue.job(name), (await channel.notices()).get(name))
 
     async def refresh_servers(self, deployment: Deployment) -> None:
         for server in list(deployment.servers):
@@ -234,8 +221,8 @@ class SlurmProvider(BlockingRuntime):
         return text
 
     async def find_leftovers(self) -> list[Leftover]:
-        listing = await run("squeue", "--noheader", f"--user={user()}", f"--Format={COLUMNS['labels']}")
-        jobs = leftovers_in(listing)
+        listing = await run("squeue", "--noheader", f"--user={user()}", f"--Format={job.COLUMNS['labels']}")
+        jobs = job.leftovers_in(listing)
         with_jobs = {each.deployment for each in jobs}
         return jobs + [each for each in await on_thread(self._folders) if each.deployment not in with_jobs]
 
@@ -262,9 +249,9 @@ class SlurmProvider(BlockingRuntime):
 
     def _sbatch_options(self, spec: LaunchSpec) -> list[str]:
         """Options that do not depend on a deployment. Raises `UsageError` for what `sbatch` cannot be given."""
-        chosen = options_of(spec, self._given)
+        chosen = job.options_of(spec, self._given)
         warning_s = math.ceil(self._grace_s) + MARGIN_S
-        limit_s = seconds_of(str(spec.options.get("time", self._given["time"]) or ""))
+        limit_s = job.seconds_of(str(spec.options.get("time", self._given["time"]) or ""))
         if limit_s is not None and limit_s <= warning_s:
             raise UsageError(
                 f"time_limit ({limit_s} s) leaves no time before its last {warning_s} s, in which servers take no "
@@ -281,7 +268,7 @@ class SlurmProvider(BlockingRuntime):
             "--parsable",
             f"--array=0-{count - 1}",
             f"--job-name={deployment.name}",
-            f"--comment={comment(deployment.labels, channel.folder)}",
+            f"--comment={job.comment(deployment.labels, channel.folder)}",
             f"--output={channel.output}",
             "--open-mode=append",
             f"--chdir={self._folder}",
@@ -297,7 +284,7 @@ class SlurmProvider(BlockingRuntime):
             **channel.plan,
         }
         source = await on_thread(lambda: Path(task.__file__).read_text(encoding="utf-8"))
-        text = script(self._python, self._setup, source, plan)
+        text = job.script(self._python, self._setup, source, plan)
         channel.used = True
         told = run("sbatch", *arguments, text=text, variables=environ_of_jobs() | dict(channel.environ))
         submission = start_task(told)
@@ -333,13 +320,13 @@ class SlurmProvider(BlockingRuntime):
         server.gone = await self.why_gone(server)
         if server.handle is not None:
             name, channel = server.handle
-            server.url = address_of(await self._queue.job(name), (await channel.notices()).get(name))
+            server.url = job.address_of(await self._queue.job(name), (await channel.notices()).get(name))
 
     async def _late(self, deployment: Deployment, waiting: Sequence[Server]) -> NotReady:
         """How it stands with servers that have no address, in Slurm's words."""
         jobs = [await self._queue.job(name) for name in _names(waiting)]
-        counts = Counter(f"{job.state} ({job.reason})" if job.reason else job.state for job in jobs)
-        begun = next((server for server, job in zip(waiting, jobs, strict=True) if job.runs), None)
+        counts = Counter(f"{each.state} ({each.reason})" if each.reason else each.state for each in jobs)
+        begun = next((server for server, each in zip(waiting, jobs, strict=True) if each.runs), None)
         reason = (
             f"{len(waiting)} of {len(deployment.servers)} servers of {deployment.name} did not come through the "
             f"queue and listen within {self.queue_timeout_s:g} s (queue_timeout_s): "
@@ -357,7 +344,7 @@ class SlurmProvider(BlockingRuntime):
     async def _end(self, deployment: Deployment, servers: Sequence[Server]) -> None:
         names = _names(servers)
         if names:
-            await cancel_tasks(arrays_of(names), self.start_rate, lambda: self._queue.under_way(names))
+            await cancel_tasks(job.arrays_of(names), self.start_rate, lambda: self._queue.under_way(names))
             self._queue.forget(names)
         for server in servers:
             server.handle = None
