@@ -126,8 +126,7 @@ def run(**options: Any) -> None:
       openenv gateway run --provider local --target echo --replicas 4
       openenv gateway run --backends-file servers.txt --listen 0.0.0.0:8443 --tls-cert cert.pem --tls-key key.pem
     """
-    source = _listed(options) if options["provider"] is None else None
-    topology = _topology(options, source or [])
+    topology = _topology(options, _listed(options) if options["provider"] is None else [])
     if asyncio.run(GatewayRun(topology, options).until_it_ends()):
         raise KeyboardInterrupt
 
@@ -135,8 +134,6 @@ def run(**options: Any) -> None:
 def _listed(options: Mapping[str, Any]) -> list[str]:
     """The backends that were named."""
     given, file = options["backends"], options["backends_file"]
-    if options.get("provider") is not None:
-        return []
     if (given is None) == (file is None):
         raise UsageError("name the servers: --backends host:port,... or --backends-file FILE, and not both")
     return given.split(",") if given is not None else read_backends(file)

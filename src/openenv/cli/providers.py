@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-if TYPE_CHECKING:
-    from ..providers.base import Leftover
-    from ..providers.catalog import LeftoverScan
-    from ..providers.owner import OwnerProcess
+from ..providers import catalog
+from ..providers.base import Leftover
+from ..providers.catalog import LeftoverScan
+from ..providers.owner import OwnerProcess
 
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 # Rounds of removing: what watches over others may have started new ones meanwhile.
 ROUNDS = 3
 
@@ -136,10 +133,7 @@ def _explain(places: list[LeftoverScan], wanted: Callable[[Leftover], bool], dep
 
 async def _looked(names: tuple[str, ...], leave: bool = True) -> list[LeftoverScan]:
     """The places that can be reached; says which cannot."""
-    # Here, since every command would have to wait for it.
-    from ..providers.catalog import CATALOG, catalog_entry, places
-
-    found = await places([catalog_entry(name) for name in names or CATALOG])
+    found = await catalog.places([catalog.catalog_entry(name) for name in names or catalog.CATALOG])
     if leave:
         await asyncio.gather(*(place.leave() for place in found))
     for place in found:

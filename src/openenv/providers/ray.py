@@ -460,9 +460,15 @@ class RayProvider(BlockingRuntime, SingleServerProvider):
     async def find_leftovers(self) -> list[Leftover]:
         actors = await self._asked(self._cluster.actors)
         groups = await self._asked(self._cluster.groups)
-        found = [_leftover("actor", name, (namespace, name)) for namespace, name in actors]
-        found += [_leftover("placement group", name, group) for group, name in groups]
-        return [each for each in found if each is not None]
+        named: list[tuple[str, str, Any]] = [("actor", name, (namespace, name)) for namespace, name in actors]
+        named += [("placement group", name, group) for group, name in groups]
+        found = []
+        for kind, name, handle in named:
+            ours, at, owner = name.partition("@")
+            if at and ours.startswith(_PREFIX):
+                deployment = ours.rpartition("-")[0]
+                found.append(Leftover(kind, ours, deployment, OwnerProcess.read(owner), handle))
+        return found
 
     async def remove_leftover(self, leftover: Leftover) -> None:
         if leftover.kind == "placement group":
@@ -480,13 +486,6 @@ class RayProvider(BlockingRuntime, SingleServerProvider):
         if not self._cluster.is_connected():
             await _bounded(self._cluster.connected, CONNECT_S)
         return await _bounded(call, limit_s or CALL_S)
-
-
-def _leftover(kind: str, name: str, handle: Any) -> Leftover | None:
-    ours, at, owner = name.partition("@")
-    if not at or not ours.startswith(_PREFIX):
-        return None
-    return Leftover(kind, ours, ours.rpartition("-")[0], OwnerProcess.read(owner), handle)
 
 
 def _checked(

@@ -248,9 +248,4 @@ def _memory_now() -> int:
     return resident_bytes() or 0
 
 
-CHECKS = (
-    load_sessions,
-    load_deadline,
-    load_blocking,
-    load_memory,
-)
+CHECKS = (load_sessions, load_deadline, load_blocking, load_memory)

@@ -200,10 +200,7 @@ class SharedObjects:
 EVENTS = 5
 # Kinds that deployments have objects of, those that make others first.
 _OURS = ("DaemonSet", "Pod", "NetworkPolicy", "Secret")
-_LABELS = {
-    "app.kubernetes.io/name": "openenv",
-    "app.kubernetes.io/managed-by": "openenv",
-}
+_LABELS = {"app.kubernetes.io/name": "openenv", "app.kubernetes.io/managed-by": "openenv"}
 
 
 @dataclass(eq=False)
@@ -296,11 +293,8 @@ class KubernetesProvider(BlockingContainers, SingleServerProvider):
         return deployment
 
     def spec_of(self, image: str, port: int | None, env_vars: dict[str, str], options: dict[str, Any]) -> LaunchSpec:
-        resources = Resources(
-            cpus=options.pop("cpu_limit", None),
-            memory=options.pop("memory_limit", None),
-            gpus=options.pop("gpus", 0),
-        )
+        cpus, memory = options.pop("cpu_limit", None), options.pop("memory_limit", None)
+        resources = Resources(cpus=cpus, memory=memory, gpus=options.pop("gpus", 0))
         command = options.pop("command", None)
         if port is not None:
             options["local_port"] = port
