@@ -11,8 +11,8 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, redirect_stdout
+from collections.abc import Awaitable
+from contextlib import redirect_stdout
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,15 @@ from typing import Any
 import click
 import msgspec
 
+from .. import replay as replaying
 from ..errors import OpenEnvError, SeedIgnored, UnknownEnvironment, UsageError
 from ..project import Manifest
 from ..project.catalog import find
 from ..project.target import bundled, is_project, load
+from ..recording.difference import within
 from ..recording.reader import Damage, Episode, Recording
 from ..recording.transition import Transition
-from ..replay import ReplayedTransition, ReplayResult, ReplaySummary, ReplayTarget, app_target, server_target
+from ..replay import ReplayedTransition, ReplayResult, ReplaySummary, ReplayTarget
 from .terminal import COUNT, PATH, NoAnswer, Progress, complete_target, plural, tame
 
 MOST_NOTED = 10
@@ -229,43 +231,32 @@ def replay(
     if target is not None and base_url is not None:
         raise click.UsageError("give --target or --base-url, and not both")
     try:
-        from ..recording.difference import within
-        from ..recording.reader import Recording
-        from ..replay import ReplayPlayer, ReplayRules, ReplaySummary
-        from ..replay import replay as play
-
         recording = Recording(path, environment)
         chosen = (each for each in recording.episodes() if not wanted or each.episode_id in wanted)
         episodes = islice(chosen, limit)
         targets = _ReplayTargets(target, base_url, api_key)
-        rules = ReplayRules(within(tolerance), unseeded, timeout_s)
+        rules = replaying.ReplayRules(within(tolerance), unseeded, timeout_s)
         summary, began = ReplaySummary(), time.monotonic()
 
-        async def compare(progress: Progress) -> None:
-            def heard(result: ReplayResult) -> None:
-                summary.add(result)
-                progress.show(
-                    "playing", summary.episodes, 0, f"{summary.episodes:,} episodes, {summary.steps:,} steps"
-                )
-
-            async with targets.closed():
-                await play(episodes, targets.of, rules, concurrency if check else 1, heard)
+        def heard(result: ReplayResult) -> None:
+            summary.add(result)
+            progress.show("playing", summary.episodes, 0, f"{summary.episodes:,} episodes, {summary.steps:,} steps")
 
         async def show() -> None:
             warnings.simplefilter("ignore", SeedIgnored)  # it is said of each episode
-            async with targets.closed():
-                for episode in episodes:
-                    target = targets.of(episode)
-                    say_title(episode, target.name)
-                    result = await ReplayPlayer(episode, target, rules).verdict(say_replayed)
-                    summary.add(result)
-                    say_note(result)
+            for episode in episodes:
+                target = targets.of(episode)
+                say_title(episode, target.name)
+                result = await replaying.ReplayPlayer(episode, target, rules).verdict(say_replayed)
+                summary.add(result)
+                say_note(result)
 
         if check or as_json:
             with redirect_stdout(sys.stderr), Progress() as progress:  # environments of this process may print
-                asyncio.run(compare(progress))
+                work = replaying.replay(episodes, targets.of, rules, concurrency if check else 1, heard)
+                asyncio.run(targets.closed_after(work))
         else:
-            asyncio.run(show())
+            asyncio.run(targets.closed_after(show()))
     except OpenEnvError as error:
         raise NoAnswer(tame(error.message)) from error
     _end(recording, summary, targets, time.monotonic() - began, check, as_json)
@@ -294,17 +285,16 @@ class _ReplayTargets:
         key = "" if named else episode.environment
         if key not in self._targets:
             if self._url is not None:
-                self._targets[key] = server_target(self._url, self._key)
+                self._targets[key] = replaying.server_target(self._url, self._key)
             else:
                 target = self._target or target_of(episode.environment)
-                self._targets[key] = app_target(target, load(target))
+                self._targets[key] = replaying.app_target(target, load(target))
         return self._targets[key]
 
-    @asynccontextmanager
-    async def closed(self) -> AsyncIterator[None]:
-        """Ends in the end what was begun in this process."""
+    async def closed_after(self, work: Awaitable[None]) -> None:
+        """Ends what was begun in this process, when the work with it is done."""
         try:
-            yield
+            await work
         finally:
             for target in self._targets.values():
                 await target.aclose()

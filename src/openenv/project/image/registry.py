@@ -63,40 +63,32 @@ _REGISTRY = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]+)?(/[a-z0-9]+(?:(?:[._
 _HOME = "docker.io"
 
 
-@dataclass(frozen=True, slots=True)
-class _Hint:
-    """What to do, by what registries and engines say.
-
-    Attributes:
-        words: Any of these are in it.
-        advice: With HOST and REPOSITORY in place of the names.
-        passing: Whether the same may succeed later.
-    """
-
-    words: tuple[str, ...]
-    advice: str
-    passing: bool = False
-
-
-_HINTS = (
-    _Hint(("credentials store", "docker-credential-"), "then push again"),
-    _Hint(
+# What to do, by what registries and engines say, with HOST and REPOSITORY in place of the names.
+_HINTS: tuple[tuple[tuple[str, ...], str, type[ProviderFailed]], ...] = (
+    (("credentials store", "docker-credential-"), "then push again", LaunchFailed),
+    (
         ("unauthorized", "authentication required", "no basic auth", "denied", "incorrect username", "forbidden"),
         "log in with `docker login HOST`, as somebody who may push to REPOSITORY",
+        LaunchFailed,
     ),
-    _Hint(
+    (
         ("http response to https",),
         "it speaks plain HTTP: name HOST in insecure-registries of the engine's daemon.json, and restart the engine",
+        LaunchFailed,
     ),
-    _Hint(("x509", "certificate", "tls:"), "give the engine its certificate: /etc/docker/certs.d/HOST/ca.crt"),
-    _Hint(("toomanyrequests", "too many requests"), "try it later", passing=True),
-    _Hint(
+    (
+        ("x509", "certificate", "tls:"),
+        "give the engine its certificate: /etc/docker/certs.d/HOST/ca.crt",
+        LaunchFailed,
+    ),
+    (("toomanyrequests", "too many requests"), "try it later", ProviderBusy),
+    (
         ("refused", "no such host", "no route", "unreachable", "timeout", "timed out", "misbehaving", "eof", "reset"),
         "is HOST right, and does the engine reach it (`docker login HOST`)? If so, try it again",
-        passing=True,
+        ProviderBusy,
     ),
-    _Hint(("unsupported", "read-only", "not allowed"), "it takes no images: give another --registry"),
-    _Hint(("not found", "unknown"), "make REPOSITORY there first, or give another --registry"),
+    (("unsupported", "read-only", "not allowed"), "it takes no images: give another --registry", LaunchFailed),
+    (("not found", "unknown"), "make REPOSITORY there first, or give another --registry", LaunchFailed),
 )
 
 
@@ -202,9 +194,8 @@ def _push_error(name: str, said: str) -> ProviderFailed:
     repository = name.rpartition(":")[0]
     first = repository.partition("/")[0]
     host = first if "." in first or ":" in first or first == "localhost" else _HOME
-    for hint in _HINTS:
-        if any(word in reason.lower() for word in hint.words):
-            kind = ProviderBusy if hint.passing else LaunchFailed
-            advice = hint.advice.replace("HOST", host).replace("REPOSITORY", repository)
+    for words, hint, kind in _HINTS:
+        if any(word in reason.lower() for word in words):
+            advice = hint.replace("HOST", host).replace("REPOSITORY", repository)
             return kind(f"pushing {name} failed: {reason}; {advice}")
     return LaunchFailed(f"pushing {name} failed: {reason}")
