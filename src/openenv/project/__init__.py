@@ -1,7 +1,5 @@
 """An environment project on disk."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from .._imports import lazy as _lazy

@@ -1,7 +1,5 @@
 """Publish projects as Spaces of the Hub, fork Spaces, download them. (Extra `hub`.)"""
 
-from __future__ import annotations
-
 from .client import Hub, Patience
 from .publish import Published, Stage, push
 from .space import Forked, Pulled, SpaceName, SpaceRequest, fork, pull

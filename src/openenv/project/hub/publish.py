@@ -102,19 +102,8 @@ class Stage:
                 )
 
 
-def front_matter_of(project: Project, interface: bool) -> dict[str, Any]:
-    """What a Space needs in the front matter of its README, where the README does not say it."""
-    port = project.manifest.port
-    return {
-        "title": project.manifest.name.replace("_", " ").replace("-", " ").capitalize(),
-        "sdk": "docker",
-        "app_port": port or 8000,
-        **({"base_path": "/web"} if interface else {}),
-        "tags": ["openenv"],
-    }
-
-
 def _readme(project: Project, interface: bool) -> str:
+    """The README, with what a Space needs in its front matter where it does not say that."""
     name = project.manifest.name
     path = project.readme
     try:
@@ -130,7 +119,14 @@ def _readme(project: Project, interface: bool) -> str:
         raise UsageError(
             f"README.md says `sdk: {sdk}`, and the Space of an environment needs `sdk: docker`: correct it"
         )
-    return front.completed(front_matter_of(project, interface))
+    needed = {
+        "title": name.replace("_", " ").replace("-", " ").capitalize(),
+        "sdk": "docker",
+        "app_port": project.manifest.port or 8000,
+        **({"base_path": "/web"} if interface else {}),
+        "tags": ["openenv"],
+    }
+    return front.completed(needed)
 
 
 def _dockerfile(

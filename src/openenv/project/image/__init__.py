@@ -1,7 +1,5 @@
 """Build and push images of environment projects. (Extra `docker`.)"""
 
-from __future__ import annotations
-
 from ..dockerfile import Dockerfile
 from .building import BuildRequest, Built, Context, build
 from .progress import BuildProgress, PushProgress
