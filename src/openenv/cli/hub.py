@@ -12,14 +12,11 @@ from typing import Any
 import click
 
 from ..errors import OpenEnvError, UsageError
-from ..project import Project
+from ..project import Project, hub
 from ..project.checks import Level, Outcome
 from ..project.checks.examination import examine
 from ..project.checks.findings import InternalFault
 from ..project.hub import Hub, Published, SpaceRequest, Stage
-from ..project.hub import fork as fork_space
-from ..project.hub import pull as pull_space
-from ..project.hub import push as push_project
 from ..project.hub.publish import names_of, variables_of
 from ..project.image import BuildRequest, PushProgress, build, push_image
 from ..project.image.registry import local_name, remote_name
@@ -60,7 +57,7 @@ def to_spaces(directory: Path, given: Mapping[str, Any]) -> None:
             return
         progress.show("pushing", 0, request.count)
         try:
-            published = push_project(project, request, say=progress.say, heard=heard, stage=stage)
+            published = hub.push(project, request, say=progress.say, heard=heard, stage=stage)
         except OpenEnvError as error:
             if given["as_json"]:
                 print_json({"pushed": False, "spaces": [], "error": error.facts()})
@@ -201,7 +198,7 @@ def fork(
     with message_on_interrupt(f"interrupted: look whether the copy of {space} is there"), Progress() as progress:
         warn_of_secrets(secrets, progress)
         progress.show(f"copying {space}", 0, 0)
-        copy = fork_space(
+        copy = hub.fork(
             space,
             repo_id,
             variables=pairs("--set-env", variables),
@@ -250,7 +247,7 @@ def pull(space: str, output_dir: Path | None, revision: str | None, as_json: boo
     """
     with message_on_interrupt("interrupted: nothing was kept"), Progress() as progress:
         progress.show(f"fetching {space}", 0, 0)
-        pulled = pull_space(space, output_dir, revision=revision, say=progress.say)
+        pulled = hub.pull(space, output_dir, revision=revision, say=progress.say)
     here = Path.cwd()
     inside = pulled.folder.is_relative_to(here)
     folder = shlex.quote(str(pulled.folder.relative_to(here) if inside else pulled.folder))

@@ -16,12 +16,10 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from ..errors import OpenEnvError, UsageError
 from ..project import target as targets
-from ..project.target import search
 from ..settings import ServerSettings
 from .main import report_error
 from .serve import facts_of
@@ -56,7 +54,7 @@ class Reloader:
     def run(self) -> None:
         """Runs until SIGTERM. Raises `KeyboardInterrupt` after Ctrl-C."""
 
-        def end(number: int, frame: FrameType | None) -> None:
+        def end(number: int, frame: object) -> None:
             raise _Terminated
 
         self._folders = watched(str(self.settings.target))
@@ -130,7 +128,7 @@ def watched(target: str) -> list[Path]:
         return [Path(target).resolve()]
     module, colon, _ = target.partition(":")
     if colon and module not in ("gymnasium", "pettingzoo"):
-        search(Path.cwd())
+        targets.search(Path.cwd())
         try:
             spec = importlib.util.find_spec(module.partition(".")[0])
         except (ImportError, ValueError):

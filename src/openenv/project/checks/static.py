@@ -23,7 +23,6 @@ from ...testing.harness import ConformanceHarness
 from .. import target as targets
 from ..dockerfile import Dockerfile
 from ..manifest import FILE_NAME, FrontMatter, Project, remarks
-from ..target import import_module
 
 # What the Hub takes.
 _COLORS = ("red", "yellow", "green", "blue", "indigo", "purple", "pink", "gray")
@@ -312,7 +311,7 @@ def static_client(subject: EnvironmentUnderTest) -> str:
         names.insert(0, package.name)
         package = package.parent
     try:
-        found = import_module(".".join(names), str(project.manifest.path))
+        found = targets.import_module(".".join(names), str(project.manifest.path))
     except OpenEnvError as error:
         raise CheckFailure(f"{' '.join(error.message.split())}.", f"correct {module}.py") from None
     classes = [each for each in vars(found).values() if inspect.isclass(each) and each.__module__ == found.__name__]
