@@ -16,7 +16,7 @@ from openenv.evals.evaluation import Evaluation, evaluate
 from openenv.evals.policy import RandomPolicy, UserPolicy, load_policy
 from openenv.evals.report import RunInfo
 from openenv.evals.runner import EvalOptions
-from openenv.providers.in_process import app_in_process
+from openenv.providers import app_in_process
 from openenv.server import create_app
 
 from . import environments, policies

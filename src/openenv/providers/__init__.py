@@ -8,11 +8,11 @@ from .._imports import lazy
 
 if TYPE_CHECKING:
     from .._asyncio import on_thread
+    from ..server.app import app_in_process
     from .base import ContainerProvider, Leftover, Provider, RuntimeProvider, SingleServerProvider, StartRate
     from .deployment import Deployment, Server
     from .docker import LocalDockerProvider
     from .gateway.gateway import Gateway
-    from .in_process import app_in_process
     from .kubernetes import KubernetesProvider
     from .launch import Deploying, Launch, deploy, from_docker_image, from_env, from_hub
     from .local import LocalProvider
@@ -77,7 +77,7 @@ _HOMES = {
     "SlurmProvider": "openenv.providers.slurm",
     "StartRate": "openenv.providers.base",
     "UVProvider": "openenv.providers.uv",
-    "app_in_process": "openenv.providers.in_process",
+    "app_in_process": "openenv.server.app",
     "deploy": "openenv.providers.launch",
     "from_docker_image": "openenv.providers.launch",
     "from_env": "openenv.providers.launch",

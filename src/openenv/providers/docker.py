@@ -15,7 +15,7 @@ from .._backoff import Backoff
 from ..errors import LaunchFailed, ProviderBusy, UsageError
 from .base import PRIVATE_SERVER_VARIABLES, BlockingContainers, Leftover, SingleServerProvider, StartRate
 from .deployment import Deployment, Server
-from .docker_engine import PullProgress, docker_client, docker_errors, pull
+from .docker_engine import PullProgress, docker_client, docker_errors, pull, unless_gone
 from .owner import DEPLOYMENT, OWNER, PROVIDER, OwnerProcess
 from .redaction import TAIL_LINES, redact, secrets_of, with_tail
 from .spec import CONTAINER_PORT, Capabilities, LaunchSpec, Resources
@@ -64,7 +64,11 @@ def request(deployment: Deployment, server: Server, gpus: tuple[str, ...], netwo
     port = options.pop("host_port", None)
     if port is not None and network is not None:
         raise UsageError(f"port {port} of this machine cannot be had with network={NO_NETWORK!r}: leave out one")
-    given: dict[str, Any] = {"environment": deployment.variables, **_limits(spec), **_gpus(gpus)}
+    given: dict[str, Any] = {"environment": deployment.variables, **_limits(spec)}
+    if gpus:
+        from docker.types import DeviceRequest
+
+        given["device_requests"] = [DeviceRequest(device_ids=list(gpus), capabilities=[["gpu"]])]
     # Whether a server is ready, we ask it ourselves. An image's own checks cost each container a process a second.
     given["healthcheck"] = {"test": ["NONE"]}
     if spec.command is not None:
@@ -98,14 +102,6 @@ def _limits(spec: LaunchSpec) -> dict[str, Any]:
     if resources.processes is not None:
         limits["pids_limit"] = resources.processes
     return limits
-
-
-def _gpus(gpus: tuple[str, ...]) -> dict[str, Any]:
-    if not gpus:
-        return {}
-    from docker.types import DeviceRequest
-
-    return {"device_requests": [DeviceRequest(device_ids=list(gpus), capabilities=[["gpu"]])]}
 
 
 def _privileges(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -246,40 +242,27 @@ class Containers:
 
     def end_of(self, container: Container) -> str | None:
         """Why it is gone, to go on with after "the server"; None while it is there."""
-        from docker.errors import NotFound
-
         with docker_errors("looking at the container", container.variables):
-            try:
-                return _ending(self._api.inspect_container(container.key))
-            except NotFound:
-                return "was removed"
+            return unless_gone(lambda: _ending(self._api.inspect_container(container.key)), "was removed")
 
     def log(self, container: Container, lines: int) -> str:
         """The last lines that it wrote, without secrets."""
-        from docker.errors import NotFound
-
         with docker_errors("reading the container's log", container.variables):
-            try:
-                text: bytes = self._api.logs(container.key, tail=lines)
-            except NotFound:
-                return ""
+            text: bytes = unless_gone(lambda: self._api.logs(container.key, tail=lines), b"")
         return redact(text.decode(errors="replace").rstrip(), secrets_of(container.variables))
 
     def remove(self, container: Container) -> None:
         """Asks it to end, and removes it with its volumes: by force, if it would not be asked."""
-        from docker.errors import APIError, NotFound
+        from docker.errors import APIError
 
         with docker_errors("removing a container", container.variables):
-            try:
-                facts = self._api.inspect_container(container.key)
-                if (facts["Config"].get("Labels") or {}).get(DEPLOYMENT) != container.deployment:
-                    return  # somebody else's, who has the name
-                if facts["State"].get("Status") == "running":
-                    with contextlib.suppress(APIError):
-                        self._api.stop(facts["Id"], timeout=GRACE_S)
-                _insist(lambda: self._api.remove_container(facts["Id"], force=True, v=True))
-            except NotFound:
-                return
+            facts = unless_gone(lambda: self._api.inspect_container(container.key), None)
+            if facts is None or (facts["Config"].get("Labels") or {}).get(DEPLOYMENT) != container.deployment:
+                return  # it is gone, or somebody else's, who has the name
+            if facts["State"].get("Status") == "running":
+                with contextlib.suppress(APIError):
+                    self._api.stop(facts["Id"], timeout=GRACE_S)
+            _insist(lambda: self._api.remove_container(facts["Id"], force=True, v=True))
 
     def add_network(self, name: str, labels: Mapping[str, str]) -> None:
         """Makes a network that leads nowhere, in which containers do not see one another."""
@@ -309,14 +292,12 @@ class Containers:
 
 def _insist(removal: Callable[[], object]) -> None:
     """Removes something, also when somebody else is at it, or the engine still uses it for a moment."""
-    from docker.errors import APIError, NotFound
+    from docker.errors import APIError
 
     backoff = Backoff(PAUSE_S)
     for attempt in range(1, REMOVALS + 1):
         try:
-            removal()
-        except NotFound:
-            return
+            unless_gone(removal, None)
         except APIError:
             if attempt == REMOVALS:
                 raise

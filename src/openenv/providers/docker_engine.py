@@ -10,12 +10,14 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from .._asyncio import on_thread
 from ..errors import LaunchFailed, MissingExtra, ProviderBusy, ProviderFailed, UsageError
 from .redaction import redact, secrets_of
 
+T = TypeVar("T")
+G = TypeVar("G")
 DEFAULT_HOST = "unix:///var/run/docker.sock"
 # Connections to the engine that are kept: as many as there may be calls at once.
 CONNECTIONS = 32
@@ -115,6 +117,16 @@ def docker_errors(what: str, variables: Mapping[str, str]) -> Iterator[None]:
         raise UsageError(f"{what} failed: {redact(str(error), secrets)}") from None
 
 
+def unless_gone(call: Callable[[], T], gone: G) -> T | G:
+    """What a call of the SDK returns; `gone` where the engine has no such thing (any more)."""
+    from docker.errors import NotFound
+
+    try:
+        return call()
+    except NotFound:
+        return gone
+
+
 def docker_refusal(what: str, reason: str, status: int) -> LaunchFailed:
     """The error that a refusal of the engine stands for.
 
@@ -189,7 +201,11 @@ class _Pull:
         self.over = True
 
     def run(self) -> None:
-        repository, tag = _split(self.image)
+        # What is named by its digest has no tag.
+        repository, tag = self.image, None if "@" in self.image else "latest"
+        name, colon, ending = self.image.rpartition(":")
+        if tag is not None and colon and "/" not in ending:
+            repository, tag = name, ending
         # Events come as long as anything goes on: closing their stream ends the pull at the engine, too.
         events = self.engine.api.pull(repository, tag=tag, platform=self.platform, stream=True, decode=True)
         try:
@@ -204,8 +220,11 @@ class _Pull:
 
     def _note(self, event: Mapping[str, Any]) -> None:
         if "error" in event:
-            detail = event.get("errorDetail") or {}
-            raise _failure(self.image, redact(str(event["error"]), self.secrets), detail.get("code"))
+            reason, code = redact(str(event["error"]), self.secrets), (event.get("errorDetail") or {}).get("code")
+            what = f"pulling {self.image}"
+            if any(word in reason.lower() for word in _PASSING):  # engines tell no status here but in words
+                raise ProviderBusy(f"{what} failed: {reason}")
+            raise docker_refusal(what, reason, code if isinstance(code, int) else 400)
         name, status = event.get("id"), str(event.get("status", ""))
         if name is None or status.startswith(("Pulling from", "Digest", "Status")):
             return
@@ -265,19 +284,3 @@ async def pull(
 
     # Nothing bounds the time between two events: it must keep no program from ending.
     await on_thread(fetch, order.abandon, detached=True)
-
-
-def _failure(image: str, reason: str, code: object) -> LaunchFailed:
-    """What a registry's refusal in the midst of a pull stands for. There, engines tell no status but in words."""
-    what = f"pulling {image}"
-    if any(word in reason.lower() for word in _PASSING):
-        return ProviderBusy(f"{what} failed: {reason}")
-    return docker_refusal(what, reason, code if isinstance(code, int) else 400)
-
-
-def _split(image: str) -> tuple[str, str | None]:
-    """An image's repository and tag; one that is named by its digest has no tag of its own."""
-    if "@" in image:
-        return image, None
-    repository, colon, tag = image.rpartition(":")
-    return (repository, tag) if colon and "/" not in tag else (image, "latest")

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from .._asyncio import on_thread, run_to_completion
 from ..errors import ProviderFailed, UsageError
 from .deployment import Deployment
-from .docker_engine import docker_client, docker_errors
+from .docker_engine import docker_client, docker_errors, unless_gone
 from .owner import DEPLOYMENT, PROVIDER
 from .redaction import last_lines
 from .spec import CONTAINER_PORT
@@ -66,7 +66,9 @@ def slots_of(tasks: Iterable[Mapping[str, Any]]) -> dict[str, TaskSlot]:
         tasks: Its tasks, as the engine's API lists them.
     """
     histories: dict[str, list[Mapping[str, Any]]] = {}
-    for task in sorted(tasks, key=lambda task: _moment(task.get("CreatedAt", ""))):
+    # Times of the engine leave out zeros at the end of fractions.
+    width = len("2000-01-01T00:00:00.000000000")
+    for task in sorted(tasks, key=lambda task: task.get("CreatedAt", "").removesuffix("Z").ljust(width, "0")):
         histories.setdefault(str(task.get("Slot") or task.get("NodeID", "")), []).append(task)
     # The tasks of a slot that was taken away are on their way out, all of them.
     there = {
@@ -116,11 +118,6 @@ def _failure(history: list[Mapping[str, Any]]) -> str | None:
 
 def _state(task: Mapping[str, Any]) -> str:
     return str(task.get("Status", {}).get("State", "new"))
-
-
-def _moment(stamp: str) -> str:
-    """A time of the engine, to be compared: it leaves out zeros at the end of fractions."""
-    return stamp.removesuffix("Z").ljust(len("2000-01-01T00:00:00.000000000"), "0")
 
 
 PUBLISH_MODES = ("ingress", "host", "dnsrr")
@@ -378,16 +375,8 @@ class SwarmManager:
 
     async def remove(self, service: str) -> None:
         """Removes a service; the swarm ends its tasks after that."""
-
-        def remove() -> None:
-            from docker.errors import NotFound
-
-            try:
-                self._engine.api.remove_service(service)
-            except NotFound:
-                return
-
-        await self._whole("removing a service", remove)
+        api = self._engine.api
+        await self._whole("removing a service", lambda: unless_gone(lambda: api.remove_service(service), None))
 
     async def networks(self, provider: str) -> list[dict[str, Any]]:
         """The networks that a kind of provider has made."""
@@ -417,7 +406,7 @@ class SwarmManager:
         """Removes a network that no service is in; the others keep theirs."""
 
         def remove() -> None:
-            from docker.errors import APIError, NotFound
+            from docker.errors import APIError
 
             def joined() -> bool:
                 templates = (service["Spec"]["TaskTemplate"] for service in self._engine.api.services())
@@ -428,9 +417,7 @@ class SwarmManager:
             limit = time.monotonic() + DETACH_S
             while not joined():
                 try:
-                    self._engine.api.remove_network(network)
-                except NotFound:
-                    return
+                    unless_gone(lambda: self._engine.api.remove_network(network), None)
                 except APIError:
                     if time.monotonic() > limit:
                         raise

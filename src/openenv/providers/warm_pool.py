@@ -108,7 +108,8 @@ class WarmPool:
             for _ in range(self.size - self.count - len(self._starting)):
                 task = asyncio.ensure_future(self._add())
                 self._starting.add(task)
-                task.add_done_callback(self._added)
+                task.add_done_callback(self._starting.discard)
+                task.add_done_callback(lambda _: self._wake())
             try:
                 async with asyncio.timeout(GLANCE_S):
                     await self._changed.wait()
@@ -134,10 +135,6 @@ class WarmPool:
             deployment.allow_restart()
             with self._lock:
                 self._waiting.append(deployment)
-
-    def _added(self, task: asyncio.Task[None]) -> None:
-        self._starting.discard(task)
-        self._wake()
 
     async def _sort_out(self) -> None:
         """Throws out what has broken while it waited."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -18,10 +19,11 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from .. import __version__
-from ..errors import InvalidArgument
+from ..environment import Environment
+from ..errors import InvalidArgument, UsageError
 from ..messages import HealthResponse, ResetResponse, SchemaResponse, StepResponse
 from ..settings import ServerSettings
-from ..types import EnvironmentMetadata, ServerMode
+from ..types import Action, EnvironmentMetadata, ServerMode
 from . import http, mcp
 from .auth import SHORT_KEY, is_production
 from .declared_types import DeclaredTypes, declared_types
@@ -321,3 +323,24 @@ def app_of(server: HTTPEnvServer) -> FastAPI:
     )
     server.register_routes(app)
     return app
+
+
+def app_in_process(env: Any, client_types: tuple[Any, ...] = ()) -> FastAPI:
+    """An app for an environment that its client steps in this process.
+
+    Args:
+        env: An `Environment` class, `functools.partial` of one, or a function that makes one.
+        client_types: Action, observation and state of the client, which count where `env` does not say its types.
+
+    Raises:
+        UsageError: It is an instance, or nothing that makes one, or its types are not declared.
+    """
+    if isinstance(env, Environment):
+        name = type(env).__name__
+        raise UsageError(f"env is an instance of {name}: pass the class, env={name}, and each session has its own")
+    if not callable(env):
+        raise UsageError(f"env is {env!r}: pass an Environment class, or a function that makes one")
+    types = declared_types(env)
+    if types.action is None and client_types and inspect.isclass(client_types[0]):
+        types = DeclaredTypes(*client_types) if issubclass(client_types[0], Action) else types
+    return app_of(server_of(env, types.complete(env, "env")))
