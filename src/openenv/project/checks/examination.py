@@ -162,7 +162,7 @@ def examine(
     else:
         found += _skipped(FILE_CHECKS, f"{target} is no folder with {FILE_NAME}", heard)
     served_target = target if bundled or folder is None else str(folder)
-    examination = Examination(served_target, folder, call_s, sessions, episodes, begun, heard)
+    examination = Examination(EnvironmentUnderTest(served_target, folder, call_s, sessions, episodes), begun, heard)
     return ValidationReport(target=target, findings=found + examination.run(checks_up_to(level)))
 
 
@@ -178,18 +178,11 @@ class Examination:
     """Has the checks that run code asked in other processes: in a new one, after one that ended or hung.
 
     Attributes:
-        target: What is served.
-        folder: Of its project, if it is one.
-        call_s: Seconds that one call may take.
-        sessions, episodes: As for `examine`.
+        subject: What is under examination there.
         begun, heard: As for `examine`.
     """
 
-    target: str
-    folder: Path | None
-    call_s: float
-    sessions: int
-    episodes: int
+    subject: EnvironmentUnderTest
     begun: Callable[[str], None]
     heard: Callable[[Finding], None]
     _found: dict[str, Finding] = field(default_factory=dict)
@@ -231,10 +224,11 @@ class Examination:
     @contextlib.contextmanager
     def _process(self, checks: list[Check]) -> Iterator[tuple[subprocess.Popen[bytes], int, OutputTail]]:
         report, theirs = os.pipe()
-        words = OutputTail()
+        words, subject = OutputTail(), self.subject
+        folder = subject.folder and str(subject.folder)
         order = {
             "report": theirs,
-            "subject": [self.target, self.folder and str(self.folder), self.call_s, self.sessions, self.episodes],
+            "subject": [subject.target, folder, subject.call_s, subject.sessions, subject.episodes],
             "found": [finding.model_dump(mode="json") for finding in self._found.values()],
             "again": bool(self._found),
             "checks": [check.id for check in checks],
@@ -293,11 +287,11 @@ class Examination:
                 elif ended:  # what it has forked may hold the other ends of the pipes
                     return None
         said = f"no sign of life for {self._silence_s():g} s"
-        return f"{said}: a call does not return (--timeout is {self.call_s:g})"
+        return f"{said}: a call does not return (--timeout is {self.subject.call_s:g})"
 
     def _silence_s(self) -> float:
         importing = self._current is None or self._current == "static.import"
-        return self.call_s * (IMPORT_CALLS if importing else 1) + PATIENCE_S
+        return self.subject.call_s * (IMPORT_CALLS if importing else 1) + PATIENCE_S
 
     def _receive(self, line: dict[str, Any]) -> None:
         if "begin" in line:
