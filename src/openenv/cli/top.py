@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import click
@@ -214,22 +215,17 @@ class _MetricsSource:
             raise ConnectionLost(f"{self.address} answers with status {answer.status_code}")
         if answer.status_code != 200:
             raise ProtocolViolation(f"{self.address} answers with status {answer.status_code}")
-        return Scrape.parse(answer.text, time.monotonic()), self._sessions()
-
-    def _sessions(self) -> Sequence[Mapping[str, Any]] | None:
-        if not self._lists:
-            return None
-        answer = self._get("/sessions")
-        if answer.status_code != 200:
-            # Not for this key, or not there: that does not change from one look to the next.
-            self._lists = answer.status_code >= 500
-            return None
-        try:
-            found = answer.json()
-        except ValueError:
-            return None
+        scrape, found = Scrape.parse(answer.text, time.monotonic()), None
+        if self._lists:
+            answer = self._get("/sessions")
+            if answer.status_code == 200:
+                with suppress(ValueError):
+                    found = answer.json()
+            else:
+                # Not for this key, or not there: that does not change from one look to the next.
+                self._lists = answer.status_code >= 500
         listed = found.get("sessions") if isinstance(found, dict) else found
-        return listed if isinstance(listed, list) else None
+        return scrape, listed if isinstance(listed, list) else None
 
     def _get(self, path: str) -> Any:
         import httpx

@@ -208,9 +208,7 @@ class Tree:
         self._git: dict[PurePosixPath, Globs] = {}
         self._outer = list(_outer(folder))
         self.left_out: list[str] = []
-        self.files = dict(sorted(self._walk()))
-
-    def _walk(self) -> Iterator[tuple[str, Path]]:
+        found: dict[str, Path] = {}
         for place, folders, names in os.walk(self._folder, onerror=_refuse):
             at = PurePosixPath(Path(place).relative_to(self._folder).as_posix())
             if ignored := _text(Path(place) / ".gitignore"):
@@ -218,7 +216,8 @@ class Tree:
             folders[:] = sorted(name for name in folders if self._enters(at / name))
             for name in sorted(names):
                 if self._takes(at / name):
-                    yield str(at / name), self._folder / at / name
+                    found[str(at / name)] = self._folder / at / name
+        self.files = dict(sorted(found.items()))
 
     def _enters(self, path: PurePosixPath) -> bool:
         """Whether to look into a folder."""
