@@ -152,7 +152,9 @@ def from_env(
     cls: type[ClientT], repo_id: str, use_docker: bool = True, provider: Any = None, **kwargs: Any
 ) -> Launch[ClientT]:
     """See `EnvClient.from_env`."""
-    owner, name = _split(repo_id)
+    owner, _, name = repo_id.partition("/")
+    if not (owner and name) or "/" in name:
+        raise UsageError(f"{repo_id!r} is no name on the Hub: write owner/name")
     runs = provider is not None and not hasattr(provider, "start_container")
     if use_docker and not runs:
         tag = kwargs.pop("tag", None) or "latest"
@@ -209,13 +211,6 @@ def _launch(
     return launch
 
 
-def _split(repo_id: str) -> tuple[str, str]:
-    owner, slash, name = repo_id.partition("/")
-    if not (owner and slash and name) or "/" in name:
-        raise UsageError(f"{repo_id!r} is no name on the Hub: write owner/name")
-    return owner, name
-
-
 def hf_space_subdomain(repo_id: str) -> str:
     """What the Hub calls a space in host names and in its registry: `o-echo-env` for `o/Echo_env`."""
     return re.sub("[^a-z0-9]", "-", repo_id.lower())
@@ -255,16 +250,9 @@ def deploy(
     if provider is not None and not isinstance(provider, Provider):
         raise UsageError(f"provider is a {type(provider).__name__}: pass a Provider, such as LocalProvider()")
     wanted = spec if replicas is None else spec.changed(replicas=replicas, one_per_gpu=False)
-    place = _default_provider(wanted) if provider is None else provider
+    by_form: dict[str, type[Provider]] = {"image": LocalDockerProvider, "project": UVProvider}
+    place = by_form.get(wanted.form, LocalProvider)() if provider is None else provider
     return Deploying(place, place.deployment(wanted), ready_timeout_s, owned=provider is None)
-
-
-def _default_provider(spec: LaunchSpec) -> Provider:
-    if spec.form == "image":
-        return LocalDockerProvider()
-    if spec.form == "project":
-        return UVProvider()
-    return LocalProvider()
 
 
 class Deploying:

@@ -177,8 +177,8 @@ class SwarmService:
         """Why nothing runs in a server's slots; None while it is on its way for the first time."""
         reason = self._failure(slots)
         if reason is None and server.url is not None:
-            reason = f"is being started again ({slots[0].state})"
-        return reason and redact(reason, self._deployment.secrets)
+            return redact(f"is being started again ({slots[0].state})", self._deployment.secrets)
+        return reason
 
     def _failure(self, slots: list[TaskSlot]) -> str | None:
         """What has gone wrong in one of some slots, if anything has."""

@@ -69,7 +69,13 @@ async def reset(request: Request, body: ResetRequest | None = None) -> Response:
     server = server_of(request)
     arguments = body.model_dump(exclude_unset=True) if body else {}
     timeout_s = seconds_of(arguments.get("timeout_s"))
-    shared = await _session_to_reset(request, server, timeout_s)
+    shared: SharedSession | Response | None = None
+    try:
+        shared = await shared_session_of(request, server, _with_drawing(timeout_s))
+    except (UnknownSession, SessionLost):
+        # A cookie is no wish for that one session: the browser has it from an earlier visit.
+        if HEADER in request.headers:
+            raise
     if isinstance(shared, Response):
         return shared
     if shared is not None:
@@ -104,18 +110,6 @@ async def state(request: Request) -> Response:
     if isinstance(shared, SharedSession):
         return _json(await shared.call(Session.read_state, None, lambda state: json.loads(encode_state(state))))
     return shared or _no_episode()
-
-
-async def _session_to_reset(
-    request: Request, server: EnvironmentServer, timeout_s: float | None
-) -> SharedSession | Response | None:
-    """As `shared_session_of`. A cookie is no wish for that one session: the browser has it from an earlier visit."""
-    try:
-        return await shared_session_of(request, server, _with_drawing(timeout_s))
-    except (UnknownSession, SessionLost):
-        if HEADER in request.headers:
-            raise
-        return None
 
 
 def _with_drawing(timeout_s: float | None) -> float | None:
