@@ -48,7 +48,7 @@ class SerialTasks:
         """Waits until nothing is being done; False: something still is, after that time."""
         if self._task is not None:
             await asyncio.wait([self._task], timeout=timeout_s)
-        return self._task is None
+        return self._task is None or self._task.done()
 
     async def do(self, call: TaskFactory) -> None:
         """Does something when it is its turn. A caller who is cancelled cancels it, and waits for its end.
@@ -59,13 +59,12 @@ class SerialTasks:
         """
         if self.over:
             raise UsageError(f"{self._name} was stopped: launch another one")
-        while self._task is not None:
+        while self._task is not None and not self._task.done():
             await asyncio.wait([self._task])
         if self.over:
             raise self._stopped()
         # A task of its own, for the removal to cancel.
         self._task = task = start_task(call())
-        task.add_done_callback(self._done)
         caller = asyncio.current_task()
         assert caller is not None
         requests = caller.cancelling()
@@ -83,9 +82,8 @@ class SerialTasks:
         may be asked for again. A caller who is cancelled does not end it: half a removal is of no use.
         """
         self.over = True
-        if self._removal is None:
+        if self._removal is None or self._removal.done():
             self._removal = start_task(self._remove(call))
-            self._removal.add_done_callback(self._removed)
         removal = self._removal
         try:
             await asyncio.shield(removal)
@@ -98,12 +96,6 @@ class SerialTasks:
             self._task.cancel()
             await asyncio.wait([self._task])
         await call()
-
-    def _done(self, _: asyncio.Future[None]) -> None:
-        self._task = None
-
-    def _removed(self, _: asyncio.Future[None]) -> None:
-        self._removal = None
 
     def _stopped(self) -> ProviderFailed:
         return ProviderFailed(f"{self._name} was stopped while its servers were being started")
