@@ -278,8 +278,8 @@ def _python(code: str) -> list[str]:
 _SERVE = """
 import os, signal, socket, sys, time
 signal.signal(signal.SIGTERM, lambda *_: (print("drained", flush=True), sys.exit(0)))
-listener = socket.create_server((os.environ["HOST"], int(os.environ["PORT"])))
 print("set up:", os.environ["SET_UP"], os.environ.get("OPENENV_TASK_TOKEN"), os.environ["GIVEN"], flush=True)
+listener = socket.create_server((os.environ["HOST"], int(os.environ["PORT"])))
 print("serving on http://%s:%d" % listener.getsockname(), flush=True)
 time.sleep(60)
 """

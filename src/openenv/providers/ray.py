@@ -71,7 +71,11 @@ class RayCluster:
             if not ray.is_initialized():
                 address = "local" if self.start else self.address or ray_address() or "auto"
                 try:
-                    _reach(address)
+                    # A connection says at once that nobody listens; Ray takes more than a minute for it.
+                    place = urlsplit(address if "//" in address else f"//{address}")
+                    with contextlib.suppress(ValueError):
+                        if place.hostname and place.port:
+                            socket.create_connection((place.hostname, place.port), ANSWER_S).close()
                     ray.init(address=address, log_to_driver=False, logging_level="ERROR")
                 except Exception as error:  # noqa: BLE001 - Ray raises whatever it got from below
                     raise ProviderFailed(
@@ -193,14 +197,6 @@ def import_ray() -> Any:
     except ImportError:
         raise MissingExtra("ray", "ray") from None
     return ray
-
-
-def _reach(address: str) -> None:
-    """Raises `OSError` where nobody listens, which Ray would take more than a minute to say."""
-    place = urlsplit(address if "//" in address else f"//{address}")
-    with contextlib.suppress(ValueError):
-        if place.hostname and place.port:
-            socket.create_connection((place.hostname, place.port), ANSWER_S).close()
 
 
 def _group(ray: Any, group: str) -> Any:

@@ -230,7 +230,18 @@ class ProviderConformance:
             took = time.monotonic() - began
             check(took < self.hang_s + self.soon_s, f"the client waited {took:.1f} s for a dead server")
         if self.restarts:
-            await self._anew(deployment)
+            # The place starts another server in place of the one that died, and it is found.
+
+            async def played() -> bool:
+                await deployment.refresh()
+                try:
+                    await deployment.ready(self.hang_s)
+                    await self._play(deployment, deployment.servers[0])
+                except OpenEnvError:
+                    return False
+                return True
+
+            await until(played, self.ready_s, "no other server was started in place of the one that died")
         else:
 
             async def is_gone() -> bool:
@@ -353,20 +364,6 @@ class ProviderConformance:
         check(len(servers) == count, f"{count} servers were asked for, and there are {servers}")
         check(len(set(deployment.urls)) == count, f"their addresses are {deployment.urls}")
         await asyncio.gather(*(self._play(deployment, server) for server in servers))
-
-    async def _anew(self, deployment: Deployment) -> None:
-        """The place has started another server in place of one that died, and it is found."""
-
-        async def played() -> bool:
-            await deployment.refresh()
-            try:
-                await deployment.ready(self.hang_s)
-                await self._play(deployment, deployment.servers[0])
-            except OpenEnvError:
-                return False
-            return True
-
-        await until(played, self.ready_s, "no other server was started in place of the one that died")
 
     async def _begun(self, provider: Provider, moment: float) -> tuple[Deployment, asyncio.Future[Any]]:
         """A deployment some seconds after its start has begun, and the start."""

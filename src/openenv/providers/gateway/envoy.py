@@ -105,22 +105,6 @@ def _seconds(number: float) -> str:
 
 
 def _bootstrap(topology: Topology, routes: Fields) -> Fields:
-    # Room for the connections of all sessions, and for as many that ask for something else.
-    kind = "extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig"
-    most = {"max_active_downstream_connections": 2 * topology.max_sessions}
-    limit = _extension("resource_monitors.global_downstream_max_connections", kind, most)
-    return {
-        "node": {"id": "openenv-gateway", "cluster": "openenv"},
-        "admin": {
-            "address": _address("127.0.0.1", topology.admin_port),
-            "allow_paths": [{"prefix": path} for path in _ADMIN_PATHS],
-        },
-        "static_resources": {"listeners": [_listener(topology, routes)]},
-        "overload_manager": {"resource_monitors": [limit]},
-    }
-
-
-def _listener(topology: Topology, routes: Fields) -> Fields:
     router = _extension(
         "filters.http.router", "extensions.filters.http.router.v3.Router", {"suppress_envoy_headers": True}
     )
@@ -149,12 +133,25 @@ def _listener(topology: Topology, routes: Fields) -> Fields:
         context = {"alpn_protocols": ["http/1.1"], "tls_certificates": [certificate]}
         kind = "extensions.transport_sockets.tls.v3.DownstreamTlsContext"
         chain["transport_socket"] = _extension("transport_sockets.tls", kind, {"common_tls_context": context})
-    return {
+    listener = {
         "name": LISTENER,
         "address": _address(topology.host, topology.port),
         "tcp_backlog_size": 65_535,
         "per_connection_buffer_limit_bytes": _BUFFER_BYTES,
         "filter_chains": [chain],
+    }
+    # Room for the connections of all sessions, and for as many that ask for something else.
+    kind = "extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig"
+    most = {"max_active_downstream_connections": 2 * topology.max_sessions}
+    limit = _extension("resource_monitors.global_downstream_max_connections", kind, most)
+    return {
+        "node": {"id": "openenv-gateway", "cluster": "openenv"},
+        "admin": {
+            "address": _address("127.0.0.1", topology.admin_port),
+            "allow_paths": [{"prefix": path} for path in _ADMIN_PATHS],
+        },
+        "static_resources": {"listeners": [listener]},
+        "overload_manager": {"resource_monitors": [limit]},
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -320,7 +320,7 @@ class KubernetesProvider(BlockingContainers, SingleServerProvider):
     async def start_server(self, deployment: Deployment, server: Server) -> None:
         access = self._accessed()
         server.handle = pod = _Pod(deployment)
-        with _masking(deployment):
+        try:
             await deployment.handle.make(access)
             workload = pod.workload
             if self._forwards:
@@ -334,6 +334,10 @@ class KubernetesProvider(BlockingContainers, SingleServerProvider):
                 server.url = f"http://127.0.0.1:{port}"
             else:
                 server.url = f"http://{await self._address(server)}:{workload.port}"
+        except ProviderFailed as error:
+            error.message = redact(error.message, deployment.secrets)
+            error.args = (error.message,)
+            raise
 
     async def stop_server(self, server: Server) -> None:
         pod: _Pod | None = server.handle
@@ -420,14 +424,3 @@ class KubernetesProvider(BlockingContainers, SingleServerProvider):
             how = end or f"was given no address within {limit_s:g} s (start_timeout_s)"
             raise LaunchFailed(f"the server {how}")
         return address
-
-
-@contextlib.contextmanager
-def _masking(deployment: Deployment) -> Iterator[None]:
-    """Has no error show what servers were given."""
-    try:
-        yield
-    except ProviderFailed as error:
-        error.message = redact(error.message, deployment.secrets)
-        error.args = (error.message,)
-        raise

@@ -104,7 +104,15 @@ class FolderChannel(TaskChannel):
         return self._notices
 
     async def log(self, task: str, lines: int) -> str:
-        return await on_thread(lambda: self._tail(task, lines))
+        def tail() -> str:
+            try:
+                with (self._path / "log" / f"{task}.log").open("rb") as log:
+                    log.seek(max(0, log.seek(0, os.SEEK_END) - TAIL_BYTES))
+                    return last_lines(log.read().decode(errors="replace"), lines)
+            except OSError:
+                return ""
+
+        return await on_thread(tail)
 
     async def close(self) -> None:
         await on_thread(lambda: shutil.rmtree(self._path, ignore_errors=True))
@@ -128,15 +136,6 @@ class FolderChannel(TaskChannel):
                     with suppress(OSError, UnicodeDecodeError):  # one that is just being replaced
                         found.append(TaskNotice.read(path.read_text(encoding="utf-8")))
         return newest(notice for notice in found if notice is not None)
-
-    def _tail(self, task: str, lines: int) -> str:
-        try:
-            with (self._path / "log" / f"{task}.log").open("rb") as log:
-                log.seek(max(0, log.seek(0, os.SEEK_END) - TAIL_BYTES))
-                text = log.read().decode(errors="replace")
-        except OSError:
-            return ""
-        return last_lines(text, lines)
 
 
 def labels_of(folder: Path) -> dict[str, str] | None:

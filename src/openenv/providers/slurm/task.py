@@ -85,7 +85,11 @@ class _Task:
         self.server: subprocess.Popen[bytes] | None = None
 
     def run(self) -> int:
-        port = _free_port(self.host) if self.plan["port"] is None else self.plan["port"]
+        port = self.plan["port"]
+        if port is None:
+            with socket.socket(socket.AF_INET6 if ":" in self.host else socket.AF_INET) as finder:
+                finder.bind((self.host, 0))
+                port = int(finder.getsockname()[1])
         places = {"{host}": self.host, "{port}": str(port)}
         command = [places.get(part, part) for part in self.plan["command"]]
         variables = {**self.environ, **self.variables(), "HOST": self.host, "PORT": str(port)}
@@ -258,9 +262,3 @@ def _address(trainers: list[str]) -> str:
             if not address.startswith("127.") and address != "::1":
                 return address
     return "127.0.0.1"
-
-
-def _free_port(host: str) -> int:
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as finder:
-        finder.bind((host, 0))
-        return int(finder.getsockname()[1])
