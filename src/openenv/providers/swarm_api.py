@@ -163,12 +163,20 @@ def service_of(
         grace_s: Seconds that sessions have when a server is ended.
         gpu: Name of the generic resource that GPUs are.
     """
-    from docker.types import RestartPolicy, ServiceMode, UpdateConfig
+    from docker.types import Resources, RestartPolicy, ServiceMode, UpdateConfig
 
     spec, options = deployment.spec, dict(deployment.spec.options)
     port = options.pop(PUBLISHED, None)
     if port is not None and publish == "dnsrr":
         raise UsageError("publish='dnsrr' publishes no port: leave out port")
+    wanted, gpus = spec.resources, spec.gpus_each
+    resources = Resources(
+        cpu_limit=None if wanted.cpus is None else int(wanted.cpus * _NS),
+        mem_limit=wanted.memory_bytes,
+        generic_resources={gpu: gpus} if gpus else None,
+    )
+    if wanted.processes is not None:  # the SDK has no word for it
+        resources.setdefault("Limits", {})["Pids"] = wanted.processes
     networks = [*(options.pop("networks", None) or ()), *([network] if network else ())]
     # A port of one's own can be had once on a node: there the old server goes before the new one comes.
     order: Literal["start-first", "stop-first"]
@@ -177,7 +185,7 @@ def service_of(
         "name": deployment.name,
         "mode": ServiceMode("replicated", replicas),
         "endpoint_spec": _endpoint(publish, port, spec.port or CONTAINER_PORT),
-        "resources": _resources(deployment, gpu),
+        "resources": resources,
         "restart_policy": RestartPolicy("any", delay=int(RESTART_S * _NS)),
         "update_config": UpdateConfig(parallelism=1, order=order, failure_action="rollback"),
         "stop_grace_period": int((grace_s + STOP_S) * _NS),
@@ -201,20 +209,6 @@ def _endpoint(publish: str, port: int | None, container_port: int) -> Any:
         published["PublishedPort"] = port
     # A virtual address is of use to the mesh alone, and takes a kernel that can balance connections.
     return EndpointSpec(mode="vip" if publish == "ingress" else "dnsrr", ports=[published])
-
-
-def _resources(deployment: Deployment, gpu: str) -> Any:
-    from docker.types import Resources
-
-    wanted, gpus = deployment.spec.resources, deployment.spec.gpus_each
-    resources = Resources(
-        cpu_limit=None if wanted.cpus is None else int(wanted.cpus * _NS),
-        mem_limit=wanted.memory_bytes,
-        generic_resources={gpu: gpus} if gpus else None,
-    )
-    if wanted.processes is not None:  # the SDK has no word for it
-        resources.setdefault("Limits", {})["Pids"] = wanted.processes
-    return resources
 
 
 T = TypeVar("T")
