@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
+from functools import wraps
 from inspect import getcoroutinelocals, isawaitable, iscoroutine
 from typing import Any, TypeVar
 
@@ -26,6 +27,16 @@ def settle(steps: Steps[T]) -> T | Coroutine[Any, Any, T]:
     except StopIteration as stop:
         result: T = stop.value
         return result
+
+
+def settled(method: Callable[..., Steps[Any]]) -> Callable[..., Any]:
+    """A method written as such code, called as one that returns its result or a coroutine of it."""
+
+    @wraps(method)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return settle(method(*args, **kwargs))
+
+    return called
 
 
 async def _go_on(steps: Steps[T], waiting: Awaitable[Any]) -> T:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from math import isclose, isnan
 from typing import Any, overload
 
-from .base import Rubric, Steps, close_coroutines, gather_values, settle
+from .base import Rubric, Steps, close_coroutines, gather_values, settled
 
 
 class _Numbered(Rubric):
@@ -55,10 +55,8 @@ class Sequential(_Numbered):
         super().__init__()
         self._add(rubrics)
 
-    def forward(self, action: Any, observation: Any) -> Any:
-        return settle(self._one_by_one(action, observation))
-
-    def _one_by_one(self, action: Any, observation: Any) -> Steps[float]:
+    @settled
+    def forward(self, action: Any, observation: Any) -> Steps[float]:
         score: float = 1.0
         for rubric in self._row():
             score = yield rubric(action, observation)
@@ -83,10 +81,8 @@ class Gate(Rubric):
         self.rubric = _checked(rubric, self)
         self.threshold = _checked_threshold(threshold)
 
-    def forward(self, action: Any, observation: Any) -> Any:
-        return settle(self._passing(action, observation))
-
-    def _passing(self, action: Any, observation: Any) -> Steps[float]:
+    @settled
+    def forward(self, action: Any, observation: Any) -> Steps[float]:
         score: float = yield self.rubric(action, observation)
         return score if score >= self.threshold else 0.0
 
@@ -118,10 +114,8 @@ class WeightedSum(_Numbered):
     def weights(self) -> list[float]:
         return list(self._weights)
 
-    def forward(self, action: Any, observation: Any) -> Any:
-        return settle(self._adding(action, observation))
-
-    def _adding(self, action: Any, observation: Any) -> Steps[float]:
+    @settled
+    def forward(self, action: Any, observation: Any) -> Steps[float]:
         given: list[Any] = []
         try:
             given.extend(rubric(action, observation) for rubric in self._row())

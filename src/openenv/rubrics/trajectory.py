@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .._scoring import finite_score, rubric_label
-from .base import Rubric, Steps, settle
+from .base import Rubric, Steps, settle, settled
 
 logger = logging.getLogger(__name__)
 
@@ -105,15 +105,13 @@ class ExponentialDiscountingTrajectoryRubric(TrajectoryRubric):
         super().__init__(intermediate_reward)
         self.gamma = _checked_gamma(gamma)
 
-    def compute_step_rewards(self) -> Any:
+    @settled
+    def compute_step_rewards(self) -> Steps[list[float]]:
         """The discounted rewards, one for each step so far.
 
         Returns:
             A list; an awaitable of it if `score_trajectory` is asynchronous and the episode is not over yet.
         """
-        return settle(self._discounting())
-
-    def _discounting(self) -> Steps[list[float]]:
         steps = self.trajectory
         if not steps:
             return []
