@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from openenv.adapters.trl.results import answer_of, refusal_of, reward_of, text_of
+from openenv.adapters.trl.episode import answer_of, refusal_of, reward_of, text_of
 from openenv.errors import ConnectionLost, StepFailed, UsageError
 from openenv.types import Observation, StepResult
 

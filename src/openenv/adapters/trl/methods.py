@@ -228,7 +228,11 @@ def _arguments(tool: EpisodeTool) -> dict[str, _Argument]:
     properties: dict[str, Any] = schema.get("properties", {})
     arguments: dict[str, _Argument] = {}
     for key in sorted(properties, key=lambda key: key not in required):
-        name = _python_name(key)
+        name = re.sub(r"\W", "_", key)
+        if keyword.iskeyword(name) or name in {"return", _RECEIVER}:
+            name += "_"
+        if not name.isidentifier():
+            name = f"_{name}"
         if name in arguments:
             raise UsageError(f"tool {tool.name!r}: {arguments[name].key!r} and {key!r} are both {name!r} in Python")
         part = resolved(properties[key], tool.schema)
@@ -245,10 +249,3 @@ def _arguments(tool: EpisodeTool) -> dict[str, _Argument]:
         droppable = key not in required and not is_nullable(part, tool.schema)
         arguments[name] = _Argument(key, parameter, droppable, words)
     return arguments
-
-
-def _python_name(key: str) -> str:
-    name = re.sub(r"\W", "_", key)
-    if keyword.iskeyword(name) or name in {"return", _RECEIVER}:
-        name += "_"
-    return name if name.isidentifier() else f"_{name}"
