@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from reprlib import Repr
 from typing import Any, Literal
 
@@ -116,7 +116,7 @@ async def play(
                 raise errors.StepFailed(f"a step gave the reward {reward}, which is no score")
             rewards.append(reward)
     return EpisodeResult(
-        **_fields(case),
+        **asdict(case),
         score=math.fsum(rewards) if rewards else None,
         length=length,
         end=end_of(result) or "max_steps",
@@ -133,18 +133,13 @@ def end_of(result: StepResult[Any]) -> Literal["terminated", "truncated"] | None
     return "truncated" if result.truncated and not result.terminated else "terminated"
 
 
-def _fields(case: Case) -> dict[str, Any]:
-    """The fields of a case, as an episode has them."""
-    return {"seed": case.seed, "split": case.split, "index": case.index, "repeat": case.repeat}
-
-
 def failed_episode(case: Case, error: errors.OpenEnvError, seconds: float) -> EpisodeResult:
     """What came of a case that failed."""
     blame: Blame = "policy" if error.blame == "client" else error.blame
     # Of a policy that raised, the class of what it raised.
     cause = error.__cause__ if isinstance(error, errors.PolicyFailed) else None
     failure = EpisodeFailure(blame=blame, error=type(cause or error).__name__, message=str(error) or error.message)
-    return EpisodeResult(**_fields(case), end="failed", failure=failure, seconds=seconds)
+    return EpisodeResult(**asdict(case), end="failed", failure=failure, seconds=seconds)
 
 
 async def _step(

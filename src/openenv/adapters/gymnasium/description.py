@@ -182,16 +182,13 @@ def _to_multi_binary(given: Mapping[str, Any], inner: Inner) -> Space[Any]:
     return spaces.MultiBinary(given["n"])
 
 
-def _to_graph(given: Mapping[str, Any], inner: Inner) -> Space[Any]:
-    edges = None if given["edge_space"] is None else inner(given["edge_space"])
-    return spaces.Graph(inner(given["node_space"]), edges)
-
-
 _KINDS: dict[str, Callable[[Mapping[str, Any], Inner], Space[Any]]] = {
     "Box": _to_box,
     "Dict": lambda given, inner: spaces.Dict([(str(key), inner(part)) for key, part in given["spaces"]]),
     "Discrete": _to_discrete,
-    "Graph": _to_graph,
+    "Graph": lambda given, inner: spaces.Graph(
+        inner(given["node_space"]), None if given["edge_space"] is None else inner(given["edge_space"])
+    ),
     "MultiBinary": _to_multi_binary,
     "MultiDiscrete": _to_multi_discrete,
     "OneOf": lambda given, inner: spaces.OneOf([inner(part) for part in given["spaces"]]),

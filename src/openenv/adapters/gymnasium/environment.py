@@ -216,6 +216,10 @@ def gymnasium_environment(env_id: str, **kwargs: Any) -> type[GymnasiumEnvironme
             __module__=__name__,
             action=(actions.type, _field(env.action_space)),
         )
+        documentation = inspect.getdoc(type(env.unwrapped)) or ""
+        # Gymnasium's own pages start with a heading, which says nothing that the name does not.
+        paragraphs = [part for part in documentation.split("\n\n") if part.strip() and not part.startswith("#")]
+        summary = " ".join(paragraphs[0].split()) if paragraphs else "An environment of Gymnasium."
         # `inline` for what is quicker than the way to a thread and back; None leaves the environment its thread.
         quick = env.render_mode != "human" and type(env.unwrapped).__module__.startswith(_QUICK)
         made: type[GymnasiumEnvironment] = served_class(
@@ -223,7 +227,7 @@ def gymnasium_environment(env_id: str, **kwargs: Any) -> type[GymnasiumEnvironme
             GymnasiumEnvironment,
             (action_cls, observation_cls, GymnasiumState),
             (gymnasium_environment, env_id, kwargs),
-            __doc__=_description(env_id, env),
+            __doc__=f"{env_id}: {summary}",
             env_id=env_id,
             arguments=arguments,
             _action_codec=actions,
@@ -270,14 +274,6 @@ def parse_target(text: str) -> tuple[str, dict[str, Any]]:
     if len(kwargs) < len(pairs):
         raise UsageError(f"an argument is given twice in {text!r}")
     return env_id, kwargs
-
-
-def _description(env_id: str, env: gymnasium.Env[Any, Any]) -> str:
-    documentation = inspect.getdoc(type(env.unwrapped)) or ""
-    # Gymnasium's own pages start with a heading, which says nothing that the name does not.
-    paragraphs = [part for part in documentation.split("\n\n") if part.strip() and not part.startswith("#")]
-    summary = " ".join(paragraphs[0].split()) if paragraphs else "An environment of Gymnasium."
-    return f"{env_id}: {summary}"
 
 
 def _field(space: gymnasium.Space[Any]) -> Any:

@@ -289,9 +289,18 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         resetting = self._ended
         terminated, truncated = self._note_ends(results)
         self._raise_errors(range(self.num_envs), results)
-        rewards = self._rewards(results, resetting)
+        rewards: list[Any] = [result.reward for result in results]
+        if self.autoreset_mode is AutoresetMode.NEXT_STEP:
+            for index in np.flatnonzero(resetting):
+                rewards[index] = 0.0  # what Gymnasium gives for the step that resets
+        if None in rewards:
+            rewards = [
+                self._spaces.reward_of(result) if reward is None else reward
+                for reward, result in zip(rewards, results, strict=True)
+            ]
         infos = self._infos(results)
-        return self._observed.together(self._rows), rewards, terminated, truncated, infos
+        observations = self._observed.together(self._rows)
+        return observations, np.array(rewards, dtype=np.float64), terminated, truncated, infos
 
     def close_extras(self, **kwargs: Any) -> None:
         """Ends the sessions and their connections; a later reset begins anew."""
@@ -365,18 +374,6 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         terminated, truncated = np.array([ends_of(result) for result in results], dtype=np.bool_).T.copy()
         self._ended = terminated | truncated
         return terminated, truncated
-
-    def _rewards(self, results: Sequence[Result], resetting: NDArray[Any]) -> NDArray[np.float64]:
-        rewards: list[Any] = [result.reward for result in results]
-        if self.autoreset_mode is AutoresetMode.NEXT_STEP:
-            for index in np.flatnonzero(resetting):
-                rewards[index] = 0.0  # what Gymnasium gives for the step that resets
-        if None in rewards:
-            rewards = [
-                self._spaces.reward_of(result) if reward is None else reward
-                for reward, result in zip(rewards, results, strict=True)
-            ]
-        return np.array(rewards, dtype=np.float64)
 
     def _infos(self, results: Sequence[Result]) -> Infos:
         infos: Infos = {}

@@ -169,7 +169,9 @@ class _Mapper:
             "integer": self._integer,
             "number": self._number,
             "boolean": lambda schema, place, trail: choice([False, True]),
-            "string": self._text,
+            "string": lambda schema, place, trail: MappedSpace(
+                FreeText(schema.get("minLength", 0), schema.get("maxLength")), str, text
+            ),
             "null": lambda schema, place, trail: choice([None]),
             "array": self._array,
             "object": self.object,
@@ -235,7 +237,11 @@ class _Mapper:
         )
 
     def _integer(self, schema: Schema, place: str, trail: tuple[str, ...]) -> MappedSpace:
-        low, high = _integer_bounds(schema)
+        above, below = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
+        least = schema.get("minimum") if above is None else int(np.floor(above)) + 1
+        most = schema.get("maximum") if below is None else int(np.ceil(below)) - 1
+        low = None if least is None else int(np.ceil(least))
+        high = None if most is None else int(np.floor(most))
         if low is None or high is None or low < _INT64.min or high > _INT64.max or high - low >= _INT64.max:
             return self._box(_within(low, -np.inf), _within(high, np.inf), np.dtype(np.int64), place)
         if high < low:
@@ -253,9 +259,6 @@ class _Mapper:
             raise self.refusal(place, f"no number is between {low} and {high}")
         box = spaces.Box(low, high, (1,), dtype.type)
         return MappedSpace(box, only, lambda value: numbers([value], dtype, (1,)), single=True, plain=True)
-
-    def _text(self, schema: Schema, place: str, trail: tuple[str, ...]) -> MappedSpace:
-        return MappedSpace(FreeText(schema.get("minLength", 0), schema.get("maxLength")), str, text)
 
     def _array(self, schema: Schema, place: str, trail: tuple[str, ...]) -> MappedSpace:
         listed, least, most = schema.get("prefixItems"), schema.get("minItems", 0), schema.get("maxItems")
@@ -326,13 +329,6 @@ def _stack(item: MappedSpace, length: int) -> Space[Any] | None:
         low, high = (np.array(np.broadcast_to(bound, shape)) for bound in (space.low, space.high))
         return spaces.Box(low, high, shape, space.dtype.type)
     return None
-
-
-def _integer_bounds(schema: Schema) -> tuple[int | None, int | None]:
-    above, below = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
-    low = schema.get("minimum") if above is None else int(np.floor(above)) + 1
-    high = schema.get("maximum") if below is None else int(np.ceil(below)) - 1
-    return None if low is None else int(np.ceil(low)), None if high is None else int(np.floor(high))
 
 
 def _within(bound: int | None, infinite: float) -> float:

@@ -406,12 +406,15 @@ def _class(
         __module__=__name__,
         observations=(by_agent("Observations", observations, observation_codecs), ...),
     )
+    documentation = inspect.cleandoc(vars(type(env.unwrapped)).get("__doc__") or "")
+    summary = " ".join(documentation.split("\n\n")[0].split()) or "An environment of PettingZoo."
+    how = "act side by side" if isinstance(game, ParallelGame) else "take turns"
     made: type[PettingZooEnvironment] = served_class(
         name,
         PettingZooEnvironment,
         (action_cls, observation_cls, PettingZooState),
         (pettingzoo_environment, module, kwargs),
-        __doc__=_description(module, game),
+        __doc__=f"{module}: {summary} Its agents {how}.",
         module=module,
         arguments=kwargs,
         names=agents,
@@ -434,10 +437,3 @@ def _agents(game: AgentGame, module: str) -> dict[str, Any]:
     if len(agents) < len(game.env.possible_agents):
         raise UsageError(f"pettingzoo:{module} has agents that are called alike: {game.env.possible_agents}")
     return agents
-
-
-def _description(module: str, game: AgentGame) -> str:
-    documentation = inspect.cleandoc(vars(type(game.env.unwrapped)).get("__doc__") or "")
-    summary = " ".join(documentation.split("\n\n")[0].split())
-    how = "act side by side" if isinstance(game, ParallelGame) else "take turns"
-    return f"{module}: {summary or 'An environment of PettingZoo.'} Its agents {how}."
