@@ -74,8 +74,13 @@ format: install ## Fix what ruff can fix
 	@$(BIN)/ruff check --quiet --fix .
 	@$(BIN)/ruff format --quiet .
 
-docs: install ## The site of the documents, in out/site
+docs: install ## The site of the documents, in out/site; where there is no npm, its diagrams stay text
+	@! command -v npm >/dev/null || $(MAKE) --quiet docs/node_modules/.package-lock.json
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+docs/node_modules/.package-lock.json: docs/package-lock.json
+	@cd docs && npm ci --silent --no-audit --no-fund
+	@touch $@
 
 cov: install ## Branch coverage, at least 95 %
 	@rm -f .coverage .coverage.*

@@ -1,7 +1,8 @@
 """Pages of the site that are not in `docs/`: those from elsewhere in the repository, and the command lines.
 
 Hooks of mkdocs, named in mkdocs.yml. Links of all pages are written as they work in the repository; here they are
-made to work in the site.
+made to work in the site. `make docs` installs Mermaid by npm, and the site serves it itself: the theme would load it
+from another host. Without npm the diagrams of the pages stay text.
 """
 
 from __future__ import annotations
@@ -18,20 +19,34 @@ import click
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from mkdocs.utils import get_relative_url
+from pymdownx.superfences import fence_code_format
 
 from openenv.cli.main import app
 
 ROOT = Path(__file__).parent.parent
 OTHERS = ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE")
 COMMANDS = "reference/commands.md"
+MERMAID = ROOT / "docs/node_modules/@mermaid-js/tiny/dist/mermaid.tiny.js"
+MERMAID_URL = "javascripts/mermaid.js"
 _LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)(#[^)\s]*)?(?=\))")
 
 
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Blocks of Mermaid become diagrams, if Mermaid is installed."""
+    if MERMAID.exists():
+        fence = {"name": "mermaid", "class": "mermaid", "format": fence_code_format}
+        config.mdx_configs["pymdownx.superfences"] = {"custom_fences": [fence]}
+    return config
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds what lies outside `docs/`."""
+    """Adds the files that are outside `docs/`, and Mermaid."""
     recipes = (path.relative_to(ROOT) for path in sorted((ROOT / "deploy").rglob("*")) if path.is_file())
     for path in (*OTHERS, *map(str, recipes)):
         files.append(File(path, str(ROOT), config.site_dir, config.use_directory_urls))
+    if MERMAID.exists():
+        files.append(File.generated(config, MERMAID_URL, abs_src_path=str(MERMAID)))
     files.append(File.generated(config, COMMANDS, content="\n".join(_commands())))
     return files
 
@@ -58,6 +73,14 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Docstrings introduce examples as reStructuredText does."""
     return html.replace("::</p>", ":</p>")
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Pages with a diagram load Mermaid, which is large; the theme finds it and loads none itself."""
+    if 'class="mermaid"' not in output:
+        return output
+    script = f'<script src="{get_relative_url(MERMAID_URL, page.url)}"></script>'
+    return output.replace("</body>", f"{script}</body>")
 
 
 def _commands() -> Iterator[str]:

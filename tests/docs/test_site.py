@@ -63,6 +63,15 @@ def test_nothing_is_fetched_from_another_host(site: Path) -> None:
         assert [address for address in assets.addresses if re.match(r"(https?:)?//", address)] == [], page
 
 
+def test_a_page_with_a_diagram_brings_mermaid(site: Path) -> None:
+    """The theme would fetch it from another host."""
+    for page in site.rglob("*.html"):
+        html = page.read_text(encoding="utf-8")
+        script = re.search(r'<script src="([^"]*javascripts/mermaid.js)"', html)
+        assert ('class="mermaid"' in html) == bool(script), page
+        assert script is None or (page.parent / script[1]).is_file()
+
+
 def test_every_public_name_is_in_the_reference(site: Path) -> None:
     missing = []
     for page in sorted(REFERENCE.glob("*.md")):
