@@ -186,7 +186,9 @@ class Uses(RuleBasedStateMachine):
 
     def _is_quiet(self) -> bool:
         gate, state = self.journal.gate, self.shared.session.state
-        waits = gate is not None and not gate.is_set()
+        if gate is not None and gate.is_set():  # it leaves; also one that its session has left behind
+            return False
+        waits = gate is not None
         return waits if state is SessionState.EXECUTING else state is not SessionState.CLOSING or waits
 
     def new_call(self, wait: bool) -> Call:
@@ -291,6 +293,7 @@ class Uses(RuleBasedStateMachine):
     @rule()
     def open_another(self) -> None:
         """There is one slot: so it has come back."""
+        self.let_go_on()  # a step that was left behind: the journal is of one environment
         for visit in self.visits:
             assert visit.losses == 1
         self.visits.clear()
