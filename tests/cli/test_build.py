@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from openenv.cli import main
-from openenv.cli.terminal import Progress
+from openenv.cli.terminal import ProgressBar
 
 from ..providers.engine import Engine, Events, standing_in
 
@@ -156,5 +156,5 @@ def test_an_interruption_is_exit_code_130(run: Any, engine: Engine, folder: Path
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Progress, "say", interrupted)
+    monkeypatch.setattr(ProgressBar, "say", interrupted)
     assert run()[0] == 130

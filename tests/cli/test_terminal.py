@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from openenv.cli.terminal import Progress
+from openenv.cli.terminal import ProgressBar
 
 
 class Terminal(io.StringIO):
@@ -18,7 +18,7 @@ class Terminal(io.StringIO):
 
 
 def test_without_a_terminal_there_is_a_line_for_each_thing(capsys: pytest.CaptureFixture[str]) -> None:
-    with Progress() as progress:
+    with ProgressBar() as progress:
         assert not progress.live
         progress.say("begun")
         progress.show("one", 0, 2, "a" * 500)
@@ -38,7 +38,7 @@ def test_at_a_terminal_there_is_a_bar_and_what_was_said_stays(monkeypatch: pytes
     monkeypatch.setenv("TERM", "xterm")
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    with Progress() as progress:
+    with ProgressBar() as progress:
         assert progress.live
         progress.say("[bold] is no markup")
         progress.show("step 1/2", 1, 2, "[/] neither")
@@ -51,7 +51,7 @@ def test_a_terminal_without_rich_has_lines(
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setitem(sys.modules, "rich", None)
-    with Progress() as progress:
+    with ProgressBar() as progress:
         assert not progress.live
         progress.show("one", 0, 2, "note")
     assert capsys.readouterr().err == "one: note\n"

@@ -11,7 +11,7 @@ import click
 from ..project import Project, target
 from ..project.image import BuildProgress, BuildRequest
 from ..project.image import build as build_image
-from .terminal import PATH, Progress, complete_target, pairs, print_json
+from .terminal import PATH, ProgressBar, complete_target, pairs, print_json
 
 # What an instruction may take of a line.
 WIDTH = 90
@@ -55,7 +55,7 @@ def build(path: Path, no_cache: bool, build_args: Sequence[str], verbose: bool, 
     project = project_of(path)
 
     request = BuildRequest(cache=not no_cache, arguments=pairs("--build-arg", build_args), **given)
-    with Progress() as progress:
+    with ProgressBar() as progress:
         built = build_image(project, request, StepLines(progress, verbose))
     if as_json:
         document = {
@@ -93,7 +93,7 @@ class StepLines:
         verbose: Whether what they write is shown, too.
     """
 
-    def __init__(self, progress: Progress, verbose: bool = False):
+    def __init__(self, progress: ProgressBar, verbose: bool = False):
         self._progress = progress
         self._verbose = verbose
 

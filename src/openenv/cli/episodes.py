@@ -17,7 +17,7 @@ from ..recording.parquet import export as write
 from ..recording.reader import Episode, Recording
 from ..recording.statistics import Statistics, episode_picture, returns_picture
 from .replay import say_damage, say_title, say_transition
-from .terminal import COUNT, FILE, PATH, NoAnswer, Progress, plural, table_lines, tame
+from .terminal import COUNT, FILE, PATH, NoAnswer, ProgressBar, plural, table_lines, tame
 
 path_argument = click.argument("path", type=PATH)
 environment_option = click.option("--environment", metavar="NAME", help="Only episodes of this environment.")
@@ -81,7 +81,7 @@ def export(
       openenv episodes export records -o cartpole.parquet --environment CartPole-v1 --ended
       openenv episodes export records -o one.jsonl --episode Xb3-1
     """
-    with reading(path, environment) as recording, Progress() as progress:
+    with reading(path, environment) as recording, ProgressBar() as progress:
         episodes = (
             each
             for each in recording.episodes()

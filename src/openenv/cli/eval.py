@@ -24,7 +24,16 @@ from ..evals.server import EvalServer, LocalEvalServer, is_address
 from ..settings import ClientSettings
 from . import terminal
 from .bench import SPARE_SESSIONS
-from .terminal import COUNT, FILE, Progress, complete_target, ended_in_order, message_on_interrupt, table_lines, tame
+from .terminal import (
+    COUNT,
+    FILE,
+    ProgressBar,
+    complete_target,
+    ended_in_order,
+    message_on_interrupt,
+    table_lines,
+    tame,
+)
 
 _FAULTS = {
     "policy": "by the policy's fault",
@@ -330,7 +339,7 @@ def _played(
     request: EvalRequest, served: EvalServer, here: LocalEvalServer | None, policy: Any
 ) -> tuple[EvalReport, int]:
     """Plays what is asked for; where that was ended early, what is played by then, and the exit code that says so."""
-    with Progress() as progress, warnings.catch_warnings(record=True) as warned:
+    with ProgressBar() as progress, warnings.catch_warnings(record=True) as warned:
         looked = time.monotonic()
 
         def heard(_: object) -> None:

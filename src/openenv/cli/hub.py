@@ -22,7 +22,7 @@ from ..project.image import BuildRequest, PushProgress, build, push_image
 from ..project.image.registry import local_name, remote_name
 from ..providers.redaction import KEYS
 from .build import StepLines, project_of
-from .terminal import COUNT, PATH, Progress, message_on_interrupt, pairs, print_error, print_json
+from .terminal import COUNT, PATH, ProgressBar, message_on_interrupt, pairs, print_error, print_json
 
 
 def to_spaces(directory: Path, given: Mapping[str, Any]) -> None:
@@ -43,7 +43,7 @@ def to_spaces(directory: Path, given: Mapping[str, Any]) -> None:
         if request.count > 1:
             progress.show("pushing", done, request.count, f"{each.name}{': failed' if each.error else ''}")
 
-    with message_on_interrupt(_INTERRUPTED), Progress() as progress:
+    with message_on_interrupt(_INTERRUPTED), ProgressBar() as progress:
         warn_of_secrets(given["secrets"], progress)
         if not given["dry_run"]:
             Hub().check_token()  # before what takes long
@@ -76,13 +76,13 @@ _INTERRUPTED = (
 _CHANGED = {"interface", "secrets"}
 
 
-def warn_of_secrets(texts: Sequence[str], progress: Progress) -> None:
+def warn_of_secrets(texts: Sequence[str], progress: ProgressBar) -> None:
     """Warns of secrets that are on the command line with their values."""
     if any("=" in text for text in texts):
         progress.say("others on this machine can read a command line: --secret NAME takes the variable from here")
 
 
-def _check(project: Project, progress: Progress) -> None:
+def _check(project: Project, progress: ProgressBar) -> None:
     """The static checks: only what fails keeps from publishing."""
     progress.show("checking", 0, 0)
     try:
@@ -101,7 +101,7 @@ def _check(project: Project, progress: Progress) -> None:
         )
 
 
-def _rehearse(project: Project, request: SpaceRequest, stage: Stage, as_json: bool, progress: Progress) -> None:
+def _rehearse(project: Project, request: SpaceRequest, stage: Stage, as_json: bool, progress: ProgressBar) -> None:
     """Says what would be pushed; the Hub is not asked."""
     for note in stage.notes:
         progress.say(note)
@@ -195,7 +195,7 @@ def fork(
       openenv fork openenv/echo_env
       openenv fork openenv/echo_env -r my-org/echo --private -e LEVEL=3 -s MODEL_KEY -H cpu-upgrade
     """
-    with message_on_interrupt(f"interrupted: look whether the copy of {space} is there"), Progress() as progress:
+    with message_on_interrupt(f"interrupted: look whether the copy of {space} is there"), ProgressBar() as progress:
         warn_of_secrets(secrets, progress)
         progress.show(f"copying {space}", 0, 0)
         copy = hub.fork(
@@ -245,7 +245,7 @@ def pull(space: str, output_dir: Path | None, revision: str | None, as_json: boo
       openenv pull openenv/echo_env
       openenv pull my-org/echo --output-dir envs/echo --revision refs/pr/2
     """
-    with message_on_interrupt("interrupted: nothing was kept"), Progress() as progress:
+    with message_on_interrupt("interrupted: nothing was kept"), ProgressBar() as progress:
         progress.show(f"fetching {space}", 0, 0)
         pulled = hub.pull(space, output_dir, revision=revision, say=progress.say)
     here = Path.cwd()
@@ -272,7 +272,7 @@ def to_registry(directory: Path, registry: str, given: Mapping[str, Any]) -> Non
         made = f"build {project.folder}, and push it" if given["image"] is None else f"push {image}"
         _print_one({"image": name, "pushed": False}, given["as_json"], f"would {made} as {name}")
         return
-    with Progress() as progress:
+    with ProgressBar() as progress:
 
         def show(shown: PushProgress) -> None:
             sizes = f"{shown.sent / 1e6:.1f} of {shown.total / 1e6:.1f} MB"

@@ -13,7 +13,7 @@ import click
 
 from ..errors import UsageError
 from ..project.catalog import EnvironmentEntry, entries
-from .terminal import Progress, print_json, table_lines
+from .terminal import ProgressBar, print_json, table_lines
 
 # Packages may import slow modules.
 IMPORT_S = 60.0
@@ -86,7 +86,7 @@ def list_(as_json: bool) -> None:
     there = entries()
     found: list[ListedEnvironment] = []
     # Left in the opposite order: the pool waits for threads, and those for processes.
-    with Progress() as progress, ThreadPoolExecutor(AT_ONCE) as pool, _Imports() as imports:
+    with ProgressBar() as progress, ThreadPoolExecutor(AT_ONCE) as pool, _Imports() as imports:
         for listed in pool.map(lambda entry: ListedEnvironment.of(entry, imports), there):
             found.append(listed)
             if progress.live:

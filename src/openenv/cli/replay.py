@@ -29,7 +29,7 @@ from ..recording.difference import within
 from ..recording.reader import Damage, Episode, Recording
 from ..recording.transition import Transition
 from ..replay import ReplayedTransition, ReplayResult, ReplaySummary, ReplayTarget
-from .terminal import COUNT, PATH, NoAnswer, Progress, complete_target, plural, tame
+from .terminal import COUNT, PATH, NoAnswer, ProgressBar, complete_target, plural, tame
 
 MOST_NOTED = 10
 _NARROWEST, _WIDEST = 60, 400
@@ -252,7 +252,7 @@ def replay(
                 say_note(result)
 
         if check or as_json:
-            with redirect_stdout(sys.stderr), Progress() as progress:  # environments of this process may print
+            with redirect_stdout(sys.stderr), ProgressBar() as progress:  # environments of this process may print
                 work = replaying.replay(episodes, targets.of, rules, concurrency if check else 1, heard)
                 asyncio.run(targets.closed_after(work))
         else:

@@ -222,7 +222,7 @@ LINE_S = 2.0
 WIDTH = 80
 
 
-class Progress:
+class ProgressBar:
     """Says what is done. Leave it, and the bar is gone; what was said stays."""
 
     def __init__(self) -> None:
