@@ -83,7 +83,7 @@ class StartRate:
 
 
 PRIVATE_SERVER_VARIABLES: Mapping[str, str] = {"OPENENV_GRACE_S": "0"}
-"""Variables of a server that one program has for itself: when that stops it, nobody's episode is waited for."""
+"""Variables of a server with one client program: when that program stops it, no episode of others is waited for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,7 @@ CATALOG: Mapping[str, ProviderEntry] = {each.name: each for each in _ENTRIES}
 """Every kind of place, by its name."""
 
 
-# Seconds for a place to say what it has: one that does not answer keeps nobody from the others.
+# Seconds for a place to list what it has: one that does not answer must not delay the others.
 ANSWER_S = 30.0
 # Seconds for the removal of one thing.
 REMOVAL_S = 60.0
@@ -101,7 +101,7 @@ class LeftoverScan:
         self._provider: Provider | None = None
 
     async def look(self) -> None:
-        """Asks what is there. What goes wrong is told by `closed`."""
+        """Lists what is there; `closed` holds the reason of a failure."""
         try:
             async with asyncio.timeout(ANSWER_S):
                 if self._provider is None:
@@ -109,11 +109,11 @@ class LeftoverScan:
                 self.found = await self._provider.leftovers()
         except TimeoutError:
             self.closed = f"no answer within {ANSWER_S:g} s"
-        except Exception as error:  # noqa: BLE001 - whatever it is, the other places are to be looked at
+        except Exception as error:  # noqa: BLE001 - an edge: the other places are searched all the same
             self.closed = _message_of(error)
 
     async def remove(self, wanted: Callable[[Leftover], bool]) -> list[tuple[Leftover, str | None]]:
-        """Removes what is wanted, and says of each why it is still there; None: it is gone."""
+        """Removes the wanted leftovers; with each, the reason why it is still there, or None where it is gone."""
         provider, turns = self._provider, asyncio.Semaphore(AT_ONCE)
         assert provider is not None
 
@@ -124,7 +124,7 @@ class LeftoverScan:
                         await provider.discard(leftover)
                 except TimeoutError:
                     return leftover, f"not within {REMOVAL_S:g} s"
-                except Exception as error:  # noqa: BLE001 - whatever it is, the rest is to be removed
+                except Exception as error:  # noqa: BLE001 - an edge: the others are removed all the same
                     return leftover, _message_of(error)
                 return leftover, None
 

@@ -214,7 +214,8 @@ class Deployment:
             await on_shared(self._start())
         except asyncio.CancelledError as error:
             with add_cleanup_note(error):
-                await run_to_completion(self.stop())  # it may have started just then, and nobody would know of it
+                # The start may just have succeeded; the caller has no deployment to stop.
+                await run_to_completion(self.stop())
             raise
         return self
 

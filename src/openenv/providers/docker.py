@@ -34,7 +34,7 @@ def gpus_for(deployment: Deployment) -> tuple[str, ...]:
 
 LOOPBACK = "127.0.0.1"
 NO_NETWORK = "none"
-# What images need that begin as root, to read their volumes and to become somebody else. All others are dropped.
+# Capabilities of images that start as root: they read their volumes and switch to another user. Others are dropped.
 KEPT_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
 # What the specification says in other words.
 _OURS = {"environment": "env_vars", "image": "image", "ports": "port"}
@@ -46,7 +46,7 @@ def container_port(spec: LaunchSpec) -> int:
 
 
 def request(deployment: Deployment, server: Server, gpus: tuple[str, ...], network: str | None) -> dict[str, Any]:
-    """The arguments of `docker.containers.create` for a server, besides its image.
+    """The arguments of `docker.containers.create` for a server, without its image.
 
     Args:
         deployment: What it belongs to. Options of its specification win over what follows from the rest.
@@ -97,7 +97,7 @@ def _limits(spec: LaunchSpec) -> dict[str, Any]:
     if resources.cpus is not None:
         limits["nano_cpus"] = int(resources.cpus * 1_000_000_000)
     if resources.memory_bytes is not None:
-        # The same with swap: what a limit of memory lets a server have beyond it on disk is of no use to anybody.
+        # The limit of memory and swap together is the same: a server that swaps is too slow to be of use.
         limits |= {"mem_limit": resources.memory_bytes, "memswap_limit": resources.memory_bytes}
     if resources.processes is not None:
         limits["pids_limit"] = resources.processes
@@ -105,7 +105,7 @@ def _limits(spec: LaunchSpec) -> dict[str, Any]:
 
 
 def _privileges(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Less than Docker gives, unless somebody has decided about it."""
+    """Fewer privileges than Docker's defaults, where the options do not set them."""
     if options.get("privileged"):
         return {}
     given: dict[str, Any] = {}
@@ -130,8 +130,8 @@ class Container:
 
     Attributes:
         name: Its name.
-        deployment: What it belongs to; one of the same name that does not is left alone.
-        variables: Its environment variables, whose secrets no error repeats.
+        deployment: What it belongs to; a container of the same name with another deployment is left alone.
+        variables: Its environment variables; errors mask the secrets among them.
         gpus: The GPUs that it has.
         id: The engine's name of it.
         work: What is being done to it.
@@ -221,7 +221,8 @@ class Containers:
                 facts = self._api.inspect_container(container.id)
         except LaunchFailed as error:
             if any_port and any(words in str(error) for words in _PORT_TAKEN):
-                raise ProviderBusy(str(error)) from None  # by somebody else who takes free ones; the next is another
+                # Another process took the free port; the next attempt takes another.
+                raise ProviderBusy(str(error)) from None
             raise
         if network is not None:
             address = (facts["NetworkSettings"]["Networks"].get(network) or {}).get("IPAddress")
@@ -258,7 +259,7 @@ class Containers:
         with docker_errors("removing a container", container.variables):
             facts = unless_gone(lambda: self._api.inspect_container(container.key), None)
             if facts is None or (facts["Config"].get("Labels") or {}).get(DEPLOYMENT) != container.deployment:
-                return  # it is gone, or somebody else's, who has the name
+                return  # it is gone, or the name belongs to another deployment
             if facts["State"].get("Status") == "running":
                 with contextlib.suppress(APIError):
                     self._api.stop(facts["Id"], timeout=GRACE_S)
@@ -291,7 +292,7 @@ class Containers:
 
 
 def _insist(removal: Callable[[], object]) -> None:
-    """Removes something, also when somebody else is at it, or the engine still uses it for a moment."""
+    """Removes an object; retries while another client removes it too, or while the engine still uses it."""
     from docker.errors import APIError
 
     backoff = Backoff(PAUSE_S)
@@ -338,12 +339,12 @@ class LocalDockerProvider(BlockingContainers, SingleServerProvider):
 
     Args:
         image: Of the warm containers.
-        warm: How many containers of `image` are kept ready for whoever asks next; 0: none. See `pool`.
+        warm: How many containers of `image` are kept ready for the next deployments; 0: none. See `pool`.
         env_vars: Environment variables of every server.
         resources: What each server may use, where its specification says nothing.
-        ready_timeout_s: Seconds that servers have to become ready, where nobody says otherwise.
+        ready_timeout_s: Seconds that servers have to become ready, where the caller gives no other timeout.
         start_rate: How fast containers are started.
-        progress: Told how far the fetching of an image has come, on another thread.
+        progress: Called on another thread with the progress of a pull.
         options: Options of every container.
 
     Raises:

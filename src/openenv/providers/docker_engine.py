@@ -81,11 +81,11 @@ def _absent(host: str, error: Exception) -> str:
 
 @contextlib.contextmanager
 def docker_errors(what: str, variables: Mapping[str, str]) -> Iterator[None]:
-    """Runs calls of the SDK, whose errors become ours.
+    """Translates the SDK's errors into ours, around calls of the SDK.
 
     Args:
         what: What is being done, to be followed by "failed".
-        variables: The server's environment variables, whose secrets no error repeats.
+        variables: The server's environment variables; errors mask the secrets among them.
 
     Raises:
         LaunchFailed: The engine refused it.
@@ -268,8 +268,8 @@ async def pull(
         engine: A client of the SDK.
         image: Its name; without a tag, `latest`.
         platform: As in `linux/amd64`; None: the engine's.
-        report: Told how far it has come, on another thread; what it raises ends the pull.
-        variables: Environment variables, whose secrets no error repeats.
+        report: Called on another thread with the progress; an exception from it ends the pull.
+        variables: Environment variables; errors mask the secrets among them.
 
     Raises:
         LaunchFailed: There is no such image, or it may not be had.

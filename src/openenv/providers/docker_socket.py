@@ -9,7 +9,7 @@ from docker.transport import unixconn
 
 
 class SocketAdapter(unixconn.UnixHTTPAdapter):
-    """Sends requests to a socket of this machine. The SDK's own leaves one open each time that nobody answers."""
+    """Sends requests to a Unix socket. The SDK's own adapter leaks a socket each time that no engine answers."""
 
     def get_connection(self, url: str | bytes, proxies: Any = None) -> Any:
         """The connections to one address."""

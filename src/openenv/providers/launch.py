@@ -30,7 +30,7 @@ _OF_PROVIDERS = {"base_url", "provider", "app", "image", "port", "env_vars"}
 
 
 class Launch(Coroutine[Any, Any, ClientT], Generic[ClientT]):
-    """A client whose server is still to be started: by `await` or `async with`; by `.sync()` or `with`, which block.
+    """A client and the start of its server: `await` or `async with` starts it; `.sync()` or `with` does, and blocks.
 
     A coroutine, since programs hand it to `asyncio.create_task`.
 
@@ -127,7 +127,7 @@ class Launch(Coroutine[Any, Any, ClientT], Generic[ClientT]):
 
 
 def make_client(cls: type[ClientT], url: Urls, hosting: ManagedServer, arguments: dict[str, Any]) -> ClientT:
-    """A client of a server that is ready, whose constructor may take less than that of `EnvClient`."""
+    """A client of a server that is ready; its constructor may take fewer arguments than that of `EnvClient`."""
     parameters = inspect.signature(cls).parameters
     anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     whole = anything or "provider" in parameters
@@ -140,7 +140,7 @@ def from_docker_image(cls: type[ClientT], image: str, provider: Any = None, **kw
     """See `EnvClient.from_docker_image`."""
     if provider is None:
         provider = DockerSwarmProvider() if "replicas" in kwargs else LocalDockerProvider()
-        stop = provider.close  # nobody else has it
+        stop = provider.close  # no other caller uses it
     elif not callable(getattr(provider, "start_container", None)):
         raise UsageError(f"{type(provider).__name__} starts no containers: pass a ContainerProvider")
     else:
@@ -185,7 +185,7 @@ def _launch(
     timeout_s = kwargs.pop("ready_timeout_s", None)
     known = {*inspect.signature(cls).parameters, *inspect.signature(EnvClient).parameters} - _OF_PROVIDERS
     arguments = {name: kwargs.pop(name) for name in known & kwargs.keys()}
-    # Whoever reaches the address could use it otherwise, and be it another user of this machine.
+    # Without a key, anyone who reaches the address could use the server, other users of this machine included.
     if isinstance(provider, BlockingContainers | BlockingRuntime):
         kwargs["keyed"] = True
     elif getattr(provider, "public", False) is True and "OPENENV_API_KEYS" not in (kwargs.get("env_vars") or {}):
@@ -206,7 +206,7 @@ def _launch(
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        # Nobody is kept waiting but the caller, for whom the client is there with all its methods.
+        # No event loop runs here, so blocking delays the caller alone, who gets a client with all its methods.
         return cast("Launch[ClientT]", launch.started())
     return launch
 
@@ -256,13 +256,13 @@ def deploy(
 
 
 class Deploying:
-    """A deployment that is still to be started: by `await` or `async with`; by `with`, which blocks.
+    """A deployment and its start: `await` or `async with` starts it; `with` does, and blocks.
 
     Args:
-        provider: Where.
-        deployment: What.
+        provider: The provider of the deployment.
+        deployment: The deployment to start.
         ready_timeout_s: Seconds to become ready.
-        owned: Whether nobody else has the provider.
+        owned: Whether the provider serves this deployment alone, and is closed with it.
     """
 
     def __init__(self, provider: Provider, deployment: Deployment, ready_timeout_s: float | None, *, owned: bool):
@@ -291,7 +291,7 @@ class Deploying:
     async def _started(self) -> Deployment:
         try:
             return await on_shared(self._start())
-        except asyncio.CancelledError as error:  # perhaps just when they were ready, and then nobody has them
+        except asyncio.CancelledError as error:  # perhaps they are ready by now: no caller would stop them
             with add_cleanup_note(error):
                 await on_shared(self._stop())
             raise

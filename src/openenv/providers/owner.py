@@ -20,7 +20,7 @@ OWNER = "openenv.owner"
 
 @dataclass(frozen=True, slots=True)
 class OwnerProcess:
-    """A process, told from every other one that there ever is.
+    """The identity of a process, unique across machines and time.
 
     Attributes:
         host: Its machine's name and identity.
@@ -92,7 +92,7 @@ def _machine() -> str:
 
 @cache
 def _identity() -> str:
-    """What tells a machine from others of its name; "" where it has nothing."""
+    """The machine's id, which differs between machines of one name; "" where there is none."""
     try:
         return Path("/etc/machine-id").read_text(encoding="ascii").strip()
     except (OSError, ValueError):

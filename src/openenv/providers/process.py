@@ -36,12 +36,12 @@ def kill_on_parent_death(command: Sequence[str]) -> list[str]:
     return [sys.executable, "-I", "-S", "-c", _PARENT_DEATH_SIGNAL, str(os.getpid()), *command]
 
 
-# Ports that were given out lately, and may not be in use yet.
+# Ports that were returned lately; their callers may not listen yet.
 _given: deque[int] = deque(maxlen=256)
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A TCP port that nobody listens on now; somebody may before it is used, so prefer port 0 where it will do."""
+    """A free TCP port. Another process may take it before it is used, so prefer port 0 where possible."""
     while True:
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as finder:
             finder.bind((host, 0))
@@ -53,7 +53,7 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:
-    """Whether nobody listens on a TCP port now."""
+    """Whether a TCP port is free now: no process listens on it."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as finder:
         finder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: ended connections do not count
         try:
@@ -67,12 +67,12 @@ KEPT_LINES = 1000
 LONGEST_LINE = 2000
 # Seconds between the request to end and the end.
 GRACE_S = 5.0
-# Between two looks at whether it lives, while its log is waited for; and for the rest of that when it has ended.
+# Seconds between two checks that it lives, while a log line is awaited; and for the last lines after its end.
 GLANCE_S, LAST_WORDS_S = 0.25, 1.0
 
 
 class Process:
-    """One command, in a process group of its own: a Ctrl-C at the terminal is for whoever started it.
+    """One command in its own process group: Ctrl-C at the terminal signals only the program that started it.
 
     Args:
         command: The command line. No secrets: everybody on the machine can read it.
@@ -96,8 +96,8 @@ class Process:
         self._fault: OSError | ValueError | None = None
         self._child: subprocess.Popen[str] | None = None
         started = threading.Event()
-        # The thread that starts it stays for as long as it lives: the kernel tells of that thread's end, not of the
-        # end of this process.
+        # The thread that starts it lives as long as it does: the kernel sends the parent-death signal at the end of
+        # that thread, not at the end of this process.
         self._keeper = threading.Thread(target=self._keep, args=(started,), name="openenv-process", daemon=True)
         self._keeper.start()
         started.wait()
@@ -134,16 +134,16 @@ class Process:
         found: re.Match[str] | None = None
         limit = time.monotonic() + timeout_s
 
-        def told() -> bool:
+        def matches() -> bool:
             nonlocal found
             found = next(filter(None, (re.search(pattern, line) for line in self._lines)), None)
             return found is not None or self._over
 
         with self._said:
-            while not self._said.wait_for(told, min(GLANCE_S, limit - time.monotonic())):
+            while not self._said.wait_for(matches, min(GLANCE_S, limit - time.monotonic())):
                 if self._child is not None and self._child.poll() is not None:
-                    # What it has left behind may keep its log open.
-                    self._said.wait_for(told, LAST_WORDS_S)
+                    # Processes that it has started may keep its log open.
+                    self._said.wait_for(matches, LAST_WORDS_S)
                     break
                 if time.monotonic() >= limit:
                     break

@@ -71,13 +71,13 @@ class RayCluster:
             if not ray.is_initialized():
                 address = "local" if self.start else self.address or ray_address() or "auto"
                 try:
-                    # A connection says at once that nobody listens; Ray takes more than a minute for it.
+                    # A TCP connection fails at once where no process listens; Ray takes more than a minute to fail.
                     place = urlsplit(address if "//" in address else f"//{address}")
                     with contextlib.suppress(ValueError):
                         if place.hostname and place.port:
                             socket.create_connection((place.hostname, place.port), ANSWER_S).close()
                     ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-                except Exception as error:  # noqa: BLE001 - Ray raises whatever it got from below
+                except Exception as error:  # noqa: BLE001 - Ray passes on any exception from below
                     raise ProviderFailed(
                         f"no Ray cluster can be reached ({_brief(error)}); begin one with "
                         "`ray start --head`, say where it is (address, RAY_ADDRESS; RAY_AUTH_MODE and its token as "
@@ -87,7 +87,7 @@ class RayCluster:
         return ray
 
     def is_connected(self) -> bool:
-        """Whether this process is connected to a cluster, whoever has done it. Does not block."""
+        """Whether this process is connected to a cluster, by us or by other code. Does not block."""
         return bool(import_ray().is_initialized())
 
     def reserve(self, name: str, bundles: Sequence[Mapping[str, float]], strategy: str) -> str:
@@ -184,7 +184,7 @@ class RayCluster:
             yield ray
         except ProviderFailed:
             raise
-        except Exception as error:  # noqa: BLE001 - Ray raises whatever it got from below
+        except Exception as error:  # noqa: BLE001 - Ray passes on any exception from below
             raise LaunchFailed(f"{what}: Ray says {_brief(error)}") from None
 
 
@@ -251,10 +251,10 @@ class RayProvider(BlockingRuntime, SingleServerProvider):
         address: The cluster, as for `ray.init`, if this process is not connected to one; None: what RAY_ADDRESS says,
             or the one of this machine.
         start: Whether a cluster of this process alone is started, if it is not connected to one.
-        namespace: Where names of actors are. Whoever looks for leftovers, looks in all.
+        namespace: Ray namespace of the actors' names. The search for leftovers covers all namespaces.
         strategy: SPREAD or PACK, or with STRICT_ before it: all on different nodes, or all on one.
         max_restarts: How often a server is started again, and an actor made again.
-        env_vars: Environment variables of the servers, besides those of their nodes.
+        env_vars: Environment variables of the servers, added to those of their nodes.
         start_timeout_s: Seconds until there is room in the cluster, again until a server listens, and again until it
             is ready.
         start_rate: How fast servers are started.
@@ -296,7 +296,7 @@ class RayProvider(BlockingRuntime, SingleServerProvider):
         self._max_restarts = max_restarts
         _checked(strategy, max_restarts, {})
         self.variables = {**PRIVATE_SERVER_VARIABLES, **variables_of(settings), **(env_vars or {})}
-        # Clients are told it before their server is started.
+        # Clients get the key before their server starts.
         self.api_key = key_of(self.variables) or (None if KEYS in self.variables else secrets.token_urlsafe(24))
         self.ready_timeout_s = start_timeout_s
         self.start_rate = start_rate or StartRate()
@@ -342,7 +342,7 @@ class RayProvider(BlockingRuntime, SingleServerProvider):
         def reserve() -> str:
             group.id = found = self._cluster.reserve(name, bundles, self._options(deployment.spec)[0])
             if group.dropped:
-                self._cluster.release(found)  # its answer came when nobody waited for it any more
+                self._cluster.release(found)  # the answer came after its caller was cancelled
             return found
 
         found = await self._asked(reserve)

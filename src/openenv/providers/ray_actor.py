@@ -25,12 +25,12 @@ GLANCE_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class ActorPlan:
-    """What an actor is told to run.
+    """What an actor runs.
 
     Attributes:
         spec: The specification.
-        folder: Where it runs, and modules are looked for; None: where the actor does.
-        variables: Environment variables of the server, besides those of its node; the key is among them.
+        folder: Working folder of the server, and where modules are looked for; None: the actor's.
+        variables: Environment variables of the server, added to those of its node; the key is among them.
         start_timeout_s: Seconds until it listens.
         restarts: How often it is started again.
     """
@@ -106,7 +106,7 @@ class ServerActor:
         for left in range(self._plan.restarts, -1, -1):
             try:
                 end, served = self._serve()
-            except Exception as error:  # noqa: BLE001 - whoever asks for a report is told
+            except Exception as error:  # noqa: BLE001 - the report names it
                 end, served = f"could not be started: {error}", False
             # One that never listened would not do so the next time either.
             if not served or not left or self._end is not None:

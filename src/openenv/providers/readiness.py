@@ -33,10 +33,10 @@ ATTEMPT_S = 10.0
 _ANSWERS = {"EXECUTION_ERROR", "VALIDATION_ERROR"}
 # Every slot is taken: by others who use it, or by calls that do not return, which `/ready` tells apart.
 _FULL = "CAPACITY_REACHED"
-# Characters of an answer that a reason repeats, and seconds that it is read.
+# Characters of an answer that a reason repeats, and seconds to read it.
 MOST_SAID = 1000
 PAUSE_S = 1.0
-# A server without sessions for us: tools only, or for whoever has the key.
+# Status codes of a server without sessions for us: it has tools only, or needs a key.
 _CLOSED = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND}
 
 
@@ -122,7 +122,7 @@ class _Probe:
 
     @property
     def reason(self) -> str:
-        """Why there is none: what the last attempt was told, or what this one has been waiting for a while."""
+        """Why the server is not ready: the failure of the last attempt, or what a long one waits for."""
         waited = asyncio.get_running_loop().time() - self._began
         return self._waits_for if self._failure is None or waited > LONGEST_PAUSE_S else self._failure
 
@@ -179,7 +179,7 @@ class _Probe:
             await conversation.send('{"type":"close"}')
             await conversation.close()
         finally:
-            conversation.transport.abort()  # whatever it has come to: nobody waits for the end of this one
+            conversation.transport.abort()  # at once, also after an error: waiting for a close would gain nothing
 
     async def _ask_health(self, why: str = "it offers no session") -> None:
         """Asks `/ready`, and `/health` of a server that has no such route, as the released package."""

@@ -10,7 +10,7 @@ KEYS = "OPENENV_API_KEYS"
 _MASK = "***"
 # Names of variables that hold something to be kept.
 _SECRET = re.compile(r"key|token|secret|password|passwd|credential|auth|dsn", re.IGNORECASE)
-# Secrets that can be told by their looks.
+# Secrets that are recognized by their form.
 _LOOKS = re.compile(
     r"(?i:(?<=bearer )|(?<=basic )|(?<=api_key=\"))[\w.~+/=-]{8,}"
     r"|\b(?:sk-|hf_|ghp_|gho_|github_pat_|xox[abp]-|AKIA)[\w-]{8,}"

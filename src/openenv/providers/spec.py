@@ -65,7 +65,7 @@ class LaunchSpec:
     """Servers to start, in one of four forms: an image, a project, a target, or a command.
 
     Attributes:
-        image: Name of a container image whose own command serves (with `command`: that command).
+        image: Name of a container image. Its own command serves, or `command` where that is given.
         project: A folder with pyproject.toml, or `git+https://...` of a repository.
         target: As for `openenv serve`: `module:attribute`, a folder with openenv.yaml, a bundled environment.
         command: A command line that serves on the port that the variable PORT says. No secrets in it.

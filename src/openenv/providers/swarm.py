@@ -37,15 +37,15 @@ class SwarmService:
     """What is known of a service. The `handle` of each of its servers is a `Replica`.
 
     Args:
-        manager: Who is asked.
-        deployment: Whose it is.
-        publish: How services are published there that do not say it themselves.
+        manager: The swarm's manager.
+        deployment: The deployment that the service belongs to.
+        publish: How the service is published, where the specification does not set it.
 
     Attributes:
         publish: How it is published.
-        fixed: Whether it has a mode of its own, so that nobody else says how many tasks it has.
-        id: What the swarm knows it by; "" until it is there.
-        replicas: How many tasks it was asked for.
+        fixed: Whether the options set its mode, which then fixes the number of its tasks.
+        id: Its id in the swarm; "" until it is created.
+        replicas: How many tasks were requested.
     """
 
     def __init__(self, manager: SwarmManager, deployment: Deployment, publish: str):
@@ -78,7 +78,7 @@ class SwarmService:
         began = time.monotonic()
         while True:
             slots = await self._slots(0.0)
-            # What has run before is the swarm's to start again.
+            # The swarm itself restarts tasks that have run before.
             new = [slot for slot in slots.values() if slot.key not in old]
             failed = next((slot for slot in new if slot.failure is not None), None)
             if failed is not None:
@@ -91,7 +91,7 @@ class SwarmService:
                 raise NotReady(f"{self.replicas} servers did not run within {timeout_s:g} s (start_timeout_s){why}")
             await asyncio.sleep(GLANCE_S)
         await self._place(slots)
-        if self.publish != "ingress":  # nothing stands for those that were counted for a start that failed
+        if self.publish != "ingress":  # servers that a failed start has added have no task
             for server in [each for each in self._deployment.servers if each.handle.slot is None]:
                 self._deployment.servers.remove(server)
 
@@ -194,16 +194,16 @@ class Replica:
     slot: str | None = None
 
 
-# Seconds that nodes have to end what they were told to, beyond the time that the servers have.
+# Seconds that nodes have to end a container, beyond the grace period of its server.
 SLACK_S = 5.0
 
 
 class DockerSwarmProvider(BlockingContainers):
-    """Runs a service whose replicas are the servers. (Extra `docker`; DOCKER_HOST names a manager of the swarm.)
+    """Runs servers as the replicas of a service. (Extra `docker`; DOCKER_HOST names a manager of the swarm.)
 
     Published by the mesh (`publish="ingress"`), a service is one server with one address. Otherwise each replica is a
-    server with an address of its own, for a gateway or a client that chooses among them; `Deployment.refresh` follows
-    those that the swarm has started anew, perhaps elsewhere. Where there are to be fewer, the swarm chooses which.
+    server with its own address, for a gateway or a client that chooses among them; `Deployment.refresh` finds the
+    addresses of replicas that the swarm has restarted. When the number shrinks, the swarm chooses which ones end.
 
     `LaunchSpec.options` are `published_port`, the port of the nodes (with "host", one replica on each then), and
     the arguments of `docker.services.create`: `constraints`, `preferences`, `update_config`, `restart_policy`,
@@ -213,12 +213,12 @@ class DockerSwarmProvider(BlockingContainers):
         auto_init_swarm: Whether an engine that is in no swarm becomes one of its own, when something is started.
         overlay_network: A network that the services join; made if it is not there.
         publish: "ingress": at a port of every node, by the mesh. "host": each replica at a port of its node. "dnsrr":
-            not at all; the addresses are those in `overlay_network`, for who is in it too. None: by the mesh where
-            this kernel has what it takes (IPVS), or else "host".
+            not at all; the addresses are those in `overlay_network`, for clients in that network. None: by the mesh
+            where this kernel supports it (IPVS), or else "host".
         grace_s: Seconds that a server which is stopped waits for its sessions to end.
         start_timeout_s: Seconds until all replicas run, pulls of images included.
-        ready_timeout_s: Seconds until they are ready then, where nobody says otherwise.
-        gpu_resource: What GPUs are called in `node-generic-resources` of the nodes' daemon.json.
+        ready_timeout_s: Seconds until they are ready after that, where the caller gives no other timeout.
+        gpu_resource: Name of GPUs in `node-generic-resources` of the nodes' daemon.json.
         start_rate: How many replicas are started at one time, and how often a refused start is tried again.
 
     Raises:
@@ -273,8 +273,8 @@ class DockerSwarmProvider(BlockingContainers):
         self._manager.close()
 
     def spec_of(self, image: str, port: int | None, env_vars: dict[str, str], options: dict[str, Any]) -> LaunchSpec:
-        """`start_container` takes, besides the options of a specification: replicas, cpu_limit, memory_limit, command
-        and container_port."""
+        """`start_container` takes the options of a specification, and also: replicas, cpu_limit, memory_limit,
+        command and container_port."""
         given = dict(options)
         command = given.pop("command", None)
         resources = Resources(cpus=given.pop("cpu_limit", None), memory=given.pop("memory_limit", None))
@@ -296,7 +296,7 @@ class DockerSwarmProvider(BlockingContainers):
             deployment.handle = SwarmService(self._manager, deployment, self._publish)
         service: SwarmService = deployment.handle
         if service.id and not await self._manager.services(f"{DEPLOYMENT}={deployment.name}"):
-            service.id, service.replicas = "", 0  # somebody has removed it: it is made again
+            service.id, service.replicas = "", 0  # it was removed from outside: create it again
             deployment.servers.clear()
         before = service.replicas
         try:
@@ -304,7 +304,7 @@ class DockerSwarmProvider(BlockingContainers):
                 await self._want(deployment, min(replicas, service.replicas + self.start_rate.at_once))
         except ProviderFailed as error:
             if before:
-                with add_cleanup_note(error):  # those that do not run go first, and nobody's session with them
+                with add_cleanup_note(error):  # tasks that do not run go first: no session is lost
                     await self._want(deployment, max(before, await service.running()))
             raise
 
@@ -370,7 +370,7 @@ class DockerSwarmProvider(BlockingContainers):
         limit = time.monotonic() + grace_s + STOP_S + SLACK_S
         while await self._manager.tasks(deployment):
             if time.monotonic() > limit:
-                return  # of a node that does not answer: its tasks end when it does
+                return  # tasks of a node that does not answer end once it answers
             await asyncio.sleep(GLANCE_S)
 
     async def find_leftovers(self) -> list[Leftover]:

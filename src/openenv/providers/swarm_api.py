@@ -153,10 +153,10 @@ def published_as(options: dict[str, Any], otherwise: str) -> str:
 def service_of(
     deployment: Deployment, publish: str, replicas: int, network: str | None, grace_s: float, gpu: str
 ) -> dict[str, Any]:
-    """What `docker.services.create` is given besides the image. The options of the specification win.
+    """Arguments of `docker.services.create`, without the image. The options of the specification win.
 
     Args:
-        deployment: Whose service it is.
+        deployment: The deployment that the service belongs to.
         publish: One of `PUBLISH_MODES`.
         replicas: How many servers it begins with.
         network: A network that it joins.
@@ -215,7 +215,7 @@ T = TypeVar("T")
 LOOPBACK = "127.0.0.1"
 # A log may be on a node that does not answer.
 LOG_S = 5.0
-# Attempts to change a service that somebody else changes, too.
+# Attempts to change a service that another client changes at the same time.
 ATTEMPTS = 5
 # Seconds until a network knows that its last container is gone.
 DETACH_S = 5.0
@@ -391,7 +391,7 @@ class SwarmManager:
                 if not networks.list(names=[f"^{name}$"]):
                     networks.create(name, driver="overlay", attachable=True, labels=dict(labels))
             except APIError:
-                if not networks.list(names=[f"^{name}$"]):  # somebody else was faster
+                if not networks.list(names=[f"^{name}$"]):  # another client was faster
                     raise
 
         await self._whole(f"making the network {name}", make)

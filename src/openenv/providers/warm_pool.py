@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger("openenv.providers")
-# Between two looks at whether those that wait are still there.
+# Seconds between two checks that the waiting deployments still run.
 GLANCE_S = 2.0
-# Whoever has just taken one is not to share the processors with the start of the next.
+# Seconds until the next start: a caller that has just taken a deployment need not share the processors with it.
 RESPITE_S = 0.2
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 
 
 class WarmPool:
-    """Keeps so many deployments of one specification ready, each with a key of its own. For one provider.
+    """Keeps a number of deployments of one specification ready, each with its own key. For one provider.
 
-    Whoever takes one has it alone, and stops it as any other; another is started in its place at the provider's pace.
-    One that breaks while it waits is replaced.
+    A deployment that is taken has one user, who stops it as any other; the pool starts another in its place, at the
+    provider's start rate. The pool replaces a deployment that breaks while it waits.
 
     Args:
-        provider: Where they are.
-        spec: Of each of them.
-        size: How many.
+        provider: The provider that starts them.
+        spec: The specification of each deployment.
+        size: How many are kept ready.
 
     Raises:
         UsageError: Fewer than one, or the place cannot do what is asked.

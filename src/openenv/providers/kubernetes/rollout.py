@@ -25,7 +25,7 @@ def selector_of(name: str) -> dict[str, str]:
 
 
 def labels_of(name: str) -> dict[str, str]:
-    """The labels of everything that belongs to a rollout. No owner: nobody's end is its end."""
+    """Labels of all objects of a rollout. None names an owner: a rollout outlives the process that made it."""
     return {**selector_of(name), "app.kubernetes.io/managed-by": "openenv"}
 
 
@@ -153,7 +153,7 @@ class Rollout:
                 await cluster.delete(kind, name, uid=there["metadata"]["uid"])
 
     async def _check_names(self, cluster: KubernetesCluster) -> None:
-        """Raises `LaunchFailed` where somebody else's object has one of the names: it would be changed."""
+        """Raises `LaunchFailed` where a foreign object has one of the names: the rollout would change it."""
         for each in self.manifests:
             kind, metadata = each["kind"], each["metadata"]
             there = None if kind == "Namespace" else await cluster.get(kind, metadata["name"])
@@ -176,8 +176,8 @@ class Rollout:
             name = pod["metadata"]["name"]
             end = None if name in older else end_of(pod) or unplaced(pod)
             if end is not None:
-                told = await cluster.log(name, TAIL_LINES) or "\n".join(await cluster.warnings(name))
-                said = with_tail(f"the server {name} {end}", told)
+                tail = await cluster.log(name, TAIL_LINES) or "\n".join(await cluster.warnings(name))
+                said = with_tail(f"the server {name} {end}", tail)
                 raise LaunchFailed(redact(said, secrets_of(self.workload.variables)))
 
 

@@ -32,11 +32,11 @@ class HubJobsApi:
 
     Args:
         endpoint: Address of the Hub; None takes that of huggingface_hub (`HF_ENDPOINT`).
-        token: What it knows the user by; None takes that of huggingface_hub (`HF_TOKEN`, `hf auth login`).
-        namespace: Whose jobs they are; None takes the user's own.
-        insecure: Whether the token may be sent where nothing is encrypted, beyond this machine.
+        token: Token of the user; None takes that of huggingface_hub (`HF_TOKEN`, `hf auth login`).
+        namespace: The user or organization that owns the jobs; None takes the token's user.
+        insecure: Whether the token may leave this machine unencrypted.
         timeout_s: Seconds for each call.
-        retries: How often those calls are made again that may be.
+        retries: Attempts and pauses of calls that may be repeated.
 
     Raises:
         MissingExtra: huggingface_hub is not installed.
@@ -44,7 +44,7 @@ class HubJobsApi:
         UsageError: The endpoint is not encrypted.
 
     Attributes:
-        token: What it knows the user by.
+        token: Token of the user.
         insecure: See above.
     """
 
@@ -73,20 +73,20 @@ class HubJobsApi:
         self._namespace = namespace
         self._timeout_s = timeout_s
         self._retries = retries
-        self._asking = asyncio.Lock()  # the Hub lets nobody ask that often
+        self._asking = asyncio.Lock()  # one request for the user at a time: the Hub limits their rate
 
     async def run(self, wanted: Callable[[], bool], **job: Any) -> Any:
         """Starts a job, once.
 
         Args:
-            wanted: Whether anybody still waits for it when it was started: else it is cancelled again.
+            wanted: Whether the caller still waits for the job once it has started; if not, the job is cancelled.
             job: As for `huggingface_hub.run_job`.
 
         Raises:
             ProviderBusy: Not now; see `may_have_begun`.
             LaunchFailed: It was refused.
         """
-        namespace = await self._whose()
+        namespace = await self._owner_name()
 
         def start() -> Any:
             info = self._api.run_job(namespace=namespace, **job)
@@ -103,7 +103,7 @@ class HubJobsApi:
             try:
                 self._api.cancel_job(job_id=job_id, namespace=namespace)
             except Exception as error:  # noqa: BLE001 - an edge, as below
-                failure = self._translated(f"cancelling job {job_id}, which nobody waits for any more", error)
+                failure = self._translated(f"cancelling the abandoned job {job_id}", error)
                 if not failure.retryable:
                     return  # it has ended
                 logger.warning("%s", failure, extra={"job": job_id})
@@ -113,14 +113,14 @@ class HubJobsApi:
 
     async def inspect(self, job_id: str) -> Any:
         """What has become of a job. Raises an error that `is_missing` knows if there is none."""
-        namespace = await self._whose()
+        namespace = await self._owner_name()
         return await self._ask(
             f"looking at job {job_id}", lambda: self._api.inspect_job(job_id=job_id, namespace=namespace)
         )
 
     async def cancel(self, job_id: str) -> None:
         """Ends a job. One that has ended, or is not there, is no error."""
-        namespace = await self._whose()
+        namespace = await self._owner_name()
         call = lambda: self._api.cancel_job(job_id=job_id, namespace=namespace)  # noqa: E731
         try:
             await self._retries.start(lambda: self._ask(f"cancelling job {job_id}", call))
@@ -138,7 +138,7 @@ class HubJobsApi:
 
     async def labelled(self, labels: Mapping[str, str]) -> list[Any]:
         """The jobs that carry labels and have not ended."""
-        namespace = await self._whose()
+        namespace = await self._owner_name()
 
         def found() -> list[Any]:
             listed = self._api.list_jobs(labels=dict(labels), namespace=namespace, timeout=self._timeout_s)
@@ -148,7 +148,7 @@ class HubJobsApi:
 
     async def tail(self, job_id: str, lines: int) -> str:
         """The end of a job's log; "" where there is none to be had."""
-        namespace = await self._whose()
+        namespace = await self._owner_name()
         call = lambda: list(self._api.fetch_job_logs(job_id=job_id, namespace=namespace, tail=lines))  # noqa: E731
         try:
             found = await self._ask(f"reading the log of job {job_id}", call)
@@ -156,10 +156,10 @@ class HubJobsApi:
             return ""
         return "\n".join(str(line).rstrip("\n") for line in found[-lines:])
 
-    async def _whose(self) -> str:
+    async def _owner_name(self) -> str:
         async with self._asking:
             if self._namespace is None:
-                who = await self._retries.start(lambda: self._ask("asking whose the token is", self._api.whoami))
+                who = await self._retries.start(lambda: self._ask("asking for the token's user", self._api.whoami))
                 self._namespace = str(who["name"])
         return self._namespace
 
@@ -352,7 +352,7 @@ class HubJob:
         self._tell(str(stage), info.status.message or "")
 
     def _reached_at(self, urls: list[str]) -> str | None:
-        """Its address, if it is one that a token may be sent to: nobody but the Hub and this job has that."""
+        """The job's address, which must belong to this job: the Hub's token is sent there. None while it has none."""
         beginning = f"{self.id}--{self._port}."
         for url in urls:
             host = urlsplit(url).hostname or ""

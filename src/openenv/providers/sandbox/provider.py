@@ -48,7 +48,7 @@ class HFSandboxProvider(BlockingContainers, SingleServerProvider):
         env_vars: Environment variables of every server. Those that hold secrets by their name become secrets.
         secrets: Secrets of every server, by the names of the variables in which they find them.
         labels: Further labels of every job.
-        namespace: Whose jobs they are; None: the token's user.
+        namespace: The user or organization that owns the jobs; None: the token's user.
         token: The Hub's token; None takes that of huggingface_hub.
         endpoint: Address of the Hub; None takes that of huggingface_hub.
         insecure: Allow http where it leaves this machine, for the Hub and for addresses of jobs.

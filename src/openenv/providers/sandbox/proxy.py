@@ -126,27 +126,27 @@ class Proxy:
                 await receive()
             await refuse(send, error, "websocket.http" if websocket else "http")
         except ClientDisconnected:
-            pass  # nobody is there to be told anything
+            pass  # the client has disconnected: no connection is left to answer on
         except Exception:
-            if websocket:  # uvicorn's own line is not heard, see below
+            if websocket:  # the logger of uvicorn's WebSockets drops it, see `_quiet`
                 logger.exception("a connection could not be passed on")
             raise
 
 
 def _plain_client() -> httpx.AsyncClient:
-    """A client that says nothing of its own, and keeps nothing but connections."""
+    """An HTTP client that adds no headers and stores no cookies; it only keeps connections open."""
     import httpx
 
-    nobodys = CookieJar(policy=DefaultCookiePolicy(allowed_domains=[]))
-    # How many connections there are is the matter of those who make them.
+    no_cookies = CookieJar(policy=DefaultCookiePolicy(allowed_domains=[]))
+    # Callers decide how many connections are open.
     limits = httpx.Limits(max_keepalive_connections=64)
-    client = httpx.AsyncClient(cookies=nobodys, limits=limits, follow_redirects=False)
+    client = httpx.AsyncClient(cookies=no_cookies, limits=limits, follow_redirects=False)
     client.headers.clear()
     return client
 
 
 class _Http(HttpToolsProtocol):
-    """uvicorn's, which says what it has to say to our logger, and lets an app cut the connection."""
+    """uvicorn's HTTP protocol, with our logger, and with an extension that lets the app abort the connection."""
 
     def __init__(self, **uvicorns: Any):
         super().__init__(**uvicorns)
@@ -165,7 +165,7 @@ class _WebSocket(WebSocketsSansIOProtocol):
         self.logger = _quiet
 
 
-# uvicorn tells of each connection, and calls a handshake an error that an app has refused.
+# uvicorn logs each connection, and logs a handshake that the app refuses as an error.
 _quiet = logging.getLogger("openenv.providers.sandbox.connections")
 _quiet.setLevel(logging.CRITICAL)
 
@@ -183,7 +183,7 @@ _shared: _Shared | None = None
 
 
 def _of_this_loop() -> _Shared:
-    global _shared  # noqa: PLW0603 - one for each process, whose loop is another one after a fork
+    global _shared  # noqa: PLW0603 - one for each process; after a fork the loop is a new one
     loop = asyncio.get_running_loop()
     if _shared is None or _shared.loop is not loop:
         _shared = _Shared(loop)

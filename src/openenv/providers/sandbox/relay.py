@@ -100,32 +100,32 @@ class SandboxRoute:
         )
 
     def outward(self, headers: Iterable[tuple[bytes, bytes]], key: bytes) -> Headers:
-        """What the sandbox is told of a request: its headers without the local key, and with the Hub's token."""
-        told = _without_hops(headers)
-        told.append((b"Authorization", self.job.authorization.encode()))
+        """Headers of a request to the sandbox: the client's, with the Hub's token in place of the local key."""
+        sent = _without_hops(headers)
+        sent.append((b"Authorization", self.job.authorization.encode()))
         if self.shows_key:
-            told.append((SERVER_KEY, key))
-        return told
+            sent.append((SERVER_KEY, key))
+        return sent
 
     def inward(self, headers: Iterable[tuple[bytes, bytes]], address: str) -> Headers:
-        """What the client is told of an answer: places at the sandbox become places behind this path."""
-        told, own = _without_hops(headers), {"", urlsplit(address).netloc}
-        for number, (name, value) in enumerate(told):
+        """Headers of a response to the client: a `Location` at the sandbox becomes one below this route's path."""
+        sent, own = _without_hops(headers), {"", urlsplit(address).netloc}
+        for number, (name, value) in enumerate(sent):
             goal = urlsplit(value.decode("latin-1")) if name == b"location" else None
             if goal is not None and goal.netloc in own and goal.path.startswith("/"):
                 moved = goal._replace(scheme="", netloc="", path=f"/{self.name}{goal.path}")
-                told[number] = (name, moved.geturl().encode("latin-1"))
-        return told
+                sent[number] = (name, moved.geturl().encode("latin-1"))
+        return sent
 
 
 def _without_hops(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    told = [(name.lower(), value) for name, value in headers]
-    named = {part.strip().lower() for name, value in told if name == b"connection" for part in value.split(b",")}
-    return [(name, value) for name, value in told if name not in _HOP | _OURS | named]
+    lower = [(name.lower(), value) for name, value in headers]
+    named = {part.strip().lower() for name, value in lower if name == b"connection" for part in value.split(b",")}
+    return [(name, value) for name, value in lower if name not in _HOP | _OURS | named]
 
 
 def answer_of(error: OpenEnvError) -> tuple[int, Headers, bytes]:
-    """What a request is answered that reaches no sandbox: status, headers and body."""
+    """Status, headers and body of the response to a request that reaches no sandbox."""
     status = next((status for kind, status in _STATUSES.items() if isinstance(error, kind)), 502)
     headers = [(b"content-type", b"application/json")]
     if status == 401:
@@ -272,12 +272,12 @@ GOING_AWAY, TOO_BIG, BAD_GATEWAY = 1001, 1009, 1014
 """Codes of connections that end because the route was closed, a message was too large, or the sandbox is gone."""
 # Of a close frame (RFC 6455, 5.5), less the code.
 _LONGEST_REASON = 123
-# No code that can be sent: whoever it comes from has not said why.
+# Codes that no close frame may carry: the peer gave no reason.
 _UNSAID = frozenset({1005, 1006, 1015})
 
 
 class _SandboxConnect(connect):
-    """Follows nobody elsewhere with the token."""
+    """Follows no redirect: the token must not reach another host."""
 
     def process_redirect(self, exc: Exception) -> Exception | str:
         return exc
@@ -288,7 +288,7 @@ class WebSocketRelay(Relay):
 
     async def run(self) -> None:
         """Passes it on until one of its ends, or the route, is closed."""
-        await self._receive()  # that somebody wants to connect
+        await self._receive()  # `websocket.connect`, the first message
         dialling, leaving = await self._first_of(self._dial(), self._receive())
         if leaving is not None:
             if dialling is not None and not dialling.exception():
@@ -319,12 +319,16 @@ class WebSocketRelay(Relay):
         route, timeouts = self._route, self._route.timeouts
         address = await route.job.address()
         scheme, _, place = address.partition("://")
-        told = route.outward(self._scope["headers"], self._key)
+        headers = route.outward(self._scope["headers"], self._key)
         try:
             return await _SandboxConnect(
                 f"{'wss' if scheme == 'https' else 'ws'}://{place}{self._place}",
                 subprotocols=self._scope["subprotocols"] or None,
-                additional_headers=[(_latin1(n), _latin1(v)) for n, v in told if not n.startswith(b"sec-websocket-")],
+                additional_headers=[
+                    (_latin1(name), _latin1(value))
+                    for name, value in headers
+                    if not name.startswith(b"sec-websocket-")
+                ],
                 user_agent_header=None,
                 compression=None,
                 proxy=None if is_loopback(urlsplit(address).hostname) else True,

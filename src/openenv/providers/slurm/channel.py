@@ -25,18 +25,18 @@ from .task import SECRETS, TOKEN, VARIABLES, proof
 GLANCE_S = 0.1
 # How much of the end of a log is read.
 TAIL_BYTES = 256 * 1024
-# A peer that says nothing, or more than tasks have to say.
+# Limits of a connection: seconds until its report is read, and bytes of a line.
 PATIENCE_S, LONGEST = 10.0, 1 << 20
-# Tasks that start together dial together.
+# Tasks that start together connect together.
 BACKLOG = 1024
 _LABELS = "labels.json"
 
 
 class TaskChannel(ABC):
-    """Where variables are for tasks, and where their notices and logs come in.
+    """Hands variables to tasks, and takes their notices and logs.
 
     Attributes:
-        plan: What tasks are told of it.
+        plan: The channel's part of the plan that tasks get.
         output: Where Slurm writes their logs, as a pattern of its own.
         environ: Environment variables of the jobs themselves.
         folder: Its folder, if it has one.
@@ -122,7 +122,7 @@ class FolderChannel(TaskChannel):
         self._path.mkdir(mode=0o700)
         for part in ("log", "notices"):
             (self._path / part).mkdir(mode=0o700)
-        # First the labels: whatever is there of it can then be removed by anybody who may.
+        # The labels come first: with them, a folder that is only half made can be found and removed.
         for name, content in ((_LABELS, labels), ("variables.json", variables)):
             target = os.open(self._path / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(target, "w", encoding="utf-8") as file:
@@ -139,7 +139,7 @@ class FolderChannel(TaskChannel):
 
 
 def labels_of(folder: Path) -> dict[str, str] | None:
-    """The labels of a deployment whose folder it is; None for any other folder."""
+    """The labels of the deployment that a folder belongs to; None for any other folder."""
     try:
         labels = json.loads((folder / _LABELS).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -148,10 +148,10 @@ def labels_of(folder: Path) -> dict[str, str] | None:
 
 
 class ListenerChannel(TaskChannel):
-    """Hears from tasks over the network. Whoever speaks must know a token, which is not sent.
+    """Takes reports of tasks over the network. Each report proves knowledge of a token, which is not sent.
 
     Args:
-        port: Where it listens, at all addresses of this machine; 0 takes a free one.
+        port: Port to listen on, at all addresses of this machine; 0 takes a free one.
     """
 
     def __init__(self, port: int):
@@ -163,7 +163,7 @@ class ListenerChannel(TaskChannel):
 
     async def open(self, variables: Mapping[str, str], labels: Mapping[str, str]) -> None:
         try:
-            # One port for both families of addresses: nodes are told one.
+            # One port for both address families: nodes get one number.
             both = socket.has_dualstack_ipv6()
             family = socket.AF_INET6 if both else socket.AF_INET
             listener = socket.create_server(("", self._port), family=family, backlog=BACKLOG, dualstack_ipv6=both)

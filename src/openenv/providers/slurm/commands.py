@@ -28,7 +28,7 @@ _PASSING = re.compile(
 )
 # The controller was not even reached.
 _UNHEARD = re.compile(r"unable to contact slurm controller|connection refused|could not be started", re.IGNORECASE)
-# What a job inside of which this process runs has told it, and how somebody likes to read lists.
+# Variables of the job that this process runs in, and a user's settings for the output of the commands.
 _NOT_FOR_COMMANDS = ("SLURM_", "SLURMD_", "SQUEUE_", "SCANCEL_", "SACCT_")
 _ABOUT_THE_CLUSTER = {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_CLUSTERS"}
 
@@ -39,7 +39,7 @@ def environ_of_jobs() -> dict[str, str]:
 
 
 def user() -> str:
-    """Whose jobs ours are, as Slurm calls users."""
+    """Slurm's name of the user that owns our jobs."""
     with suppress(KeyError):
         return pwd.getpwuid(os.getuid()).pw_name
     return str(os.getuid())
@@ -123,7 +123,7 @@ def all_of(deployment: str) -> list[str]:
 
 
 async def cancel(deployment: str, start_rate: StartRate) -> None:
-    """Ends all jobs of a deployment, also those whose numbers were never heard of."""
+    """Cancels all jobs of a deployment by its name, also those with unknown numbers."""
     selection = all_of(deployment)
 
     async def unfinished() -> list[str]:
@@ -151,7 +151,7 @@ async def cancel_tasks(
     await start_rate.start(lambda: _scancel(selection))
     try:
         async with asyncio.timeout(END_S):
-            while await under_way():  # noqa: ASYNC110 - Slurm calls nobody back
+            while await under_way():  # noqa: ASYNC110 - Slurm has no callback
                 await asyncio.sleep(GLANCE_S)
     except TimeoutError:
         raise LaunchFailed(f"{' '.join(selection)}: not over {END_S:g} s after scancel; see squeue") from None

@@ -63,12 +63,12 @@ _TIME = re.compile(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}|UNLIMITED|INFINITE", re.I
 
 @dataclass(frozen=True, slots=True)
 class SlurmJob:
-    """What `squeue` tells of one task of an array.
+    """One task of an array, as `squeue` lists it.
 
     Attributes:
         state: In Slurm's words.
         restarts: How often it was started anew.
-        reason: Why it waits, or why it ended; "" where there is none to be told.
+        reason: Why it waits, or why it ended; "" where Slurm gives none.
         nodes: Where it is.
     """
 
@@ -164,7 +164,7 @@ def script(python: str, setup: Sequence[str], task: str, plan: Mapping[str, Any]
         python: The Python of the nodes.
         setup: Lines of bash that go before.
         task: The source of `task.py`.
-        plan: What its `main` is told.
+        plan: Argument of its `main`.
 
     Raises:
         UsageError: A line of `setup` that is several.
@@ -230,12 +230,12 @@ def _rows(listing: str, widths: Mapping[str, int]) -> Iterable[dict[str, str]]:
 
 
 AS_ASKED = "as asked"
-"""How a server ended that Slurm or its owner asked to: whether the task is over, Slurm knows."""
+"""How a server ended at the request of Slurm or its owner. Slurm may start it again: `squeue` shows if it is over."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskNotice:
-    """What one start of a task has told.
+    """The newest report of one start of a task.
 
     Attributes:
         task: Array and index.
@@ -273,14 +273,14 @@ class TaskNotice:
 
 def end_of(job: SlurmJob, notice: TaskNotice | None) -> str | None:
     """Why a server is gone, to go on with after "the server"; None while it is there or on its way."""
-    told = None
+    reported = None
     if notice is not None and notice.restart >= job.restarts and notice.ended != AS_ASKED:
-        told = notice.ended
-    return told or job.over
+        reported = notice.ended
+    return reported or job.over
 
 
 def address_of(job: SlurmJob, notice: TaskNotice | None) -> str | None:
-    """Where a server is. What an earlier start has told counts no more."""
+    """The address of a server. Notices of earlier starts do not count."""
     return None if notice is None or notice.restart < job.restarts or job.over is not None else notice.url
 
 

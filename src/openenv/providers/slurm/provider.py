@@ -42,7 +42,7 @@ def slurm_time_limit(limit: str | timedelta | None) -> str | None:
 
 # Tasks of one array: clusters allow 1,001 by default (MaxArraySize).
 LONGEST_ARRAY = 1000
-# Between two looks at what tasks have told.
+# Seconds between two looks at the tasks' notices.
 GLANCE_S = 0.1
 
 
@@ -67,8 +67,8 @@ class SlurmProvider(BlockingRuntime):
         exclude: Nodes that it must not be.
         exclusive: Whether each server has a node of its own.
         time_limit: How long servers may run, as Slurm writes it ("4:00:00") or as a timedelta.
-        grace_s: So many seconds before its time limit a server takes no further sessions, and ends with its last
-            one. It may be told a minute earlier.
+        grace_s: Seconds before its time limit from which a server takes no further sessions, and ends with its last
+            one. Slurm may send the signal a minute earlier.
         requeue: Whether a server is started again elsewhere when its node is lost or it was preempted. Its address is
             another one then: `Deployment.refresh` finds it.
         shared_folder: A folder that this machine and all nodes see; made where there is none. Variables, addresses
@@ -82,7 +82,7 @@ class SlurmProvider(BlockingRuntime):
         python: The Python of the nodes, with openenv installed; None: this one, by its path.
         folder: Where servers run, and modules are looked for; None: here, by its path.
         setup: Lines of bash before a server starts, such as "module load cuda". No secrets.
-        env_vars: Environment variables of all servers, besides those of this process that do not look like secrets.
+        env_vars: Environment variables of all servers, added to those of this process that do not look like secrets.
         queue_timeout_s: Seconds for all servers of a launch to come through the queue and listen.
         ready_timeout_s: Seconds until they are ready then.
         start_rate: How fast arrays are submitted.
@@ -156,9 +156,9 @@ class SlurmProvider(BlockingRuntime):
             raise UsageError(f"shared_folder must be without '%', which Slurm replaces; got {str(self._parent)!r}")
         self._announce = announce
         self._listen_port = listen_port
-        # So that it takes no new sessions when its time is nearly over. Whoever stops it does not wait for that.
+        # Near its time limit a server takes no new sessions for so long. Stopping a deployment does not wait for it.
         self.variables = {"OPENENV_GRACE_S": f"{grace_s:g}", **(env_vars or {})}
-        # For `start`, whose callers may make their client before.
+        # For `start`: its callers may make their client before the server starts.
         self.api_key = key_of(self.variables) or (None if KEYS in self.variables else secrets.token_urlsafe(24))
         self.queue_timeout_s = queue_timeout_s
         self.ready_timeout_s = ready_timeout_s
@@ -286,8 +286,8 @@ class SlurmProvider(BlockingRuntime):
         source = await on_thread(lambda: Path(task.__file__).read_text(encoding="utf-8"))
         text = job.script(self._python, self._setup, source, plan)
         channel.used = True
-        told = run("sbatch", *arguments, text=text, variables=environ_of_jobs() | dict(channel.environ))
-        submission = start_task(told)
+        sbatch = run("sbatch", *arguments, text=text, variables=environ_of_jobs() | dict(channel.environ))
+        submission = start_task(sbatch)
         try:
             return (await asyncio.shield(submission)).strip().partition(";")[0]
         except (ProviderFailed, asyncio.CancelledError) as error:
@@ -354,7 +354,7 @@ class SlurmProvider(BlockingRuntime):
         channel: TaskChannel | None = deployment.handle
         if channel is not None:
             if channel.used:
-                # By its name, which also finds what was submitted while nobody waited for the answer any more.
+                # By name: that also finds jobs of a submission that was cancelled before its answer came.
                 await cancel(deployment.name, self.start_rate)
             self._queue.forget(_names(deployment.servers))
             await channel.close()

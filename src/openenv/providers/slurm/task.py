@@ -26,13 +26,13 @@ from pathlib import Path
 from typing import Any
 
 VARIABLES = "OPENENV_TASK_VARIABLES"
-"""Variable with the server's variables as JSON, where there is no folder that they could be read from."""
+"""Variable with the server's variables as JSON, where no shared folder holds them."""
 SECRETS = "OPENENV_TASK_SECRETS"
-"""Variable with those of the values, as JSON, the longest first, that no report may show."""
+"""Variable with the secrets among their values, as JSON, the longest first: reports mask them."""
 TOKEN = "OPENENV_TASK_TOKEN"  # noqa: S105 - its name
-"""Variable with what shows the trainer who a task is."""
+"""Variable with the token by which the trainer authenticates a task."""
 TAIL_LINES, LONGEST_LINE, CHUNK = 50, 2000, 65536
-# Between two reports of new lines of the log, where there is no file of it; and for one attempt to report.
+# Seconds between two reports of new log lines, where no file holds the log; and for one attempt to report.
 REPORT_EVERY_S, DIAL_S = 1.0, 5.0
 LAST_ATTEMPTS = 3
 LISTENING = re.compile(r"\bon https?://\[?[\w.:]+?\]?:(\d+)")
@@ -44,7 +44,7 @@ def main(plan: dict[str, Any], environ: Mapping[str, str]) -> None:
 
 
 def proof(token: str, challenge: str, said: str) -> str:
-    """What shows that one knows a token, without telling it."""
+    """HMAC that proves knowledge of the token without sending it."""
     return hmac.new(token.encode(), f"{challenge}\n{said}".encode(), hashlib.sha256).hexdigest()
 
 
@@ -52,10 +52,10 @@ class _Task:
     """One server of a deployment, on the node that it was given.
 
     Args:
-        plan: `command`, with `{host}` and `{port}` to be filled in; `port`: 0 for one that the server chooses and
-            tells in its log, None for one that is free; `announced`: "address" or "hostname"; `trainers`: hosts
-            that it shall be reached from; `folder`: for files that all nodes see, or `listener`: the port of those
-            hosts to report to.
+        plan: `command`, with `{host}` and `{port}` to be filled in; `port`: 0 where the server chooses a port and
+            logs it, None for a free one; `announced`: "address" or "hostname"; `trainers`: hosts that connect to
+            the server; `folder`: a folder that all nodes see, or `listener`: the port of those hosts that takes
+            reports.
         environ: Environment variables of the job.
     """
 
@@ -192,7 +192,7 @@ class _Task:
         return code
 
     def report(self) -> None:
-        """Says all that is known of this task; if nobody hears it, it is due again."""
+        """Reports the state of this task; a report that does not arrive is due again."""
         try:
             if self.folder is not None:
                 path = self.folder / "notices" / f"{self.facts['task']}.{self.facts['restart']}"
@@ -205,7 +205,7 @@ class _Task:
                 if not self.due:
                     self.dial(json.dumps({**self.facts, "log": list(self.lines)}, ensure_ascii=False))
         except OSError as error:
-            # Whoever removed the folder wants no news.
+            # The folder was removed: its owner reads no more reports.
             self.due = False
             _say(f"no news can be left: {error}\n".encode())
         self.tried = time.monotonic()
@@ -219,16 +219,16 @@ class _Task:
             self.call.join()
 
     def dial(self, said: str) -> None:
-        """Tells the trainer, on a thread: one that does not answer holds up neither the log nor signals."""
+        """Reports to the trainer on a thread: a trainer that does not answer delays neither log lines nor signals."""
 
-        def dialled() -> None:
-            if not self.told(said):
+        def call() -> None:
+            if not self.send_report(said):
                 self.due = True
 
-        self.call = threading.Thread(target=dialled, daemon=True)
+        self.call = threading.Thread(target=call, daemon=True)
         self.call.start()
 
-    def told(self, said: str) -> bool:
+    def send_report(self, said: str) -> bool:
         for host in self.trainers:
             with contextlib.suppress(OSError, ValueError):
                 road = socket.create_connection((host, self.plan["listener"]), DIAL_S)
@@ -242,7 +242,7 @@ class _Task:
 
 
 def _tether() -> None:
-    """The server ends with this process, whatever ends that."""
+    """Makes the kernel kill the server when this process ends, for any reason."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
 
 
