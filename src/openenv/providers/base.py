@@ -23,15 +23,15 @@ T = TypeVar("T")
 
 @dataclass(kw_only=True)
 class StartRate:
-    """Starts spread over time, so that a place is not asked for everything at once.
+    """Limits how fast servers are started, so that a place does not get all requests at once.
 
     Attributes:
-        rate: Starts a second at most.
-        jitter: By how much of the time between two starts each is put off at random, from 0 to 1.
-        at_once: Starts at one time at most.
-        attempts: How often a start is tried that fails for a passing reason (`ProviderFailed.retryable`).
+        rate: Maximum of starts per second.
+        jitter: Random delay of each start, as a part (0 to 1) of the time between two starts.
+        at_once: Maximum of concurrent starts.
+        attempts: Attempts of a start that fails for a temporary reason (`ProviderFailed.retryable`).
         pause_s: Seconds before the second attempt; each further pause is twice as long, up to `longest_pause_s`, and
-            is shortened at random by up to a half. The place may ask for longer ones (`retry_after_s`).
+            is shortened at random by up to a half. The place may ask for a longer pause (`retry_after_s`).
         longest_pause_s: The longest of those pauses, in seconds.
     """
 
@@ -53,16 +53,16 @@ class StartRate:
             raise UsageError(f"jitter of a StartRate must be from 0 to 1, got {self.jitter!r}")
 
     async def start(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Runs an attempt in its turn, and again while it fails for a passing reason.
+        """Runs an attempt within the limits, and retries it while it fails for a temporary reason.
 
         Args:
-            attempt: Leaves nothing behind when it fails.
+            attempt: The start. An attempt that fails must leave nothing behind.
 
         Raises:
-            ProviderFailed: The last one's.
+            ProviderFailed: The error of the last attempt.
         """
         loop = asyncio.get_running_loop()
-        if self._room is None or self._loop is not loop:  # after a fork, who was in there stayed in the parent
+        if self._room is None or self._loop is not loop:  # a fork: its holders are in the parent
             self._room, self._loop, self._next = asyncio.Semaphore(self.at_once), loop, 0.0
         backoff = Backoff(self.pause_s, self.longest_pause_s)
         for number in range(1, self.attempts + 1):
@@ -88,14 +88,14 @@ PRIVATE_SERVER_VARIABLES: Mapping[str, str] = {"OPENENV_GRACE_S": "0"}
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """Something labelled that a provider finds at its place, of any owner.
+    """A labelled object that a provider finds at its place, of any owner.
 
     Attributes:
-        kind: What it is, in the words of the place: container, service, process, job, actor.
-        name: What it is called there.
+        kind: Its kind, as the place calls it: container, service, process, job, actor.
+        name: Its name at the place.
         deployment: The deployment that it belongs to.
-        owner: Who started it; None where the label cannot be read.
-        handle: What the place knows it by. Only for its provider.
+        owner: The process that started it; None where the label cannot be read.
+        handle: Its identifier at the place. Only for its provider.
     """
 
     kind: str
@@ -106,17 +106,17 @@ class Leftover:
 
     @classmethod
     def from_labels(cls, kind: str, name: str, labels: Mapping[str, str], handle: Any) -> Self:
-        """Makes one of what carries `Deployment.labels`."""
+        """A leftover from an object with `Deployment.labels`."""
         return cls(kind, name, labels.get(DEPLOYMENT, ""), OwnerProcess.read(labels.get(OWNER, "")), handle)
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionRefusal:
-    """Why a connection to a server that is there failed.
+    """Why a connection to an existing server failed.
 
     Attributes:
-        reason: What the place said.
-        lasting: Whether it will refuse the next one too.
+        reason: The place's message.
+        lasting: Whether the place will refuse the next connection too.
     """
 
     reason: str
@@ -130,10 +130,10 @@ class Provider(ABC):
     `testing.ProviderConformance`.
 
     Attributes:
-        capabilities: What it can do; asked before anything is started.
+        capabilities: What it can do; checked before a start.
         public: Whether its servers can be reached from other machines.
         variables: Environment variables of every server there.
-        ready_timeout_s: Seconds that servers have to become ready, unless a call says otherwise.
+        ready_timeout_s: Seconds that servers have to become ready, unless a call gives another timeout.
         start_rate: How fast servers are started.
     """
 
@@ -148,37 +148,37 @@ class Provider(ABC):
 
         Raises:
             UsageError: The place cannot do what is asked.
-            LaunchFailed: It did not do it; nothing is left of the attempt.
+            LaunchFailed: The start failed; nothing is left of it.
         """
         return await self.deployment(spec).start()
 
     def deployment(self, spec: LaunchSpec) -> Deployment:
-        """A deployment that is still to be started. Raises `UsageError` as `launch` does."""
+        """A deployment that is not started yet. Raises `UsageError` as `launch` does."""
         self.capabilities.check(type(self).__name__, spec)
         return Deployment(self, spec)
 
     async def leftovers(self) -> list[Leftover]:
-        """Everything at this place that carries our labels, of any owner."""
+        """All objects at this place with our labels, of any owner."""
         return await on_shared(self.find_leftovers())
 
     async def discard(self, leftover: Leftover) -> None:
-        """Removes what `leftovers` found, of any owner. What is gone already is no error."""
+        """Removes an object that `leftovers` found, of any owner. No error if it is gone already."""
         await on_shared(self.remove_leftover(leftover))
 
     @abstractmethod
     async def resize(self, deployment: Deployment, replicas: int) -> None:
-        """Starts or stops servers until there are so many; with 0, removes all that there is of the deployment.
+        """Starts or stops servers until there are `replicas`; with 0, removes the whole deployment.
 
         `deployment.servers` has every server from before its start until after its end, also when this is cancelled.
         The `url` of each is set at the end.
 
         Raises:
-            LaunchFailed: It cannot be done (`ProviderBusy`: at the moment).
+            LaunchFailed: It failed (`ProviderBusy`: for a temporary reason).
         """
 
     @abstractmethod
     async def why_gone(self, server: Server) -> str | None:
-        """Why a server is gone, to go on with after "the server"; None while it is there or on its way."""
+        """Why a server is gone, as the words after "the server"; None while it is there or on its way."""
 
     def last_refusal(self, server: Server) -> ConnectionRefusal | None:
         """Why the last connection to a server failed, where the place knows more than the connection shows."""
@@ -186,7 +186,7 @@ class Provider(ABC):
 
     @abstractmethod
     async def read_log(self, server: Server, lines: int) -> str:
-        """The last lines of a server's log, or "" where there is none to be had. Not yet without secrets."""
+        """The last lines of a server's log, "" where it has none. Secrets are not masked yet."""
 
     @abstractmethod
     async def find_leftovers(self) -> list[Leftover]:
@@ -199,7 +199,7 @@ class Provider(ABC):
     async def refresh_servers(self, deployment: Deployment) -> None:
         """Sets `gone` and `url` of each server, and adds those that the place has started by itself.
 
-        May be called while `resize` is at work: what is on its way is not gone.
+        May be called during `resize`: a server that is being started is not gone.
         """
         for server in list(deployment.servers):
             if server.url is not None:  # else the place may not know it yet
@@ -224,13 +224,13 @@ class ContainerProvider(ABC):
     def start_container(
         self, image: str, port: int | None = None, env_vars: Mapping[str, str] | None = None, **kwargs: Any
     ) -> str:
-        """Starts a server, and does not wait for it.
+        """Starts a server, and does not wait until it is ready.
 
         Args:
             image: Name of the image.
-            port: Port of this machine that it is to be reached at; None takes a free one.
+            port: Port of this machine at which clients reach it; None takes a free one.
             env_vars: Environment variables of the server.
-            kwargs: What else the place can do.
+            kwargs: Further options of the place.
 
         Returns:
             The address of the server.
@@ -238,7 +238,7 @@ class ContainerProvider(ABC):
 
     @abstractmethod
     def stop_container(self) -> None:
-        """Stops the server and removes what is left of it. May be called repeatedly."""
+        """Stops and removes the server. May be called repeatedly."""
 
     @abstractmethod
     def wait_for_ready(self, base_url: str, timeout_s: float = 30.0) -> None:
@@ -249,7 +249,7 @@ class ContainerProvider(ABC):
         """
 
     def close(self) -> None:
-        """Stops what runs."""
+        """Stops the running server."""
         self.stop_container()
 
     def __enter__(self) -> Self:
@@ -260,7 +260,7 @@ class ContainerProvider(ABC):
 
 
 class RuntimeProvider(ABC):
-    """Runs one server that it knows how to make. One at a time; it may be started again when it was stopped.
+    """Runs one server at a time, without an image. A stopped server may be started again.
 
     A subclass of yours works wherever a provider is asked for, if it implements the three abstract methods. Entering
     `with provider:` starts the server and waits until it is ready; leaving stops it.
@@ -280,7 +280,7 @@ class RuntimeProvider(ABC):
         Args:
             port: Port that it listens on; None takes a free one.
             env_vars: Environment variables of the server.
-            kwargs: What else the place can do.
+            kwargs: Further options of the place.
 
         Returns:
             The address of the server.
@@ -312,19 +312,19 @@ class RuntimeProvider(ABC):
 
 
 class SingleServerProvider(Provider):
-    """A place that starts servers one by one."""
+    """A provider that starts and stops servers one by one."""
 
     @abstractmethod
     async def start_server(self, deployment: Deployment, server: Server) -> None:
         """Starts a server and sets its `url`. When this is cancelled or fails, `stop_server` is called for it.
 
         Raises:
-            LaunchFailed: It cannot be done (`ProviderBusy`: at the moment, it is tried again).
+            LaunchFailed: It failed (`ProviderBusy`: for a temporary reason, and is retried).
         """
 
     @abstractmethod
     async def stop_server(self, server: Server) -> None:
-        """Stops a server and removes all of it, however far its start came. May be called repeatedly."""
+        """Stops and removes a server, also one with an incomplete start. May be called repeatedly."""
 
     async def resize(self, deployment: Deployment, replicas: int) -> None:
         there = [server for server in deployment.servers if server.gone is None]
@@ -340,7 +340,7 @@ class SingleServerProvider(Provider):
                     await self._end(deployment, server)
                 if server in deployment.servers:
                     server.gone = "did not start, and could not be removed"
-                    if isinstance(error, ProviderBusy):  # no second one beside it
+                    if isinstance(error, ProviderBusy):  # no retry: that would start a second server beside it
                         raise LaunchFailed(f"{error.message} (and what was begun could not be removed)") from error
                 raise
 
@@ -352,7 +352,7 @@ class SingleServerProvider(Provider):
 
 
 async def _gather_all(*calls: Awaitable[None]) -> None:
-    """Runs calls together, all to their end, and raises the first failure then."""
+    """Runs calls concurrently, waits for all of them, and then raises the first failure."""
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
     failure = next((outcome for outcome in outcomes if isinstance(outcome, BaseException)), None)
     if failure is not None:
@@ -363,19 +363,19 @@ _claim_lock = threading.Lock()
 
 
 class _SingleDeploymentProvider(Provider):
-    """A provider that remembers the one deployment that its blocking calls are about."""
+    """A provider with one deployment, which its blocking calls start and stop."""
 
     _current: Deployment | None = None
 
     @property
     def current(self) -> Deployment | None:
-        """What the blocking calls have started."""
+        """The deployment that the blocking calls have started."""
         return self._current
 
     def _begin_current(self, spec: LaunchSpec, keyed: bool) -> str:
         open_to_all = not self.public and not keyed
         if open_to_all and spec.api_key is None and KEYS not in {**self.variables, **spec.env_vars}:
-            # Programs that call this hand the address alone to their clients.
+            # Programs that call this give their clients only the address, without a key.
             spec = spec.changed(api_key="")
         with _claim_lock:
             if self._current is not None:

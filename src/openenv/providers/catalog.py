@@ -20,9 +20,9 @@ class ProviderEntry:
     """A kind of place.
 
     Attributes:
-        name: What commands call it.
+        name: Its name in commands.
         class_name: Its class in `openenv.providers`.
-        extra: What installs the packages it takes, as `pip install 'openenv[EXTRA]'`; None: nothing more is needed.
+        extra: The extra with the packages that it needs (`pip install 'openenv[EXTRA]'`); None: it needs none.
         place: Where its servers run, in words.
     """
 
@@ -57,7 +57,7 @@ class ProviderEntry:
 
 
 def catalog_entry(name: str) -> ProviderEntry:
-    """What is called so. Raises `UsageError` for what is not there."""
+    """The entry of a name. Raises `UsageError` for an unknown name."""
     found = CATALOG.get(name)
     if found is None:
         raise UsageError(f"there is no provider {name!r}: there are {', '.join(CATALOG)}")
@@ -75,23 +75,23 @@ _ENTRIES = (
     ProviderEntry("hf", "HFSandboxProvider", "sandbox", "jobs on the Hub"),
 )
 CATALOG: Mapping[str, ProviderEntry] = {each.name: each for each in _ENTRIES}
-"""Every kind of place, by its name."""
+"""Every provider, by its name in commands."""
 
 
 # Seconds for a place to list what it has: one that does not answer must not delay the others.
 ANSWER_S = 30.0
-# Seconds for the removal of one thing.
+# Seconds for the removal of one leftover.
 REMOVAL_S = 60.0
 AT_ONCE = 16
 
 
 class LeftoverScan:
-    """A kind of place, as far as it can be reached from here.
+    """The leftovers of one provider.
 
     Attributes:
-        entry: Which kind.
-        found: What is labelled there, in the order in which it may be removed.
-        closed: Why it cannot be asked; None if it can be.
+        entry: The provider.
+        found: Its leftovers, in the order of their removal.
+        closed: Why the place cannot be asked; None if it can be.
     """
 
     def __init__(self, entry: ProviderEntry):
@@ -129,20 +129,20 @@ class LeftoverScan:
                 return leftover, None
 
         outcomes: list[tuple[Leftover, str | None]] = []
-        # One kind after the other: a network goes when what is in it has gone.
+        # One kind after the other: a network can be removed once its containers are gone.
         for _, kind in groupby(filter(wanted, self.found), lambda leftover: leftover.kind):
             outcomes += await asyncio.gather(*map(one, kind))
         return outcomes
 
     async def leave(self) -> None:
-        """Gives up what the provider holds, if it holds anything."""
+        """Closes the provider, if it was made and can be closed."""
         close = getattr(self._provider, "close", None)
         if close is not None:
             await on_thread(close)
 
 
 async def places(entries: Iterable[ProviderEntry]) -> list[LeftoverScan]:
-    """All of these places, each looked at."""
+    """A scan of each of these providers, all run concurrently."""
     found = [LeftoverScan(entry) for entry in entries]
     await asyncio.gather(*(place.look() for place in found))
     return found

@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 TaskFactory = Callable[[], Coroutine[Any, Any, None]]
-# Seconds for the end of a log to be read, for an error that does not wait for it longer.
+# Seconds to read the end of a log for an error.
 LOG_S = 5.0
 
 
 class SerialTasks:
-    """Runs tasks one after the other on the loop of this process, until the removal, which is the last.
+    """Runs tasks one after the other on the loop of this process. The removal is the last one.
 
     Args:
         name: The deployment's name, for errors.
 
     Attributes:
-        over: Whether the removal was begun: from now on nothing is started any more.
+        over: Whether the removal has begun: no further task starts.
     """
 
     def __init__(self, name: str):
@@ -45,17 +45,17 @@ class SerialTasks:
         self._removal: asyncio.Future[None] | None = None
 
     async def settled(self, timeout_s: float) -> bool:
-        """Waits until nothing is being done; False: something still is, after that time."""
+        """Waits until no task runs; False if one still runs after `timeout_s`."""
         if self._task is not None:
             await asyncio.wait([self._task], timeout=timeout_s)
         return self._task is None or self._task.done()
 
     async def do(self, call: TaskFactory) -> None:
-        """Does something when it is its turn. A caller who is cancelled cancels it, and waits for its end.
+        """Runs a task after those before it. A cancelled caller cancels the task, and waits for its end.
 
         Raises:
-            UsageError: The removal was begun before.
-            ProviderFailed: It was begun meanwhile.
+            UsageError: The removal has begun before the call.
+            ProviderFailed: The removal has begun during the call.
         """
         if self.over:
             raise UsageError(f"{self._name} was stopped: launch another one")
@@ -63,7 +63,7 @@ class SerialTasks:
             await asyncio.wait([self._task])
         if self.over:
             raise self._stopped()
-        # A task of its own, for the removal to cancel.
+        # A separate task, so that the removal can cancel it.
         self._task = task = start_task(call())
         caller = asyncio.current_task()
         assert caller is not None
@@ -78,8 +78,10 @@ class SerialTasks:
             raise
 
     async def remove(self, call: TaskFactory) -> None:
-        """Ends what is being done, and does this. All who ask at one time have the same outcome; after a failure, it
-        may be asked for again. A caller who is cancelled does not end it: half a removal is of no use.
+        """Cancels the running task, then runs the removal.
+
+        Concurrent callers share one removal and its outcome. After a failure, it may be called again. A cancelled
+        caller does not cancel it: half a removal is of no use.
         """
         self.over = True
         if self._removal is None or self._removal.done():
@@ -101,12 +103,12 @@ class SerialTasks:
         return ProviderFailed(f"{self._name} was stopped while its servers were being started")
 
 
-# Seconds for the last deployments of a process to be removed, when it ends.
+# Seconds to remove the remaining deployments at the exit of the process.
 EXIT_STOP_S = 30.0
 _logger = logging.getLogger("openenv.providers")
 
 live_deployments: set[Deployment] = set()
-"""Deployments that may have something at their places."""
+"""Deployments that may have servers or other objects at their places."""
 
 
 async def _stop_all(deployments: list[Deployment]) -> None:
@@ -119,7 +121,7 @@ async def _stop_all(deployments: list[Deployment]) -> None:
 
 
 def stop_at_exit() -> None:
-    """Stops what this process has, in a bounded time. Called when the process ends."""
+    """Stops the remaining deployments, in a bounded time. Called at the exit of the process."""
     mine = [deployment for deployment in list(live_deployments) if deployment._owner == os.getpid()]
     if mine:
         shared_loop().run(_stop_all(mine))
@@ -129,20 +131,20 @@ atexit.register(stop_at_exit)
 
 
 def run_exit_hook_first() -> None:
-    """Has this go before all that was to happen at the process's end until now: before a library leaves its place."""
+    """Moves `stop_at_exit` before the exit hooks registered so far: a library's hook may close its connection."""
     atexit.unregister(stop_at_exit)
     atexit.register(stop_at_exit)
 
 
 @dataclass(eq=False, slots=True)
 class Server:
-    """One server of a deployment, or one address behind which the place has several.
+    """One server of a deployment, or one address with several servers behind it.
 
     Attributes:
         name: Its name at its place.
-        url: Its address, `http(s)://host:port`, when it has one; it may change when the place starts it anew.
-        handle: What the place knows it by. Only for its provider.
-        gone: Why it is gone, to go on with after "the server"; None while it is there.
+        url: Its address, `http(s)://host:port`, once it has one; it may change when the place restarts it.
+        handle: Its identifier at the place. Only for its provider.
+        gone: Why it is gone, as the words after "the server"; None while it is there.
     """
 
     name: str
@@ -157,12 +159,12 @@ class Deployment:
     May be used from any event loop or thread. Leaving `async with` or `with` stops it.
 
     Attributes:
-        provider: Where it is.
-        spec: What was asked for.
-        name: Its name, which everything that belongs to it carries as a label.
-        api_key: The key that its servers ask for; None: none, as far as is known.
+        provider: Its provider.
+        spec: Its specification.
+        name: Its name, which all its objects carry as a label.
+        api_key: The key that its servers ask for; None where they ask for none or the key is unknown.
         servers: Its servers, in the order of their start.
-        handle: What the place knows it by as a whole. Only for its provider.
+        handle: Its identifier at the place. Only for its provider.
     """
 
     def __init__(self, provider: Provider, spec: LaunchSpec):
@@ -184,11 +186,11 @@ class Deployment:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name} of {type(self.provider).__name__}: {len(self.urls)} servers>"
 
-    # What users call, from anywhere.
+    # For users, from any thread or event loop.
 
     @property
     def urls(self) -> list[str]:
-        """The addresses of the servers that are there."""
+        """The addresses of the servers that are not gone."""
         return [server.url for server in self.servers if server.url is not None and server.gone is None]
 
     @property
@@ -206,7 +208,7 @@ class Deployment:
         """Starts its servers, once. `Provider.launch` calls it.
 
         Raises:
-            LaunchFailed: The place did not do it; nothing is left of the attempt.
+            LaunchFailed: The start failed; nothing is left of it.
             ProviderFailed: It was stopped meanwhile.
             UsageError: It was started, or stopped, before.
         """
@@ -245,13 +247,13 @@ class Deployment:
         await on_shared(self._resize(replicas))
 
     async def refresh(self) -> list[Server]:
-        """Asks the place what has become of the servers, and where they are now."""
+        """Asks the place for the current state and address of each server."""
         self._check()
         await on_shared(self.provider.refresh_servers(self))
         return self.servers
 
     async def logs(self, server: Server | None = None, lines: int = TAIL_LINES) -> str:
-        """The last lines of a server's log, or of each one's, without the secrets it was given."""
+        """The last lines of a server's log, or of all logs; secrets are masked."""
         return await on_shared(self._logs(server, lines))
 
     async def stop(self) -> None:
@@ -259,7 +261,7 @@ class Deployment:
         await on_shared(self._stop())
 
     def wait(self, call: Coroutine[Any, Any, T]) -> T:
-        """What one of the calls above gives, for a thread that may wait."""
+        """Runs one of the coroutines above, and blocks until it returns."""
         return shared_loop().run(call)
 
     async def __aenter__(self) -> Self:
@@ -276,7 +278,7 @@ class Deployment:
         with add_cleanup_note(error):
             self.wait(self.stop())
 
-    # What providers use.
+    # For providers.
 
     @property
     def variables(self) -> dict[str, str]:
@@ -285,22 +287,22 @@ class Deployment:
 
     @property
     def labels(self) -> dict[str, str]:
-        """The labels of everything that belongs to it."""
+        """The labels of all its objects."""
         return {PROVIDER: type(self.provider).__name__, DEPLOYMENT: self.name, OWNER: str(OwnerProcess.this())}
 
     @property
     def secrets(self) -> list[str]:
-        """What no error and no log may show."""
+        """Values that errors and logs must mask."""
         return secrets_of(self._variables)
 
     def new_server(self) -> Server:
-        """A further server, which is counted from now on: so what is begun is always found again."""
+        """Adds a server, before its start: so that a stop finds it, also after an incomplete start."""
         server = Server(f"{self.name}-{secrets.token_hex(3)}")
         self.servers.append(server)
         return server
 
     def allow_restart(self) -> None:
-        """Allows a second `start`, which finds it running: it was started before it was asked for."""
+        """Allows a second `start`, which finds it running: a warm pool starts it before a caller does."""
         self._begun = False
 
     # On the loop of this process.
@@ -327,7 +329,7 @@ class Deployment:
 
     async def _stop(self) -> None:
         if os.getpid() != self._owner:
-            return  # a fork: it is the parent's
+            return  # a fork: the deployment belongs to the parent
         self._work.over = True
         if self in live_deployments:
             await self._work.remove(self._remove)
@@ -412,7 +414,7 @@ class Deployment:
 
 
 def _plain(spec: LaunchSpec) -> str:
-    """How names of what belongs to a deployment begin."""
+    """The prefix of the names of a deployment's objects."""
     word = spec.name or spec.image or spec.target or (str(spec.project) if spec.project is not None else "server")
     base = word.rstrip("/").rpartition("/")[2].partition("@")[0].partition(":")[0]
     plain = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in base.lower()).strip("-")

@@ -23,12 +23,12 @@ from .warm_pool import WarmPool
 
 
 def gpus_for(deployment: Deployment) -> tuple[str, ...]:
-    """GPUs for a further server: the first that no other one of the deployment has (`handle.gpus` of each)."""
+    """GPUs for a further server: the first that no other server of the deployment has (`handle.gpus`)."""
     each = deployment.spec.gpus_each
     if not each:
         return ()
     taken = {gpu for server in deployment.servers if server.handle is not None for gpu in server.handle.gpus}
-    numbers = (str(number) for number in range(len(taken) + each))  # whether there are so many, the place will say
+    numbers = (str(number) for number in range(len(taken) + each))  # the place refuses numbers that it does not have
     return tuple(gpu for gpu in numbers if gpu not in taken)[:each]
 
 
@@ -36,7 +36,7 @@ LOOPBACK = "127.0.0.1"
 NO_NETWORK = "none"
 # Capabilities of images that start as root: they read their volumes and switch to another user. Others are dropped.
 KEPT_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
-# What the specification says in other words.
+# Arguments that have another name in the specification.
 _OURS = {"environment": "env_vars", "image": "image", "ports": "port"}
 
 
@@ -49,13 +49,13 @@ def request(deployment: Deployment, server: Server, gpus: tuple[str, ...], netwo
     """The arguments of `docker.containers.create` for a server, without its image.
 
     Args:
-        deployment: What it belongs to. Options of its specification win over what follows from the rest.
+        deployment: The server's deployment. Options of its specification win over derived arguments.
         server: The server.
-        gpus: The GPUs that it is to have, by their numbers.
-        network: A network that this machine alone reaches it through; None publishes its port on loopback.
+        gpus: Numbers of its GPUs.
+        network: A network through which only this machine reaches it; None publishes its port on loopback.
 
     Raises:
-        UsageError: Options that cannot be had together.
+        UsageError: Options that exclude each other.
     """
     spec = deployment.spec
     options = dict(spec.options)
@@ -69,7 +69,7 @@ def request(deployment: Deployment, server: Server, gpus: tuple[str, ...], netwo
         from docker.types import DeviceRequest
 
         given["device_requests"] = [DeviceRequest(device_ids=list(gpus), capabilities=[["gpu"]])]
-    # Whether a server is ready, we ask it ourselves. An image's own checks cost each container a process a second.
+    # No HEALTHCHECK of the image: it starts a process a second in each container, and we check readiness ourselves.
     given["healthcheck"] = {"test": ["NONE"]}
     if spec.command is not None:
         given["command"] = list(spec.command)
@@ -79,7 +79,7 @@ def request(deployment: Deployment, server: Server, gpus: tuple[str, ...], netwo
         given["ports"] = {f"{container_port(spec)}/tcp": (LOOPBACK, port)}
     else:
         options = {name: value for name, value in options.items() if name not in {"network", "network_mode"}}
-        given |= {"network": network, "dns": [LOOPBACK]}  # or some engines would ask others for it
+        given |= {"network": network, "dns": [LOOPBACK]}  # some engines would forward its DNS queries
     labels = options.get("labels") or ()
     labels = labels if isinstance(labels, Mapping) else dict.fromkeys(labels, "")
     return {
@@ -116,9 +116,9 @@ def _privileges(options: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-# Seconds between the request to end and the end.
+# Seconds between SIGTERM and SIGKILL.
 GRACE_S = 5
-# How often the removal is tried of what the engine is still busy with, and the first pause, in seconds.
+# Attempts to remove an object that the engine still uses, and the first pause, in seconds.
 REMOVALS, PAUSE_S = 6, 0.1
 _OVER = {"exited", "dead", "removing"}
 _PORT_TAKEN = ("already allocated", "already in use")
@@ -126,15 +126,15 @@ _PORT_TAKEN = ("already allocated", "already in use")
 
 @dataclass(eq=False, slots=True)
 class Container:
-    """What is known of a container, from before the engine is asked for it.
+    """The state of a container, from before its creation.
 
     Attributes:
         name: Its name.
-        deployment: What it belongs to; a container of the same name with another deployment is left alone.
+        deployment: Its deployment; a container of the same name with another deployment is left alone.
         variables: Its environment variables; errors mask the secrets among them.
-        gpus: The GPUs that it has.
-        id: The engine's name of it.
-        work: What is being done to it.
+        gpus: Its GPUs.
+        id: Its id at the engine.
+        work: The running call that changes it.
     """
 
     name: str
@@ -155,7 +155,7 @@ class Network:
 
     Attributes:
         name: Its name.
-        work: What is being done to it.
+        work: The running call that changes it.
     """
 
     name: str
@@ -174,7 +174,7 @@ class Containers:
         self._api = engine.api
 
     def check_runtime(self, runtime: str) -> None:
-        """Raises `UsageError` for a runtime that the engine does not have."""
+        """Raises `UsageError` for a container runtime that the engine does not have."""
         with docker_errors("asking the engine for its runtimes", {}):
             known = self._engine.info().get("Runtimes") or {}
         if runtime not in known:
@@ -184,7 +184,7 @@ class Containers:
             )
 
     def has(self, image: str) -> bool:
-        """Whether an image is here."""
+        """Whether the engine has an image."""
         from docker.errors import ImageNotFound
 
         with docker_errors(f"looking for {image}", {}):
@@ -195,7 +195,7 @@ class Containers:
         return True
 
     def create(self, container: Container, image: str, given: Mapping[str, Any]) -> bool:
-        """Makes a container. False: its image is not here."""
+        """Creates a container; False where the engine does not have its image."""
         from docker.errors import ImageNotFound
 
         with docker_errors(f"starting a container of {image}", container.variables):
@@ -206,14 +206,14 @@ class Containers:
         return True
 
     def start(self, container: Container, image: str, port: int, network: str | None, any_port: bool) -> str:
-        """Starts a container, and says where it is reached.
+        """Starts a container; returns its address.
 
         Args:
-            container: One that was made.
-            image: For errors.
-            port: What it listens on.
-            network: The network that it is reached in; None: its port is published.
-            any_port: Whether the engine has chosen the port of this machine.
+            container: A created container.
+            image: Its image, for errors.
+            port: The port that it listens on.
+            network: The network through which it is reached; None: its port is published.
+            any_port: Whether the engine chooses the port of this machine.
         """
         try:
             with docker_errors(f"starting a container of {image}", container.variables):
@@ -236,24 +236,24 @@ class Containers:
         return f"http://{place}"
 
     def running(self, labels: Mapping[str, str]) -> frozenset[str]:
-        """The ids of all containers with these labels that run."""
+        """The ids of all running containers with these labels."""
         filters = {"label": [f"{name}={value}" for name, value in labels.items()], "status": ["running"]}
         with docker_errors("listing containers", {}):
             return frozenset(each["Id"] for each in self._api.containers(filters=filters))
 
     def end_of(self, container: Container) -> str | None:
-        """Why it is gone, to go on with after "the server"; None while it is there."""
+        """Why it is gone, as the words after "the server"; None while it exists."""
         with docker_errors("looking at the container", container.variables):
             return unless_gone(lambda: _ending(self._api.inspect_container(container.key)), "was removed")
 
     def log(self, container: Container, lines: int) -> str:
-        """The last lines that it wrote, without secrets."""
+        """The last lines of its log; secrets are masked."""
         with docker_errors("reading the container's log", container.variables):
             text: bytes = unless_gone(lambda: self._api.logs(container.key, tail=lines), b"")
         return redact(text.decode(errors="replace").rstrip(), secrets_of(container.variables))
 
     def remove(self, container: Container) -> None:
-        """Asks it to end, and removes it with its volumes: by force, if it would not be asked."""
+        """Stops a container, by force if it does not end in time, and removes it with its volumes."""
         from docker.errors import APIError
 
         with docker_errors("removing a container", container.variables):
@@ -266,7 +266,7 @@ class Containers:
             _insist(lambda: self._api.remove_container(facts["Id"], force=True, v=True))
 
     def add_network(self, name: str, labels: Mapping[str, str]) -> None:
-        """Makes a network that leads nowhere, in which containers do not see one another."""
+        """Creates an internal network, in which containers do not reach one another."""
         with docker_errors("making a network", {}):
             self._api.create_network(
                 name,
@@ -277,12 +277,12 @@ class Containers:
             )
 
     def remove_network(self, key: str) -> None:
-        """Removes a network, if it is there."""
+        """Removes a network, if it exists."""
         with docker_errors("removing a network", {}):
             _insist(lambda: self._api.remove_network(key))
 
     def labelled(self, provider: str) -> list[Leftover]:
-        """All that a provider's class has made here."""
+        """All objects at the engine that a provider's class has created."""
         filters = {"label": f"{PROVIDER}={provider}"}
         with docker_errors("listing containers", {}):
             containers = self._api.containers(all=True, filters=filters)
@@ -321,27 +321,27 @@ def _leftover(kind: str, facts: Mapping[str, Any], name: str) -> Leftover:
 
 
 T = TypeVar("T")
-# For so long, what runs at the engine is taken to run.
+# Seconds for which the last list of running containers counts as current.
 GLANCE_S = 0.2
 
 
 class LocalDockerProvider(BlockingContainers, SingleServerProvider):
     """Runs containers that this machine alone reaches: their port is published on loopback. (Extra `docker`.)
 
-    What is still there when the process ends is removed then; `openenv providers gc` removes what a killed one left.
+    The remaining containers are removed when the process ends; `openenv providers gc` removes those of a killed one.
 
     Options (of a `LaunchSpec`, of `start_container`, or of the provider for all of its containers) are the arguments
     of `docker.containers.create` (`mem_limit`, `command`, `volumes`, `user`, `read_only`, `tmpfs`, `shm_size`,
     `runtime`, `platform`, `cap_add`, `cap_drop`, ...), `host_port` (of this machine) and `container_port`. With
-    `network="none"` a container has no network but a line to this machine, which uses the container's own address.
-    With `read_only=True` it has a /tmp in memory. Capabilities are dropped but those of an image that begins as root
-    (`cap_drop=["ALL"]` drops these, too), and new privileges are not to be had.
+    `network="none"` a container has a network only to this machine, which uses the container's own address. With
+    `read_only=True` it has a /tmp in memory. All capabilities are dropped but those that an image needs to start as
+    root (`cap_drop=["ALL"]` drops these, too), and processes cannot gain new privileges.
 
     Args:
-        image: Of the warm containers.
+        image: Image of the warm containers.
         warm: How many containers of `image` are kept ready for the next deployments; 0: none. See `pool`.
         env_vars: Environment variables of every server.
-        resources: What each server may use, where its specification says nothing.
+        resources: Limits of each server, where its specification has none.
         ready_timeout_s: Seconds that servers have to become ready, where the caller gives no other timeout.
         start_rate: How fast containers are started.
         progress: Called on another thread with the progress of a pull.
@@ -392,7 +392,7 @@ class LocalDockerProvider(BlockingContainers, SingleServerProvider):
             self.pool = WarmPool(self, self._whole(self.spec_of(image, None, {}, {})), warm)
 
     def deployment(self, spec: LaunchSpec) -> Deployment:
-        """See `Provider.deployment`; a warm one, where one is ready that is as `spec` says."""
+        """See `Provider.deployment`; a warm one where one with this `spec` is ready."""
         whole = self._whole(spec)
         if self.pool is not None and whole == self.pool.spec:
             taken = self.pool.take()
@@ -402,7 +402,7 @@ class LocalDockerProvider(BlockingContainers, SingleServerProvider):
         return super().deployment(whole)
 
     def close(self) -> None:
-        """Stops what runs and what is warm, and leaves the engine."""
+        """Stops the running and the warm servers, and disconnects from the engine."""
         if os.getpid() != self._owner:
             return
         try:
@@ -418,7 +418,7 @@ class LocalDockerProvider(BlockingContainers, SingleServerProvider):
         return LaunchSpec(image=image, env_vars=env_vars, options=options)
 
     def _whole(self, spec: LaunchSpec) -> LaunchSpec:
-        """A specification with what is said for every container."""
+        """A specification with the options of all containers added."""
         options = {**self._options, **spec.options}
         inside = options.pop("container_port", None)
         resources = self._resources if spec.resources == Resources() else spec.resources
@@ -482,11 +482,11 @@ class LocalDockerProvider(BlockingContainers, SingleServerProvider):
         return await on_thread(lambda: self._containers.end_of(container))
 
     async def refresh_servers(self, deployment: Deployment) -> None:
-        self._seen = None  # what was seen before is not asked for
+        self._seen = None  # the next question must be asked anew
         await super().refresh_servers(deployment)
 
     async def _running(self) -> frozenset[str]:
-        """Containers of this process that run. One question for all who ask: many may, while many start."""
+        """Ids of this process's running containers. Concurrent callers share one request."""
         now = asyncio.get_running_loop().time()
         if self._seen is None or now - self._seen_at > GLANCE_S:
             labels = {PROVIDER: type(self).__name__, OWNER: str(OwnerProcess.this())}
@@ -509,7 +509,7 @@ class LocalDockerProvider(BlockingContainers, SingleServerProvider):
             await on_thread(lambda: self._containers.remove(found))
 
     async def _do(self, what: Container | Network, call: Callable[[], T]) -> T:
-        """Does one thing after the other to something, each to its end: what is half made could not be removed."""
+        """Runs calls on one object one by one, each to its end: a half-made object could not be removed."""
         while what.work is not None and not what.work.done():
             await asyncio.wait([what.work])
         work = what.work = start_task(on_thread(call))

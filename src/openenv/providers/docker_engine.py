@@ -19,11 +19,11 @@ from .redaction import redact, secrets_of
 T = TypeVar("T")
 G = TypeVar("G")
 DEFAULT_HOST = "unix:///var/run/docker.sock"
-# Connections to the engine that are kept: as many as there may be calls at once.
+# Connections to the engine that are kept: as many as concurrent calls.
 CONNECTIONS = 32
 _TOO_MANY = re.compile(r"too ?many ?requests|rate limit", re.IGNORECASE)
 _STORE = "install it, or take `credsStore` and `credHelpers` out of Docker's config.json"
-# Engines answer 500 to what is a mistake of the request, too. It would fail again.
+# Engines answer 500 to invalid requests, too. These fail again.
 _FINAL = re.compile(
     r"no such|not found|unknown|invalid|denied|unauthorized|not supported|already (allocated|in use)|could not select"
     r"|executable file|cannot be|read-only file system|must be",
@@ -46,7 +46,7 @@ def docker_client() -> Any:
     host = kwargs_from_env().get("base_url") or DEFAULT_HOST
     try:
         if host.startswith("unix://"):
-            # The SDK leaves a socket open when it connects to one that nothing answers at.
+            # The SDK leaks a socket when it connects to a Unix socket without a listener.
             with socket.socket(socket.AF_UNIX) as end:
                 end.connect(host.removeprefix("unix://"))
         engine = docker.from_env(max_pool_size=CONNECTIONS)
@@ -58,7 +58,7 @@ def docker_client() -> Any:
         engine.close()
         raise ProviderFailed(_absent(host, error)) from error
     if host.startswith("unix://"):
-        # Its requests, too, leave no socket open that nothing answers at.
+        # Later requests must leak no socket either.
         from .docker_socket import SocketAdapter  # noqa: PLC0415 - derives from a class of the extra
 
         api, scheme = engine.api, "http+docker://"
@@ -84,12 +84,12 @@ def docker_errors(what: str, variables: Mapping[str, str]) -> Iterator[None]:
     """Translates the SDK's errors into ours, around calls of the SDK.
 
     Args:
-        what: What is being done, to be followed by "failed".
+        what: The operation, followed by "failed" in the message.
         variables: The server's environment variables; errors mask the secrets among them.
 
     Raises:
         LaunchFailed: The engine refused it.
-        ProviderBusy: It could not at the moment, or did not answer.
+        ProviderBusy: It failed for a temporary reason, or did not answer.
         UsageError: The SDK knows no such argument.
     """
     from docker.credentials.errors import StoreError
@@ -111,14 +111,14 @@ def docker_errors(what: str, variables: Mapping[str, str]) -> Iterator[None]:
     except DockerException as error:
         hint = f": {_STORE}" if "Credentials store" in str(error) else ""
         raise LaunchFailed(f"{what} failed: {redact(str(error), secrets)}{hint}") from None
-    except (RequestException, HTTPError, StreamParseError) as error:  # the latter two in the midst of a stream
+    except (RequestException, HTTPError, StreamParseError) as error:  # the latter two within a stream
         raise ProviderBusy(f"{what} failed: the engine does not answer: {redact(str(error), secrets)}") from None
     except TypeError as error:
         raise UsageError(f"{what} failed: {redact(str(error), secrets)}") from None
 
 
 def unless_gone(call: Callable[[], T], gone: G) -> T | G:
-    """What a call of the SDK returns; `gone` where the engine has no such thing (any more)."""
+    """The result of a call of the SDK; `gone` where the engine does not have the object."""
     from docker.errors import NotFound
 
     try:
@@ -128,11 +128,11 @@ def unless_gone(call: Callable[[], T], gone: G) -> T | G:
 
 
 def docker_refusal(what: str, reason: str, status: int) -> LaunchFailed:
-    """The error that a refusal of the engine stands for.
+    """The error for a refusal of the engine.
 
     Args:
-        what: What was being done.
-        reason: What the engine said, without secrets.
+        what: The refused operation.
+        reason: The engine's message, without secrets.
         status: The HTTP status of its answer.
     """
     passing = status == 429 or _TOO_MANY.search(reason) or (status >= 500 and not _FINAL.search(reason))
@@ -140,7 +140,7 @@ def docker_refusal(what: str, reason: str, status: int) -> LaunchFailed:
 
 
 logger = logging.getLogger("openenv.providers")
-# Between two reports to the caller, and between two lines in the log.
+# Seconds between two reports to the caller, and between two lines in the log.
 REPORT_S, LOG_S = 0.25, 5.0
 _DONE = {"Pull complete", "Already exists", "Download complete"}
 _PASSING = ("timeout", "timed out", "eof", "connection", "unexpected http status: 5", "temporary", "unavailable")
@@ -148,15 +148,15 @@ _PASSING = ("timeout", "timed out", "eof", "connection", "unexpected http status
 
 @dataclass(frozen=True, slots=True)
 class PullProgress:
-    """How far the fetching of an image has come.
+    """Progress of the pull of an image.
 
     Attributes:
-        image: Its name.
-        layers: How many layers it has, as far as that is known.
-        done: How many of them are here.
-        received: Bytes of the layers that are here or on their way, as they are sent.
-        total: How many there will be, as far as that is known: layers that wait for their turn tell nothing yet.
-        finished: Whether the image is here.
+        image: Name of the image.
+        layers: Number of its layers, as far as known.
+        done: Number of complete layers.
+        received: Bytes received so far, compressed as they are sent.
+        total: Bytes of all layers, as far as known: layers that still wait have no size yet.
+        finished: Whether the image is complete.
     """
 
     image: str
@@ -185,7 +185,7 @@ class _PulledLayer:
 
 @dataclass
 class _Pull:
-    """One image on its way. `run` blocks; `abandon` ends it from another thread."""
+    """The pull of one image. `run` blocks; `abandon` ends it from another thread."""
 
     engine: Any
     image: str
@@ -201,12 +201,12 @@ class _Pull:
         self.over = True
 
     def run(self) -> None:
-        # What is named by its digest has no tag.
+        # An image that is named by its digest has no tag.
         repository, tag = self.image, None if "@" in self.image else "latest"
         name, colon, ending = self.image.rpartition(":")
         if tag is not None and colon and "/" not in ending:
             repository, tag = name, ending
-        # Events come as long as anything goes on: closing their stream ends the pull at the engine, too.
+        # The stream of events lasts as long as the pull: closing it ends the pull at the engine, too.
         events = self.engine.api.pull(repository, tag=tag, platform=self.platform, stream=True, decode=True)
         try:
             for event in events:
@@ -222,7 +222,7 @@ class _Pull:
         if "error" in event:
             reason, code = redact(str(event["error"]), self.secrets), (event.get("errorDetail") or {}).get("code")
             what = f"pulling {self.image}"
-            if any(word in reason.lower() for word in _PASSING):  # engines tell no status here but in words
+            if any(word in reason.lower() for word in _PASSING):  # engines give no status code here, only a text
                 raise ProviderBusy(f"{what} failed: {reason}")
             raise docker_refusal(what, reason, code if isinstance(code, int) else 400)
         name, status = event.get("id"), str(event.get("status", ""))
@@ -262,7 +262,7 @@ async def pull(
     report: ProgressCallback | None = None,
     variables: Mapping[str, str] | None = None,
 ) -> None:
-    """Fetches an image. May be cancelled, which ends it at the engine, too.
+    """Pulls an image. A cancellation ends the pull at the engine, too.
 
     Args:
         engine: A client of the SDK.
@@ -272,8 +272,8 @@ async def pull(
         variables: Environment variables; errors mask the secrets among them.
 
     Raises:
-        LaunchFailed: There is no such image, or it may not be had.
-        ProviderBusy: The registry has too much to do, or does not answer.
+        LaunchFailed: There is no such image, or no access to it.
+        ProviderBusy: The registry is overloaded, or does not answer.
     """
     given = dict(variables or {})
     order = _Pull(engine, image, platform, report, secrets_of(given))
@@ -282,5 +282,5 @@ async def pull(
         with docker_errors(f"pulling {image}", given):
             order.run()
 
-    # Nothing bounds the time between two events: it must keep no program from ending.
+    # The time between two events has no bound: the thread must not delay the exit of the program.
     await on_thread(fetch, order.abandon, detached=True)

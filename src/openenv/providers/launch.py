@@ -73,7 +73,7 @@ class Launch(Coroutine[Any, Any, ClientT], Generic[ClientT]):
         return self._starting.throw(*exc_info)
 
     def close(self) -> None:
-        """See `Coroutine.close`; a client that was started is closed by its own."""
+        """See `Coroutine.close`; close a started client by its own `close`."""
         if self._starting is not None:
             self._starting.close()
 
@@ -212,7 +212,7 @@ def _launch(
 
 
 def hf_space_subdomain(repo_id: str) -> str:
-    """What the Hub calls a space in host names and in its registry: `o-echo-env` for `o/Echo_env`."""
+    """A space's name in host names and in the Hub's registry: `o-echo-env` for `o/Echo_env`."""
     return re.sub("[^a-z0-9]", "-", repo_id.lower())
 
 
@@ -233,17 +233,17 @@ def deploy(
 
     Args:
         spec: What to start.
-        provider: Where; None takes this machine: processes for a target or a command, `uv run` for a project,
-            Docker for an image.
-        replicas: How many, in place of what the specification says.
+        provider: The provider; None takes this machine: processes for a target or a command, `uv run` for a
+            project, Docker for an image.
+        replicas: Number of servers, in place of the specification's.
         ready_timeout_s: Seconds for all of them to become ready; None takes the provider's.
 
     Returns:
-        To be entered by `async with` or `with`, which stop the servers, or awaited for a `Deployment`, which its
-        caller stops.
+        A context manager for `async with` or `with`, which stops the servers. Awaited, it gives a `Deployment`, which
+        the caller stops.
 
     Raises:
-        UsageError: The place cannot do that.
+        UsageError: The provider cannot start this specification.
     """
     if not isinstance(spec, LaunchSpec):
         raise UsageError(f"spec is {spec!r}: write LaunchSpec(target=...), or image=..., project=..., command=...")

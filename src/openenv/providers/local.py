@@ -28,7 +28,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 class GpuAllocator:
-    """Gives servers GPUs of their own. It knows this process alone: others have `CUDA_VISIBLE_DEVICES` for that."""
+    """Gives each server its own GPUs. It counts this process alone: `CUDA_VISIBLE_DEVICES` separates processes."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
@@ -38,16 +38,16 @@ class GpuAllocator:
 
         Args:
             count: How many.
-            visible: That variable of this process; None: it has all of the machine's.
+            visible: That variable of this process; None: the process has all GPUs of the machine.
 
         Raises:
-            LaunchFailed: So many are not free.
+            LaunchFailed: Fewer are free.
         """
         there = _found() if visible is None else [name.strip() for name in visible.split(",")]
         if visible is not None and there is not None:
-            # What comes after an unknown one is not there: so CUDA reads it.
+            # CUDA ignores the names after the first unknown one.
             there = there[: there.index("-1")] if "-1" in there else [name for name in there if name]
-        # Where the machine does not tell how many it has, it is believed to have enough.
+        # Where the number of the machine's GPUs is unknown, assume that there are enough.
         names = there if there is not None else [str(number) for number in range(count + len(self._taken))]
         free = [name for name in names if name not in self._taken][:count]
         if len(free) < count:
@@ -64,7 +64,7 @@ class GpuAllocator:
 
 
 machine_gpus = GpuAllocator()
-"""Those that servers of this process are given. For the loop of this process alone."""
+"""The GPUs of this process's servers. For the loop of this process alone."""
 
 
 def _found() -> list[str] | None:
@@ -72,14 +72,14 @@ def _found() -> list[str] | None:
     return sorted(devices, key=int) or None
 
 
-# What `openenv serve` and uvicorn say when they listen. The kernel chooses the port: no other process can take it.
+# The log line of `openenv serve` and uvicorn with their port. The kernel chooses it: no other process can take it.
 LISTENING = r"\bon https?://\[?[\w.:]+?\]?:(\d+)"
 # Labels of processes are environment variables, which their children inherit.
 _AS_VARIABLES = {PROVIDER: "OPENENV_PROVIDER", DEPLOYMENT: "OPENENV_DEPLOYMENT", OWNER: "OPENENV_OWNER"}
 
 
 def environment_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Labels as environment variables, for what can carry no others."""
+    """Labels as environment variables, for processes, which have no other labels."""
     return {_AS_VARIABLES[name]: value for name, value in labels.items()}
 
 
@@ -97,7 +97,7 @@ class _RunningServer:
         return starting.result() if starting is not None and starting.done() and not starting.exception() else None
 
     async def start(self, make: Callable[[], Process]) -> Process:
-        # A caller who is cancelled here leaves a process that begins all the same: `stop` waits for it.
+        # A caller that is cancelled here does not cancel the start of the process: `stop` waits for it.
         self.starting = start_task(on_thread(make))
         return await asyncio.shield(self.starting)
 
@@ -111,12 +111,12 @@ class _RunningServer:
 
 
 class ProcessProvider(BlockingRuntime, SingleServerProvider):
-    """Processes that say where they listen.
+    """Servers as local processes that log the port on which they listen.
 
     Args:
-        env_vars: Environment variables beyond those of this process.
-        start_timeout_s: Seconds until one listens, and again until it is ready.
-        start_rate: How fast they are started.
+        env_vars: Environment variables of the servers, added to those of this process.
+        start_timeout_s: Seconds until a server listens, and again until it is ready.
+        start_rate: How fast servers are started.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class ProcessProvider(BlockingRuntime, SingleServerProvider):
 
     @abstractmethod
     def command(self, spec: LaunchSpec, port: int) -> list[str]:
-        """The command line of a server on a port; 0 takes a free one, which it says in its log."""
+        """The command line of a server on a port. With 0 it takes a free one, and logs it."""
 
     @abstractmethod
     def folder(self, spec: LaunchSpec) -> Path | None:
@@ -138,7 +138,7 @@ class ProcessProvider(BlockingRuntime, SingleServerProvider):
 
     @abstractmethod
     def environment(self) -> dict[str, str]:
-        """What its environment variables are made from."""
+        """The environment that the servers' variables are added to."""
 
     def deployment(self, spec: LaunchSpec) -> Deployment:
         """See `Provider.deployment`."""
@@ -156,7 +156,7 @@ class ProcessProvider(BlockingRuntime, SingleServerProvider):
         variables = {**inherited, **deployment.variables, **environment_labels(deployment.labels)}
         if running.gpus:
             variables[VISIBLE] = ",".join(running.gpus)
-        # A command that we do not know may not say where it listens.
+        # A user's command may not log the port on which it listens.
         port = spec.port or (0 if spec.command is None else free_port())
         command = self.command(spec, port) if spec.command is None else list(spec.command)
         if spec.command is not None:
@@ -176,7 +176,7 @@ class ProcessProvider(BlockingRuntime, SingleServerProvider):
 
     async def why_gone(self, server: Server) -> str | None:
         process = _process_of(server)
-        # On a thread: it may wait for the end of the log.
+        # On a thread: the call may wait for the end of the log.
         return None if process is None else await on_thread(lambda: process.end)
 
     async def read_log(self, server: Server, lines: int) -> str:
@@ -184,7 +184,7 @@ class ProcessProvider(BlockingRuntime, SingleServerProvider):
         return "" if process is None else process.log(lines)
 
     async def find_leftovers(self) -> list[Leftover]:
-        """Processes with the variables of our labels, as far as this user may read them."""
+        """Processes with our labels in their environment, as far as this user may read it."""
         mark = f"{_AS_VARIABLES[PROVIDER]}={type(self).__name__}"
 
         def search() -> list[Leftover]:
@@ -215,7 +215,7 @@ def _process_of(server: Server) -> Process | None:
 
 
 def _end_process(process: OwnerProcess | None) -> None:
-    """Ends a process, if it is still the one that was found: asks first."""
+    """Ends a process with SIGTERM, then SIGKILL, if its number still belongs to the process that was found."""
     if process is None:
         return
     try:
@@ -225,7 +225,7 @@ def _end_process(process: OwnerProcess | None) -> None:
     try:
         if not process.alive:
             return
-        # From now on nothing else is signalled, even if its number is given to another process.
+        # The handle stays bound to this process, even if another process gets its number.
         ended = select.poll()
         ended.register(handle, select.POLLIN)
         for number in (signal.SIGTERM, signal.SIGKILL):
@@ -249,14 +249,14 @@ class LocalProvider(ProcessProvider):
     Args:
         target: What to serve, as for `openenv serve`: `module:attribute`, a folder with openenv.yaml,
             `gymnasium:ENV_ID`, `pettingzoo:MODULE`, or a bundled environment. None leaves it to each `LaunchSpec`.
-        folder: Where it runs, and modules are looked for; None: here.
-        env_vars: Environment variables beyond those of this process.
+        folder: Working folder of the servers, and where modules are looked for; None: the current one.
+        env_vars: Environment variables of the servers, added to those of this process.
         start_timeout_s: Seconds for the start of the process, environments not included.
         start_rate: How fast servers are started.
         settings: Settings of the server by name (`workers`, `max_sessions`, ...); `LaunchSpec.options` are such too.
 
     Raises:
-        UsageError: A setting that there is not, or of no such value.
+        UsageError: An unknown setting, or an invalid value.
     """
 
     capabilities: ClassVar = Capabilities(forms=frozenset({"target", "command"}), gpus=True, options=None)
@@ -293,7 +293,7 @@ class LocalProvider(ProcessProvider):
 
 def variables_of(settings: Mapping[str, Any]) -> dict[str, str]:
     """Settings as environment variables: every user of the machine can read a command line."""
-    # Servers on loopback need no certificates, and clients are given an address without.
+    # Servers on loopback need no certificates: clients get an http address.
     kept = {"host", "port", "target", "ssl_certfile", "ssl_keyfile", "ssl_keyfile_password", "ssl_ca_certs"}
     rows = {row.name: row for row in ServerSettings.table() if row.name not in kept}
     unknown = sorted(settings.keys() - rows.keys())

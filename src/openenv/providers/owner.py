@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Self
 
 PROVIDER = "openenv.provider"
-"""Label of everything that is started: the class of its provider."""
+"""Label of all started objects: the class of their provider."""
 DEPLOYMENT = "openenv.deployment"
-"""Label of everything that is started: the name of its deployment."""
+"""Label of all started objects: the name of their deployment."""
 OWNER = "openenv.owner"
-"""Label of everything that is started: the process that did, as `OwnerProcess` writes it."""
+"""Label of all started objects: the process that started them, as `OwnerProcess` writes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +24,9 @@ class OwnerProcess:
 
     Attributes:
         host: Its machine's name and identity.
-        space: Boot and PID namespace, in which its number means something.
-        pid: Its number.
-        born: When it was started, in the kernel's clock ticks since boot.
+        space: Boot id and PID namespace, the scope of its PID.
+        pid: Its PID.
+        born: Its start time, in the kernel's clock ticks since boot.
     """
 
     host: str
@@ -46,7 +46,7 @@ class OwnerProcess:
 
     @classmethod
     def read(cls, text: str) -> Self | None:
-        """An owner as `str` writes it; None if it is none."""
+        """Parses an owner as `str` writes it; None for any other text."""
         try:
             host, space, number, born = text.split("_")
             pid = int(number)
@@ -55,15 +55,15 @@ class OwnerProcess:
         return cls(host, space, pid, born) if pid > 0 else None
 
     def __str__(self) -> str:
-        # Letters, digits, "." "-" "_" and at most 63 of them, beginning and ending with one of the former two: what
-        # labels of Kubernetes may be.
+        # A valid label value of Kubernetes: at most 63 letters, digits, ".", "-" or "_", with a letter or a digit at
+        # both ends.
         return f"{self.host}_{self.space}_{self.pid}_{self.born}"
 
     @property
     def alive(self) -> bool | None:
-        """Whether it still runs; None where that cannot be seen from here.
+        """Whether it still runs; None where this process cannot see that.
 
-        What is not known for sure is never taken for dead: what belongs to the dead is removed.
+        False only where it is certain: the leftovers of a dead process are removed.
         """
         if self.host != _machine() or _UNKNOWN in {self.space, self.born, _space()}:
             return None
@@ -109,7 +109,7 @@ def _space() -> str:
 
 
 def _start_time(pid: int) -> str | None:
-    """When a process was started; None where there is none. (proc(5), /proc/PID/stat, field 22.)"""
+    """The start time of a process; None where it does not run. (proc(5), /proc/PID/stat, field 22.)"""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:

@@ -18,8 +18,8 @@ from pathlib import Path
 from ..errors import LaunchFailed
 from .redaction import TAIL_LINES, redact, secrets_of
 
-# Asks the kernel for a signal at its parent's death, and becomes the command. Run before the command and not between
-# fork and exec, where a process that has threads must not run Python.
+# Requests the parent-death signal (PR_SET_PDEATHSIG), then executes the command. It is a separate program because a
+# process with threads must not run Python between fork and exec.
 _PARENT_DEATH_SIGNAL = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGTERM, 0, 0, 0)
@@ -30,7 +30,7 @@ except OSError as error: sys.exit(f"{sys.argv[2]}: {error.strerror}")
 
 
 def kill_on_parent_death(command: Sequence[str]) -> list[str]:
-    """A command that gets SIGTERM when the thread that starts it ends: as it is, where the kernel does not tell."""
+    """Wraps a command so that it gets SIGTERM when the thread that started it ends; unchanged on other kernels."""
     if not sys.platform.startswith("linux"):
         return list(command)
     return [sys.executable, "-I", "-S", "-c", _PARENT_DEATH_SIGNAL, str(os.getpid()), *command]
@@ -46,7 +46,7 @@ def free_port(host: str = "127.0.0.1") -> int:
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as finder:
             finder.bind((host, 0))
             port: int = finder.getsockname()[1]
-            # While it is bound no other thread can be looking at the same one.
+            # While the port is bound, no other thread can get it.
             if port not in _given:
                 _given.append(port)
                 return port
@@ -55,7 +55,7 @@ def free_port(host: str = "127.0.0.1") -> int:
 def is_free(port: int, host: str = "127.0.0.1") -> bool:
     """Whether a TCP port is free now: no process listens on it."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as finder:
-        finder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: ended connections do not count
+        finder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: TIME_WAIT does not count
         try:
             finder.bind((host, port))
         except OSError:
@@ -65,7 +65,7 @@ def is_free(port: int, host: str = "127.0.0.1") -> bool:
 
 KEPT_LINES = 1000
 LONGEST_LINE = 2000
-# Seconds between the request to end and the end.
+# Seconds between SIGTERM and SIGKILL.
 GRACE_S = 5.0
 # Seconds between two checks that it lives, while a log line is awaited; and for the last lines after its end.
 GLANCE_S, LAST_WORDS_S = 0.25, 1.0
@@ -75,12 +75,12 @@ class Process:
     """One command in its own process group: Ctrl-C at the terminal signals only the program that started it.
 
     Args:
-        command: The command line. No secrets: everybody on the machine can read it.
-        variables: Its environment variables, all of them.
-        folder: Where it runs; None: here.
+        command: The command line. No secrets: all users of the machine can read it.
+        variables: All of its environment variables.
+        folder: Its working folder; None: the current one.
 
     Raises:
-        LaunchFailed: The machine would not start it.
+        LaunchFailed: It could not be started.
     """
 
     def __init__(self, command: Sequence[str], variables: Mapping[str, str], folder: Path | None = None):
@@ -112,7 +112,7 @@ class Process:
 
     @property
     def end(self) -> str | None:
-        """How it ended, to go on with after "the server"; None while it lives."""
+        """How it ended, as the words after "the server"; None while it runs."""
         code = None if self._child is None else self._child.poll()
         if code is None:
             return None
@@ -121,16 +121,16 @@ class Process:
 
     @property
     def tail(self) -> str:
-        """The last of what it has written, without secrets."""
+        """The last lines of its log; secrets are masked."""
         return self.log(TAIL_LINES)
 
     def log(self, lines: int) -> str:
-        """The last lines of what it has written, of the last 1,000 that are kept; without secrets."""
+        """The last lines of its log, of the last 1,000 that are kept; secrets are masked."""
         with self._said:
             return redact("\n".join(list(self._lines)[-lines:]), self._secrets)
 
     def wait_for(self, pattern: str, timeout_s: float) -> re.Match[str] | None:
-        """Waits for a line of its log; None: it did not come in time, or the process has ended."""
+        """Waits for a line of its log; None if it did not come in time, or the process has ended."""
         found: re.Match[str] | None = None
         limit = time.monotonic() + timeout_s
 
@@ -150,14 +150,14 @@ class Process:
         return found
 
     def wait(self) -> None:
-        """Waits until it has ended; what it has started may still be there."""
+        """Waits until it has ended; its children may still run."""
         assert self._child is not None
         self._child.wait()
 
     def stop(self) -> None:
-        """Ends it and all that it has started: asks first, and does not wait long. May be called repeatedly."""
+        """Ends its process group: SIGTERM, and SIGKILL after `GRACE_S`. May be called repeatedly."""
         if os.getpid() != self._owner or self._child is None:
-            return  # a fork: it is the parent's
+            return  # a fork: the process belongs to the parent
         with self._ending:
             self._signal(signal.SIGTERM)
             try:
@@ -189,7 +189,7 @@ class Process:
                 errors="replace",
                 start_new_session=True,
             )
-        except (OSError, ValueError) as error:  # the latter for variables that there cannot be
+        except (OSError, ValueError) as error:  # ValueError for invalid variables
             self._fault = error
             return
         finally:

@@ -48,7 +48,7 @@ class ActorReport:
 
     Attributes:
         url: Its address, while it listens.
-        end: How it has ended for good, to go on with after "the server"; None while it is there or on its way.
+        end: How it has ended for good, as the words after "the server"; None while it is there or on its way.
         log: The end of its log, without secrets, if it has ended.
     """
 

@@ -61,7 +61,7 @@ async def until_ready(
     Args:
         base_url: `http(s)://host:port`, perhaps with a path.
         timeout_s: Seconds to wait.
-        gone: Asked now and then why the server is gone, to go on with after "the server"; None while it is there.
+        gone: Asked now and then why the server is gone, as the words after "the server"; None while it is there.
         log: The end of its log, without secrets, for the error.
         api_key: The key it asks for.
         trouble: Why connections to it fail, as far as its provider knows more than the connections show.

@@ -36,7 +36,7 @@ class TaskSlot:
         key: What it is known by: its number; in a global service, its node.
         tasks: The tasks it has had, the current one last.
         running: Whether the current one runs.
-        failure: Why it does not, to go on with after "the server"; None while it runs or is on its way for the first
+        failure: Why it does not, as the words after "the server"; None while it runs or is on its way for the first
             time.
         state: How far the current one is, in the words of the swarm.
         node: The node that it is on, if it has one.

@@ -105,7 +105,7 @@ class Gateway:
 
     @property
     def end(self) -> str | None:
-        """How Envoy ended, to go on with after "Envoy"; None while it runs."""
+        """How Envoy ended, as the words after "Envoy"; None while it runs."""
         return "was not started" if self._envoy is None else self._envoy.end
 
     async def start(self) -> Self:

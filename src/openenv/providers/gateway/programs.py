@@ -58,7 +58,7 @@ class Envoy:
 
     @property
     def end(self) -> str | None:
-        """How it ended, to go on with after "Envoy"; None while it runs."""
+        """How it ended, as the words after "Envoy"; None while it runs."""
         if self._over or self._process is None:
             return "was stopped" if self._over else None
         return self._process.end

@@ -161,7 +161,7 @@ _PASSING = ("failed to sync ", "timed out", "deadline exceeded")
 
 
 def end_of(pod: PodManifest) -> str | None:
-    """Why a Pod is no server, and will never be one, to go on with after "the server"; None: it is, or may be.
+    """Why a Pod is no server, and will never be one, as the words after "the server"; None: it is, or may be.
 
     That there is no node for it is not among the reasons: see `unplaced`.
     """
@@ -183,7 +183,7 @@ def end_of(pod: PodManifest) -> str | None:
 
 
 def unplaced(pod: PodManifest) -> str | None:
-    """Why no node takes a Pod, to go on with after "the server"; None where one has, or it was not looked for yet."""
+    """Why no node takes a Pod, as the words after "the server"; None where one has, or it was not looked for yet."""
     condition = _condition(pod, "PodScheduled")
     if condition.get("status") == "False" and condition.get("reason") == "Unschedulable":
         return f"finds no node that takes it (Unschedulable: {condition.get('message', 'no reason given')})"

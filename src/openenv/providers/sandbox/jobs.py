@@ -249,7 +249,7 @@ class HubJob:
 
     @property
     def gone(self) -> str | None:
-        """Why it does not run any more, to go on with after "the server"; None while it does, or may come to."""
+        """Why it does not run any more, as the words after "the server"; None while it does, or may come to."""
         if self.stage not in ENDED:
             return None
         return f"is gone: its job {self.id} is {self.stage}{f' ({self._message})' if self._message else ''}"

@@ -79,7 +79,7 @@ class SlurmJob:
 
     @property
     def over(self) -> str | None:
-        """How it ended, to go on with after "the server"; None while it is under way."""
+        """How it ended, as the words after "the server"; None while it is under way."""
         if self.state in _UNDER_WAY:
             return None
         reason = f", {self.reason}" if self.reason else ""
@@ -242,7 +242,7 @@ class TaskNotice:
         restart: How often it was started before.
         url: Where its server is; None: nowhere yet, or no more.
         node: Where it runs.
-        ended: How its server ended by itself, to go on with after "the server"; None while it is there.
+        ended: How its server ended by itself, as the words after "the server"; None while it is there.
         log: The last lines of its log, where there is no file of it.
     """
 
@@ -272,7 +272,7 @@ class TaskNotice:
 
 
 def end_of(job: SlurmJob, notice: TaskNotice | None) -> str | None:
-    """Why a server is gone, to go on with after "the server"; None while it is there or on its way."""
+    """Why a server is gone, as the words after "the server"; None while it is there or on its way."""
     reported = None
     if notice is not None and notice.restart >= job.restarts and notice.ended != AS_ASKED:
         reported = notice.ended
