@@ -26,8 +26,9 @@ from pydantic import (
 )
 from pydantic_core import from_json
 
+from openenv.protocol.codecs import MAX_DEPTH, is_plain
 from openenv.protocol.encoding import plan_of
-from openenv.protocol.values import MAX_DEPTH, encode_plain, is_plain
+from openenv.protocol.values import encode_plain
 from openenv.types import Observation
 
 from .examples import Board, json_values, observations

@@ -29,7 +29,7 @@ from typing_extensions import TypeVar as TypeVarWithDefault
 from .._exceptions import add_cleanup_note
 from .._introspection import type_arguments
 from ..errors import InvalidArgument, UsageError
-from ..protocol.values import check_outcome
+from ..protocol.client import check_outcome
 from ..recording import check_folder
 from ..settings import ClientSettings
 from ..types import ObsT, StateT, StepResult

@@ -12,7 +12,7 @@ from operator import index
 from typing import Any, Generic, NamedTuple, Self, TypeVar, cast, get_args, overload
 
 from ..errors import ConnectionLost, OpenEnvError, UsageError
-from ..protocol.values import check_outcome
+from ..protocol.client import check_outcome
 from ..types import ObsT, StepResult
 from .connection import ClientConnectionV2
 from .env_client import EnvClient

@@ -13,6 +13,7 @@ from .codecs import Codec
 from .values import UNWRITABLE, portable_v1
 
 _REPLY_TYPES = {"reset": "observation", "step": "observation", "state": "state", "mcp": "mcp"}
+_NUMBERS = frozenset({float, int, bool})
 
 
 class Request:
@@ -249,3 +250,17 @@ def error_of(facts: Mapping[str, Any]) -> OpenEnvError:
     data = facts.get("data")
     said = {key: value for key, value in facts.items() if key != "data"}
     return from_wire({**data, **said} if isinstance(data, dict) else said)
+
+
+def check_outcome(payload: Mapping[str, Any]) -> None:
+    """Checks a reply to reset or step before a client parses it.
+
+    Raises:
+        ProtocolViolation: It has no observation, or its reward is no finite number: nothing else is a reward.
+    """
+    if "observation" not in payload:
+        raise ProtocolViolation(f"a reply without an observation: {dict(payload)!r:.200}")
+    reward = payload.get("reward")
+    if reward is None or (type(reward) in _NUMBERS and reward - reward == 0):
+        return
+    raise ProtocolViolation(f"a reply whose reward is {reward!r:.50}, which is no finite number and not null")

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
+from itertools import chain
 from typing import Any, ClassVar, cast
 
 import msgspec
@@ -17,7 +18,7 @@ from pydantic_core import from_json, to_json
 
 from ..errors import InvalidMessage
 from .arrays import pack_array, read_array, unpack_array, write_array
-from .values import DOLLAR, UNWRITABLE, Portable, encode_json, encode_plain, is_plain
+from .values import DOLLAR, SCALARS, UNWRITABLE, Portable, encode_json, encode_plain
 
 # In the order in which our own client prefers them.
 SUBPROTOCOLS = ("openenv.v2.msgpack", "openenv.v2.json")
@@ -117,6 +118,35 @@ def codec_of(subprotocol: str) -> Codec:
     if subprotocol == "openenv.v2.json":
         return JsonCodec()
     raise ValueError(f"no codec for {subprotocol!r}; there is one for {' and '.join(SUBPROTOCOLS)}")
+
+
+_TEXT = frozenset({str})
+_MAP = frozenset({dict})
+
+# Levels of nesting up to which a value counts as plain; deeper ones meet the encoders' own limits.
+MAX_DEPTH = 100
+
+
+def is_plain(value: Any, depth: int = MAX_DEPTH) -> bool:
+    """Whether a value is only dicts with text keys, lists, tuples, texts, numbers, booleans and None.
+
+    Of exactly these types, since subclasses have ways of their own. Such a value every encoder writes the same way.
+    One that is deeper than `depth`, or holds itself, is not plain.
+    """
+    kind = type(value)
+    if kind is dict:
+        if not _TEXT.issuperset(map(type, value)):
+            return False
+        value = value.values()
+    elif kind is not list and kind is not tuple:
+        return kind in SCALARS
+    if depth == 0 or SCALARS.issuperset(map(type, value)):
+        return depth > 0
+    inner = [each for each in value if type(each) not in SCALARS]
+    if len(inner) > 1 and _MAP.issuperset(map(type, inner)):  # the many calls of a batch: all of them at once
+        values = [*chain.from_iterable(map(dict.values, inner))]
+        return _TEXT.issuperset(map(type, chain.from_iterable(inner))) and is_plain(values, depth - 1)
+    return all(is_plain(each, depth - 1) for each in inner)
 
 
 _MARKS = frozenset({"$bytes", "$array", "$object"})

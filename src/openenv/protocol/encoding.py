@@ -12,13 +12,12 @@ from pydantic_core import from_json, to_json
 
 from .._exceptions import from_signal
 from ..errors import StepFailed
-from .codecs import Body, Codec
+from .codecs import Body, Codec, is_plain
 from .errors import unsendable_error
 from .values import (
     UNWRITABLE,
     fields_of,
     finite_reward,
-    is_plain,
     is_plain_model,
     is_tight,
     mapping_of,

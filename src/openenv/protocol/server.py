@@ -17,13 +17,13 @@ from typing_extensions import TypedDict  # typing's own cannot be read by pydant
 from .._exceptions import from_signal
 from ..errors import InvalidAction, InvalidMessage, OpenEnvError, StepFailed, UnknownMessage, UsageError
 from .arrays import list_of
-from .codecs import Body, Codec, Result, has_marks
+from .codecs import Body, Codec, Result, has_marks, is_plain
 from .coercion import coercer_of
 from .encoding import encode_observation, encode_outcome, encode_state, encode_state_fields
 from .errors import MOST_FAULTS, UNSEEDED, error_facts, place_of, too_many_faults, unsendable_error
 from .jsonrpc import encode
 from .messages import CALLS, MAX_ID, OPS, BatchableOp, BatchOp, Message, Op, RefusedOp
-from .values import encode_plain, is_plain
+from .values import encode_plain
 
 _PLACE = re.compile(r" - at `\$(.*)`$", re.DOTALL)
 _PART = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")

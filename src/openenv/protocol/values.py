@@ -1,4 +1,4 @@
-"""What a message can hold: finite rewards, plain values that need no conversion, and the conversion of all others."""
+"""What a message can hold: finite rewards, plain values, and the conversion of all others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import types
 from base64 import b64encode
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence, Set
-from itertools import chain
 from math import isfinite
 from types import GeneratorType, NoneType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -19,10 +18,8 @@ from pydantic import BaseModel, PlainSerializer, WrapSerializer
 from pydantic.fields import FieldInfo
 from pydantic_core import to_json, to_jsonable_python
 
-from ..errors import ProtocolViolation, StepFailed
+from ..errors import StepFailed
 from .arrays import is_array, is_numpy_scalar, list_of
-
-_NUMBERS = frozenset({float, int, bool})
 
 
 def finite_reward(reward: Any) -> bool | int | float:
@@ -44,51 +41,10 @@ def finite_reward(reward: Any) -> bool | int | float:
     return number
 
 
-def check_outcome(payload: Mapping[str, Any]) -> None:
-    """Checks a reply to reset or step before a client parses it.
-
-    Raises:
-        ProtocolViolation: It has no observation, or its reward is no finite number: nothing else is a reward.
-    """
-    if "observation" not in payload:
-        raise ProtocolViolation(f"a reply without an observation: {dict(payload)!r:.200}")
-    reward = payload.get("reward")
-    if reward is None or (type(reward) in _NUMBERS and reward - reward == 0):
-        return
-    raise ProtocolViolation(f"a reply whose reward is {reward!r:.50}, which is no finite number and not null")
-
-
 SCALARS = frozenset({NoneType, bool, int, float, str})
-_TEXT = frozenset({str})
-_MAP = frozenset({dict})
 
 DOLLAR = ord("$")
 """Begins each mark. A search for this one byte takes a tenth of the time of one for several."""
-
-# Levels of nesting up to which a value counts as plain; deeper ones meet the encoders' own limits.
-MAX_DEPTH = 100
-
-
-def is_plain(value: Any, depth: int = MAX_DEPTH) -> bool:
-    """Whether a value is only dicts with text keys, lists, tuples, texts, numbers, booleans and None.
-
-    Of exactly these types, since subclasses have ways of their own. Such a value every encoder writes the same way.
-    One that is deeper than `depth`, or holds itself, is not plain.
-    """
-    kind = type(value)
-    if kind is dict:
-        if not _TEXT.issuperset(map(type, value)):
-            return False
-        value = value.values()
-    elif kind is not list and kind is not tuple:
-        return kind in SCALARS
-    if depth == 0 or SCALARS.issuperset(map(type, value)):
-        return depth > 0
-    inner = [each for each in value if type(each) not in SCALARS]
-    if len(inner) > 1 and _MAP.issuperset(map(type, inner)):  # the many calls of a batch: all of them at once
-        values = [*chain.from_iterable(map(dict.values, inner))]
-        return _TEXT.issuperset(map(type, chain.from_iterable(inner))) and is_plain(values, depth - 1)
-    return all(is_plain(each, depth - 1) for each in inner)
 
 
 def encode_plain(value: Any, inf_nan_mode: Literal["constants", "strings"] = "constants") -> bytes:

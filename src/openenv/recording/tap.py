@@ -21,7 +21,8 @@ from .. import __version__
 from ..errors import OpenEnvError, ProtocolViolation
 from ..protocol import values
 from ..protocol.arrays import write_array
-from ..protocol.codecs import Body, JsonCodec
+from ..protocol.client import check_outcome
+from ..protocol.codecs import Body, JsonCodec, is_plain
 from ..protocol.encoding import encode_outcome
 from ..telemetry.logs import warn_once
 from .storage import LARGE_BYTES, Blob, npy_of
@@ -70,7 +71,7 @@ class RecordCodec(JsonCodec):
             fields = value.__dict__
             plain = True
             for name in loose:
-                if (inside := fields.get(name)) and not values.is_plain(inside):
+                if (inside := fields.get(name)) and not is_plain(inside):
                     plain = False
             return self._write(fields, plain)
         except values.UNWRITABLE as error:
@@ -90,7 +91,7 @@ class RecordCodec(JsonCodec):
             raise ValueError(f"cannot be written as JSON: {error}") from error
 
     def _write(self, value: Any, plain: bool) -> bytes:
-        if plain or values.is_plain(value):
+        if plain or is_plain(value):
             try:
                 text = values.encode_plain(value, "strings")
             except TypeError:  # not so plain
@@ -288,7 +289,7 @@ class Tap:
             "truncated": truncated,
         }
         try:
-            values.check_outcome(payload)
+            check_outcome(payload)
             self._add(asked, _monotonic(), self._codec.body(reply).fields, b"null")
         except ProtocolViolation as violation:
             self.failed(asked, violation)
