@@ -30,29 +30,29 @@ from .spec import Capabilities, LaunchSpec
 
 ANSWER_S = 5.0
 """Seconds for an answer of an actor."""
-# Calls of an actor at one time: some wait for its server to listen, while others must not wait.
+# Concurrent calls of an actor: some wait until its server listens, and others must not wait for those.
 _CALLS = 8
 _connecting = threading.Lock()
 
 
 class ActorGone(ProviderFailed):
-    """There is no such actor, and Ray will not make it again."""
+    """The actor is gone, and Ray will not restart it."""
 
 
 class ActorAway(ProviderFailed):
-    """An actor that does not answer at the moment: Ray is making it, or making it again on another node."""
+    """The actor does not answer now: Ray is starting it, or restarting it on another node."""
 
     retryable = True
 
 
 @dataclass(frozen=True, slots=True)
 class RayCluster:
-    """A cluster that this process is connected to, or connects to when that is needed.
+    """A Ray cluster; connects to it when needed.
 
     Attributes:
         address: As for `ray.init`.
-        start: Whether a cluster of this process alone is started where there is none.
-        namespace: Where names of actors are.
+        start: Whether to start a local cluster for this process, if it is not connected to one.
+        namespace: Ray namespace of the actors' names.
     """
 
     address: str | None
@@ -60,7 +60,7 @@ class RayCluster:
     namespace: str
 
     def connected(self) -> Any:
-        """The module `ray`, connected. What the process is connected to already is used as it is, and stays.
+        """The module `ray`, connected. An existing connection of the process is used and kept.
 
         Raises:
             MissingExtra: Ray is not installed.
@@ -83,7 +83,7 @@ class RayCluster:
                         "`ray start --head`, say where it is (address, RAY_ADDRESS; RAY_AUTH_MODE and its token as "
                         "there), or RayProvider(start=True)"
                     ) from None
-                deployment.run_exit_hook_first()  # Ray, too, leaves when the process ends
+                deployment.run_exit_hook_first()  # Ray's own exit hook disconnects
         return ray
 
     def is_connected(self) -> bool:
@@ -91,29 +91,29 @@ class RayCluster:
         return bool(import_ray().is_initialized())
 
     def reserve(self, name: str, bundles: Sequence[Mapping[str, float]], strategy: str) -> str:
-        """Asks for a placement group, and does not wait for its places. Returns its id."""
+        """Requests a placement group, without waiting for its bundles; returns its id."""
         with self._said("reserving places") as ray:
             group = ray.util.placement_group(list(map(dict, bundles)), strategy, name, lifetime="detached")
             return str(group.id.hex())
 
     def placed(self, group: str, timeout_s: float) -> bool:
-        """Whether a group has its places, at the latest after `timeout_s`."""
+        """Whether a group has all of its bundles; waits `timeout_s` at most."""
         with self._said("placing servers") as ray:
             return bool(_group(ray, group).wait(timeout_s))
 
     def release(self, group: str) -> None:
-        """Removes a placement group. What is gone already is no error."""
+        """Removes a placement group. No error if it is gone already."""
         with self._said("releasing places") as ray:
             ray.util.remove_placement_group(_group(ray, group))
 
     def room(self) -> str:
-        """What there is free in the cluster, in words."""
+        """The free resources of the cluster, as text."""
         with self._said("asking for resources") as ray:
             free = ray.available_resources()
             return ", ".join(f"{free[name]:g} {name}" for name in sorted(free) if ":" not in name) or "nothing"
 
     def create(self, name: str, plan: ActorPlan, needs: Mapping[str, float], group: str, place: int) -> None:
-        """Makes an actor with a server, and does not wait for it."""
+        """Creates an actor with a server, without waiting for it."""
         with self._said("making an actor") as ray:
             custom = {key: value for key, value in needs.items() if key not in {"CPU", "GPU", "memory"}}
             where = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(_group(ray, group), place)
@@ -142,7 +142,7 @@ class RayCluster:
         return str(self._asked(name, "tail", ANSWER_S))
 
     def end(self, name: str, namespace: str | None = None) -> None:
-        """Ends a server, then its actor. What is gone already is no error."""
+        """Ends a server, then its actor. No error if they are gone already."""
         with contextlib.suppress(ActorGone, ActorAway):
             self._asked(name, "stop", GRACE_S + ANSWER_S, namespace=namespace)
         with contextlib.suppress(ActorGone), self._said("ending an actor") as ray:
@@ -178,7 +178,7 @@ class RayCluster:
 
     @contextlib.contextmanager
     def _said(self, what: str) -> Iterator[Any]:
-        """Translates what Ray raises."""
+        """Translates Ray's exceptions."""
         ray = self.connected()
         try:
             yield ray
@@ -206,24 +206,24 @@ def _group(ray: Any, group: str) -> Any:
 
 
 def _brief(error: BaseException) -> str:
-    """An error of Ray's, which may be long, in a line."""
+    """An error of Ray, which may be long, in one line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:400]}" if text else type(error).__name__
 
 
 T = TypeVar("T")
 _STRATEGIES = ("SPREAD", "PACK", "STRICT_SPREAD", "STRICT_PACK")
-# How everything of ours begins that Ray knows by name; its owner follows after an "@".
+# Prefix of the names of our actors and placement groups. An "@" and the owner end the name.
 _PREFIX = "openenv-"
 # Seconds for a connection, for an answer of the cluster, and for the end of a server.
 CONNECT_S, CALL_S, END_S = 30.0, 2 * ANSWER_S, 3 * ANSWER_S
-# For one look at a server that is being started, and between two of them.
+# Seconds for one request for the state of a server that is being started, and between two such requests.
 LOOK_S, PAUSE_S = 1.0, 0.1
 
 
 @dataclass(slots=True)
 class _Group:
-    """A placement group: places of one size, for a server each."""
+    """A placement group: equal bundles, one for each server."""
 
     name: str
     servers: list[Server | None]
@@ -232,14 +232,14 @@ class _Group:
 
 
 class RayProvider(BlockingRuntime, SingleServerProvider):
-    """Runs servers in a Ray cluster: each in a detached, named actor, in a place of a placement group. (Extra `ray`.)
+    """Runs servers in a Ray cluster: each in a detached, named actor, in a placement group's bundle. (Extra `ray`.)
 
-    A program that is connected to Ray already, as a trainer is, has its servers in that cluster. Nodes need this
-    package, and what is to be served. A server that dies is started again at its node, and an actor that dies with
-    its process or node is made again by Ray, on another node if need be; `Deployment.refresh` finds the new address.
+    A program that is already connected to Ray, such as a trainer, has its servers in that cluster. Nodes need this
+    package and the environment's code. The actor restarts a server that dies; Ray restarts an actor that dies with
+    its process or node, on another node if necessary. `Deployment.refresh` finds the new address.
 
-    Options of a `LaunchSpec`: `strategy`, `max_restarts`, `resources` (of Ray's own kind, by name: amount), and for a
-    project `app` and `workers`. CPUs and memory are counted by Ray, which does not enforce them.
+    Options of a `LaunchSpec`: `strategy`, `max_restarts`, `resources` (Ray's custom resources, name to amount), and
+    for a project `app` and `workers`. Ray counts CPUs and memory, and does not enforce them.
 
     Example::
 
@@ -247,13 +247,14 @@ class RayProvider(BlockingRuntime, SingleServerProvider):
 
     Args:
         target: What to serve, as for `openenv serve`; None leaves it to each `LaunchSpec`.
-        folder: Where servers run on their nodes, and modules are looked for; None: where Ray's workers do.
+        folder: Working folder of the servers on their nodes, and where modules are looked for; None: that of Ray's
+            workers.
         address: The cluster, as for `ray.init`, if this process is not connected to one; None: what RAY_ADDRESS says,
             or the one of this machine.
-        start: Whether a cluster of this process alone is started, if it is not connected to one.
+        start: Whether to start a local cluster for this process, if it is not connected to one.
         namespace: Ray namespace of the actors' names. The search for leftovers covers all namespaces.
         strategy: SPREAD or PACK, or with STRICT_ before it: all on different nodes, or all on one.
-        max_restarts: How often a server is started again, and an actor made again.
+        max_restarts: Maximum of restarts of a server by its actor, and of an actor by Ray.
         env_vars: Environment variables of the servers, added to those of their nodes.
         start_timeout_s: Seconds until there is room in the cluster, again until a server listens, and again until it
             is ready.
@@ -262,7 +263,7 @@ class RayProvider(BlockingRuntime, SingleServerProvider):
 
     Raises:
         MissingExtra: Ray is not installed.
-        UsageError: A strategy or setting that there is not.
+        UsageError: An unknown strategy or setting.
     """
 
     capabilities: ClassVar = Capabilities(
@@ -333,7 +334,7 @@ class RayProvider(BlockingRuntime, SingleServerProvider):
         await self._release(groups)
 
     async def _reserve(self, deployment: Deployment, places: int) -> None:
-        """Adds a placement group, and waits until it has all of its places."""
+        """Adds a placement group, and waits until it has all of its bundles."""
         name = f"{deployment.name}-{secrets.token_hex(3)}@{OwnerProcess.this()}"
         group = _Group(name, [None] * places)
         deployment.handle.append(group)
@@ -365,7 +366,7 @@ class RayProvider(BlockingRuntime, SingleServerProvider):
             groups.remove(group)
 
     def _needs(self, spec: LaunchSpec) -> dict[str, float]:
-        """What Ray sets aside for a server."""
+        """The resources that Ray reserves for a server."""
         needs = {"CPU": float(spec.resources.cpus or 1)}
         if spec.gpus_each:
             needs["GPU"] = float(spec.gpus_each)
@@ -383,7 +384,8 @@ class RayProvider(BlockingRuntime, SingleServerProvider):
         server.handle = name
         restarts = self._options(spec)[1]
         variables = {**deployment.variables, **environment_labels(deployment.labels)}
-        # Its environment may be anything that can be pickled here; a server has no use for its options.
+        # `variables` has the variables and the key. The specification is sent without them: a node may lack the class
+        # of their mapping.
         plan = ActorPlan(
             spec.changed(env_vars={}, api_key=None), self._folder, variables, self.ready_timeout_s, restarts
         )
@@ -394,9 +396,9 @@ class RayProvider(BlockingRuntime, SingleServerProvider):
             raise LaunchFailed(redact(f"the server {error}", deployment.secrets)) from None
 
     async def _address(self, server: Server) -> str:
-        """Where a server listens, as soon as it does."""
+        """Waits until a server listens; returns its address."""
         name, loop = server.handle, asyncio.get_running_loop()
-        # The actor counts the time of its server, and tells; this is for the actor itself.
+        # The actor limits the start of its server and reports a timeout. This limit is for the actor itself.
         limit = loop.time() + self.ready_timeout_s + ANSWER_S
         why = "does not say where it listens"
         while loop.time() < limit:
@@ -441,7 +443,7 @@ class RayProvider(BlockingRuntime, SingleServerProvider):
                 server.gone = report.end or (None if report.url else "is being started again")
                 server.url = report.url or server.url
 
-        # Those without an address are on their way.
+        # Servers without an address are still starting.
         await asyncio.gather(*(look(server) for server in deployment.servers if server.url is not None))
 
     async def read_log(self, server: Server, lines: int) -> str:
@@ -474,7 +476,7 @@ class RayProvider(BlockingRuntime, SingleServerProvider):
             await self._asked(lambda: self._cluster.end(name, namespace), END_S)
 
     async def _asked(self, call: Callable[[], T], limit_s: float | None = None) -> T:
-        """Runs a blocking call of the cluster. A cancel waits for its end: what it makes is then known, and removed.
+        """Runs a blocking call of the cluster. A cancellation waits for its end, so that its result can be removed.
 
         Raises:
             ProviderFailed: No answer within `limit_s`, or CALL_S.
@@ -497,7 +499,7 @@ def _checked(
 
 
 async def _bounded(call: Callable[[], T], limit_s: float) -> T:
-    # Ray may wait for its head for as long as it likes: the end of this process does not wait for that.
+    # Ray waits for its head node without a limit; the exit of this process must not wait for Ray.
     task = start_task(on_thread(call, detached=True))
     try:
         done, _ = await asyncio.wait([task], timeout=limit_s)

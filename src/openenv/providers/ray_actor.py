@@ -17,9 +17,9 @@ from .process import Process, free_port, is_free
 from .spec import LaunchSpec
 from .uv import UVProvider
 
-# Between the end of a server and the next one; twice as long each time.
+# Seconds between the end of a server and its restart, at first and at most; each pause is twice as long.
 PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0
-# Between two looks at whether a command listens that may not say so.
+# Seconds between two connection attempts to a command's port: a command may not log that it listens.
 GLANCE_S = 0.05
 
 
@@ -44,12 +44,12 @@ class ActorPlan:
 
 @dataclass(frozen=True, slots=True)
 class ActorReport:
-    """How a server is.
+    """The state of a server.
 
     Attributes:
         url: Its address, while it listens.
         end: How it has ended for good, as the words after "the server"; None while it is there or on its way.
-        log: The end of its log, without secrets, if it has ended.
+        log: The end of its log, with secrets masked, if it has ended.
     """
 
     url: str | None
@@ -58,10 +58,10 @@ class ActorReport:
 
 
 class ServerActor:
-    """One server, as a process of the actor's node that goes with the actor. Its methods may be called concurrently.
+    """One server, as a child process that ends with the actor. Its methods may be called concurrently.
 
     Args:
-        plan: What to run. Ray keeps it in its control store, so that it can make the actor again on another node.
+        plan: What to run. Ray keeps it in its control store, so that it can restart the actor on another node.
         host: Address of the node; None asks Ray.
     """
 
@@ -80,7 +80,7 @@ class ServerActor:
         threading.Thread(target=self._run, name="openenv-ray-server", daemon=True).start()
 
     def report(self, wait_s: float = 0.0) -> ActorReport:
-        """How the server is, as soon as it listens or has ended for good; after `wait_s` in any case."""
+        """Waits until the server listens or has ended for good, `wait_s` at most; returns its state."""
         with self._changed:
             self._changed.wait_for(lambda: self._listening or self._end is not None, wait_s)
             end = self._end
@@ -89,7 +89,7 @@ class ServerActor:
         return ActorReport(url, end, "" if end is None else self.tail())
 
     def tail(self) -> str:
-        """The end of its log, without secrets."""
+        """The end of its log; secrets are masked."""
         process = self._process
         return "" if process is None else process.tail
 
@@ -101,14 +101,14 @@ class ServerActor:
             process.stop()
 
     def _run(self) -> None:
-        """Keeps a server there. On a thread that does not end before the server: the kernel would end that, too."""
+        """Runs and restarts the server. Its thread must outlive the server, or the kernel kills the server."""
         backoff = Backoff(PAUSE_S, LONGEST_PAUSE_S)
         for left in range(self._plan.restarts, -1, -1):
             try:
                 end, served = self._serve()
             except Exception as error:  # noqa: BLE001 - the report names it
                 end, served = f"could not be started: {error}", False
-            # One that never listened would not do so the next time either.
+            # A server that never listened would fail again.
             if not served or not left or self._end is not None:
                 self._finish(end)
                 return
@@ -116,17 +116,17 @@ class ServerActor:
                 self._changed.wait_for(lambda: self._end is not None, backoff.grow())
 
     def _serve(self) -> tuple[str, bool]:
-        """Runs a server to its end: how it ended, and whether it had been there."""
+        """Runs a server to its end; returns how it ended, and whether it ever listened."""
         with self._changed:
             if self._end is not None:
                 return self._end, False
             spec = self._plan.spec
             if self._port and spec.port is None and not is_free(self._port, self._host):
-                self._port = 0  # clients come back to the same address where that can be had
+                self._port = 0  # else the same port: clients reconnect to it
             if not self._port and spec.command is not None:
                 self._port = free_port(self._host)
             command, variables, folder = self._inherited()
-            variables.pop("RAY_AUTH_TOKEN", None)  # who has it may do anything with the cluster
+            variables.pop("RAY_AUTH_TOKEN", None)  # the token gives full control of the cluster
             variables |= self._plan.variables
             if spec.command is not None:
                 command = list(spec.command)
@@ -143,11 +143,11 @@ class ServerActor:
         process.wait()
         with self._changed:
             self._listening = False
-        process.stop()  # what it has started goes with it
+        process.stop()  # ends its children, too
         return process.end or "has ended", True
 
     def _inherited(self) -> tuple[list[str], dict[str, str], Path | None]:
-        """The command of a server, and what it has from its node: variables and the folder."""
+        """The command line of a server, the variables of its node, and its working folder."""
         spec = self._plan.spec
         if spec.project is not None:
             uv = UVProvider(host=self._host)
@@ -157,7 +157,7 @@ class ServerActor:
         return [sys.executable, "-m", "openenv", "serve", *served], environ_of_environments(), folder
 
     def _awaited(self, process: Process) -> int | None:
-        """The port that it listens on; None: it does not."""
+        """Waits until it listens; returns its port, or None if it does not in time."""
         if self._plan.spec.command is None:
             found = process.wait_for(LISTENING, self._plan.start_timeout_s)
             return None if found is None else int(found[1])

@@ -21,17 +21,17 @@ from .redaction import with_tail
 Ask = Callable[[], Awaitable[str | None]]
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 0.25
-# Between two looks at whether the server lives.
+# Seconds between two checks that the server lives.
 GLANCE_S = 0.25
-# How often in a row a place may be too busy to say whether the server lives.
+# Failures in a row of that check, at a busy place, before the wait ends.
 MISSES = 4
-# For the first attempt: what it waits for may never come, while a new one would succeed. Each that was too short is
-# followed by one twice as long: a reset may take its time.
+# Seconds for the first attempt: it may hang where a new one would succeed. After a timeout the next attempt has twice
+# as long, since a reset may be slow.
 ATTEMPT_S = 10.0
-# The server has answered, and what is wrong is for its user to see: a reset that wants arguments, a key with too
-# small a scope.
+# Errors that show a working server, and that its user must see: a reset without its arguments, a key with too small
+# a scope.
 _ANSWERS = {"EXECUTION_ERROR", "VALIDATION_ERROR"}
-# Every slot is taken: by others who use it, or by calls that do not return, which `/ready` tells apart.
+# Every slot is taken: by other users or by calls that hang. `/ready` shows which.
 _FULL = "CAPACITY_REACHED"
 # Characters of an answer that a reason repeats, and seconds to read it.
 MOST_SAID = 1000
@@ -61,15 +61,15 @@ async def until_ready(
     Args:
         base_url: `http(s)://host:port`, perhaps with a path.
         timeout_s: Seconds to wait.
-        gone: Asked now and then why the server is gone, as the words after "the server"; None while it is there.
-        log: The end of its log, without secrets, for the error.
-        api_key: The key it asks for.
-        trouble: Why connections to it fail, as far as its provider knows more than the connections show.
+        gone: Called at intervals: why the server is gone, as the words after "the server"; None while it exists.
+        log: The end of its log, with secrets masked, for the error.
+        api_key: The key that it asks for.
+        trouble: Why connections to it fail, where its provider knows more than the connection shows.
 
     Raises:
-        NotReady: Not in time; with what it said last, and the end of its log.
-        LaunchFailed: The server is gone; with the end of its log. At once.
-        UsageError: `timeout_s` is no time.
+        NotReady: Not in time; with its last answer, and the end of its log.
+        LaunchFailed: The server is gone; with the end of its log. Raised at once.
+        UsageError: `timeout_s` is invalid.
     """
     if not timeout_s > 0:
         raise UsageError(f"timeout_s must be more than 0, got {timeout_s!r}")
@@ -106,11 +106,11 @@ async def _watch(gone: Ask) -> str:
 
 
 class _Unready(Exception):
-    """Not yet, and why."""
+    """An attempt has failed; the message is the reason."""
 
 
 class _Probe:
-    """Attempts to have a session, until one succeeds."""
+    """Tries to open and reset a session until it succeeds."""
 
     def __init__(self, place: SplitResult, api_key: str | None):
         self._failure: str | None = None
@@ -182,7 +182,7 @@ class _Probe:
             conversation.transport.abort()  # at once, also after an error: waiting for a close would gain nothing
 
     async def _ask_health(self, why: str = "it offers no session") -> None:
-        """Asks `/ready`, and `/health` of a server that has no such route, as the released package."""
+        """Asks `/ready`, or `/health` of a server without that route, such as one of the released package."""
         for path in ("/ready", "/health"):
             self._waits_for = f"{why}, and {path} does not answer"
             status, body = await self._get(path)
@@ -193,7 +193,7 @@ class _Probe:
                 raise _Unready(f"{why}, and {path} answers {status}{said}"[:MOST_SAID])
 
     async def _get(self, path: str) -> tuple[int, bytes]:
-        """Status and body of what a route answers; of a long body, its beginning."""
+        """Status and body of a route's response; a long body is cut."""
         place = self._place
         port = place.port or (80 if self._tls is None else 443)
         reader, writer = await asyncio.open_connection(place.hostname, port, ssl=self._tls)
@@ -213,7 +213,7 @@ class _Probe:
 
 
 async def _rest(reader: asyncio.StreamReader) -> bytes:
-    """What follows until the server hangs up, or pauses."""
+    """Reads until the server closes the connection, or pauses."""
     said = b""
     with contextlib.suppress(TimeoutError, ConnectionError):
         async with asyncio.timeout(PAUSE_S):

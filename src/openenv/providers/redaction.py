@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Mapping
 
 KEYS = "OPENENV_API_KEYS"
-"""The variable that tells a server its keys."""
+"""The variable with a server's keys."""
 _MASK = "***"
-# Names of variables that hold something to be kept.
+# Names of variables that hold secrets.
 _SECRET = re.compile(r"key|token|secret|password|passwd|credential|auth|dsn", re.IGNORECASE)
 # Secrets that are recognized by their form.
 _LOOKS = re.compile(
@@ -16,23 +16,24 @@ _LOOKS = re.compile(
     r"|\b(?:sk-|hf_|ghp_|gho_|github_pat_|xox[abp]-|AKIA)[\w-]{8,}"
     r"|(?<=://)[^\s/@:]+:[^\s/@]+(?=@)"
 )
-# Shorter values would be found in many a word.
+# Shorter values occur within ordinary words.
 _SHORTEST = 4
-# Values of such variables that are no secrets, and in many a sentence.
+# Values of such variables that are not secret, and occur in ordinary sentences.
 _PLAIN = {"none", "null", "true", "false"}
 
 
 def secrets_of(*variables: Mapping[str, str]) -> list[str]:
-    """The secrets among environment variables, by the names of those."""
+    """The secrets among environment variables, recognized by the variables' names."""
     values = {value for given in variables for name, value in given.items() if _SECRET.search(name)}
-    lines = {line.strip() for value in values for line in value.splitlines()}  # a log may end in the midst of one
+    # A log may end within a value of several lines.
+    lines = {line.strip() for value in values for line in value.splitlines()}
     parts = {part.rpartition(":")[2] for value in values for part in value.split(",")}
     found = (value for value in values | lines | parts if len(value) >= _SHORTEST and value.lower() not in _PLAIN)
     return sorted(found, key=len, reverse=True)
 
 
 def redact(text: str, secrets: Iterable[str]) -> str:
-    """A text without the secrets, and without what looks like one.
+    """Masks secrets in a text: the given ones, and those recognized by their form.
 
     Args:
         text: The text of an error or a log.
@@ -45,7 +46,7 @@ def redact(text: str, secrets: Iterable[str]) -> str:
 
 
 def key_of(variables: Mapping[str, str]) -> str | None:
-    """The key that a server with these variables asks a client for that may do everything, if there is one."""
+    """The key with full access to a server with these variables; None where there is none."""
     for entry in variables.get(KEYS, "").split(","):
         scope, colon, key = entry.strip().partition(":")
         if colon and scope == "control":
@@ -61,9 +62,9 @@ def last_lines(text: str, lines: int) -> str:
 
 
 TAIL_LINES = 50
-"""How much of a log an error shows."""
+"""Lines of a log that an error shows."""
 
 
 def with_tail(reason: str, log: str) -> str:
-    """What an error says, and the end of the log if there is one."""
+    """An error message, with the end of the log if there is one."""
     return f"{reason}; its log ends with:\n{log}" if log else reason

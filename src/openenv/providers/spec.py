@@ -17,12 +17,12 @@ _UNITS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """What one server may use. None: no limit of ours.
+    """Limits of one server. None: no limit.
 
     Attributes:
-        cpus: Processors; parts of one, too.
-        memory: Bytes, or as "512m".
-        gpus: GPUs. With `LaunchSpec.one_per_gpu` those of all servers together, one each.
+        cpus: Processors, fractions allowed.
+        memory: Bytes, or a size such as "512m".
+        gpus: Number of GPUs. With `LaunchSpec.one_per_gpu` the number for all servers together, one each.
         processes: Processes and threads at one time.
     """
 
@@ -45,7 +45,7 @@ class Resources:
         """The memory in bytes.
 
         Raises:
-            UsageError: It is no size.
+            UsageError: It is not a valid size.
         """
         if self.memory is None:
             return None
@@ -68,16 +68,16 @@ class LaunchSpec:
         image: Name of a container image. Its own command serves, or `command` where that is given.
         project: A folder with pyproject.toml, or `git+https://...` of a repository.
         target: As for `openenv serve`: `module:attribute`, a folder with openenv.yaml, a bundled environment.
-        command: A command line that serves on the port that the variable PORT says. No secrets in it.
+        command: A command line that serves on the port of the variable PORT. It must not contain secrets.
         port: Port that the server listens on. In a container: inside it (8000 by default). Elsewhere: None takes a
             free one.
-        env_vars: Its environment variables.
-        resources: What each server may use.
-        one_per_gpu: As many servers as `resources.gpus`, each with one of them.
-        replicas: How many servers.
+        env_vars: Environment variables of the servers.
+        resources: Limits of each server.
+        one_per_gpu: Start one server for each of `resources.gpus`.
+        replicas: Number of servers.
         api_key: The key that they ask for; None makes one, unless `env_vars` has `OPENENV_API_KEYS`; "" means none.
-        name: The beginning of the names of what is started; None takes the image's or target's.
-        options: What only the place knows, by the names of its own documentation.
+        name: Prefix of the names of the started objects; None takes it from the image or target.
+        options: Options of the provider, by the names in its documentation.
     """
 
     image: str | None = None
@@ -116,21 +116,21 @@ class LaunchSpec:
 
     @property
     def form(self) -> str:
-        """Which form it has: image, project, target or command."""
+        """Its form: image, project, target or command."""
         return next((form for form in ("image", "project", "target") if getattr(self, form) is not None), "command")
 
     @property
     def count(self) -> int:
-        """How many servers it asks for."""
+        """Number of servers."""
         return self.resources.gpus if self.one_per_gpu else self.replicas
 
     @property
     def gpus_each(self) -> int:
-        """How many GPUs each server has."""
+        """Number of GPUs of each server."""
         return 1 if self.one_per_gpu else self.resources.gpus
 
     def changed(self, **changes: Any) -> Self:
-        """The same with other values."""
+        """A copy with other values."""
         return replace(self, **changes)
 
 
@@ -147,7 +147,7 @@ class Capabilities:
         gpus: Whether servers can have GPUs.
         limits: Which of `cpus`, `memory` and `processes` it enforces.
         replicas: Whether one deployment may have several servers.
-        options: The names that `LaunchSpec.options` may have; None lets the place decide.
+        options: The allowed names in `LaunchSpec.options`; None leaves the check to the place.
     """
 
     forms: frozenset[str]
@@ -157,7 +157,7 @@ class Capabilities:
     options: frozenset[str] | None = frozenset()
 
     def check(self, provider: str, spec: LaunchSpec) -> None:
-        """Raises `UsageError` for what the place cannot do of a specification, and says what it can."""
+        """Raises `UsageError` if the provider does not support a specification; the message names what it can do."""
         if spec.form not in self.forms:
             raise UsageError(f"{provider} starts no {spec.form}: give it {' or '.join(sorted(self.forms))}")
         if spec.count > 1 and not self.replicas:

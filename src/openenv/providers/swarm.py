@@ -28,13 +28,13 @@ from .swarm_api import (
 
 GLANCE_S = 0.1
 """Seconds between two looks at the tasks."""
-# How old what was seen may be: every server of a deployment asks.
+# Maximum age, in seconds, of a listing of tasks that the servers of a deployment share.
 FRESH_S = 0.2
 _REMOVED = "was removed from the swarm"
 
 
 class SwarmService:
-    """What is known of a service. The `handle` of each of its servers is a `Replica`.
+    """The state of a service. The `handle` of each of its servers is a `Replica`.
 
     Args:
         manager: The swarm's manager.
@@ -62,16 +62,16 @@ class SwarmService:
         self._looking = asyncio.Lock()
 
     def expect(self, replicas: int) -> None:
-        """Counts servers that are about to be started."""
+        """Adds the servers that are about to be started."""
         servers = self._deployment.servers
         for _ in range(len(servers), 1 if self.publish == "ingress" else replicas):
             self._deployment.new_server().handle = Replica(self)
 
     async def settle(self, timeout_s: float) -> None:
-        """Waits until it has as many tasks as it was asked for, with addresses, and no others.
+        """Waits until it has exactly the requested tasks, with addresses.
 
         Raises:
-            LaunchFailed: One has ended; with the reason, and the end of its log. At once.
+            LaunchFailed: A task has ended; with the reason, and the end of its log. Raised at once.
             NotReady: Not in time.
         """
         old = {server.handle.slot for server in self._deployment.servers if server.url is not None}
@@ -96,19 +96,19 @@ class SwarmService:
                 self._deployment.servers.remove(server)
 
     async def running(self) -> int:
-        """How many of its tasks run."""
+        """Number of its running tasks."""
         return sum(slot.running for slot in (await self._slots(0.0)).values())
 
     async def survey(self) -> None:
-        """Sets where the servers are now, and which are gone."""
+        """Updates the addresses of the servers, and which are gone."""
         await self._place(await self._slots(0.0))
 
     async def gone(self, slot: str | None) -> str | None:
-        """Why nothing is in a slot, or in one of all; None while something is there or on its way."""
+        """Why a slot (None: one of all slots) has no task; None while it has one, or one is starting."""
         return self._failure(self._these(slot, await self._slots()))
 
     async def log(self, slot: str | None, lines: int) -> str:
-        """The last lines of what has run in a slot, or in all."""
+        """The last lines of the logs of a slot's tasks; None: of all slots."""
         slots = self._these(slot, await self._slots())
         return await self._manager.log(self.id, tuple(task for each in slots for task in each.tasks), lines)
 
@@ -123,7 +123,7 @@ class SwarmService:
         return slots_of(self._tasks)
 
     def _complete(self, slots: dict[str, TaskSlot]) -> bool:
-        """Whether there are as many tasks as there should be, and those that were too many have ended."""
+        """Whether the number of tasks is as requested, and surplus tasks have ended."""
         if self.fixed:
             return bool(slots)
         leaving = any(task.get("DesiredState") == "remove" for task in self._tasks)
@@ -142,10 +142,10 @@ class SwarmService:
         servers = deployment.servers
         for server in [each for each in servers if each.handle.slot is not None and each.handle.slot not in slots]:
             server.gone = _REMOVED
-            if slots:  # otherwise all of it is gone, which is to be seen
+            if slots:  # without any slot the service is gone: its servers stay, to report that
                 servers.remove(server)
         for key, slot in slots.items():
-            # The server of this slot, one that had no slot yet, or another one.
+            # The server of this slot, else one without a slot yet, else a new one.
             found = next((each for wanted in (key, None) for each in servers if each.handle.slot == wanted), None)
             server = found or deployment.new_server()
             server.handle = Replica(self, key)
@@ -153,7 +153,7 @@ class SwarmService:
             server.gone = None if slot.running else self._absence(server, [slot])
 
     async def _url(self, slot: TaskSlot) -> str | None:
-        """The address of what is in a slot, as soon as it runs; by the mesh, that of all slots."""
+        """The address of a slot's running task; by the mesh, the one address of all slots."""
         if not slot.running:
             return None
         place: str | None = self._manager.host
@@ -174,21 +174,21 @@ class SwarmService:
         return LaunchFailed(redact(said, self._deployment.secrets))
 
     def _absence(self, server: Server, slots: list[TaskSlot]) -> str | None:
-        """Why nothing runs in a server's slots; None while it is on its way for the first time."""
+        """Why no task runs in a server's slots; None during the first start."""
         reason = self._failure(slots)
         if reason is None and server.url is not None:
             return redact(f"is being started again ({slots[0].state})", self._deployment.secrets)
         return reason
 
     def _failure(self, slots: list[TaskSlot]) -> str | None:
-        """What has gone wrong in one of some slots, if anything has."""
+        """The failure of one of these slots, if there is one."""
         reason = next((each.failure for each in slots if each.failure), None) if slots else _REMOVED
         return reason and redact(reason, self._deployment.secrets)
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """Where a server is: in a slot of a service; None: in none yet, or behind the mesh, in all."""
+    """The slot of a server in its service; None: no slot yet, or all slots behind the mesh."""
 
     service: SwarmService
     slot: str | None = None
@@ -207,24 +207,24 @@ class DockerSwarmProvider(BlockingContainers):
 
     `LaunchSpec.options` are `published_port`, the port of the nodes (with "host", one replica on each then), and
     the arguments of `docker.services.create`: `constraints`, `preferences`, `update_config`, `restart_policy`,
-    `secrets` (names will do), `mounts` and so on. They win over what is made of the rest.
+    `secrets` (names will do), `mounts` and so on. They win over derived arguments.
 
     Args:
-        auto_init_swarm: Whether an engine that is in no swarm becomes one of its own, when something is started.
-        overlay_network: A network that the services join; made if it is not there.
+        auto_init_swarm: Whether the first start initializes a swarm, if the engine is in none.
+        overlay_network: A network that the services join; created if it does not exist.
         publish: "ingress": at a port of every node, by the mesh. "host": each replica at a port of its node. "dnsrr":
             not at all; the addresses are those in `overlay_network`, for clients in that network. None: by the mesh
             where this kernel supports it (IPVS), or else "host".
-        grace_s: Seconds that a server which is stopped waits for its sessions to end.
+        grace_s: Seconds that a stopped server waits for its sessions to end.
         start_timeout_s: Seconds until all replicas run, pulls of images included.
         ready_timeout_s: Seconds until they are ready after that, where the caller gives no other timeout.
         gpu_resource: Name of GPUs in `node-generic-resources` of the nodes' daemon.json.
-        start_rate: How many replicas are started at one time, and how often a refused start is tried again.
+        start_rate: Number of replicas that are started at one time, and of attempts of a refused start.
 
     Raises:
         MissingExtra: The SDK is not installed.
-        ProviderFailed: There is no Docker engine, or it is in no swarm and not to make one.
-        UsageError: There is no such `publish`, or it lacks a network.
+        ProviderFailed: There is no Docker engine, or it is in no swarm and must not initialize one.
+        UsageError: `publish` is unknown, or needs a network.
     """
 
     capabilities: ClassVar = Capabilities(
@@ -268,7 +268,7 @@ class DockerSwarmProvider(BlockingContainers):
             raise
 
     def close(self) -> None:
-        """Removes what `start_container` has started, and leaves the engine."""
+        """Removes the server of `start_container`, and disconnects from the engine."""
         self.stop_container()
         self._manager.close()
 
@@ -359,7 +359,7 @@ class DockerSwarmProvider(BlockingContainers):
         deployment.handle = None
 
     async def _end(self, deployment: str) -> None:
-        """Removes the services of a deployment, and waits until their tasks have ended, on nodes that answer."""
+        """Removes the services of a deployment, and waits for the end of their tasks on nodes that answer."""
         if not await self._manager.manages():
             return
         grace_s = self._grace_s

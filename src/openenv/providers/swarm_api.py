@@ -30,17 +30,17 @@ _OVER = {*_ENDINGS, "shutdown", "remove"}
 
 @dataclass(frozen=True, slots=True)
 class TaskSlot:
-    """The place of one server in a service, which tasks take one after the other.
+    """A slot of a service: one server, which consecutive tasks run.
 
     Attributes:
-        key: What it is known by: its number; in a global service, its node.
-        tasks: The tasks it has had, the current one last.
-        running: Whether the current one runs.
-        failure: Why it does not, as the words after "the server"; None while it runs or is on its way for the first
+        key: Its number; in a global service, the id of its node.
+        tasks: Ids of its tasks, the current one last.
+        running: Whether the current task runs.
+        failure: Why it does not run, as the words after "the server"; None while it runs, or starts for the first
             time.
-        state: How far the current one is, in the words of the swarm.
-        node: The node that it is on, if it has one.
-        ports: Ports of the node, by those of the container.
+        state: State of the current task, as the swarm calls it.
+        node: The node of the current task, if it has one.
+        ports: Published ports of the node, by port of the container.
         addresses: Its addresses in networks of the swarm.
     """
 
@@ -66,11 +66,11 @@ def slots_of(tasks: Iterable[Mapping[str, Any]]) -> dict[str, TaskSlot]:
         tasks: Its tasks, as the engine's API lists them.
     """
     histories: dict[str, list[Mapping[str, Any]]] = {}
-    # Times of the engine leave out zeros at the end of fractions.
+    # The engine's timestamps omit trailing zeros of the fraction.
     width = len("2000-01-01T00:00:00.000000000")
     for task in sorted(tasks, key=lambda task: task.get("CreatedAt", "").removesuffix("Z").ljust(width, "0")):
         histories.setdefault(str(task.get("Slot") or task.get("NodeID", "")), []).append(task)
-    # The tasks of a slot that was taken away are on their way out, all of them.
+    # A removed slot has only tasks that are to be removed.
     there = {
         key: history
         for key, history in histories.items()
@@ -80,14 +80,14 @@ def slots_of(tasks: Iterable[Mapping[str, Any]]) -> dict[str, TaskSlot]:
 
 
 def logged_by(tasks: Iterable[str], log: bytes) -> str:
-    """The lines that some tasks have written, of a service's log with details."""
+    """The lines of certain tasks, from a service's log with details."""
     marks = tuple(f"com.docker.swarm.task.id={task}" for task in tasks)
     lines = (line.partition(" ") for line in log.decode(errors="replace").splitlines())
     return "\n".join(text for details, _, text in lines if any(mark in details.split(",") for mark in marks))
 
 
 def _slot(key: str, history: list[Mapping[str, Any]]) -> TaskSlot:
-    # A rolling update may have its new task started before the old one is ended.
+    # A rolling update may start the new task before the old one ends.
     running = [task for task in history if _state(task) == "running" and task.get("DesiredState") == "running"]
     current = running[-1] if running else history[-1]
     status = current.get("Status", {})
@@ -106,7 +106,7 @@ def _slot(key: str, history: list[Mapping[str, Any]]) -> TaskSlot:
 
 
 def _failure(history: list[Mapping[str, Any]]) -> str | None:
-    """Why nothing runs: how the current task has ended, or the one before it while it is on its way."""
+    """How the current task ended, or the one before it while the current one starts."""
     current = history[-1]
     if _state(current) not in _OVER and len(history) > 1:
         current = history[-2]
@@ -122,25 +122,25 @@ def _state(task: Mapping[str, Any]) -> str:
 
 PUBLISH_MODES = ("ingress", "host", "dnsrr")
 PUBLISHED = "published_port"
-"""The option of ours: the port of the nodes that a service is published at."""
-# Seconds between the request to end and the end, beyond the grace of the sessions.
+"""Our own option: the port of the nodes at which a service is published."""
+# Seconds between SIGTERM and SIGKILL, beyond the grace period of the sessions.
 STOP_S = 5.0
-# Seconds before a server that has ended is started again.
+# Seconds before the restart of a server that has ended.
 RESTART_S = 1.0
 _NS = 1_000_000_000
 
 
 def mesh_works() -> bool:
-    """Whether this kernel can balance connections (IPVS), which the mesh of a swarm leaves to it."""
+    """Whether this kernel has IPVS, which the routing mesh of a swarm needs."""
     if Path("/proc/net/ip_vs").exists():
         return True
-    modules = Path("/lib/modules") / os.uname().release  # the engine loads it when it is first needed
+    modules = Path("/lib/modules") / os.uname().release  # the engine loads the module on first use
     lists = (modules / name for name in ("modules.dep", "modules.builtin"))
     return any("/ip_vs.ko" in each.read_text(errors="replace") for each in lists if each.is_file())
 
 
 def published_as(options: dict[str, Any], otherwise: str) -> str:
-    """How a service is published: as its own `endpoint_spec` says, if it has one."""
+    """How a service is published: by its own `endpoint_spec`, if it has one."""
     endpoint = options.get("endpoint_spec")
     if endpoint is None:
         return otherwise
@@ -158,10 +158,10 @@ def service_of(
     Args:
         deployment: The deployment that the service belongs to.
         publish: One of `PUBLISH_MODES`.
-        replicas: How many servers it begins with.
+        replicas: Initial number of servers.
         network: A network that it joins.
-        grace_s: Seconds that sessions have when a server is ended.
-        gpu: Name of the generic resource that GPUs are.
+        grace_s: Seconds that sessions have to end when a server is stopped.
+        gpu: Name of the generic resource of GPUs.
     """
     from docker.types import Resources, RestartPolicy, ServiceMode, UpdateConfig
 
@@ -175,10 +175,10 @@ def service_of(
         mem_limit=wanted.memory_bytes,
         generic_resources={gpu: gpus} if gpus else None,
     )
-    if wanted.processes is not None:  # the SDK has no word for it
+    if wanted.processes is not None:  # the SDK has no argument for it
         resources.setdefault("Limits", {})["Pids"] = wanted.processes
     networks = [*(options.pop("networks", None) or ()), *([network] if network else ())]
-    # A port of one's own can be had once on a node: there the old server goes before the new one comes.
+    # A fixed port is free once per node: the old server must end before the new one starts.
     order: Literal["start-first", "stop-first"]
     order = "stop-first" if port is not None and publish == "host" else "start-first"
     return {
@@ -207,19 +207,19 @@ def _endpoint(publish: str, port: int | None, container_port: int) -> Any:
     published: dict[str, Any] = {"Protocol": "tcp", "TargetPort": container_port, "PublishMode": publish}
     if port is not None:
         published["PublishedPort"] = port
-    # A virtual address is of use to the mesh alone, and takes a kernel that can balance connections.
+    # Only the mesh uses a virtual address, which needs IPVS in the kernel.
     return EndpointSpec(mode="vip" if publish == "ingress" else "dnsrr", ports=[published])
 
 
 T = TypeVar("T")
 LOOPBACK = "127.0.0.1"
-# A log may be on a node that does not answer.
+# Seconds to read a log: it may be on a node that does not answer.
 LOG_S = 5.0
 # Attempts to change a service that another client changes at the same time.
 ATTEMPTS = 5
-# Seconds until a network knows that its last container is gone.
+# Seconds until a network has noticed the end of its last container.
 DETACH_S = 5.0
-_NOWHERE = {"", "0.0.0.0", LOOPBACK}  # noqa: S104 - what nodes say that have no address of their own
+_NOWHERE = {"", "0.0.0.0", LOOPBACK}  # noqa: S104 - reported by nodes without an address
 
 
 class SwarmManager:
@@ -230,7 +230,7 @@ class SwarmManager:
         ProviderFailed: There is no Docker engine.
 
     Attributes:
-        host: Where this process reaches what is published at the engine's own machine.
+        host: Host at which this process reaches ports published on the engine's machine.
     """
 
     def __init__(self) -> None:
@@ -240,7 +240,7 @@ class SwarmManager:
         self._nodes: dict[str, str] = {}
 
     def close(self) -> None:
-        """Leaves the engine."""
+        """Disconnects from the engine."""
         self._engine.close()
 
     def active(self) -> bool:
@@ -250,15 +250,15 @@ class SwarmManager:
         return bool(state == "active")
 
     async def manages(self) -> bool:
-        """Whether it is a manager of a swarm."""
+        """Whether the engine is a manager of a swarm."""
         info = await self._ask("looking for a swarm", self._engine.info)
         return bool(info.get("Swarm", {}).get("ControlAvailable"))
 
     async def join(self, auto_init: bool) -> None:
-        """Sees to it that the engine is the manager of a swarm.
+        """Makes sure that the engine is a manager of a swarm.
 
         Raises:
-            ProviderFailed: It is in none, or a worker.
+            ProviderFailed: It is in no swarm, or a worker.
         """
         if await self.manages():
             return
@@ -272,7 +272,7 @@ class SwarmManager:
         )
 
     async def image(self, name: str) -> str:
-        """What to call an image, so that nodes do not look at registries for one that was never at any."""
+        """The reference of an image: its id if it was never in a registry, so that nodes do not look there."""
 
         def identity() -> str:
             from docker.errors import ImageNotFound
@@ -286,7 +286,7 @@ class SwarmManager:
         return await self._ask(f"looking for {name}", identity)
 
     async def create(self, image: str, arguments: dict[str, Any], variables: Mapping[str, str]) -> str:
-        """Makes a service, also when this is cancelled meanwhile; returns its identifier."""
+        """Creates a service and returns its id. A cancellation waits for the end of the call."""
 
         def create() -> str:
             given = {**arguments, "secrets": self._secrets(arguments.get("secrets"))}
@@ -295,7 +295,7 @@ class SwarmManager:
         return await self._whole(f"starting a service of {arguments['name']}", create, variables)
 
     async def scale(self, service: str, replicas: int) -> None:
-        """Sets how many tasks a service has. Those that stay are left alone, which the SDK's own `scale` does not."""
+        """Sets the number of a service's tasks. Unlike the SDK's `scale`, it does not restart tasks that stay."""
 
         def scale() -> None:
             from docker.errors import APIError
@@ -324,14 +324,14 @@ class SwarmManager:
         await self._whole("scaling a service", scale)
 
     async def port(self, service: str) -> int | None:
-        """The port of the mesh that a service is published at, once it has one."""
+        """The port of the mesh at which a service is published, once it has one."""
         found = await self._ask("looking at a service", lambda: self._engine.api.inspect_service(service))
         ports = found.get("Endpoint", {}).get("Ports") or [{}]
         port: int | None = ports[0].get("PublishedPort")
         return port
 
     async def tasks(self, deployment: str) -> list[dict[str, Any]]:
-        """The tasks of a deployment's service, those on their way out among them."""
+        """The tasks of a deployment's service, including those that are to be removed."""
         label = f"{DEPLOYMENT}={deployment}"
         found: list[dict[str, Any]] = await self._ask(
             "looking at a service", lambda: self._engine.api.tasks(filters={"label": label})
@@ -339,7 +339,7 @@ class SwarmManager:
         return found
 
     async def address(self, node: str) -> str:
-        """Where a node is reached."""
+        """The address of a node."""
         if node not in self._nodes:
             found = await self._ask("looking at the swarm's nodes", self._engine.api.nodes)
             self._nodes.update((each["ID"], _address(each)) for each in found)
@@ -347,7 +347,7 @@ class SwarmManager:
         return self.host if address in _NOWHERE else address
 
     async def log(self, service: str, tasks: tuple[str, ...], lines: int) -> str:
-        """The last lines that tasks of a service have written; "" where it cannot be read."""
+        """The last log lines of tasks of a service; "" where the log cannot be read."""
 
         def read() -> bytes:
             parts = self._engine.api.service_logs(service, details=True, stdout=True, stderr=True, tail=lines)
@@ -361,19 +361,19 @@ class SwarmManager:
         return last_lines(logged_by(tasks, whole), lines)
 
     async def services(self, *labels: str) -> list[dict[str, Any]]:
-        """The services with some labels."""
+        """The services with these labels."""
         found: list[dict[str, Any]] = await self._ask(
             "listing services", lambda: self._engine.api.services(filters={"label": list(labels)})
         )
         return found
 
     async def remove(self, service: str) -> None:
-        """Removes a service; the swarm ends its tasks after that."""
+        """Removes a service; the swarm then ends its tasks."""
         api = self._engine.api
         await self._whole("removing a service", lambda: unless_gone(lambda: api.remove_service(service), None))
 
     async def networks(self, provider: str) -> list[dict[str, Any]]:
-        """The networks that a kind of provider has made."""
+        """The networks that a provider class has created."""
         label = f"{PROVIDER}={provider}"
         found: list[dict[str, Any]] = await self._ask(
             "listing networks", lambda: self._engine.api.networks(filters={"label": label})
@@ -381,7 +381,7 @@ class SwarmManager:
         return found
 
     async def network(self, name: str, labels: Mapping[str, str]) -> None:
-        """Makes a network, if it is not there."""
+        """Creates a network, if it does not exist."""
 
         def make() -> None:
             from docker.errors import APIError
@@ -397,7 +397,7 @@ class SwarmManager:
         await self._whole(f"making the network {name}", make)
 
     async def remove_network(self, network: str) -> None:
-        """Removes a network that no service is in; the others keep theirs."""
+        """Removes a network unless a service uses it."""
 
         def remove() -> None:
             from docker.errors import APIError
@@ -422,7 +422,7 @@ class SwarmManager:
         await self._whole("removing a network", remove)
 
     def _secrets(self, wanted: list[Any] | None) -> list[Any] | None:
-        """Secrets of the swarm, of which the SDK wants more than the names."""
+        """References to secrets of the swarm: the SDK needs their ids, too."""
         from docker.types import SecretReference
 
         if not wanted or not any(isinstance(each, str) for each in wanted):
@@ -441,7 +441,7 @@ class SwarmManager:
         return await on_thread(translated_call)
 
     async def _whole(self, what: str, call: Callable[[], T], variables: Mapping[str, str] | None = None) -> T:
-        """For what changes something: that must not happen after what is done about a cancellation."""
+        """Runs a call that changes the swarm, to its end: it must not take effect after a cancellation's cleanup."""
         return await run_to_completion(self._ask(what, call, variables))
 
 

@@ -14,25 +14,25 @@ from .base import StartRate
 from .local import ProcessProvider
 from .spec import Capabilities, LaunchSpec
 
-# What a `project_path` that is the address of a repository begins with.
+# Prefix of a `project_path` that is the address of a repository.
 GIT_URL_PREFIX = "git+"
 
-# Less than what a process has for its end.
+# Less than the grace period of a process.
 SHUTDOWN_S = 2
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - compared with, not bound
 
 
 class UVProvider(ProcessProvider):
-    """Runs the app of a project by `uv run`, which installs what the project needs first.
+    """Runs the app of a project by `uv run`, which first installs the project's dependencies.
 
     Args:
         project_path: A folder with pyproject.toml, or `git+https://...` of a repository. None leaves it to each
             `LaunchSpec`.
-        app: Where its app is, as `module:attribute`.
-        host: Address to listen on. Off loopback, the server can be reached from other machines.
-        reload: Whether it starts anew when a file changes.
-        env_vars: Environment variables beyond those of this process.
-        context_timeout_s: Seconds for the start, installing included, and again until it is ready.
+        app: Its app, as `module:attribute`.
+        host: Address to listen on. Other machines can reach the server unless it is loopback.
+        reload: Whether the server restarts when a file changes.
+        env_vars: Environment variables of the servers, added to those of this process.
+        context_timeout_s: Seconds for the start, including the installation, and again until it is ready.
         options: Options for `uv run`, such as `("--offline",)`.
         start_rate: How fast servers are started.
 
@@ -58,7 +58,7 @@ class UVProvider(ProcessProvider):
         start_rate: StartRate | None = None,
     ):
         super().__init__(env_vars, context_timeout_s, start_rate)
-        # An absolute path: this process may change its folder. The address of a repository stays as it is.
+        # An absolute path, since this process may change its working folder. A repository's address stays as it is.
         self.project_path = None if project_path is None else _source_of(project_path)[1]
         self.app = app
         self.host = host
@@ -89,7 +89,7 @@ class UVProvider(ProcessProvider):
     @host.setter
     def host(self, host: str) -> None:
         self._host = host
-        # Where a server that listens there is reached from this machine.
+        # The address at which this machine reaches a server on a wildcard address.
         self._reached_at = _EVERYWHERE.get(host) or (f"[{host}]" if ":" in host else host)
         self.public = not is_loopback_for_secrets(host)
 
@@ -125,7 +125,7 @@ class UVProvider(ProcessProvider):
         return None if spec.project is None or _is_url(spec.project) else Path(_source_of(spec.project)[1])
 
     def environment(self) -> dict[str, str]:
-        # uv takes the project's own environment, and not that of this process.
+        # Make uv use the project's environment, not that of this process.
         inherited = environ_of_environments()
         for name in ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME"):
             inherited.pop(name, None)

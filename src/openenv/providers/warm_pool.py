@@ -40,7 +40,7 @@ class WarmPool:
         size: How many are kept ready.
 
     Raises:
-        UsageError: Fewer than one, or the place cannot do what is asked.
+        UsageError: `size` is less than 1, or the provider cannot start `spec`.
     """
 
     def __init__(self, provider: Provider, spec: LaunchSpec, size: int):
@@ -61,7 +61,7 @@ class WarmPool:
         self._over = False
         self._keeper: asyncio.Task[None] | None = None
         shared_loop().submit(self._keep())
-        atexit.register(self.close)  # before the deployments are stopped, which it would replace
+        atexit.register(self.close)  # runs before the deployments' exit hook: the pool would replace stopped ones
 
     @property
     def count(self) -> int:
@@ -72,19 +72,19 @@ class WarmPool:
         """Waits until all are ready.
 
         Raises:
-            NotReady: They were not in time.
-            OpenEnvError: Why they cannot be started.
+            NotReady: Not in time.
+            OpenEnvError: A start has failed; the error of the start.
         """
         await on_shared(self._filled(timeout_s))
 
     def wait_filled(self, timeout_s: float = 60.0) -> None:
-        """`filled`, for a thread that may wait."""
+        """Blocking form of `filled`."""
         shared_loop().run(self._filled(timeout_s))
 
     def take(self) -> Deployment | None:
-        """One that is ready, which is the caller's alone from now on; None if there is none. From any thread."""
+        """Takes a ready deployment out of the pool, for the caller alone; None if none is ready. From any thread."""
         if os.getpid() != self._owner:
-            return None  # a fork: they are the parent's
+            return None  # a fork: the deployments belong to the parent
         with self._lock:
             taken = self._waiting.popleft() if self._waiting else None
         if taken is not None:
@@ -92,7 +92,7 @@ class WarmPool:
         return taken
 
     def close(self) -> None:
-        """Stops all that wait, and starts no more. May be called repeatedly."""
+        """Stops the waiting deployments, and starts no more. May be called repeatedly."""
         atexit.unregister(self.close)
         if os.getpid() == self._owner:
             shared_loop().run(self._close())
@@ -114,7 +114,7 @@ class WarmPool:
                 async with asyncio.timeout(GLANCE_S):
                     await self._changed.wait()
             except TimeoutError:
-                pass  # time to look again
+                pass  # time for the next check
 
     async def _add(self) -> None:
         await asyncio.sleep(self._backoff.pause_s)
@@ -137,17 +137,17 @@ class WarmPool:
                 self._waiting.append(deployment)
 
     async def _sort_out(self) -> None:
-        """Throws out what has broken while it waited."""
+        """Removes deployments that broke while they waited."""
         for deployment in list(self._waiting):
             try:
                 await deployment.refresh()
             except OpenEnvError:
-                continue  # nothing is known of it
+                continue  # its state is unknown
             if not any(server.gone for server in deployment.servers):
                 continue
             with self._lock:
                 if deployment not in self._waiting:
-                    continue  # its taker has it started anew
+                    continue  # it was taken: `start` of its new owner restarts it
                 self._waiting.remove(deployment)
             await _stopped(deployment)
 
@@ -165,7 +165,7 @@ class WarmPool:
         self._over = True
         if self._keeper is not None:
             self._keeper.cancel()
-            await asyncio.wait([self._keeper])  # it may be starting some, or removing one
+            await asyncio.wait([self._keeper])  # it may be starting or removing a deployment
         for task in list(self._starting):
             task.cancel()
         if self._starting:

@@ -19,11 +19,11 @@ from ..redaction import redact
 T = TypeVar("T")
 logger = logging.getLogger("openenv.providers.sandbox")
 ENDED = frozenset({"COMPLETED", "CANCELED", "ERROR", "DELETED"})
-"""Stages of jobs that do not run any more, and never will again."""
+"""Final stages of jobs."""
 _PASSING = frozenset({408, 425, 429})
-# Those by which a request was turned away at the door.
+# Statuses of requests that were refused before they had any effect.
 _NOT_LET_IN = frozenset({425, 429})
-# What the HTTP libraries under huggingface_hub raise before a request has left.
+# Errors of the HTTP libraries under huggingface_hub that occur before a request is sent.
 _UNSENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol", "ProxyError"})
 
 
@@ -83,7 +83,7 @@ class HubJobsApi:
             job: As for `huggingface_hub.run_job`.
 
         Raises:
-            ProviderBusy: Not now; see `may_have_begun`.
+            ProviderBusy: A temporary failure; see `may_have_begun`.
             LaunchFailed: It was refused.
         """
         namespace = await self._owner_name()
@@ -112,14 +112,14 @@ class HubJobsApi:
                 return
 
     async def inspect(self, job_id: str) -> Any:
-        """What has become of a job. Raises an error that `is_missing` knows if there is none."""
+        """The Hub's information on a job. Raises an error for which `is_missing` is true if there is no such job."""
         namespace = await self._owner_name()
         return await self._ask(
             f"looking at job {job_id}", lambda: self._api.inspect_job(job_id=job_id, namespace=namespace)
         )
 
     async def cancel(self, job_id: str) -> None:
-        """Ends a job. One that has ended, or is not there, is no error."""
+        """Cancels a job. No error if it has ended, or does not exist."""
         namespace = await self._owner_name()
         call = lambda: self._api.cancel_job(job_id=job_id, namespace=namespace)  # noqa: E731
         try:
@@ -147,7 +147,7 @@ class HubJobsApi:
         return await self._retries.start(lambda: self._ask("listing jobs", found))
 
     async def tail(self, job_id: str, lines: int) -> str:
-        """The end of a job's log; "" where there is none to be had."""
+        """The end of a job's log; "" where it cannot be read."""
         namespace = await self._owner_name()
         call = lambda: list(self._api.fetch_job_logs(job_id=job_id, namespace=namespace, tail=lines))  # noqa: E731
         try:
@@ -166,14 +166,14 @@ class HubJobsApi:
     async def _ask(self, what: str, call: Callable[[], T]) -> T:
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await on_thread(call, detached=True)  # huggingface_hub waits for an answer for ever
+                return await on_thread(call, detached=True)  # huggingface_hub has no timeout
         except TimeoutError:
             raise ProviderBusy(
                 f"{what}: the Hub did not answer within {self._timeout_s:g} s (request_timeout_s)"
             ) from None
         except OpenEnvError:
             raise
-        except Exception as error:  # noqa: BLE001 - an edge: huggingface_hub, and the HTTP library it has this year
+        except Exception as error:  # noqa: BLE001 - an edge: errors of huggingface_hub and of its HTTP library
             raise self._translated(what, error) from None
 
     def _translated(self, what: str, error: Exception) -> LaunchFailed:
@@ -214,22 +214,22 @@ def check_encrypted(what: str, address: SplitResult, insecure: bool) -> None:
 
 
 SERVER = "openenv-server"
-"""Label of a job: its server's name. So it is found though its id was never heard of."""
+"""Label of a job: its server's name. It finds jobs with unknown ids."""
 
 
 class HubJob:
-    """A job, as far as it is known.
+    """The last known state of a job.
 
     Args:
-        hub: Where it runs.
-        name: Of its server; nothing else there is called so.
-        port: What it listens on.
-        glance_s: Seconds for which it is not looked at again.
-        secrets: Texts that no log and no error may show.
+        hub: The API of its Hub.
+        name: Name of its server, unique at the Hub.
+        port: Port that its server listens on.
+        glance_s: Minimum of seconds between two requests for its state.
+        secrets: Texts that logs and errors must mask.
 
     Attributes:
-        id: What the Hub calls it; None while there is none.
-        stage: What the Hub said last: SCHEDULING, RUNNING, COMPLETED, CANCELED, ERROR or DELETED.
+        id: Its id at the Hub; None before it has one.
+        stage: Its last known stage: SCHEDULING, RUNNING, COMPLETED, CANCELED, ERROR or DELETED.
     """
 
     def __init__(self, hub: HubJobsApi, name: str, port: int, glance_s: float, secrets: list[str]):
@@ -249,18 +249,18 @@ class HubJob:
 
     @property
     def gone(self) -> str | None:
-        """Why it does not run any more, as the words after "the server"; None while it does, or may come to."""
+        """Why it has ended, as the words after "the server"; None while it runs or may still start."""
         if self.stage not in ENDED:
             return None
         return f"is gone: its job {self.id} is {self.stage}{f' ({self._message})' if self._message else ''}"
 
     @property
     def authorization(self) -> str:
-        """What lets a request through to it."""
+        """The Authorization header that the Hub's proxy asks for."""
         return f"Bearer {self._hub.token}"
 
     async def begin(self, labels: Mapping[str, str], **wanted: Any) -> None:
-        """Has it started; when this is cancelled, it may be started nevertheless, and `end` knows."""
+        """Starts it. After a cancellation the job may still start; `end` cancels it then."""
         job = {**wanted, "name": self._name, "labels": {**labels, SERVER: self._name}, "expose": [self._port]}
 
         async def start() -> None:
@@ -270,10 +270,10 @@ class HubJob:
         await asyncio.shield(self._request)
 
     async def look(self) -> None:
-        """Learns what has become of it. A Hub that does not answer at the moment leaves it as it was known.
+        """Updates its state. The state stays as it is while the Hub does not answer.
 
         Raises:
-            LaunchFailed: The Hub refuses to tell.
+            LaunchFailed: The Hub refuses the request.
         """
         fresh = asyncio.get_running_loop().time() < self._seen_at + self._glance_s
         if self.id is None or self.stage in ENDED or (fresh and self._glance is None):
@@ -283,11 +283,11 @@ class HubJob:
         await asyncio.shield(self._glance)
 
     async def address(self) -> str:
-        """Where its server is.
+        """The address of its server.
 
         Raises:
             NotReady: It does not run yet.
-            ProviderFailed: It does not run any more, or must not be spoken to.
+            ProviderFailed: It has ended, or the token must not be sent to its address.
         """
         if self._url is None:
             await self.look()
@@ -299,7 +299,7 @@ class HubJob:
         return self._url
 
     async def verify(self) -> None:
-        """Looks at it. Raises `ProviderFailed` if it does not run any more, and as `look` does."""
+        """Updates its state. Raises `ProviderFailed` if it has ended, and as `look` does."""
         await self.look()
         self._check()
 
@@ -308,14 +308,14 @@ class HubJob:
             raise ProviderFailed(f"the sandbox {self.gone}", data={"job": self.id, "stage": self.stage})
 
     async def log(self, lines: int) -> str:
-        """The end of its log; where there is none, in which stage it is."""
+        """The end of its log; its stage where there is no log."""
         if self.id is None:
             return ""
         log = await self._hub.tail(self.id, lines) or f"(job {self.id} is {self.stage}, and has no log)"
         return redact(log, self._secrets)
 
     async def end(self) -> None:
-        """Has it cancelled, however far its start came. May be called repeatedly."""
+        """Cancels it, also during its start. May be called repeatedly."""
         self._unwanted = True
         if self._request is None:
             return

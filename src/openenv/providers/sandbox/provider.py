@@ -17,23 +17,23 @@ from .jobs import HubJob, HubJobsApi
 from .proxy import close_route, open_route
 from .relay import ProxyTimeouts, SandboxRoute
 
-# Settings that a specification may have for itself.
+# Settings of the provider that a specification may override.
 _OPTIONS = frozenset({"flavor", "timeout", "secrets", "labels"})
 
 
 @dataclass(eq=False)
 class _Sandbox:
-    """What there is of a server: its job, and the way to it."""
+    """The job of a server, and the proxy's route to it."""
 
     job: HubJob
     route: SandboxRoute
 
 
 class HFSandboxProvider(BlockingContainers, SingleServerProvider):
-    """Runs servers as jobs on the Hub, which are reached over a proxy on loopback: one for all of this process.
+    """Runs servers as jobs on the Hub. Clients reach them over a proxy on loopback, one for the whole process.
 
-    The proxy asks for the deployment's key, so that other users of this machine cannot use it, and shows the Hub's
-    token to the Hub's own proxy before the job.
+    The proxy asks for the deployment's key, so that other users of this machine cannot use it, and sends the Hub's
+    token to the Hub's own proxy in front of the job.
 
     Example::
 
@@ -41,22 +41,22 @@ class HFSandboxProvider(BlockingContainers, SingleServerProvider):
             await sandboxes.ready()
 
     Args:
-        image: Image of specifications that name none: a target or a command. For a target, it has openenv in it.
-        command: The command of an image, unless the specification has one: jobs do not take that of their image.
-        flavor: Hardware, as the Hub names it.
-        timeout: Longest life of a job, in seconds or as "30m": it ends those that could not be cancelled.
-        env_vars: Environment variables of every server. Those that hold secrets by their name become secrets.
-        secrets: Secrets of every server, by the names of the variables in which they find them.
+        image: Image of specifications without one: a target or a command. For a target, it must contain openenv.
+        command: Command of an image, unless the specification has one: jobs ignore the command of their image.
+        flavor: Hardware, as the Hub calls it.
+        timeout: Time limit of a job, in seconds or as "30m": it ends jobs that could not be cancelled.
+        env_vars: Environment variables of every server. Those with a secret's name become secrets of the job.
+        secrets: Secrets of every server, by name of their environment variable.
         labels: Further labels of every job.
         namespace: The user or organization that owns the jobs; None: the token's user.
         token: The Hub's token; None takes that of huggingface_hub.
         endpoint: Address of the Hub; None takes that of huggingface_hub.
-        insecure: Allow http where it leaves this machine, for the Hub and for addresses of jobs.
-        ready_timeout_s: Seconds that a server has to become ready, the wait for hardware included.
+        insecure: Allow http to other machines, for the Hub and for addresses of jobs.
+        ready_timeout_s: Seconds that a server has to become ready, including the wait for hardware.
         request_timeout_s: Seconds for each request to the Hub.
-        glance_s: Seconds between two looks at a job.
+        glance_s: Seconds between two requests for the state of a job.
         timeouts: How long the proxy waits for a sandbox.
-        start_rate: How fast jobs are started, and how often what failed for a passing reason is tried again.
+        start_rate: How fast jobs are started, and retries of temporary failures.
 
     Raises:
         MissingExtra: huggingface_hub or httpx is not installed.
@@ -88,11 +88,11 @@ class HFSandboxProvider(BlockingContainers, SingleServerProvider):
         start_rate: StartRate | None = None,
     ):
         try:
-            import httpx  # noqa: F401 - asked for before anything is started
+            import httpx  # noqa: F401 - check for the extra before a start
         except ModuleNotFoundError:
             raise MissingExtra("httpx", "sandbox") from None
         self.start_rate = start_rate or StartRate(rate=5.0)
-        # Cancelling waits for no turn: ends may not queue behind starts.
+        # The start rate does not limit cancellations: they must not queue behind starts.
         retries = replace(self.start_rate, rate=1000.0, at_once=64)
         self._hub = HubJobsApi(endpoint, token, namespace, insecure, request_timeout_s, retries)
         self.variables = {**PRIVATE_SERVER_VARIABLES, **(env_vars or {}), **(secrets or {})}
@@ -110,7 +110,7 @@ class HFSandboxProvider(BlockingContainers, SingleServerProvider):
         self._timeouts = timeouts or ProxyTimeouts()
 
     def deployment(self, spec: LaunchSpec) -> Deployment:
-        """See `Provider.deployment`. Where the servers ask for no key, the way to them does."""
+        """See `Provider.deployment`. Where the servers ask for no key, the proxy still does."""
         given = spec.options.get("secrets", {})
         deployment = super().deployment(spec.changed(env_vars={**spec.env_vars, **given}))
         if deployment.api_key is None:
@@ -135,7 +135,7 @@ class HFSandboxProvider(BlockingContainers, SingleServerProvider):
         job = HubJob(self._hub, server.name, port, self._glance_s, [*deployment.secrets, *wanted["secrets"].values()])
         assert deployment.api_key is not None
         entries = [entry.strip() for entry in deployment.variables.get(KEYS, "").split(",")]
-        # Every key that the server knows; none if it asks for none.
+        # All keys of the server; empty if it asks for none.
         keys = [entry.rpartition(":")[2] for entry in entries if entry not in {"", "none"}]
         route = SandboxRoute(server.name, keys or [deployment.api_key], job, self._timeouts, shows_key=bool(keys))
         server.handle = _Sandbox(job, route)
@@ -143,12 +143,12 @@ class HFSandboxProvider(BlockingContainers, SingleServerProvider):
         server.url = await open_route(route)
 
     def _wanted(self, deployment: Deployment, port: int) -> dict[str, Any]:
-        """What the Hub is asked for: arguments of `huggingface_hub.run_job`."""
+        """Arguments of `huggingface_hub.run_job` for a server."""
         spec, ours = deployment.spec, {_plain(name): value for name, value in deployment.labels.items()}
         chosen = {**self._defaults, **spec.options}
         given = {**self._defaults["secrets"], **spec.options.get("secrets", {})}
         labels = {**self._defaults["labels"], **spec.options.get("labels", {}), **ours}
-        variables = {**deployment.variables, "HOST": "0.0.0.0", "PORT": str(port)}  # noqa: S104 - in its job
+        variables = {**deployment.variables, "HOST": "0.0.0.0", "PORT": str(port)}  # noqa: S104 - inside the job
         hidden = {
             name: value
             for name, value in variables.items()
@@ -197,5 +197,5 @@ class HFSandboxProvider(BlockingContainers, SingleServerProvider):
 
 
 def _plain(label: str) -> str:
-    """A label's name in the letters that the Hub takes: no dots."""
+    """A label's name in the characters that the Hub allows: no dots."""
     return label.replace(".", "-")

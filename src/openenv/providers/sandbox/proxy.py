@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("openenv.providers.sandbox")
 HOST = "127.0.0.1"
-# Seconds for connections to end by themselves when the last route was closed.
+# Seconds for connections to end by themselves after the last route was closed.
 FAREWELL_S = 1.0
 KEEP_ALIVE_S = 75
 BACKLOG = 2048
 
 
 async def open_route(route: SandboxRoute) -> str:
-    """Adds a route to the proxy of this loop, which begins with the first; gives the address of its beginning."""
+    """Adds a route to this event loop's proxy, which starts with the first route; returns the route's base URL."""
     shared = _of_this_loop()
     async with shared.turn:
         if shared.proxy is None:
@@ -39,7 +39,7 @@ async def open_route(route: SandboxRoute) -> str:
 
 
 async def close_route(route: SandboxRoute) -> None:
-    """Takes a route away, with all connections on it; the proxy ends with the last. May be called repeatedly."""
+    """Removes a route and its connections; the proxy ends with the last route. May be called repeatedly."""
     shared = _of_this_loop()
     async with shared.turn:
         if shared.proxy is not None and shared.proxy.remove(route):
@@ -48,13 +48,13 @@ async def close_route(route: SandboxRoute) -> None:
 
 
 class Proxy:
-    """An ASGI app that passes requests on, and the server that runs it. Made by `begin`."""
+    """A reverse proxy: an ASGI app that forwards requests, and its uvicorn server. Made by `begin`."""
 
     def __init__(self, client: httpx.AsyncClient):
         self._client = client
         self._routes: dict[str, SandboxRoute] = {}
         self._state = ServerState()
-        # No logging of uvicorn's: it would change that of the whole process.
+        # Without uvicorn's logging configuration, which would change that of the whole process.
         self._config = Config(
             self._app,
             http=_Http,
@@ -74,7 +74,7 @@ class Proxy:
 
     @classmethod
     async def begin(cls) -> Proxy:
-        """A proxy that listens, on a port of the kernel's choice."""
+        """Starts a proxy on a free port."""
         proxy = cls(_plain_client())
         listener = socket.create_server((HOST, 0), backlog=BACKLOG)
         proxy._port = listener.getsockname()[1]
@@ -87,17 +87,17 @@ class Proxy:
         return proxy
 
     def add(self, route: SandboxRoute) -> str:
-        """Adds a route; gives the address of its beginning."""
+        """Adds a route; returns its base URL."""
         self._routes[route.name] = route
         return f"http://{HOST}:{self._port}/{route.name}"
 
     def remove(self, route: SandboxRoute) -> bool:
-        """Takes a route away; True if it was the last."""
+        """Removes a route; True if it was the last."""
         route.closed.set()
         return self._routes.pop(route.name, None) is not None and not self._routes
 
     async def end(self) -> None:
-        """Ends it, and leaves nothing."""
+        """Ends the server and all of its connections."""
         assert self._listener is not None
         self._listener.close()
         if self._state.tasks:
@@ -171,7 +171,7 @@ _quiet.setLevel(logging.CRITICAL)
 
 
 class _Shared:
-    """What a loop has: one proxy, or none."""
+    """The proxy of an event loop, if it has one."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop):
         self.loop = loop

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 Headers = list[tuple[bytes, bytes]]
 SERVER_KEY = b"x-openenv-key"
-"""The header that shows the server's own key, where Authorization is for the Hub."""
-# For one connection alone (RFC 9110, 7.6.1), or replaced.
+"""The header with the server's own key: Authorization holds the Hub's token."""
+# Hop-by-hop headers (RFC 9110, 7.6.1), and headers that the proxy replaces.
 _HOP = frozenset(
     {
         b"connection",
@@ -48,8 +48,8 @@ class ProxyTimeouts:
 
     Attributes:
         connect_s: Seconds for a connection to it.
-        read_s: Seconds without anything from it while an answer to an HTTP request is due.
-        ping_s: Seconds between pings on a WebSocket, and until each one's answer.
+        read_s: Seconds without data from it during an HTTP request.
+        ping_s: Seconds between pings on a WebSocket, and for the answer to each.
     """
 
     connect_s: float = 20.0
@@ -64,15 +64,15 @@ class ProxyTimeouts:
 
 @dataclass(eq=False, slots=True)
 class SandboxRoute:
-    """The way to one sandbox.
+    """A route of the proxy to one sandbox.
 
     Attributes:
-        name: The first part of its path.
-        keys: Any of them lets a client take it.
-        job: Where it leads.
-        timeouts: How long it is waited for.
-        shows_key: Whether the server asks for the key as well.
-        closed: Set when it leads nowhere any more.
+        name: The first segment of its path.
+        keys: The keys that clients may use.
+        job: The job of the sandbox.
+        timeouts: Timeouts of the sandbox.
+        shows_key: Whether the server asks for the key, too.
+        closed: Set when the route is closed.
     """
 
     name: str
@@ -83,16 +83,16 @@ class SandboxRoute:
     closed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def admit(self, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-        """The key that a request shows.
+        """The valid key of a request.
 
         Raises:
-            Unauthorized: None, or another one.
+            Unauthorized: It has no key, or a wrong one.
         """
         for name, value in headers:
             scheme, _, key = value.partition(b" ")
             if name.lower() == b"authorization" and scheme.lower() == b"bearer":
                 shown = key.strip()
-                # All of them, in the same time.
+                # Compare all keys, in constant time.
                 if sum(hmac.compare_digest(known.encode(), shown) for known in self.keys):
                     return shown
         raise Unauthorized(
@@ -138,23 +138,23 @@ def answer_of(error: OpenEnvError) -> tuple[int, Headers, bytes]:
 
 
 ABORT = "openenv.abort"
-"""Extension of a scope: cuts the connection, which is how a client learns that an answer is not whole."""
-# Statuses that the road gives as well as an application: only the Hub knows which of the two it was.
+"""Extension of a scope: aborts the connection, so that a client notices an incomplete response."""
+# Statuses that both the Hub's proxy and an application return: the job's state shows which of them it was.
 _DOUBTFUL = frozenset({404, 410, 502, 503, 504})
 
 
 class _Cut(Exception):
-    """The sandbox went away in the middle of its answer."""
+    """The connection was lost within a request or its response."""
 
 
 class Relay:
-    """What an HTTP request and a WebSocket connection share on their way to a sandbox.
+    """Base of the relays of HTTP requests and WebSocket connections to a sandbox.
 
     Args:
-        route: Where it goes.
-        key: The key that it showed.
-        place: Path and query there.
-        scope, receive, send: Of the request, as ASGI has them.
+        route: The route of the request.
+        key: The key of the request.
+        place: Path and query at the sandbox.
+        scope, receive, send: Those of the request, as in ASGI.
     """
 
     def __init__(self, route: SandboxRoute, key: bytes, place: str, scope: Any, receive: Any, send: Any):
@@ -166,20 +166,20 @@ class Relay:
         self._send = send
 
     async def _first_of(self, *calls: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any] | None]:
-        """Runs calls until one of them ends, or the route is closed, and cancels the others; None for those."""
+        """Runs calls until one ends or the route is closed, and cancels the others: their entries are None."""
         tasks = [asyncio.ensure_future(call) for call in (*calls, self._route.closed.wait())]
         ended = await first_of(*tasks)
         return [task if task in ended else None for task in tasks[:-1]]
 
     async def _failure(self, error: Exception, *, late: bool) -> OpenEnvError:
-        """Why there is no connection to the sandbox. Raises why its job has ended, if it has."""
+        """The error of a failed connection to the sandbox. Raises the job's error instead, if the job has ended."""
         await self._route.job.verify()
         kind: type[ConnectTimeout | ConnectionFailed] = ConnectTimeout if late else ConnectionFailed
         return kind(f"the sandbox does not answer: {str(error) or type(error).__name__}")
 
 
 class HttpRelay(Relay):
-    """One request; `client` has the connections, the other arguments are those of `Relay`."""
+    """Relays one HTTP request. `client` has the connections; the other arguments are those of `Relay`."""
 
     def __init__(self, client: httpx.AsyncClient, *request: Any):
         super().__init__(*request)
@@ -189,14 +189,14 @@ class HttpRelay(Relay):
         self._reason: OpenEnvError = ConnectionFailed("the sandbox was stopped")
 
     async def run(self) -> None:
-        """Passes it on, until it is answered, its client has left, the job has ended, or the route is closed."""
+        """Relays until the response is complete, the client disconnects, the job ends, or the route is closed."""
         relay, _, _ = await self._first_of(self._relay(), self._client_leaves(), self._job_ends())
         failure = relay.exception() if relay is not None else _Cut() if self._begun else self._reason
         if isinstance(failure, OpenEnvError):
             await refuse(self._send, failure)
         elif isinstance(failure, _Cut):
             self._scope["extensions"][ABORT]()
-            await asyncio.sleep(0)  # for uvicorn to hear of it before this returns
+            await asyncio.sleep(0)  # lets uvicorn notice the abort before this returns
         elif failure is not None:
             raise failure
 
@@ -206,7 +206,7 @@ class HttpRelay(Relay):
             pass
 
     async def _job_ends(self) -> None:
-        """Looks at the job now and then: a machine that is no more does not say so."""
+        """Returns when the job has ended. Polls it, since a lost machine closes no connection."""
         while True:
             await asyncio.sleep(self._route.timeouts.ping_s)
             try:
@@ -260,17 +260,17 @@ class HttpRelay(Relay):
 
 
 async def refuse(send: Any, error: OpenEnvError, kind: str = "http") -> None:
-    """Answers a request (`kind` "http") or a handshake ("websocket.http") that reaches no sandbox."""
+    """Responds to a request (`kind` "http") or a handshake ("websocket.http") that reaches no sandbox."""
     status, headers, body = answer_of(error)
     await send({"type": f"{kind}.response.start", "status": status, "headers": headers})
     await send({"type": f"{kind}.response.body", "body": body, "more_body": False})
 
 
 MOST_BYTES = 256 * 1024 * 1024
-"""The largest message that is passed on; the ends have smaller limits of their own."""
+"""The largest message that is relayed; client and server have smaller limits."""
 GOING_AWAY, TOO_BIG, BAD_GATEWAY = 1001, 1009, 1014
 """Codes of connections that end because the route was closed, a message was too large, or the sandbox is gone."""
-# Of a close frame (RFC 6455, 5.5), less the code.
+# Bytes of the reason in a close frame (RFC 6455, 5.5), without the code.
 _LONGEST_REASON = 123
 # Codes that no close frame may carry: the peer gave no reason.
 _UNSAID = frozenset({1005, 1006, 1015})
@@ -284,10 +284,10 @@ class _SandboxConnect(connect):
 
 
 class WebSocketRelay(Relay):
-    """One connection."""
+    """Relays one WebSocket connection."""
 
     async def run(self) -> None:
-        """Passes it on until one of its ends, or the route, is closed."""
+        """Relays until the client, the sandbox or the route closes."""
         await self._receive()  # `websocket.connect`, the first message
         dialling, leaving = await self._first_of(self._dial(), self._receive())
         if leaving is not None:
@@ -355,7 +355,7 @@ class WebSocketRelay(Relay):
         ]
         await self._send({"type": "websocket.accept", "subprotocol": there.subprotocol, "headers": headers})
         inward, outward = await self._first_of(self._inward(there), self._outward(there))
-        if outward is not None:  # the client has left
+        if outward is not None:  # the client has disconnected
             await self._leave(there, outward.result() if not outward.exception() else (1006, ""))
             return
         code, reason = inward.result() if inward is not None else (GOING_AWAY, "the sandbox was stopped")
@@ -363,7 +363,7 @@ class WebSocketRelay(Relay):
         await self._leave(there, (GOING_AWAY, ""))
 
     async def _outward(self, there: ClientConnection) -> tuple[int, str]:
-        """From the client to the sandbox; gives how the client has ended it."""
+        """Relays from the client to the sandbox; returns the client's close code and reason."""
         while True:
             message = await self._receive()
             if message["type"] == "websocket.disconnect":
@@ -372,10 +372,10 @@ class WebSocketRelay(Relay):
             try:
                 await there.send(text if data is None else data)
             except ConnectionClosed:
-                await asyncio.Event().wait()  # the other direction knows why
+                await asyncio.Event().wait()  # `_inward` reports the reason
 
     async def _inward(self, there: ClientConnection) -> tuple[int, str]:
-        """From the sandbox to the client; gives how the sandbox has ended it."""
+        """Relays from the sandbox to the client; returns the close code and reason for the client."""
         try:
             while True:
                 message = await there.recv()
@@ -400,7 +400,8 @@ class WebSocketRelay(Relay):
     async def _leave(self, there: ClientConnection, end: tuple[int, str]) -> None:
         code, reason = end
         if code in _UNSAID:
-            # The client was lost, or did not say why. The server is to see the same, and keep its sessions for it.
+            # The client's connection was lost, or it gave no code. The server must see a lost connection, too: then
+            # it keeps the client's sessions.
             there.transport.abort()
         await there.close(code if code not in _UNSAID else GOING_AWAY, _close_reason(reason))
 

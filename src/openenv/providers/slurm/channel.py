@@ -21,9 +21,9 @@ from ..redaction import last_lines, secrets_of
 from .job import TaskNotice, newest
 from .task import SECRETS, TOKEN, VARIABLES, proof
 
-# A folder is read anew after so long, at the earliest.
+# Minimum of seconds between two reads of a folder.
 GLANCE_S = 0.1
-# How much of the end of a log is read.
+# Bytes of the end of a log that are read.
 TAIL_BYTES = 256 * 1024
 # Limits of a connection: seconds until its report is read, and bytes of a line.
 PATIENCE_S, LONGEST = 10.0, 1 << 20
@@ -37,10 +37,10 @@ class TaskChannel(ABC):
 
     Attributes:
         plan: The channel's part of the plan that tasks get.
-        output: Where Slurm writes their logs, as a pattern of its own.
+        output: Where Slurm writes their logs, as a filename pattern of `sbatch`.
         environ: Environment variables of the jobs themselves.
         folder: Its folder, if it has one.
-        used: Whether jobs may know of it.
+        used: Whether a submitted job may use it.
     """
 
     plan: dict[str, Any]
@@ -51,7 +51,7 @@ class TaskChannel(ABC):
 
     @abstractmethod
     async def open(self, variables: Mapping[str, str], labels: Mapping[str, str]) -> None:
-        """Makes it. Raises `LaunchFailed` where it cannot be had."""
+        """Opens it. Raises `LaunchFailed` where that fails."""
 
     @abstractmethod
     async def notices(self) -> Mapping[str, TaskNotice]:
@@ -63,14 +63,14 @@ class TaskChannel(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Removes it. May be called repeatedly."""
+        """Closes and removes it. May be called repeatedly."""
 
 
 class FolderChannel(TaskChannel):
-    """A folder that this machine and all nodes see, for its owner alone.
+    """A folder on a file system that this machine and all nodes share. Only its owner has access.
 
     Args:
-        parent: Where it is made.
+        parent: The folder in which it is created.
         name: Its name.
     """
 
@@ -83,7 +83,7 @@ class FolderChannel(TaskChannel):
 
     async def open(self, variables: Mapping[str, str], labels: Mapping[str, str]) -> None:
         try:
-            # To its end: `close` removes what is there then.
+            # Run to completion, so that `close` removes all that was created.
             await run_to_completion(on_thread(lambda: self._make(variables, labels)))
         except OSError as error:
             raise LaunchFailed(
@@ -99,7 +99,7 @@ class FolderChannel(TaskChannel):
             try:
                 self._notices = await on_thread(self._look)
             finally:
-                # A folder of many notices on a slow file server is not read all the time.
+                # Spend a fifth of the time at most on reading: the file server may be slow, and the notices many.
                 self._next = loop.time() + max(GLANCE_S, 4 * (loop.time() - began))
         return self._notices
 
@@ -133,7 +133,7 @@ class FolderChannel(TaskChannel):
         with suppress(FileNotFoundError):
             for path in (self._path / "notices").iterdir():
                 if not path.name.startswith("."):
-                    with suppress(OSError, UnicodeDecodeError):  # one that is just being replaced
+                    with suppress(OSError, UnicodeDecodeError):  # a notice that is being replaced
                         found.append(TaskNotice.read(path.read_text(encoding="utf-8")))
         return newest(notice for notice in found if notice is not None)
 

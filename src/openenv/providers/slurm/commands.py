@@ -17,16 +17,16 @@ from ..base import StartRate
 from ..redaction import redact, secrets_of
 from .job import COLUMNS, FORGOTTEN, SlurmJob, jobs_in, jobs_in_history, leftovers_in
 
-# Seconds for one command. They try again by themselves while the controller does not answer.
+# Seconds for one command. Slurm's commands retry by themselves while the controller does not answer.
 LIMIT_S = 30.0
-# What these say when the cluster has no time or no room, and may have some soon.
+# Messages of the commands for temporary failures: the cluster is busy or at a limit.
 _PASSING = re.compile(
     r"socket timed out|unable to contact slurm controller|connection refused|temporarily|standby mode|zero bytes"
     r"|transport endpoint is not connected|try again|communication connection failure"
     r"|QOSMaxSubmitJob|AssocMaxSubmitJob|submit.?limit|job\(?s?\)? limit",
     re.IGNORECASE,
 )
-# The controller was not even reached.
+# Messages that show that the controller was not reached.
 _UNHEARD = re.compile(r"unable to contact slurm controller|connection refused|could not be started", re.IGNORECASE)
 # Variables of the job that this process runs in, and a user's settings for the output of the commands.
 _NOT_FOR_COMMANDS = ("SLURM_", "SLURMD_", "SQUEUE_", "SCANCEL_", "SACCT_")
@@ -34,7 +34,7 @@ _ABOUT_THE_CLUSTER = {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_CLU
 
 
 def environ_of_jobs() -> dict[str, str]:
-    """The environment of this process as jobs get it: without what looks like a secret."""
+    """The environment that jobs get from this process: without variables that look like secrets."""
     return {name: value for name, value in _environ().items() if not secrets_of({name: value})}
 
 
@@ -54,7 +54,7 @@ def _environ() -> dict[str, str]:
 
 
 def certainly_refused(error: BaseException) -> bool:
-    """Whether a command has certainly not done what it was to do."""
+    """Whether a failed command has certainly had no effect."""
     if isinstance(error, ProviderBusy):
         return _UNHEARD.search(str(error)) is not None
     return isinstance(error, ProviderFailed)
@@ -63,18 +63,18 @@ def certainly_refused(error: BaseException) -> bool:
 async def run(
     *command: str, text: str | None = None, variables: Mapping[str, str] | None = None, limit_s: float = LIMIT_S
 ) -> str:
-    """Runs one of Slurm's commands and returns what it prints. One that is cancelled has ended first.
+    """Runs one of Slurm's commands and returns its output. A cancellation ends the command first.
 
     Args:
         command: Its name and arguments. No secrets.
-        text: What it reads.
+        text: Its standard input.
         variables: Its environment; None: that of this process.
         limit_s: Seconds that it may take.
 
     Raises:
         ProviderFailed: It is not installed.
-        ProviderBusy: The controller does not answer, or has no room at the moment.
-        LaunchFailed: It was refused; with what the command says.
+        ProviderBusy: The controller does not answer, or a limit is reached for now.
+        LaunchFailed: It was refused; with the command's message.
     """
     environ = _environ() if variables is None else dict(variables)
     try:
@@ -84,7 +84,7 @@ async def run(
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,  # a Ctrl-C is for this process, which cleans up by such commands
+            start_new_session=True,  # Ctrl-C must not end it: this process cleans up by such commands
         )
     except FileNotFoundError:
         raise ProviderFailed(
@@ -111,14 +111,14 @@ async def run(
     return output.decode(errors="replace")
 
 
-# Between two looks at what is not over yet.
+# Seconds between two requests for the unfinished tasks.
 GLANCE_S = 0.1
-# Until jobs that were cancelled are over; those that do not end when asked to have KillWait, 30 s by default.
+# Seconds until cancelled jobs are over. Slurm kills those that do not end after KillWait, 30 s by default.
 END_S = 90.0
 
 
 def all_of(deployment: str) -> list[str]:
-    """All jobs of a deployment, in the words of `scancel` and `squeue`."""
+    """Options of `scancel` and `squeue` that select all jobs of a deployment."""
     return [f"--name={deployment}", f"--user={user()}"]
 
 
@@ -138,12 +138,12 @@ async def cancel(deployment: str, start_rate: StartRate) -> None:
 async def cancel_tasks(
     selection: Sequence[str], start_rate: StartRate, under_way: Callable[[], Awaitable[Sequence[str]]]
 ) -> None:
-    """Ends tasks and waits for their end.
+    """Cancels tasks and waits for their end.
 
     Args:
-        selection: Which, in the words of `scancel`.
-        start_rate: How often a controller is asked again that does not answer.
-        under_way: Those that are not over.
+        selection: Arguments of `scancel` that select the tasks.
+        start_rate: Retries while the controller does not answer.
+        under_way: Returns the tasks that are not over.
 
     Raises:
         LaunchFailed: They do not end, or Slurm refuses.
@@ -158,7 +158,7 @@ async def cancel_tasks(
 
 
 async def cancel_others(deployment: str, known: Collection[str]) -> None:
-    """Ends the arrays of a deployment that are not known, and does not wait for that."""
+    """Cancels the arrays of a deployment that are not in `known`, without waiting for their end."""
     listing = await run("squeue", "--noheader", *all_of(deployment), f"--Format={COLUMNS['labels']}")
     for each in leftovers_in(listing):
         if each.name not in known:
@@ -166,7 +166,7 @@ async def cancel_others(deployment: str, known: Collection[str]) -> None:
 
 
 async def _scancel(selection: Sequence[str]) -> None:
-    # The task kills its server at this signal; scancel alone asks it to drain, and waits. What waits has none.
+    # SIGUSR1 makes the task kill its server at once; plain scancel makes the server drain. Pending tasks have none.
     with contextlib.suppress(LaunchFailed):
         await run("scancel", "--batch", "--signal=USR1", "--state=RUNNING", *selection)
     try:
@@ -179,7 +179,7 @@ async def _scancel(selection: Sequence[str]) -> None:
 
 
 async def _squeue(*arguments: str) -> str:
-    """What `squeue` lists; "" for jobs that the controller has forgotten, as it does some minutes after their end."""
+    """The output of `squeue`; "" for jobs that the controller has forgotten, some minutes after their end."""
     try:
         return await run("squeue", "--noheader", *arguments)
     except LaunchFailed as refusal:
@@ -189,13 +189,13 @@ async def _squeue(*arguments: str) -> str:
 
 
 EVERY_S = 1.0
-# A task that was submitted so many seconds ago and is not known has been there and is over.
+# Seconds after the submission from which a task that `squeue` does not list counts as over.
 SETTLED_S = 5.0
 _WAITS = SlurmJob("PENDING")
 
 
 class JobStates:
-    """The states of tasks, which are called `ARRAY_INDEX`, as they were a second ago at most."""
+    """The states of tasks, by `ARRAY_INDEX`, at most a second old."""
 
     def __init__(self) -> None:
         self._since: dict[str, float] = {}
@@ -204,19 +204,19 @@ class JobStates:
         self._question: asyncio.Future[None] | None = None
 
     def watch(self, tasks: Iterable[str]) -> None:
-        """Asks for these from now on."""
+        """Adds tasks to the requests."""
         self._since |= dict.fromkeys(tasks, asyncio.get_running_loop().time())
 
     def forget(self, tasks: Iterable[str]) -> None:
-        """Asks for these no more."""
+        """Removes tasks from the requests."""
         for task in tasks:
             self._since.pop(task, None)
             self._jobs.pop(task, None)
 
     async def job(self, task: str) -> SlurmJob:
-        """What is known of a task.
+        """The last known state of a task.
 
-        While the controller does not answer, what is known stands. One that it has forgotten is over.
+        It stays while the controller does not answer. A task that the controller has forgotten is over.
 
         Raises:
             ProviderFailed: There is no `squeue`, or it refuses.
@@ -226,8 +226,8 @@ class JobStates:
         return self._jobs.get(task, _WAITS)
 
     async def under_way(self, tasks: Collection[str]) -> list[str]:
-        """Which of those are not over, as of now."""
-        if self._question is not None:  # that one may have been asked before what the caller did
+        """Which of these tasks are not over, by a new request."""
+        if self._question is not None:  # a running request may be older than the caller's last action
             await self._answer()
         await self._answer()
         return [task for task in tasks if self._jobs.get(task, _WAITS).over is None]
@@ -263,11 +263,11 @@ class JobStates:
 
 
 async def _sacct_states(tasks: list[str]) -> dict[str, SlurmJob]:
-    """How tasks ended that the controller has forgotten; the accounting may know, where there is one."""
+    """States of tasks that the controller has forgotten, from the accounting database, if there is one."""
     try:
         listing = await run("sacct", "-n", "-P", "-X", "-o", "JobID,State", "-j", ",".join(tasks))
     except ProviderBusy:
         raise
-    except ProviderFailed:  # there is none, or it is not to be had
+    except ProviderFailed:  # there is none, or it is unavailable
         listing = ""
     return dict.fromkeys(tasks, FORGOTTEN) | jobs_in_history(listing)

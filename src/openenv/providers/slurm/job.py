@@ -1,4 +1,4 @@
-"""Jobs in Slurm's words: arguments of `sbatch`, listings of `squeue`, notices of tasks. Pure."""
+"""Jobs in Slurm's formats: arguments of `sbatch`, listings of `squeue`, notices of tasks. Pure functions."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ OPTIONS = frozenset(
         "time",
     }
 )
-"""Options of `sbatch` that may be given, as `LaunchSpec.options` or for a provider."""
-# Columns of fixed width: what stands in them may hold any separator.
+"""Allowed options of `sbatch`, in `LaunchSpec.options` or for a provider."""
+# Columns of fixed width, since values may contain any separator.
 _WIDTHS = {"ArrayJobID": 24, "ArrayTaskID": 24, "State": 24, "RestartCnt": 12, "Reason": 64, "NodeList": 256}
 _LISTED = {"ArrayJobID": 24, "Name": 160, "Comment": 1024}
 COLUMNS: Mapping[str, str] = {
     "states": ",".join(f"{name}:{width}" for name, width in _WIDTHS.items()),
     "labels": ",".join(f"{name}:{width}" for name, width in _LISTED.items()),
 }
-"""What `squeue --Format` is asked for, to ask for states or for labels."""
+"""Columns for `squeue --Format`: those of states, and those of labels."""
 _MARK = "openenv"
 _UNDER_WAY = {"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "RESIZING", "SIGNALING", "STAGE_OUT"}
 _UNDER_WAY |= {"REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "STOPPED", "RESV_DEL_HOLD"}
@@ -66,10 +66,10 @@ class SlurmJob:
     """One task of an array, as `squeue` lists it.
 
     Attributes:
-        state: In Slurm's words.
-        restarts: How often it was started anew.
+        state: Its state, as Slurm calls it.
+        restarts: Number of its restarts.
         reason: Why it waits, or why it ended; "" where Slurm gives none.
-        nodes: Where it is.
+        nodes: Its nodes.
     """
 
     state: str
@@ -79,7 +79,7 @@ class SlurmJob:
 
     @property
     def over(self) -> str | None:
-        """How it ended, as the words after "the server"; None while it is under way."""
+        """How it ended, as the words after "the server"; None while it is not over."""
         if self.state in _UNDER_WAY:
             return None
         reason = f", {self.reason}" if self.reason else ""
@@ -87,12 +87,12 @@ class SlurmJob:
 
     @property
     def runs(self) -> bool:
-        """Whether its server may be there."""
+        """Whether its server may run."""
         return self.state in {"RUNNING", "COMPLETING", "SIGNALING"}
 
 
 FORGOTTEN = SlurmJob("FORGOTTEN")
-"""A task that is over, and of which no more is known."""
+"""A task that is over, with an unknown end."""
 
 
 def comment(labels: Mapping[str, str], folder: Path | None) -> str:
@@ -101,14 +101,14 @@ def comment(labels: Mapping[str, str], folder: Path | None) -> str:
 
 
 def options_of(spec: LaunchSpec, given: Mapping[str, Any]) -> list[str]:
-    """Options of `sbatch` for what is asked for.
+    """Options of `sbatch` for a specification.
 
     Args:
-        spec: Its resources and options; those go before `given`.
+        spec: The specification; its options win over `given`.
         given: Options by their long names; True for one without a value, None for none.
 
     Raises:
-        UsageError: A value that is none.
+        UsageError: An invalid value.
     """
     resources = spec.resources
     asked: dict[str, Any] = {}
@@ -135,7 +135,7 @@ def options_of(spec: LaunchSpec, given: Mapping[str, Any]) -> list[str]:
 
 
 def seconds_of(time: str) -> int | None:
-    """Seconds of a time as Slurm writes it; None for no limit, or no time."""
+    """Seconds of a time in Slurm's format; None for no limit, or another text."""
     match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", time.strip())
     if match is None:
         return None
@@ -149,7 +149,7 @@ def seconds_of(time: str) -> int | None:
 
 
 def arrays_of(tasks: Iterable[str]) -> list[str]:
-    """Tasks as `scancel` takes them: those of one array together."""
+    """Tasks in the format of `scancel`, grouped by array."""
     by_array: dict[str, list[str]] = {}
     for task in tasks:
         array, _, index = task.partition("_")
@@ -162,22 +162,22 @@ def script(python: str, setup: Sequence[str], task: str, plan: Mapping[str, Any]
 
     Args:
         python: The Python of the nodes.
-        setup: Lines of bash that go before.
+        setup: Lines of bash before it.
         task: The source of `task.py`.
         plan: Argument of its `main`.
 
     Raises:
-        UsageError: A line of `setup` that is several.
+        UsageError: A line of `setup` contains a line break.
     """
     if any("\n" in line or "\0" in line for line in setup):
         raise UsageError("setup must be lines of bash, each of one line")
-    # The shell becomes the task, so that a signal to the batch script alone (--signal=B:...) reaches it.
+    # `exec` replaces the shell by the task, so that a signal to the batch script alone (--signal=B:...) reaches it.
     lines = ["#!/bin/bash", *setup, f"exec {shlex.quote(python)} - <<'OPENENV_TASK'"]
     return "\n".join([*lines, task, f"main({dict(plan)!r}, os.environ)", "OPENENV_TASK", ""])
 
 
 def jobs_in(listing: str) -> dict[str, SlurmJob]:
-    """What `squeue --array` prints in the columns of states, by `ARRAY_INDEX`."""
+    """Parses the output of `squeue --array` with the columns of states; by `ARRAY_INDEX`."""
     found = {}
     for row in _rows(listing, _WIDTHS):
         restarts = row["RestartCnt"]
@@ -189,13 +189,13 @@ def jobs_in(listing: str) -> dict[str, SlurmJob]:
 
 
 def jobs_in_history(listing: str) -> dict[str, SlurmJob]:
-    """What `sacct --parsable2` prints as JobID and State, by `ARRAY_INDEX`."""
+    """Parses the output of `sacct --parsable2` with JobID and State; by `ARRAY_INDEX`."""
     rows = (line.split("|") for line in listing.splitlines())
     return {row[0]: SlurmJob(row[1].split()[0]) for row in rows if len(row) == 2 and row[1].split()}
 
 
 def indices(text: str) -> list[int]:
-    """Indices as Slurm writes those of an array: `3`, `0-4,7`, `1-9:2`, perhaps with `%` and a limit."""
+    """Parses the indices of an array: `3`, `0-4,7`, `1-9:2`, perhaps with `%` and a limit."""
     found: list[int] = []
     for part in text.partition("%")[0].strip("[]").split(","):
         match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part.strip())
@@ -206,14 +206,14 @@ def indices(text: str) -> list[int]:
 
 
 def leftovers_in(listing: str) -> list[Leftover]:
-    """Our arrays in what `squeue` prints in the columns of labels; `handle` is the folder, if there is one."""
+    """Our arrays in the output of `squeue` with the columns of labels; `handle` is the folder, if there is one."""
     found = {}
     for row in _rows(listing, _LISTED):
         try:
             mark, deployment, owner, folder = json.loads(row["Comment"])
         except (ValueError, TypeError):
             continue
-        # Of the right name, by which it will be cancelled.
+        # The name must match the comment: jobs are cancelled by name.
         if mark == _MARK and deployment == row["Name"]:
             array = row["ArrayJobID"]
             found[array] = Leftover("job", array, deployment, OwnerProcess.read(str(owner)), folder)
@@ -239,11 +239,11 @@ class TaskNotice:
 
     Attributes:
         task: Array and index.
-        restart: How often it was started before.
-        url: Where its server is; None: nowhere yet, or no more.
-        node: Where it runs.
+        restart: Number of earlier starts.
+        url: Address of its server; None before it listens and after its end.
+        node: Its node.
         ended: How its server ended by itself, as the words after "the server"; None while it is there.
-        log: The last lines of its log, where there is no file of it.
+        log: The last lines of its log, where no file holds it.
     """
 
     task: str
@@ -255,7 +255,7 @@ class TaskNotice:
 
     @classmethod
     def read(cls, text: str) -> TaskNotice | None:
-        """A notice as a task writes it; None for what is none."""
+        """Parses a notice as a task writes it; None for any other text."""
         try:
             facts: Any = json.loads(text)
             url, ended = facts.get("url"), facts.get("ended")
@@ -272,7 +272,7 @@ class TaskNotice:
 
 
 def end_of(job: SlurmJob, notice: TaskNotice | None) -> str | None:
-    """Why a server is gone, as the words after "the server"; None while it is there or on its way."""
+    """Why a server is gone, as the words after "the server"; None while it runs or is starting."""
     reported = None
     if notice is not None and notice.restart >= job.restarts and notice.ended != AS_ASKED:
         reported = notice.ended
@@ -285,7 +285,7 @@ def address_of(job: SlurmJob, notice: TaskNotice | None) -> str | None:
 
 
 def newest(notices: Iterable[TaskNotice]) -> dict[str, TaskNotice]:
-    """Of each task the notice of its last start."""
+    """For each task, the notice of its last start."""
     found: dict[str, TaskNotice] = {}
     for notice in notices:
         if notice.task not in found or found[notice.task].restart <= notice.restart:

@@ -25,13 +25,13 @@ from . import job, task
 from .channel import FolderChannel, ListenerChannel, TaskChannel, labels_of
 from .commands import JobStates, cancel, cancel_others, cancel_tasks, certainly_refused, environ_of_jobs, run, user
 
-# Slurm sees what time it is now and then only: so much earlier than they need it are servers asked to end.
+# Seconds added to the time before the limit at which Slurm sends SIGTERM: Slurm checks limits only at intervals.
 MARGIN_S = 5
 LONGEST_GRACE_S = 65000
 
 
 def slurm_time_limit(limit: str | timedelta | None) -> str | None:
-    """A time limit as `sbatch` takes it. Raises `UsageError` for one of no length."""
+    """A time limit in the format of `sbatch`. Raises `UsageError` if it is not positive."""
     if not isinstance(limit, timedelta):
         return limit
     minutes = math.ceil(limit.total_seconds() / 60)
@@ -47,9 +47,9 @@ GLANCE_S = 0.1
 
 
 class SlurmProvider(BlockingRuntime):
-    """Runs each server as a task of a job array: `openenv serve`, or a command of yours.
+    """Runs each server as a task of a job array: `openenv serve`, or another command.
 
-    Runs where Slurm's commands are. What the queue is waited for belongs to `launch`.
+    This machine must have Slurm's commands. `launch` waits until the servers have come through the queue.
 
     Example::
 
@@ -59,36 +59,36 @@ class SlurmProvider(BlockingRuntime):
 
     Args:
         target: What to serve, as for `openenv serve`. None leaves it to each `LaunchSpec`.
-        partition: Options of `sbatch` by their names, as are the following; None leaves each to the cluster.
-        account: Whom it is charged to.
+        partition: This and the next options are those of `sbatch`; None leaves each to the cluster.
+        account: The account that is charged.
         qos: Quality of service.
         constraint: Features that nodes must have.
-        nodes: The node that it must be (`--nodelist`).
-        exclude: Nodes that it must not be.
-        exclusive: Whether each server has a node of its own.
-        time_limit: How long servers may run, as Slurm writes it ("4:00:00") or as a timedelta.
-        grace_s: Seconds before its time limit from which a server takes no further sessions, and ends with its last
-            one. Slurm may send the signal a minute earlier.
-        requeue: Whether a server is started again elsewhere when its node is lost or it was preempted. Its address is
-            another one then: `Deployment.refresh` finds it.
-        shared_folder: A folder that this machine and all nodes see; made where there is none. Variables, addresses
-            and logs of servers are in it, for its owner alone. None: ~/.openenv/slurm.
-        announce: "folder": there. "connect": servers connect back to this process, and no folder is needed; their
-            variables are then part of what Slurm keeps of a job.
-        reached_at: Whether servers are known by the "address" or the "hostname" of their node.
+        nodes: The node to use (`--nodelist`).
+        exclude: Nodes not to use.
+        exclusive: Whether each server has a node to itself.
+        time_limit: Time limit of each server, in Slurm's format ("4:00:00") or as a timedelta.
+        grace_s: Drain time: a server takes no new sessions in its last `grace_s` seconds before the time limit, and
+            ends with its last session. Slurm may send the signal a minute earlier.
+        requeue: Whether Slurm restarts a server elsewhere after the loss of its node or a preemption. Its address
+            then changes: `Deployment.refresh` finds it.
+        shared_folder: A folder that this machine and all nodes share; created if it does not exist. It holds
+            variables, addresses and logs of servers; only its owner has access. None: ~/.openenv/slurm.
+        announce: How servers report their address. "folder": in the shared folder. "connect": over TCP to this
+            process, without a folder; the servers' variables are then part of Slurm's record of the job.
+        reached_at: Whether clients reach servers by the "address" or the "hostname" of their node.
         trainer_host: A name or address of this machine that nodes can reach; None: its host name, or else the
-            controller's. They listen at the address that is on the way there.
+            controller's. Servers listen at their address on the route to it.
         listen_port: Where to listen for them with announce="connect", one port a deployment; 0 takes a free one.
         python: The Python of the nodes, with openenv installed; None: this one, by its path.
-        folder: Where servers run, and modules are looked for; None: here, by its path.
+        folder: Working folder of the servers, and where modules are looked for; None: the current one, by its path.
         setup: Lines of bash before a server starts, such as "module load cuda". No secrets.
         env_vars: Environment variables of all servers, added to those of this process that do not look like secrets.
         queue_timeout_s: Seconds for all servers of a launch to come through the queue and listen.
-        ready_timeout_s: Seconds until they are ready then.
+        ready_timeout_s: Seconds until they are ready after that.
         start_rate: How fast arrays are submitted.
 
     Raises:
-        UsageError: An argument that cannot be.
+        UsageError: An invalid argument.
     """
 
     capabilities: ClassVar = Capabilities(
@@ -146,7 +146,7 @@ class SlurmProvider(BlockingRuntime):
         self._grace_s = grace_s
         self._requeue = requeue
         self._reached_at = reached_at
-        # Hosts that servers are reached from; those that Slurm knows of are tried after them.
+        # Hosts that connect to the servers. Tasks try these first, then the hosts that Slurm knows.
         self._trainers = [trainer_host] if trainer_host else []
         self._python = python or sys.executable
         self._folder = Path.cwd() if folder is None else Path(folder).absolute()
@@ -166,19 +166,19 @@ class SlurmProvider(BlockingRuntime):
         self._queue = JobStates()
 
     def deployment(self, spec: LaunchSpec) -> Deployment:
-        """See `Provider.deployment`. Raises `UsageError` for options that `sbatch` cannot be given, too."""
+        """See `Provider.deployment`. Also raises `UsageError` for options that `sbatch` does not take."""
         self.capabilities.check(type(self).__name__, spec)
         self._sbatch_options(spec)
         job.script(self._python, self._setup, "", {})
         return super().deployment(spec)
 
-    # What a provider implements.
+    # The methods of a provider.
 
     async def resize(self, deployment: Deployment, replicas: int) -> None:
         if not replicas:
             await self._end_all(deployment)
             return
-        # Those that are gone count no more: others are started in their place.
+        # Servers that are gone do not count: new ones replace them.
         await self.refresh_servers(deployment)
         there = [server for server in deployment.servers if server.gone is None]
         surplus = [server for server in deployment.servers if server.gone is not None] + there[replicas:]
@@ -231,11 +231,11 @@ class SlurmProvider(BlockingRuntime):
         await cancel(leftover.deployment, self.start_rate)
         if folder is not None:
             path = Path(folder)
-            # The folder is what a job says; only one that is really ours is removed.
+            # The path comes from a job's comment: remove it only if its labels are ours.
             if ((await on_thread(lambda: labels_of(path))) or {}).get(DEPLOYMENT) == leftover.deployment:
                 await FolderChannel(path.parent, path.name).close()
 
-    # How it does it.
+    # Internals.
 
     def spec_of(self, port: int | None, env_vars: dict[str, str], options: dict[str, Any]) -> LaunchSpec:
         key = None if KEYS in {**self.variables, **env_vars} else self.api_key
@@ -248,7 +248,7 @@ class SlurmProvider(BlockingRuntime):
         self._queue.watch(_names(servers))
 
     def _sbatch_options(self, spec: LaunchSpec) -> list[str]:
-        """Options that do not depend on a deployment. Raises `UsageError` for what `sbatch` cannot be given."""
+        """Options that do not depend on a deployment. Raises `UsageError` for options that `sbatch` does not take."""
         chosen = job.options_of(spec, self._given)
         warning_s = math.ceil(self._grace_s) + MARGIN_S
         limit_s = job.seconds_of(str(spec.options.get("time", self._given["time"]) or ""))
@@ -261,7 +261,7 @@ class SlurmProvider(BlockingRuntime):
         return ["--nodes=1", "--ntasks=1", again, f"--signal=B:TERM@{warning_s}", *chosen]
 
     async def _submit(self, deployment: Deployment, count: int) -> str:
-        """Submits an array of so many servers; its number. No secrets are in its arguments and its script."""
+        """Submits an array of `count` servers; returns its job id. Arguments and script contain no secrets."""
         channel: TaskChannel = deployment.handle
         spec = deployment.spec
         arguments = [
@@ -294,7 +294,7 @@ class SlurmProvider(BlockingRuntime):
             await asyncio.wait([submission])
             if certainly_refused(error):
                 channel.used = bool(_names(deployment.servers))
-            else:  # it comes through for all that, perhaps
+            else:  # the submission may still succeed
                 with add_cleanup_note(error):
                     known = {name.partition("_")[0] for name in _names(deployment.servers)}
                     await cancel_others(deployment.name, known)
@@ -308,7 +308,7 @@ class SlurmProvider(BlockingRuntime):
             for server in servers:
                 await self._look_at(server)
                 if server.gone is not None:
-                    raise LaunchFailed(await self._told(f"the server {server.gone}", deployment, server))
+                    raise LaunchFailed(await self._with_log(f"the server {server.gone}", deployment, server))
             waiting = [server for server in servers if server.url is None]
             if not waiting:
                 return
@@ -323,7 +323,7 @@ class SlurmProvider(BlockingRuntime):
             server.url = job.address_of(await self._queue.job(name), (await channel.notices()).get(name))
 
     async def _late(self, deployment: Deployment, waiting: Sequence[Server]) -> NotReady:
-        """How it stands with servers that have no address, in Slurm's words."""
+        """The error for servers without an address, with their states in Slurm."""
         jobs = [await self._queue.job(name) for name in _names(waiting)]
         counts = Counter(f"{each.state} ({each.reason})" if each.reason else each.state for each in jobs)
         begun = next((server for server, each in zip(waiting, jobs, strict=True) if each.runs), None)
@@ -332,9 +332,9 @@ class SlurmProvider(BlockingRuntime):
             f"queue and listen within {self.queue_timeout_s:g} s (queue_timeout_s): "
             f"{', '.join(f'{count} {state}' for state, count in counts.most_common())}"
         )
-        return NotReady(reason if begun is None else await self._told(reason, deployment, begun))
+        return NotReady(reason if begun is None else await self._with_log(reason, deployment, begun))
 
-    async def _told(self, reason: str, deployment: Deployment, server: Server) -> str:
+    async def _with_log(self, reason: str, deployment: Deployment, server: Server) -> str:
         log = redact(await self.read_log(server, TAIL_LINES), deployment.secrets)
         name, channel = server.handle
         if log or channel.folder is None or name in await channel.notices():

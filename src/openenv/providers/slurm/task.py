@@ -1,7 +1,7 @@
-"""What runs on a node in the place of a batch script: starts a server, says where it is, and hands signals on.
+"""The program of a Slurm task: starts a server on its node, reports its address, and passes signals on.
 
-It needs Python and nothing else. Its source is the end of the script that goes to `sbatch`, followed by a call of
-`main` with the plan, in which there are no secrets, and the job's environment.
+It needs only Python's standard library. The batch script for `sbatch` ends with this source and a call of `main` with
+the plan, which has no secrets, and the job's environment.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LISTENING = re.compile(r"\bon https?://\[?[\w.:]+?\]?:(\d+)")
 
 
 def main(plan: dict[str, Any], environ: Mapping[str, str]) -> None:
-    """Runs the server of this task until it ends, and ends as it did."""
+    """Runs the server of this task until it ends, and exits with its exit code."""
     sys.exit(_Task(plan, dict(environ)).run())
 
 
@@ -49,7 +49,7 @@ def proof(token: str, challenge: str, said: str) -> str:
 
 
 class _Task:
-    """One server of a deployment, on the node that it was given.
+    """One server of a deployment, on its node.
 
     Args:
         plan: `command`, with `{host}` and `{port}` to be filled in; `port`: 0 where the server chooses a port and
@@ -64,7 +64,7 @@ class _Task:
         self.environ = environ
         self.token = environ.pop(TOKEN, "")
         self.secrets: list[str] = json.loads(environ.pop(SECRETS, "[]"))
-        # The last is the controller's address, which trainers mostly share a network with.
+        # The last host is the controller: it mostly shares a network with the trainer.
         parts = environ.get("SLURM_WORKING_CLUSTER", "").split(":")
         hosts = [*plan["trainers"], environ.get("SLURM_SUBMIT_HOST", ""), parts[1] if len(parts) == 5 else ""]
         self.trainers = [host for host in dict.fromkeys(hosts) if host]
@@ -76,7 +76,7 @@ class _Task:
             "node": environ.get("SLURMD_NODENAME", ""),
         }
         self.lines: deque[str] = deque(maxlen=TAIL_LINES)
-        # Whether there is something that was not yet reported, and when that was last tried.
+        # Whether a report is due, and when the last attempt began.
         self.due = False
         self.tried = 0.0
         self.call: threading.Thread | None = None
@@ -94,13 +94,13 @@ class _Task:
         command = [places.get(part, part) for part in self.plan["command"]]
         variables = {**self.environ, **self.variables(), "HOST": self.host, "PORT": str(port)}
         variables.pop(VARIABLES, None)
-        signals, writer = os.pipe()  # of signals, their numbers
+        signals, writer = os.pipe()  # carries the numbers of received signals
         os.set_blocking(writer, False)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD):
-            signal.signal(number, lambda *_: None)  # its number is in the pipe already
+            signal.signal(number, lambda *_: None)  # the wakeup fd has written its number to the pipe
         try:
-            self.server = server = subprocess.Popen(  # noqa: S603 - what was asked for
+            self.server = server = subprocess.Popen(  # noqa: S603 - the command of the specification
                 command,
                 env=variables,
                 stdin=subprocess.DEVNULL,
@@ -119,13 +119,13 @@ class _Task:
         return self.ended(code if code >= 0 else 128 - code)
 
     def variables(self) -> dict[str, str]:
-        """Those of the server alone."""
+        """The variables that only the server gets."""
         kept = "{}" if self.folder is None else (self.folder / "variables.json").read_text(encoding="utf-8")
         given: dict[str, str] = json.loads(self.environ.get(VARIABLES, kept))
         return given
 
     def attend(self, server: subprocess.Popen[bytes], signals: int) -> None:
-        """Passes the log on until its end, finds the port in it, and does what signals ask for."""
+        """Passes the log on until its end, finds the port in it, and handles signals."""
         assert server.stdout is not None
         output, rest = server.stdout.fileno(), b""
         while True:
@@ -141,14 +141,14 @@ class _Task:
                     return
                 _say(data)
                 *lines, rest = (rest + data).split(b"\n")
-                rest = rest[:CHUNK]  # far more than is shown: no secret is cut before it is masked
+                rest = rest[:CHUNK]  # far longer than a report shows, so that no secret is cut before it is masked
                 for line in lines:
                     self.note(line.decode(errors="replace"))
             if self.due and time.monotonic() - self.tried >= REPORT_EVERY_S:
                 self.report()
 
     def note(self, line: str) -> None:
-        """Takes notice of a line of the log."""
+        """Keeps a line of the log for reports, and looks for the port in it."""
         for secret in self.secrets:
             line = line.replace(secret, "***")
         self.lines.append(line[:LONGEST_LINE])
@@ -158,10 +158,10 @@ class _Task:
             self.announce(int(found[1]))
 
     def obey(self, numbers: bytes) -> None:
-        """SIGTERM asks the server to drain and to end; SIGUSR1 ends it."""
+        """Handles signals: SIGTERM makes the server drain and end; SIGUSR1 kills it."""
         self.asked = self.asked or bool({signal.SIGTERM, signal.SIGUSR1} & set(numbers))
         if signal.SIGUSR1 in numbers or (self.server is not None and self.server.poll() is not None):
-            self.kill()  # also what outlives the server, and would keep its log open
+            self.kill()  # its children, too: they would keep its log open
         elif signal.SIGTERM in numbers and self.server is not None:
             self.server.terminate()
 
@@ -176,7 +176,7 @@ class _Task:
         self.report()
 
     def ended(self, code: int, why: str = "") -> int:
-        """The last report. What was asked to end may be started again elsewhere: Slurm knows."""
+        """Sends the last report. A server that was asked to end may be restarted elsewhere: Slurm decides."""
         if why:
             self.lines.append(why)
             _say(f"{why}\n".encode())
@@ -252,7 +252,7 @@ def _say(data: bytes) -> None:
 
 
 def _address(trainers: list[str]) -> str:
-    """This node's address on the way to one of those hosts; loopback, if there is no other."""
+    """This node's address on the route to one of these hosts; loopback, if there is no other."""
     for host in [*trainers, socket.gethostname()]:
         with contextlib.suppress(OSError):
             family, kind, _, _, there = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
