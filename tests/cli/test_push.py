@@ -48,7 +48,7 @@ def test_it_says_where_the_space_is_and_what_comes_next(hub: Hub, folder: Path) 
         "  served at https://tester-guess.hf.space when the Hub has built it, which takes some minutes",
         "  check it:  openenv validate --url https://tester-guess.hf.space",
         '  use it:    EnvClient("https://tester-guess.hf.space")',
-        "  anybody can use it, unless it asks for a key: --secret OPENENV_API_KEYS",
+        "  the Space is open to everyone, unless it asks for a key: --secret OPENENV_API_KEYS",
     ]
     assert run(folder, "--no-check").stdout.startswith("nothing has changed at tester/guess")
 

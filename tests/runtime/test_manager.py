@@ -426,7 +426,7 @@ class TestFactories:
     async def test_an_instance_whose_methods_cannot_be_read_gives_its_slot_back(self):
         manager = SessionManager(lambda: Sealed(), Limits(1))
         for _ in range(2):
-            with pytest.raises(FactoryFailed, match="made a Sealed, whose methods cannot be read: ValueError"):
+            with pytest.raises(FactoryFailed, match="made a Sealed with methods that cannot be read: ValueError"):
                 await open_session(manager)
             await until(lambda: manager.active == 0)
         await manager.aclose()

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Room for sessions whose close is still under way.
+# Room for sessions that are still closing.
 SPARE_SESSIONS = 64
 
 url_option = click.option("--url", help="Address of a running server.")
@@ -125,7 +125,7 @@ def launching(
     """
     if sum(each is not None for each in (url, serve, options["provider"])) != 1:
         raise UsageError(
-            "what shall be measured? give either --url of a running server, or --serve TARGET, or --provider"
+            "nothing to measure, or more than one server: give one of --url ADDRESS, --serve TARGET and --provider"
         )
     if options["provider"] is None:
         for name, value in options.items():
@@ -134,7 +134,7 @@ def launching(
         return None
 
     if (options["image"] is None) == (options["target"] is None):
-        raise UsageError("what shall be served? give one of --image and --target (as `--target benchmark`)")
+        raise UsageError("--provider needs one of --image and --target (as `--target benchmark`)")
     variables = variables_of({"max_sessions": sessions, "workers": workers})
     spec = LaunchSpec(
         image=options["image"],
@@ -184,7 +184,7 @@ def steps(
     as_json: bool,
 ) -> None:
     """Every session steps again as soon as it is answered. CPU time is read from the operating system, so it means
-    the same whatever else the machine does. From 256 sessions on, so is the memory of a session.
+    the same on a busy machine. From 256 sessions on, so is the memory of a session.
 
     \b
     Examples:
@@ -200,7 +200,7 @@ def steps(
     if not isinstance(what, dict):
         raise UsageError(f"--action is {action}: it must be a JSON object")
     if (url is None) == (serve is None):
-        raise UsageError("what shall be measured? give either --url of a running server, or --serve TARGET")
+        raise UsageError("give one server to measure: either --url of a running one, or --serve TARGET")
     total = vector or sessions
     load = processes or (1 if vector else enough_processes(total, raise_file_limit()))
     check_share(total, load, raise_file_limit())
@@ -233,7 +233,7 @@ def steps(
 @serve_option
 @launch_options
 @click.option("--requests-grid", default="32,128,512", show_default=True, help="Sessions at once.")
-@click.option("--wait-grid", default="1.0", show_default=True, help="Seconds a step shall take, as 0.1,1.0.")
+@click.option("--wait-grid", default="1.0", show_default=True, help="Seconds that each step takes, as 0.1,1.0.")
 @click.option("--reps", type=COUNT, default=3, show_default=True, help="Repetitions of each batch.")
 @click.option(
     "--mode",

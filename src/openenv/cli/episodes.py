@@ -49,7 +49,7 @@ def chosen(recording: Recording, episode_id: str | None) -> list[Episode]:
         )
     if len(names) > 1:
         more = ", ..." if len(names) > MOST_NAMED else ""
-        what = "episodes" if episode_id is None else f"episodes whose ids begin with {episode_id!r}"
+        what = "episodes" if episode_id is None else f"episodes with ids that begin with {episode_id!r}"
         raise UsageError(
             f"{recording.path} has {len(names):,} {what}: say which one ({', '.join(names[:MOST_NAMED])}{more})"
         )
@@ -225,8 +225,9 @@ episodes.add_command(stats)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def ls(path: Path, environment: str | None, errors: bool, limit: int | None, as_json: bool) -> None:
     """Lists the episodes of PATH in the order in which they began: when, id, environment, seed, number of steps, sum
-    of rewards, how each ended, and its errors. Ends: terminated, truncated, done (nobody said which of both), failed
-    (its last call did), open (no end is recorded). What cannot be read is told, and the rest is listed.
+    of rewards, how each ended, and its errors. Ends: terminated, truncated, done (the environment said neither),
+    failed (its last call did), open (no end is recorded). Parts that cannot be read are reported, and the rest is
+    listed.
 
     \b
     Examples:

@@ -266,12 +266,12 @@ def eval_(
     as_json: bool,
     **asked: Any,
 ) -> None:
-    """Plays a policy in TARGET and tells how good it is: what `openenv serve` takes (a bundled name, a folder,
-    module:attribute, gymnasium:ENV_ID, pettingzoo:MODULE), which is served for that time, or the address of a server.
+    """Plays a policy in TARGET and scores it. TARGET is the address of a server, or a target of `openenv serve` (a
+    bundled name, a folder, module:attribute, gymnasium:ENV_ID, pettingzoo:MODULE), which is served for that time.
 
     A policy is a function from observation (a dict) to action (a dict), sync or async, or a class with a method
-    `act`; docs/evaluation.md says more. Episodes that fail are no scores of 0: they are told of apart from the
-    scores. Those that were lost to the infrastructure are played again first, with the same seed.
+    `act`; docs/evaluation.md says more. A failed episode does not score 0: failed episodes are reported separately.
+    Episodes that the infrastructure lost are first played again, with the same seed.
 
     Exit code 0: every episode was played; 1: some failed; 130: interrupted, with the result of what was played.
 

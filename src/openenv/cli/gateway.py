@@ -264,7 +264,7 @@ class GatewayRun:
             for backend, is_open in zip(plain, await asyncio.gather(*asked), strict=True):
                 if is_open:
                     _warn(
-                        f"{backend.name} asks for no key, so whoever reaches {gateway.topology.listen} may use it "
+                        f"{backend.name} asks for no key, so every client of {gateway.topology.listen} may use it "
                         "(openenv serve --api-key)"
                     )
 

@@ -155,7 +155,7 @@ def _tell(published: Sequence[Published], stage: Stage, request: SpaceRequest, a
                 use = f'EnvClient("{each.url}")'
             click.echo(f"  use it:    {use}")
             if not request.private and KEYS not in request.secrets:
-                click.echo(f"  anybody can use it, unless it asks for a key: --secret {KEYS}")
+                click.echo(f"  the Space is open to everyone, unless it asks for a key: --secret {KEYS}")
     failed = [each for each in published if each.error is not None]
     if failed:
         click.echo(f"{len(published) - len(failed)} of {len(published)} Spaces were pushed", err=True)

@@ -12,7 +12,7 @@ from .terminal import print_json
 
 _INSTALL = "pip install -e ."
 _NEXT = {
-    _INSTALL: "install what it needs besides openenv",
+    _INSTALL: "install its dependencies other than openenv",
     "openenv serve .": "try it in a browser: http://localhost:8000/web",
     "openenv validate .": "check it; `pytest` runs its own tests",
     "openenv build .": "make its image",

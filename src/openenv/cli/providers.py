@@ -66,7 +66,7 @@ def list_(names: tuple[str, ...]) -> None:
     "--all",
     "everything",
     is_flag=True,
-    help="Whoever its owner is: also what a living process uses, and what was started on other machines.",
+    help="Also remove what living processes use, and what was started on other machines.",
 )
 @click.argument("deployments", nargs=-1)
 def gc(names: tuple[str, ...], dry_run: bool, everything: bool, deployments: tuple[str, ...]) -> None:

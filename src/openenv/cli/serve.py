@@ -60,7 +60,7 @@ def warning_of_keys(settings: ServerSettings) -> str | None:
     """A warning for servers that answer without a key on other addresses than loopback."""
     if settings.api_keys != NO_KEYS or is_loopback(settings.host):
         return None
-    return "warning: no key is asked for (--api-key none): anybody who can reach this address can use it"
+    return "warning: no key is asked for (--api-key none): every client that reaches this address can use it"
 
 
 def tls_options(settings: ServerSettings) -> dict[str, Any]:

@@ -185,7 +185,7 @@ class EvalRequest:
 
     def __post_init__(self) -> None:
         if self.seeds is not None and self.split is not None:
-            raise InvalidArgument("--seeds and --split: give seeds, or a split whose tasks have seeds of their own")
+            raise InvalidArgument("--seeds and --split: give seeds, or a split, which has a seed for each task")
         if self.repeats > 1 and self.split is None:
             raise InvalidArgument(
                 "--repeats is for tasks (--split): for more episodes give --episodes or more --seeds"

@@ -139,7 +139,7 @@ def _cases(
 ) -> list[Case]:
     if split is not None:
         if seeds is not None:
-            raise UsageError("give seeds, or a split whose tasks have seeds of their own")
+            raise UsageError("give seeds, or a split, which has a seed for each task")
         return cases_of_tasks(server.num_tasks(split), split, seed, episodes)
     if seeds is None:
         return [Case(each) for each in derived_seeds(seed, episodes or EPISODES)]

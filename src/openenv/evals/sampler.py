@@ -396,7 +396,7 @@ class TaskSampler:
             taken.add(key)
             return None
         if key not in taken:
-            return f"{entry.event} by nobody who had it"
+            return f"{entry.event} without being taken first"
         taken.remove(key)
         if entry.event == "finished":
             self._finish(key)

@@ -1,4 +1,4 @@
-"""Environments whose actions are tool calls (MCP). Nothing here loads `fastmcp` or `mcp`: an environment does."""
+"""Environments with tool calls (MCP) as actions. Nothing here loads `fastmcp` or `mcp`: an environment does."""
 
 from __future__ import annotations
 

@@ -287,7 +287,7 @@ def _code_observation(**metadata: Any) -> Observation:
 def _call_tool(
     environment: MCPEnvironment, name: str, arguments: dict[str, Any], timeout_s: float | None = None
 ) -> ToolResult | ToolFault:
-    """What comes of a tool: whatever it raises, `SystemExit` too, is an answer."""
+    """The outcome of a tool call: every exception that the tool raises, `SystemExit` too, becomes an answer."""
     try:
         limit_s = environment._limit(timeout_s)
         return environment._tools().call(name, arguments, limit_s, mode_of(environment))
@@ -317,9 +317,9 @@ def _tool_observation(action: CallToolAction, outcome: ToolResult | ToolFault) -
 
 
 class FactoryInMode(functools.partial[Any]):
-    """A factory whose environments know the mode: `FactoryInMode(factory).of("production")`.
+    """A factory of environments that know the mode: `FactoryInMode(factory).of("production")`.
 
-    A partial, so that the class that a factory makes can be found.
+    It is a partial, so that `class_of` finds the class that the factory makes.
     """
 
     mode: str | None = None

@@ -22,7 +22,7 @@ MCP_TOOL_CALL_TIMEOUT = 30.0
 
 
 class Tool(BaseModel):
-    """One tool, as a model is told of it."""
+    """One tool, as a model sees it."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -269,7 +269,7 @@ def execution_error(name: str, error: BaseException) -> ToolFault:
 
 
 def fault_of(name: str, error: BaseException) -> ToolFault:
-    """Why a tool gave nothing, of whatever it or its call raised."""
+    """The fault for an exception that a tool or its call raised."""
     return error if isinstance(error, ToolFault) else execution_error(name, error)
 
 

@@ -381,7 +381,7 @@ class Episode:
         }
 
 
-# Sessions whose last episode may go on: of more, that of the session that has been silent for longest is complete.
+# Sessions with an open last episode. With more, the episode of the session that was silent longest is complete.
 MOST_OPEN = 32_768
 _NUMBER_DIGITS = 6
 

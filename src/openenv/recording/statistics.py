@@ -46,8 +46,8 @@ class DistributionSummary(NamedTuple):
 class Statistics:
     """Counts the episodes of one environment.
 
-    Returns and lengths are those of episodes that ended: what was left in the middle, or failed, says nothing of how
-    well it was played. Of an environment none of whose episodes end, they are those of all that did not fail.
+    Returns and lengths are of episodes that ended: an unfinished or failed episode does not say how well it was
+    played. If no episode of an environment ended, they are of all episodes that did not fail.
 
     Attributes:
         episodes, steps: How many there are.

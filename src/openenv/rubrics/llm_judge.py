@@ -35,9 +35,9 @@ class LLMJudge(Rubric):
     `normalize`, a number outside [0, 1] is moved to the nearer end, with such a note.
 
     Args:
-        prompt_template: With the places `{action}` and `{observation}`; other braces are doubled.
-        client: Whom to ask: anything with `async complete(prompt) -> str`.
-        score_pattern: A regular expression whose first group, or whole match, is the score. None: the first number.
+        prompt_template: A text with the places `{action}` and `{observation}`; other braces are doubled.
+        client: The client of the model: an object with `async complete(prompt) -> str`.
+        score_pattern: A regular expression; its first group, or whole match, is the score. None: the first number.
         default_score: The score for an answer without one.
         normalize: Keep scores within [0, 1].
         strict: True: no number, or one outside of [0, 1] where it is to be normalized, is `JudgeFailed`. False: a

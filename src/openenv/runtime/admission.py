@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from .session import Session
 
-# How long a newcomer waits for slots whose sessions are already closing, though no queue was asked for:
+# Without a queue, a newcomer still waits this long for the slots of sessions that are closing:
 # a client that closes and connects again at once must find its own slot.
 CLOSING_GRACE_S = 5.0
-# What a refused newcomer is told at least and at most, and where nothing is known.
+# Bounds of the `retry_after_s` of a refused newcomer, and its value where no slot has come free yet.
 SOONEST_S, LATEST_S, UNKNOWN_S = 0.1, 60.0, 1.0
-# Slots that came free lately, from which it is estimated when the next one does.
+# Slots that came free lately. From them the server estimates when the next one does.
 REMEMBERED = 32
 
 
@@ -220,7 +220,7 @@ class Slots(Protocol):
 
     @property
     def leaving(self) -> int:
-        """Those of them whose sessions are closing, so that they are about to be free."""
+        """Slots of sessions that are closing, so that they are about to be free."""
 
     @property
     def waiting(self) -> int:
@@ -228,7 +228,7 @@ class Slots(Protocol):
 
     @property
     def stuck(self) -> int:
-        """Slots, of all processes, whose sessions have ended and still execute a call: no session can have them."""
+        """Slots, of all processes, of ended sessions that still execute a call: no session can have them."""
 
     def add_stuck(self, change: int) -> None:
         """So many more slots of this process are stuck, or fewer."""

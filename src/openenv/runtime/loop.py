@@ -155,7 +155,7 @@ def _rest(
                 destroyed = True
                 coroutine.close()
                 raise
-            except BaseException as raised:  # noqa: BLE001 - whatever it is, it is for the coroutine
+            except BaseException as raised:  # noqa: BLE001 - every error belongs to the coroutine
                 error = raised
             else:
                 awaited = coroutine.send(value)

@@ -110,7 +110,7 @@ class EnvironmentMaker:
             session.fail(usage)
             return
         except Exception as trouble:  # noqa: BLE001 - the edge to foreign code: a class that will not be looked at
-            made = f"made a {type(environment).__name__}, whose methods cannot be read"
+            made = f"made a {type(environment).__name__} with methods that cannot be read"
             session.fail(self._failure(made, trouble))
             return
         executor = session.executor
@@ -179,7 +179,7 @@ class EnvironmentMaker:
     def _helper_threads(self) -> ThreadPoolExecutor:
         if self._helpers is None:
             helpers = ThreadPoolExecutor(HELPER_THREADS, "openenv-helper", initializer=use_batch_scheduling)
-            helpers.submit(int)  # so that one thread is there, whatever the machine has to give later
+            helpers.submit(int)  # starts one thread now: later the machine may have no room for one
             self._helpers = helpers
         return self._helpers
 

@@ -148,7 +148,7 @@ class SessionManager:
 
     @property
     def stuck(self) -> int:
-        """Slots of the whole server that nobody can have, since calls of sessions that have ended do not return."""
+        """Slots of the whole server that no session can have: sessions ended there, and their calls do not return."""
         return self._admission.slots.stuck
 
     @property
@@ -329,7 +329,7 @@ class SessionManager:
             session.end(SessionLost(f"{ended}: keep one for all requests (`with TestClient(app)`, in tests)"))
 
     def _admit(self, session: Session) -> None:
-        """Starts a session whose slot was taken."""
+        """Starts a session that has taken its slot."""
         self._sessions[session.id] = session
         assert self._loop is not None
         self.gauges.begin(self._loop)

@@ -89,7 +89,7 @@ def profile_of(cls: type[object]) -> EnvironmentProfile:
 
 
 def class_of(factory: Callable[[], Any]) -> type[object] | None:
-    """The class a factory will make, if that can be told without calling it."""
+    """The class a factory will make, if that is known without a call."""
     factory = unwrap_partial(factory)
     if isinstance(factory, type):
         return factory

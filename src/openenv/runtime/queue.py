@@ -33,11 +33,11 @@ class QueuedSession(NamedTuple):
 class WaitQueue:
     """One line for each API key; the first newcomer of all lines is next.
 
-    A line steps aside when its key has as many sessions as it may: it waits for sessions of its own, and keeps no
-    other newcomer from a slot.
+    A line steps aside when its key has as many sessions as it may: it waits until sessions of its key end, and keeps
+    no other newcomer from a slot.
 
     Attributes:
-        aside_keys: Those whose lines are out of the order.
+        aside_keys: The keys of lines that stepped aside.
     """
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ class AdmissionQueue:
 
     Args:
         limits: How many, and how long they wait.
-        admit: Starts a session whose slot was taken.
+        admit: Starts a session that has taken its slot.
 
     Attributes:
         slots: What there is to be had.
@@ -235,8 +235,8 @@ def _stopping() -> Draining:
 class EndingSessions:
     """The sessions of a manager that have ended and are not gone.
 
-    One whose call, constructor or close does not return in time is abandoned, up to a number of such. Above that
-    its slot stays taken.
+    A session is abandoned if its call, constructor or close does not return in time, up to a number of sessions.
+    Above that number its slot stays taken.
 
     Args:
         limits: How long they may take, and how many may be abandoned.

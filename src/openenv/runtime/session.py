@@ -69,8 +69,8 @@ class Origin(NamedTuple):
     """Where a session that is forked comes from.
 
     Attributes:
-        source: The session whose state it begins with.
-        freed: To be called once, when that may go on.
+        source: The session that its first state is copied from.
+        freed: To be called once, when the source may go on.
     """
 
     source: Session
@@ -270,7 +270,7 @@ class Session:
 
     @property
     def timeout_outcome(self) -> str:
-        """What becomes of a call whose time is over, to go on with after "it did not end in its time"."""
+        """What happens to a call at its deadline, as the words after "it did not end in its time"."""
         if self._held_back is not None or self.executor is None or self.executor.stoppable:
             return "and was stopped"
         return (
@@ -304,7 +304,7 @@ class Session:
         return True
 
     def stop(self) -> bool:
-        """Ends the call in flight, whose time is over. False: it cannot be stopped, and the session ends.
+        """Ends the call in flight at its deadline. False: it cannot be stopped, and the session ends.
 
         Its thread is abandoned and its slot is free again, unless as many threads as may be are abandoned already.
         """

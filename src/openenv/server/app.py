@@ -301,7 +301,7 @@ def server_of(
     name: str | None = None,
     settings: ServerSettings | None = None,
 ) -> HTTPEnvServer:
-    """A server of an environment whose types are known. Arguments and errors as for `create_app`."""
+    """A server of an environment with known types. Arguments and errors as for `create_app`."""
     return HTTPEnvServer(
         environment,
         types.action,

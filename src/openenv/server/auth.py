@@ -31,7 +31,7 @@ class Scope(StrEnum):
 
 
 class Principal(NamedTuple):
-    """A client whose key was checked.
+    """A client with a checked key.
 
     Attributes:
         scope: What it may do.
@@ -190,11 +190,11 @@ def _keys_error(what: str) -> UsageError:
 
 
 class FailedKeyLimiter:
-    """How many wrong keys came from where.
+    """Counts the wrong keys of each address.
 
     Args:
-        limit: Wrong keys from one address within a minute; then it hears no more than that it must wait.
-        most: Addresses remembered; beyond that, the one whose minute began first is forgotten.
+        limit: Wrong keys from one address within a minute; after that the server only answers that it must wait.
+        most: Addresses remembered; beyond that, the address with the oldest minute is forgotten.
     """
 
     def __init__(self, limit: int, most: int = MOST_ADDRESSES):
@@ -283,8 +283,8 @@ class Origins:
     def check(self, origin: bytes, host: bytes, local: str | None) -> None:
         """Checks one request of a web page.
 
-        A page whose name was made to point to this machine after it was loaded (DNS rebinding) has the origin that
-        the request's `Host` says. So a server on a loopback address knows only the names of loopback as its own.
+        After DNS rebinding (a page's name is made to point to this machine after the page was loaded), the origin of
+        the page equals the request's `Host`. So a server on a loopback address accepts only the names of loopback.
 
         Args:
             origin: Its `Origin` header.
@@ -307,10 +307,10 @@ class Origins:
         )
 
     def check_host(self, host: bytes | None, local: str | None) -> None:
-        """Checks whose name a request to a loopback address was sent to.
+        """Checks the `Host` of a request to a loopback address.
 
-        A page whose name was made to point to this machine after it was loaded (DNS rebinding) sends no `Origin`
-        with a GET of its own, and may read the answer. Its name is in `Host`.
+        After DNS rebinding (a page's name is made to point to this machine after the page was loaded), the page sends
+        no `Origin` with a GET to its own name, and may read the answer. Its name is in `Host`.
 
         Args:
             host: Its `Host` header; None where it has none, which no browser does.

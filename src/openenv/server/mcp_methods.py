@@ -60,8 +60,8 @@ class MCPConversation:
     """What one client asks, over one connection or by one request.
 
     Args:
-        server: Whose sessions are used.
-        principal: Who asks.
+        server: The server of the sessions that are used.
+        principal: The client that asks.
         shared: The session that is used; None: there is none yet.
         keeps: Whether one that is opened is kept for what is asked next. Else a tool call that names no session gets
             an environment of its own, for itself alone.
@@ -119,7 +119,7 @@ class MCPConversation:
             shared.depart("its client has left while it was opened")
 
     async def initialize(self, request: RpcRequest) -> Fields:
-        """The handshake of the MCP specification: opens a session whose episode has begun."""
+        """The handshake of the MCP specification: opens a session and resets it."""
         self._check_tools()
         asked = request.params.get("protocolVersion")
         if self.shared is None:

@@ -208,7 +208,7 @@ def _field(parameter: inspect.Parameter, hints: dict[str, Any]) -> Any:
 
 
 def _hints(function: Any) -> dict[str, Any]:
-    """The types of the parameters, but for those whose names only a type checker has."""
+    """The types of the parameters, without those with names that only a type checker has."""
     found: dict[str, Any] = {}
     for name, annotation in inspect.get_annotations(function).items():
         alone = SimpleNamespace(__annotations__={name: annotation})
@@ -239,7 +239,7 @@ class EnvironmentInfoLoader:
     """Asks the environment of one server.
 
     Args:
-        server: Whose.
+        server: The server of the environment.
     """
 
     def __init__(self, server: EnvironmentServer):
@@ -276,7 +276,7 @@ class EnvironmentInfoLoader:
             why = f"no answer within {ASKING_S:g} s"
         except OpenEnvError as error:
             why = error.message
-        logger.warning("the page is told of the class of %s alone: %s", server.env_name, why)
+        logger.warning("the page shows only what the class of %s says: %s", server.env_name, why)
         known = EnvironmentInfo({"name": server.env_name, "description": f"{server.env_name} environment"})
         info = known if cls is None else class_info(cls)
         return self._known_of(info, None, f"an instance of the environment could not be asked: {why}")

@@ -166,9 +166,9 @@ class AuthMiddleware:
     """ASGI middleware: keys, origins, and the size of bodies, of one request and of all that are being answered.
 
     Args:
-        app: What it stands before.
-        server: Whose keys are asked for.
-        is_for_all: Says of a request that was refused whether it is for something that everybody may have.
+        app: The app behind it.
+        server: The server that has the keys.
+        is_for_all: Says whether a refused request is for something that needs no key.
 
     Attributes:
         bodies_size: Bytes of the bodies of all requests that are being answered.
@@ -297,7 +297,7 @@ def _admit(scope: MutableMapping[str, Any], server: EnvironmentServer) -> Reques
 
 
 class _LimitedBody:
-    """Between an app and a request whose body may not be larger than a message.
+    """The `receive` of a request, with the limit of a message on its body.
 
     Attributes:
         size: Bytes that were received.

@@ -26,7 +26,7 @@ _GAUGES: tuple[tuple[Gauge, str, str], ...] = (
     (Gauge.CONSTRUCTING, "environments_constructing", "Environments that are being made"),
     (Gauge.CONNECTIONS, "connections", "Open connections of clients"),
     (Gauge.STUCK_THREADS, "stuck_threads", "Calls that were given up and have not returned"),
-    (Gauge.RECORDING_STOPPED, "recording_stopped", "Processes whose recording has stopped, as a disk is full"),
+    (Gauge.RECORDING_STOPPED, "recording_stopped", "Processes that stopped recording because a disk is full"),
 )
 _RECORDS: tuple[tuple[Count, str, str], ...] = (
     (Count.RECORDS, "records", "Transitions that were recorded"),
@@ -89,7 +89,7 @@ class _Collector(Collector):
             buckets = list(zip(bounds, accumulate(found.counts), strict=True))
             phases.add_metric([phase.value], buckets, found.seconds)
         yield phases
-        errors = CounterMetricFamily("openenv_errors", "Errors that clients were told of", labels=["error", "blame"])
+        errors = CounterMetricFamily("openenv_errors", "Errors that clients received", labels=["error", "blame"])
         for (error, blame), count in counts.errors().items():
             errors.add_metric([error.__name__, blame], count)
         yield errors

@@ -71,7 +71,7 @@ def check_factory(env: Any) -> None:
         )
 
 
-# For an environment whose instances share nothing: enough for any trainer on one machine.
+# For environments that share nothing between instances: enough for any trainer on one machine.
 DEFAULT_MAX_SESSIONS = 20_000
 CAPABILITIES = ("attach", "batch", "call", "cancel", "deadline", "fork", "mcp", "resume", "tasks")
 

@@ -45,7 +45,7 @@ class SessionTable:
         protocol: How replies are written.
         settings: The limits.
         deadlines: Watches over calls.
-        principal: Whose connection it is.
+        principal: The client of the connection.
         replies: Sends replies and events to the client.
         life: When something was last heard on the connection.
         v2_sessions: The sessions, by their ids.
@@ -264,7 +264,7 @@ class SessionTable:
             right = Right.TOOLS
         elif type(message) is messages.StepOp:
             what = "a step that is no tool call"
-            # One whose action is not valid is no tool call either.
+            # A step with an invalid action is not a tool call either.
             with contextlib.suppress(errors.InvalidAction):
                 right = Right.TOOLS if is_tool_call(self.protocol.action(message.action)) else Right.DRIVE
         return None if allows(self.principal.scope, right) else refusal(self.principal.scope, what)

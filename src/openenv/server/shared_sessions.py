@@ -172,7 +172,7 @@ class SharedSession(CallQueue[PendingCall]):
             self.session.cancel()
 
     def stop(self, pending: PendingCall) -> bool:
-        """Ends a call whose time is over. False: it runs and cannot be stopped, and the session ends."""
+        """Ends a call at its deadline. False: it runs and cannot be stopped, and the session ends."""
         if pending is not self.running:
             self._remove(pending)
             pending.answer(None, Cancelled(f"a call of session {self.id} was cancelled, and was not executed"))
@@ -362,7 +362,7 @@ class AttachedSession:
 
     Attributes:
         life: The sign of life of the connection.
-        holder, peer: Whose the connection is.
+        holder, peer: The client of the connection.
         gone: Is never needed: it is gone as soon as it leaves.
     """
 

@@ -51,10 +51,10 @@ async def ask_environment(server: EnvironmentServer, principal: Principal, metho
     opened, and closed after the call.
 
     Args:
-        server: Whose environment.
-        principal: Whose session it is, if one is needed.
-        method: One of those of a `TaskProvider`.
-        arguments: What it takes, by name.
+        server: The server of the environment.
+        principal: The client that owns the session, if one is needed.
+        method: The name of a method of `TaskProvider`.
+        arguments: Its arguments, by name.
 
     Raises:
         TasksUnsupported: The environment has no such method.
@@ -85,9 +85,9 @@ def ask_session(session: Session, question: TasksOp, answered: Done) -> None:
     """Asks the environment of a session, which executes nothing.
 
     Args:
-        session: Whose environment.
-        question: What is asked.
-        answered: Gets the answer as plain JSON values, or an error as those that `ask` raises.
+        session: The session of the environment.
+        question: The question.
+        answered: Gets the answer as plain JSON values, or an error of the kinds that `ask` raises.
     """
     given = {"split": question.split, "index": question.index, "start": question.start, "stop": question.stop}
     wanted = {name: given[name] for name in ARGUMENTS[question.method]}

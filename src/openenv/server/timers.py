@@ -97,7 +97,7 @@ class KeepaliveTarget(Protocol):
 
 
 class AppKeepalive:
-    """The target for a connection whose client sends heartbeats itself.
+    """The target for a connection with heartbeats that the client sends itself.
 
     Args:
         silent: Whether it said nothing since the last time this was asked.

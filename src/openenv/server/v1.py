@@ -83,14 +83,14 @@ class V1Connection(CallQueue[bytes | OpenEnvError]):
         server: Where the session is opened. The channel is paused while `max_in_flight` frames wait for the call that
             runs, or as many bytes as one message may have.
         channel: The way to the client.
-        principal: Whose connection it is.
+        principal: The client of the connection.
 
     Raises:
         UsageError: The manager serves another event loop.
 
     Attributes:
         life: When something was last heard of the client.
-        principal: Whose connection it is.
+        principal: The client of the connection.
     """
 
     __slots__ = (

@@ -181,10 +181,10 @@ class V2Connection:
     """The server's end of one v2 connection, from its acceptance.
 
     Args:
-        server: Has the sessions, and says of itself in the first frame what it can do.
+        server: Has the sessions, and lists its capabilities in the first frame.
         protocol: Reads and writes frames.
         channel: The way to the client.
-        principal: Whose connection it is.
+        principal: The client of the connection.
     """
 
     __slots__ = ("_channel", "_last_id", "_max_bytes", "_protocol", "_replies", "_server", "_table", "principal")

@@ -72,8 +72,8 @@ class V2Session(CallQueue[NumberedCall]):
         table: The sessions of the connection it belongs to now.
         token: What another connection must show to take the session over.
         sequence: The numbers of its calls.
-        awaits: Whose state its running call waits for; None as a rule.
-        forked_from: The session whose state it began with; None for one that began anew.
+        awaits: The session that its running call waits for, to copy the state of; None as a rule.
+        forked_from: The session that its first state was copied from; None for a session that is not a fork.
         slot: When `look` is called next, in slots of `Deadlines`, which keeps it; 0 for never.
     """
 
@@ -190,7 +190,7 @@ class V2Session(CallQueue[NumberedCall]):
         return bool(concerned)
 
     def look(self, now: float) -> None:
-        """Answers the calls whose time is over, and stops the one that is running."""
+        """Answers the calls that passed their deadlines, and stops the one that is running."""
         for call in self._undecided():
             if call.due is None:
                 continue
@@ -261,7 +261,7 @@ class V2Session(CallQueue[NumberedCall]):
         return facts if last is None else {**facts, "last": _reply_fields(self._protocol, last)}
 
     def _repeat(self, seq: int, asker: Asker) -> None:
-        """Answers a call whose number is not the next one."""
+        """Answers a call that does not have the next number."""
         found = self.sequence.find(seq, self._unfinished())
         if isinstance(found, NumberedCall):
             self._join(found, asker)

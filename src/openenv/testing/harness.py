@@ -73,7 +73,7 @@ class Repertoire:
 
     @staticmethod
     def takes_tools(server: Any) -> bool:
-        """Whether the environment is one whose actions are tool calls."""
+        """Whether the actions of the environment are tool calls."""
         return '"call_tool"' in json.dumps(schema_of(server.action_type) or {})
 
     def accepts(self, action: Any) -> bool:

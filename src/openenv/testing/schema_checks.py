@@ -62,7 +62,7 @@ def _check_observation(harness: ConformanceHarness, seen: CallOutcome) -> None:
     if unread is not None:
         raise CheckFailure(
             f"{seen.call}: a client cannot read the observation by its own type: {unread}.",
-            "have the model validate what it writes (a field whose serializer and validator do not match)",
+            "have the model validate what it writes (the serializer and the validator of a field do not match)",
         )
     if len(schemas) == 1:
         more = [name for name in undeclared(seen.observation, schemas[0]) if name not in _BESIDE]

@@ -190,7 +190,7 @@ class _Faults:
         faults = [next(self.of(value, each, place, depth + 1), None) for each in variants]
         if None in faults:
             return
-        # Of several that do not fit, the one whose type fits tells more.
+        # Where no variant fits, the fault of a variant with the right type is more helpful.
         kinds = [str(self.resolved(each).get("type")) for each in variants]
         near = (
             str(fault) for fault, kind in zip(faults, kinds, strict=True) if kind in _TYPES and _is_of(value, kind)
@@ -283,7 +283,7 @@ _FORMATS = {
     "date-time": "2024-02-29T12:00:00Z",
     "time": "12:00:00Z",
     "duration": "PT1H",
-    "email": "somebody@example.com",
+    "email": "user@example.com",
     "hostname": "example.com",
     "ipv4": "192.0.2.1",
     "ipv6": "2001:db8::1",

@@ -83,7 +83,7 @@ def test_one_acts_in_turns_and_the_dead_are_told() -> None:
     assert (seen.to_act, seen.rewards, seen.reward) == (["1"], {"1": 0.0}, 0.0)
     with pytest.raises(InvalidAction, match="actions are of 0, and must be of 1: `to_act`"):
         acts(take, _0=1)
-    with pytest.raises(InvalidAction, match="actions are of nobody, and must be of 1"):
+    with pytest.raises(InvalidAction, match="actions are of no agent, and must be of 1"):
         acts(take)
 
     seen = acts(take, _1=2)

@@ -55,7 +55,7 @@ def test_an_engine_that_says_the_digest_in_words_alone(engine: Engine) -> None:
         ("no basic auth credentials", "`docker login h.example:5000`", False),
         (
             "denied: requested access to the resource is denied",
-            "`docker login h.example:5000`, as somebody who may push to h.example:5000/me/my_env",
+            "`docker login h.example:5000`, with an account that may push to h.example:5000/me/my_env",
             False,
         ),
         ("dial tcp 10.0.0.1:5000: connect: connection refused", "does the engine reach it", True),

@@ -206,9 +206,7 @@ def _sequence(space: spaces.Sequence) -> SpaceCodec:
     several = GenericAlias(list, (codec.type,))
     if space.stack:
         if not _counts(space.feature_space):
-            raise UsageError(
-                f"{space} cannot be served: of a stack of empty parts nobody can tell how many there are"
-            )
+            raise UsageError(f"{space} cannot be served: the number of parts in a stack of empty parts is not known")
         stack = _Stack(space.feature_space, codec)
         return SpaceCodec(several, stack.encode, stack.decode)
     encode, decode = codec.encode, codec.decode

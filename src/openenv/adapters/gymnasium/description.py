@@ -77,7 +77,7 @@ def _text(space: spaces.Text) -> Description:
 @describe.register
 def _dict(space: spaces.Dict) -> Description:
     if not all(isinstance(key, str) for key in space.spaces):
-        raise UsageError(f"a Dict space whose keys are not all text cannot be served: {space}")
+        raise UsageError(f"a Dict space with keys that are not text cannot be served: {space}")
     # As pairs: writers of JSON Schemas sort the keys of an object, and flattened members have the order of these.
     return {"kind": "Dict", "spaces": [[key, describe(part)] for key, part in space.spaces.items()]}
 

@@ -179,7 +179,7 @@ class GymnasiumEnvironment(Environment[GymnasiumAction, GymnasiumObservation, Gy
         return built
 
 
-# Gymnasium's own environments whose step is a few microseconds of arithmetic, without a file, a window or a wait.
+# Gymnasium's own environments with a step of a few microseconds of arithmetic, without a file, window or wait.
 _QUICK = ("gymnasium.envs.classic_control.", "gymnasium.envs.toy_text.")
 
 

@@ -204,7 +204,7 @@ class _Mapper:
     def object(self, schema: Schema, place: str, trail: tuple[str, ...]) -> MappedSpace:
         properties = schema.get("properties")
         if not properties:
-            raise self.refusal(place, "it is an object whose fields the schema does not name")
+            raise self.refusal(place, "it is an object, and the schema does not name its fields")
         if len(properties) > MOST_PARTS:
             raise self.refusal(place, f"it has more than {MOST_PARTS} fields")
         parts = {str(name): self.space(part, f"{place}.{name}", trail) for name, part in properties.items()}

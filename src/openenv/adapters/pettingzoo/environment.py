@@ -41,19 +41,23 @@ class PettingZooAction(Action):
 class PettingZooObservation(Observation):
     """What `reset` and `step` return. `reward` is the sum of `rewards`; `done` is true once no agent lives.
 
-    All that is told by agent is there for the agents that are to act now, and for those whose last step this was.
+    The fields by agent have the agents that act next, and those for which this was the last step.
     """
 
     observations: Any = Field(description="What each agent sees")
-    rewards: dict[str, float] = Field(default_factory=dict, description="What each agent got since it was told last")
-    terminations: dict[str, bool] = Field(default_factory=dict, description="Who reached an end of its own")
-    truncations: dict[str, bool] = Field(default_factory=dict, description="Who was cut short")
-    infos: dict[str, dict[str, Any]] = Field(default_factory=dict, description="What else the environment tells each")
-    action_masks: dict[str, list[int]] = Field(
-        default_factory=dict, description="Of agents whose environment has masks: 1 for each action that is allowed"
+    rewards: dict[str, float] = Field(
+        default_factory=dict, description="The reward of each agent since its last observation"
     )
-    agents: list[str] = Field(default_factory=list, description="Who lives")
-    to_act: list[str] = Field(default_factory=list, description="Whose actions the next step takes, all of them")
+    terminations: dict[str, bool] = Field(default_factory=dict, description="Which agents reached their own end")
+    truncations: dict[str, bool] = Field(default_factory=dict, description="Which agents were cut short")
+    infos: dict[str, dict[str, Any]] = Field(default_factory=dict, description="The `info` of each agent")
+    action_masks: dict[str, list[int]] = Field(
+        default_factory=dict, description="1 for each allowed action, where the environment has masks for the agent"
+    )
+    agents: list[str] = Field(default_factory=list, description="The agents that are still in the game")
+    to_act: list[str] = Field(
+        default_factory=list, description="The agents that act next: a step takes an action of each"
+    )
     terminated: bool = Field(default=False, description="The episode is over, and no agent was cut short")
     truncated: bool = Field(default=False, description="The episode is over, and some agent was cut short")
 
@@ -63,8 +67,8 @@ class PettingZooState(State):
 
     module: str = Field(description="The module that has the environment")
     seed: int | None = Field(default=None, description="The seed given to the last reset")
-    agents: list[str] = Field(default_factory=list, description="Who lives")
-    to_act: list[str] = Field(default_factory=list, description="Whose actions the next step takes")
+    agents: list[str] = Field(default_factory=list, description="The agents that are still in the game")
+    to_act: list[str] = Field(default_factory=list, description="The agents that act next")
 
 
 def by_agent(name: str, spaces: Mapping[str, Space[Any]], codecs: Mapping[str, SpaceCodec]) -> Any:
@@ -95,7 +99,7 @@ class AgentGame(ABC):
 
     @property
     def agents(self) -> list[Any]:
-        """Who lives."""
+        """The agents that are still in the game."""
         return list(self.env.agents)
 
     @property
@@ -236,7 +240,7 @@ class PettingZooEnvironment(Environment[PettingZooAction, PettingZooObservation,
         wanted = self._state.to_act
         if set(action.actions) != set(wanted):
             raise InvalidAction(
-                f"actions are of {', '.join(sorted(action.actions)) or 'nobody'}, and must be of "
+                f"actions are of {', '.join(sorted(action.actions)) or 'no agent'}, and must be of "
                 f"{', '.join(wanted)}: `to_act` of the last observation names those who act next"
             )
         members = {self.names[name]: self._action_codecs[name].decode(action.actions[name]) for name in wanted}
@@ -431,9 +435,7 @@ def _agents(game: AgentGame, module: str) -> dict[str, Any]:
     except AttributeError:
         agents = {}
     if not agents:
-        raise UsageError(
-            f"pettingzoo:{module} has no `possible_agents`: without them nobody can say what an action may be"
-        )
+        raise UsageError(f"pettingzoo:{module} has no `possible_agents`: without them the actions are not known")
     if len(agents) < len(game.env.possible_agents):
         raise UsageError(f"pettingzoo:{module} has agents that are called alike: {game.env.possible_agents}")
     return agents

@@ -1,4 +1,4 @@
-"""`environment_factory` for TRL: classes whose instances hold one session and play one episode after another."""
+"""`environment_factory` for TRL: classes with instances that hold one session and play one episode after another."""
 
 from __future__ import annotations
 

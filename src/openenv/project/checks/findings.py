@@ -37,11 +37,12 @@ class Finding(BaseModel):
     """What one check saw.
 
     Attributes:
-        check: Its id, of `level.what-is-checked` form, as in `runtime.seed`; it never changes its meaning.
-        level: Of the check.
-        outcome: What came of it.
-        saw: What was seen, in one line: the values, the file and the line.
-        mend: What to do about it; None where there is nothing to do.
+        check: The id of the check, in the form `level.what-is-checked`, as in `runtime.seed`. An id never changes its
+            meaning.
+        level: The level of the check.
+        outcome: Its outcome.
+        saw: The observation, in one line: the values, the file and the line.
+        mend: How to fix it; None where there is nothing to fix.
         seconds: How long it took.
     """
 

@@ -326,7 +326,7 @@ def static_client(subject: EnvironmentUnderTest) -> str:
                 f"{client.__name__} does not fit the server: {misfit.sentence('in the client', 'on the server')}.",
                 "take the models of both from the same module",
             )
-    return f"{', '.join(client.__name__ for client in clients)}, whose types fit the server's"
+    return f"the types of {', '.join(client.__name__ for client in clients)} fit the server's"
 
 
 def _named(kind: Any) -> str:

@@ -46,14 +46,12 @@ def url_health(site: ServerUnderTest) -> str:
     return "healthy"
 
 
-@Check.of("url.key", "May whoever asks, with the key given, ask?", "url.reach")
+@Check.of("url.key", "Does the server answer a client with this key?", "url.reach")
 def url_key(site: ServerUnderTest) -> str:
     answer = site.metadata = site.get("/metadata")
     if answer.status in _BARRED:
-        raise CheckFailure(
-            f"{answer.asked} answers with status {answer.status} to {'this key' if site.has_key else 'nobody'}",
-            _GIVE_KEY,
-        )
+        key = "to this key" if site.has_key else "without a key"
+        raise CheckFailure(f"{answer.asked} answers with status {answer.status} {key}", _GIVE_KEY)
     return "this key is taken" if site.has_key else "no key is asked for"
 
 
@@ -105,7 +103,7 @@ def url_schema(site: ServerUnderTest) -> str:
 def url_mcp(site: ServerUnderTest) -> str:
     answer = site.post("/mcp", _LIST_TOOLS)
     if answer.status in _ABSENT:
-        raise CheckWarning("there is no POST /mcp, so nobody can list or call tools", "serve JSON-RPC at /mcp")
+        raise CheckWarning("there is no POST /mcp, so no client can list or call tools", "serve JSON-RPC at /mcp")
     said = _rpc(answer, 1)
     if "error" in said:
         return f"no tools ({excerpt(said['error'].get('message', ''))})"
@@ -244,7 +242,7 @@ def url_production(site: ServerUnderTest) -> str:
         finally:
             talk.end()
     except ProbeConnectionClosed as closed:
-        return f"nobody resets an environment: {closed.saw}"
+        return f"no client can reset an environment: {closed.saw}"
     return "neither reset nor state over /ws"
 
 
@@ -372,7 +370,7 @@ def url_odd_frames(site: ServerUnderTest) -> str:
 
 def _only_in_simulation(site: ServerUnderTest) -> None:
     if site.production:
-        raise CheckSkip("in production mode nobody resets an environment")
+        raise CheckSkip("in production mode no client can reset an environment")
 
 
 def _talk(site: ServerUnderTest) -> ProbeConnection:

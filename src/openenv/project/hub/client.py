@@ -334,7 +334,7 @@ class Hub:
             UsageError: What answers is no Hub.
         """
         self.check_token()
-        return self.ask("asking whose the token is", lambda: HubUser.of(self.api.whoami()))
+        return self.ask("asking who owns the token", lambda: HubUser.of(self.api.whoami()))
 
     def ask(self, what: str, call: Callable[[], T], *, again: bool = True) -> T:
         """Makes a call of the library, again if it fails and that may pass.

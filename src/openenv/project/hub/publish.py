@@ -339,7 +339,7 @@ def _check_rights(user: HubUser, name: SpaceName) -> None:
         raise Forbidden(
             f"{name} is not of {user.name}, nor of an organization of {user.name}'s"
             f"{' (' + ', '.join(sorted(user.organizations)) + ')' if user.organizations else ''}: push to "
-            f"{user.name}/{name.name}, or `hf auth login` as somebody who may"
+            f"{user.name}/{name.name}, or `hf auth login` with an account that may push"
         )
 
 

@@ -68,7 +68,7 @@ _HINTS: tuple[tuple[tuple[str, ...], str, type[ProviderFailed]], ...] = (
     (("credentials store", "docker-credential-"), "then push again", LaunchFailed),
     (
         ("unauthorized", "authentication required", "no basic auth", "denied", "incorrect username", "forbidden"),
-        "log in with `docker login HOST`, as somebody who may push to REPOSITORY",
+        "log in with `docker login HOST`, with an account that may push to REPOSITORY",
         LaunchFailed,
     ),
     (

@@ -213,7 +213,7 @@ class ForkServer:
             self._reap()
 
     def _act_on_time(self) -> None:
-        """Kills the processes whose time is over, or that are too many, and looks for orphans."""
+        """Kills the processes that are past their time or above the limit, and looks for orphans."""
         if not self._pids and self._orphans_at is None:
             return
         now = time.monotonic()
@@ -339,7 +339,7 @@ class ForkServer:
             self._plan.limits.apply()
             SessionProcess(connection, self._factory).run()
             code = 0
-        except BaseException:  # noqa: BLE001 - whatever it is, this process must not go on as its parent
+        except BaseException:  # noqa: BLE001 - after any error: the forked process must not run its parent's code
             with contextlib.suppress(BaseException):
                 traceback.print_exc()
         finally:

@@ -21,9 +21,9 @@ from ...protocol.encoding import encode_outcome, encode_state_fields
 from ..executor import error_text
 from .sandbox import ProcessLimits
 
-# From the server: fork a process, to which the socket that comes with the message leads; end one.
+# From the server: fork a process (the message has the socket to it); end one.
 FORK, END = "fork", "end"
-# A session's process is about to fork another one, whose stderr comes with the message; this is its number.
+# A session's process is about to fork another one (the message has its stderr); this is its number.
 EXPECT, ADOPT = "expect", "adopt"
 # To the server: one has ended; none can be made, since the environment's module fails.
 EXITED, FAILED = "exited", "failed"

@@ -147,11 +147,11 @@ class ForkServerProcess:
 # A fork server that ends is started again after so long, twice that the next time, and so on.
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 5.0
-# One that has lived this long was no failure from the start.
+# A process that has lived this long did not fail at its start.
 SOUND_S = 10.0
-# The pool is filled up so long after a process was taken from it, whose own first steps come first.
+# The pool is refilled so long after a process was taken: the first steps of that process go first.
 REFILL_S = 0.02
-# A process that nobody used and that ended is replaced after so long: perhaps none can live under its limits.
+# An unused process that ended is replaced after so long: perhaps no process can live under its limits.
 REPLACE_S = 1.0
 REAP_S = 0.01
 

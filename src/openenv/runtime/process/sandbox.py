@@ -90,7 +90,7 @@ _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_REC = 1, 2, 4, 8, 0
 CHECK_LIMIT_S = 10.0
 # What a process that cannot be made says of that.
 MOST_TEXT = 1000
-# Sockets of services lie there: whoever reaches them needs no network.
+# Services have their sockets there: code that reaches them needs no network.
 _HIDDEN = ("/run",)
 _UNSHARED = ("pid", "net", "ipc", "uts")
 _MOUNTS = ("--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev")
@@ -164,7 +164,7 @@ def fork_inside(kept: list[str], tmp_bytes: int) -> int:
         tmp_bytes: Size of the new /tmp.
 
     Returns:
-        As `os.fork` does: 0 in the new process, which has no privileges; its number in the caller, whose child it is.
+        As `os.fork` does: 0 in the new process, which has no privileges; its number in its parent, the caller.
 
     Raises:
         OSError: It could not be made.
@@ -247,12 +247,12 @@ def die_with_parent(number: int = 9) -> None:
 
 
 def adopt_orphans(wanted: bool = True) -> None:
-    """Makes this process the parent of descendants whose own parent ends, or leaves them to one above it."""
+    """Makes this process the parent of descendants when their own parent ends, or leaves them to one above it."""
     _check(_libc.prctl(_PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
 def private_namespaces() -> None:
-    """Gives this process mounts of its own, and its next child a process namespace whose first process it is."""
+    """Gives this process its own mounts, and its next child (as the first process there) a process namespace."""
     _check(_libc.unshare(_CLONE_NEWNS | _CLONE_NEWPID), "unshare(CLONE_NEWNS | CLONE_NEWPID)")
 
 

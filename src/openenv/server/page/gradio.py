@@ -80,7 +80,7 @@ def _widget(part: dict[str, Any]) -> str:
 
 
 def _resolve_ref(part: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
-    """A schema whose reference, if it is one, is replaced by what it refers to."""
+    """The schema, with its `$ref` (if it has one) replaced by the definition it names."""
     target = definitions.get(part.get("$ref", "").rpartition("/")[2])
     return part if target is None else {**target, **part}
 
@@ -207,7 +207,7 @@ def _component(gradio: Any, field: dict[str, Any]) -> Any:
 
 T = TypeVar("T")
 
-# What a reset or step waits for a socket whose client does not read; then the socket gets no more of them.
+# A reset or step waits this long for a socket that does not read; then the socket gets no more events.
 SEND_S = 5.0
 
 
@@ -346,8 +346,8 @@ def add_page(app: FastAPI, server: EnvironmentServer, builder: Callable[..., Any
     """Mounts what a builder makes at `/web/custom`; without Gradio, a page there that says how to get it.
 
     Args:
-        app: Where it is mounted.
-        server: Whose environment the page drives.
+        app: The app that gets the page.
+        server: The server of the environment that the page drives.
         builder: Called with `(web_manager, action_fields, metadata, is_chat_env, title, quick_start_md)`, all by
             position; it returns a `gradio.Blocks`. What it raises is raised here.
         title: In place of one with the environment's name.

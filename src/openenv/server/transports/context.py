@@ -45,7 +45,7 @@ class FrameHandler(Protocol):
         """Handles it. A reply that is there at once is passed to the batcher."""
 
     def failed(self) -> None:
-        """Ends the connection, whose handling raised an unexpected error."""
+        """Ends the connection after an unexpected error of `receive`."""
 
 
 class TickBatcher:
@@ -131,8 +131,8 @@ class TickBatcher:
                 asyncio.get_running_loop().call_soon(self._send)
 
 
-# Middleware that lets WebSocket connections pass untouched, and ours, whose part of it the fast path does itself;
-# behind any other it is not taken.
+# Middleware that lets WebSocket connections pass untouched, and our own, which the fast path replaces.
+# With any other middleware the fast path is off.
 _HARMLESS = (BaseHTTPMiddleware, CORSMiddleware, GZipMiddleware, AuthMiddleware)
 
 

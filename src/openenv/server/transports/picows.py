@@ -39,7 +39,7 @@ LINGER_S = 2.0
 
 
 class LingeringTransport:
-    """A transport whose `close` lingers; everything else goes to the transport it wraps.
+    """A transport with a `close` that lingers; everything else goes to the transport it wraps.
 
     Args:
         transport: The connection. Its protocol must already be the one that is to get `connection_lost`.
@@ -394,7 +394,7 @@ class PicowsChannel(WSListener):
         return bool(heard)
 
     def _takes_nothing(self) -> bool:
-        """Of a client whose words are not read now: whether it takes nothing of what it was sent."""
+        """Whether a client with paused reading takes nothing of what it was sent."""
         if "client" not in self._holds:
             return False
         before, self._taken = self._taken, self._given - self._lingering.get_write_buffer_size()
@@ -513,7 +513,7 @@ _NULL_HANDLER = _NullHandler()
 
 
 class _BinaryHandler:
-    """A connection whose requests come in binary frames."""
+    """The handler of a connection with binary request frames."""
 
     __slots__ = ("failed", "receive")
 

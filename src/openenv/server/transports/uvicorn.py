@@ -36,8 +36,8 @@ _AROUND = len(b": \r\n")
 class HTTPProtocol(HttpToolsProtocol):
     """Reads requests: what uvicorn's `http=` names (`--http openenv.server.transports.uvicorn:HTTPProtocol`).
 
-    One that is not complete in time is answered 408, and one whose head is too large 431; a client that says nothing
-    at all is cut. Behind the head, time begins anew with all that comes.
+    A request that is not complete in time is answered 408, and one with too large a head 431. A client that sends
+    nothing at all is disconnected. After the head, the timeout restarts with each chunk.
     """
 
     _settings: ClassVar[WeakKeyDictionary[Config, ServerSettings]] = WeakKeyDictionary()

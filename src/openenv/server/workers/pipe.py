@@ -16,7 +16,7 @@ RUNNING_S = 2.0
 END_S = 6.0
 # A worker that is replaced got its last connections a moment ago: this long they may still open sessions.
 SETTLE_S = 2.0
-# The same for a worker whose parent is gone, and when its process ends in any case.
+# The same for a worker without a parent, and when its process ends in any case.
 ORPHAN_RUNNING_S = 0.7
 ORPHAN_S = 1.5
 # Near the limit of sessions, a connection is given this long to open one before the next one may.
@@ -29,7 +29,7 @@ EXHAUSTED_S = 0.5
 MOST_SOCKETS = 32
 # Largest message: a request head that is handed on.
 MOST_BYTES = 65_536
-# How a worker is named in a message.
+# Size of the key that names a worker in a message.
 KEY_BYTES = 8
 _ROOM = socket.CMSG_SPACE(MOST_SOCKETS * array("i").itemsize) if hasattr(socket, "CMSG_SPACE") else 0
 
@@ -40,9 +40,10 @@ class MessageKind(Enum):
     # From the parent.
     CONNECTIONS = b"c"  # how many (1 byte) and sockets of new connections
     DRAIN = b"d"  # open no session any more; seconds that sessions are given to end
-    RETIRE = b"l"  # the same for a worker that was replaced, whose last connections are still opening sessions
+    RETIRE = b"l"  # the same for a worker that was replaced: its last connections are still opening sessions
     TELL = b"t"  # another worker asks what sessions there are; one socket, to answer on
-    TOLD = b"o"  # how many answer (2 bytes), the keys of some of them (8 bytes each), and sockets they answer on
+    # The number of workers that answer (2 bytes), the keys of some of them (8 bytes each), their sockets.
+    ANSWER_SOCKETS = b"o"
     # From a worker.
     ASK = b"a"  # it wants to know what sessions all others have
     READY = b"r"  # JSON: what it serves

@@ -139,8 +139,8 @@ class WorkerPool:
     def vacancies(self, limit: int | None) -> int | None:
         """How many more connections may be handed out, so that sessions are spread evenly; None for all.
 
-        Of more clients than slots, those get a slot whose worker answers first. So only as many connections are with
-        workers, undecided, as there are free slots: each of them gets one, on the worker with the least load.
+        With more clients than slots, the workers that answer first would get the sessions. So only as many undecided
+        connections are with workers as there are free slots: each gets a slot, on the worker with the least load.
 
         Args:
             limit: Most sessions of the whole server; None: not known.
@@ -174,7 +174,9 @@ class WorkerPool:
         self.complete = self.complete or len(self.taking) == len(self._slots)
 
     def replace_all(self) -> None:
-        """Replaces every worker by a new one, one after the other; one whose turn is still to come has one turn."""
+        """Replaces every worker by a new one, one after the other; a worker that still waits for that is not added
+        twice.
+        """
         if not self._ending:  # a new one would not know that it has to end
             self._to_replace.extend([slot for slot in self._slots if slot not in self._to_replace])
 
@@ -205,7 +207,7 @@ class WorkerPool:
         for first in range(0, max(1, len(others)), MOST_SOCKETS):
             some = others[first : first + MOST_SOCKETS]
             keys = b"".join(worker.key.to_bytes(KEY_BYTES, "big") for worker in some)
-            asking.pipe.post(MessageKind.TOLD, count + keys, self._answer_sockets(some))
+            asking.pipe.post(MessageKind.ANSWER_SOCKETS, count + keys, self._answer_sockets(some))
 
     @staticmethod
     def _answer_sockets(workers: list[WorkerProcess]) -> list[int]:
@@ -216,7 +218,7 @@ class WorkerPool:
                 here, there = socket.socketpair()
             except OSError:
                 break
-            with there:  # one whose pipe is full is not asked: its socket has nothing to read
+            with there:  # a worker with a full pipe gets no question: its socket has nothing to read
                 worker.pipe.send(MessageKind.TELL, b"", [there.fileno()])
             ends.append(here.detach())
         return ends

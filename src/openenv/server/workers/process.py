@@ -197,7 +197,7 @@ class WorkerProcess:
                 os.close(descriptor)
 
     def unread_messages(self) -> list[PipeMessage]:
-        """After its death: messages that it has not read, and whose sockets another worker can have."""
+        """After its death: messages that it has not read. Another worker can have their sockets."""
         unread: list[PipeMessage] = []
         while self.pipe.full:
             before = len(unread)

@@ -85,7 +85,7 @@ class Acceptor:
                 continue
 
     def take_back(self, sockets: Sequence[int]) -> None:
-        """Connections whose worker died before it took them in."""
+        """Puts back connections of a worker that died before it took them."""
         self._waiting.extendleft((descriptor, 0.0) for descriptor in reversed(sockets))
 
     def hand_out(self, workers: Sequence[WorkerProcess], most: int | None = None) -> None:

@@ -20,7 +20,7 @@ ROW_CELLS = LINE_BYTES // 8
 # FIRST: when the first of those that wait came (monotonic nanoseconds).
 # ASIDE: how many wait for sessions of their key to end.
 # DECIDED: connections of which it is known whether they want a session now.
-# STUCK: slots of sessions that have ended and whose call does not return.
+# STUCK: slots of sessions that have ended with a call that does not return.
 KEY, HELD, LEAVING, WAITING, DRIFT, BEAT, FIRST, ASIDE, DECIDED, STUCK = range(10)
 # In the first line, behind the numbers of rows and API keys: whether the server as a whole takes sessions.
 _SERVING = 2
@@ -103,7 +103,7 @@ class WorkerTable(SharedCells):
 
     @property
     def stuck(self) -> int:
-        """Slots of sessions that have ended and whose call does not return, of all workers."""
+        """Slots of sessions that have ended with a call that does not return, of all workers."""
         return sum(self.cells[STUCK::ROW_CELLS])
 
     @property
@@ -319,7 +319,7 @@ class SharedSlots:
         index: This worker's row.
         limit: Most slots taken by all workers together.
         load: Hears of sessions that open and close here.
-        freed: Called with the rows of other workers, whose newcomers may have a slot now.
+        freed: Called with the rows of other workers that may admit newcomers now.
         per_key: Most slots taken with one API key; None: no such limit.
     """
 

@@ -60,8 +60,7 @@ class Broadcast:
     async def all_sessions(self) -> list[Facts]:
         """Sessions of all workers.
 
-        A worker that does not answer in its time is named in a line of its own, whose `id` is None and whose `state`
-        is "unanswered".
+        A worker that does not answer in time has its own line, with the `id` None and the `state` "unanswered".
         """
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._run())
@@ -353,7 +352,7 @@ class Worker(DrainingServer):
         elif message.kind is MessageKind.TELL:
             for descriptor in message.sockets:
                 self._keep(send_sessions(socket.socket(fileno=descriptor), self._sessions_here()))
-        elif message.kind is MessageKind.TOLD:
+        elif message.kind is MessageKind.ANSWER_SOCKETS:
             self._broadcast.take_sockets(message.payload, message.sockets)
         elif message.kind is MessageKind.RETIRE:
             # Clients can come back to their sessions here for as long as the parent accepts connections.
