@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from ..errors import (
     CapacityError,
@@ -164,14 +164,11 @@ class ReplyFuture(asyncio.Future[Payload]):
             self.set_exception(error)
 
 
-class _Stream:
+class _Stream(NamedTuple):
     """Takes each frame of a reply."""
 
-    __slots__ = ("answer", "fail")
-
-    def __init__(self, on_frame: Callable[[Payload, bool], None], on_error: Callable[[OpenEnvError], None]):
-        self.answer = on_frame
-        self.fail = on_error
+    answer: Callable[[Payload, bool], None]
+    fail: Callable[[OpenEnvError], None]
 
 
 def _ignore(*_: object) -> None:

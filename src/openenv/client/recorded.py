@@ -14,9 +14,9 @@ from ..errors import Cancelled, OpenEnvError
 from ..mcp.types import DIRECT_CALL, McpMethod, action_of, observation_of
 from ..protocol.contract import hash_of
 from ..recording import Recorder, Source, Subject, Tap
-from .connection import CallKind, ClientConnectionV1, ClientConnectionV2, ClientSession
+from .connection import CallKind, ClientConnectionV1, ClientConnectionV2, ClientSession, Payload
 from .session import ResumableSession
-from .vector_state import AutoresetMode, EnvSlot, PendingBatch, VectorState
+from .vector_sessions import EnvSlot
 
 _recorders: dict[Path, Recorder] = {}
 # By session, for those that go on from one another.
@@ -119,43 +119,42 @@ class RecordedClientSession:
             self._tap.tail = subject_of(self._end).tail
 
 
-class RecordedVectorState(VectorState):
-    """The environments of a vector, with a record of them.
+class VectorRecord:
+    """Records the environments of a vector, whose `VectorState` tells it of each call and each reply.
 
     Args:
-        folder: Where it goes; the others as for `VectorState`.
+        folder: Where the record goes.
+        num_envs: How many environments.
     """
 
-    def __init__(
-        self, folder: Path, num_envs: int, mode: AutoresetMode, timeout_s: float | None, wait_s: float | None = None
-    ):
-        super().__init__(num_envs, mode, timeout_s, wait_s)
+    def __init__(self, folder: Path, num_envs: int):
         self._recorder = recorder_at(folder)
-        names = (secrets.token_urlsafe(12) for _ in range(num_envs))
-        self._taps = [Tap(self._recorder, b"", name) for name in names]
+        self._taps = [Tap(self._recorder, b"", secrets.token_urlsafe(12)) for _ in range(num_envs)]
         self._tail = b""
 
-    def settle(self, slot: EnvSlot, batch: PendingBatch, reply: dict[str, Any] | OpenEnvError) -> None:
-        tap = self._taps[slot.index]
-        asked = tap.asked
-        if asked is not None and slot.pending is batch:  # else it is too late, and was recorded as such
-            if not tap.tail:
-                if not self._tail and slot.group is not None:
-                    self._tail = subject_of(slot.group.link).tail
-                tap.tail = self._tail or subject_of(None).tail
-            if isinstance(reply, OpenEnvError):
-                tap.failed(asked, reply)
-            else:
-                tap.answered(asked, reply)
-        super().settle(slot, batch, reply)
-
-    async def rest(self) -> None:
-        await on_thread(self._recorder.flush)
-
-    def _carry(self, slots: Sequence[EnvSlot], batch: PendingBatch) -> None:
+    def asked(self, slots: Sequence[EnvSlot]) -> None:
+        """The next calls of some environments are sent."""
         for slot in slots:
             _ask(self._taps[slot.index], slot.kind, slot.contents)
-        super()._carry(slots, batch)
+
+    def settled(self, slot: EnvSlot, reply: Payload | OpenEnvError) -> None:
+        """The call of an environment has its reply, or an error in place of one."""
+        tap = self._taps[slot.index]
+        asked = tap.asked
+        if asked is None:
+            return
+        if not tap.tail:
+            if not self._tail and slot.group is not None:
+                self._tail = subject_of(slot.group.link).tail
+            tap.tail = self._tail or subject_of(None).tail
+        if isinstance(reply, OpenEnvError):
+            tap.failed(asked, reply)
+        else:
+            tap.answered(asked, reply)
+
+    async def flush(self) -> None:
+        """Waits until everything is on disk."""
+        await on_thread(self._recorder.flush)
 
 
 def _ask(tap: Tap, kind: CallKind, data: Any) -> None:

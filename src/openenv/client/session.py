@@ -7,6 +7,7 @@ import contextlib
 import secrets
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -201,6 +202,7 @@ class SessionRef(NamedTuple):
     token: str
 
 
+@dataclass(slots=True, eq=False)
 class ClientSessionState:
     """What a client knows of one of its sessions.
 
@@ -211,13 +213,10 @@ class ClientSessionState:
         seq: Number of its last call.
     """
 
-    __slots__ = ("opened", "seq", "session", "token")
-
-    def __init__(self, session: str | None = None, token: str = ""):
-        self.session = session
-        self.token = token
-        self.opened = False
-        self.seq = 0
+    session: str | None = None
+    token: str = ""
+    opened: bool = False
+    seq: int = 0
 
 
 S = TypeVar("S", bound=ClientSessionState)

@@ -1,40 +1,378 @@
-"""The sessions of a vector: groups on a few connections that all environments share (v2), or one on each (v1)."""
+"""The sessions of a vector: one slot for each environment, batches of calls, and the sessions that carry them."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
-from .._backoff import retry_connect
 from ..errors import (
-    ConnectionLost,
+    EnvironmentCrashed,
     InvalidAction,
-    InvalidArgument,
     MessageTooLarge,
     OpenEnvError,
     ProtocolViolation,
+    ResetRequired,
     SessionLost,
+    UsageError,
 )
 from ..protocol.client import RequestV2, error_of
-from .connection import (
-    CallKind,
-    ClientConnectionV1,
-    ClientConnectionV2,
-    Dial,
-    Payload,
-    deadline_of,
-    error_after_end,
-    session_lost,
-)
-from .session import Resumption, SessionGroup, new_secret
-from .vector_state import EnvSlot, PendingBatch, VectorState
+from .connection import LATE_S, CallKind, ClientConnectionV2, Payload, call_timeout, deadline_of, session_lost
+from .session import ClientSessionState, Resumption, SessionGroup, new_secret
+
+if TYPE_CHECKING:
+    from .recorded import VectorRecord
+
+AutoresetMode = Literal["disabled", "next_step", "same_step"]
 
 # The protocol's limit.
 MOST_WAIT_S = 86_400.0
 _MALFORMED = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+# Errors with which a session goes on, but not its episode.
+_EPISODE_OVER = (ResetRequired, EnvironmentCrashed)
+
+
+class EpisodeTurnover(NamedTuple):
+    """The end of one episode and the beginning of the next, in one step.
+
+    Attributes:
+        last: Reply to the step that ended the episode.
+        first: Reply to the reset after it.
+    """
+
+    last: Payload
+    first: Payload
+
+
+EnvOutcome = Payload | EpisodeTurnover | OpenEnvError
+
+
+@dataclass(slots=True, eq=False)
+class EnvSlot(ClientSessionState):
+    """The record of one environment.
+
+    Attributes:
+        index: Its number in the vector.
+        group: The sessions that its session is one of; None if it has none, or has a v1 connection.
+        step: Its step as the wire has it, filled in anew for each one.
+        call: The call of the session that has no reply yet, as the wire has it; None if there is none.
+        batch: The batch of that call, which may have been cancelled.
+        held: The batch of the next call, which waits for that reply or for a connection; None if there is none.
+        kind: Its last call: `reset` or `step`.
+        contents: The arguments of that reset, or the action of that step.
+        playing: An episode runs, and no error is to be reported before its next step.
+        last: Reply to the step that ended an episode, while the reset after it has no reply.
+        pending: The batch that awaits its outcome; None if there is none.
+        news: An error between two calls; the result of the next step.
+    """
+
+    index: int = 0
+    group: VectorSessions | None = None
+    step: Payload = field(default_factory=dict)
+    call: Payload | None = None
+    batch: PendingBatch | None = None
+    held: PendingBatch | None = None
+    kind: CallKind = "reset"
+    contents: Any = None
+    playing: bool = False
+    last: Payload | None = None
+    pending: PendingBatch | None = None
+    news: OpenEnvError | None = None
+
+    def assign_session(self, group: VectorSessions, session: str, token: str) -> None:
+        """Takes a new session."""
+        self.group, self.session, self.token = group, session, token
+        self.opened, self.seq = False, 0
+        self.step = {"op": "step", "session": session, "seq": 0, "action": None}
+
+    def drop_session(self) -> None:
+        """Takes the end of its session, and of the episode with it."""
+        self.group = self.session = self.call = self.batch = self.held = None
+        self.playing = False
+
+    def begin_reset(self, arguments: dict[str, Any]) -> None:
+        """Makes a reset its next call: forgets the last episode and its errors."""
+        self.playing = False
+        self.news = self.last = None
+        self.kind, self.contents = "reset", arguments
+
+    def take(self, reply: Payload | OpenEnvError, repeat: bool) -> EnvOutcome | None:
+        """Takes the reply to its call.
+
+        Args:
+            reply: The reply, or the error.
+            repeat: The next episode begins with the last step of one.
+
+        Returns:
+            The outcome; None when a reset has to follow first.
+        """
+        last, self.last = self.last, None
+        if isinstance(reply, OpenEnvError):
+            if isinstance(reply, _EPISODE_OVER):
+                self.playing = False
+            if last is None:
+                return reply
+            # The last reward must not be lost with the reset after it: the next step reports that failure.
+            self.news = reply
+            return last
+        self.playing = not reply.get("done")
+        if last is not None:
+            return EpisodeTurnover(last, reply)
+        if repeat and not self.playing and self.kind == "step":
+            self.last = reply
+            return None
+        return reply
+
+
+@dataclass(slots=True, eq=False)
+class PendingBatch:
+    """Calls with one deadline.
+
+    Attributes:
+        kind: The caller's method, for messages.
+        outcomes: Takes the results, by number of the environment, in the order in which they come.
+        first_finished: Each result is taken as soon as it comes, not all together.
+        left: Calls without an outcome.
+        over: Done when there are none.
+        timer: Goes off at the deadline.
+        due: Its deadline by the loop's clock; None for none.
+        send_by: When the server must send the replies that are ready; None for when all are.
+        withdrawals: Ask the server to stop the work.
+        withdrawn: Its caller was cancelled.
+    """
+
+    kind: str
+    outcomes: dict[int, EnvOutcome]
+    first_finished: bool
+    left: int = 0
+    over: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    timer: asyncio.TimerHandle | None = None
+    due: float | None = None
+    send_by: float | None = None
+    withdrawals: list[Callable[[], None]] = field(default_factory=list)
+    withdrawn: bool = False
+
+    def finish(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+        # After the end of its event loop, the caller does not wait any more.
+        if not self.over.done() and not self.over.get_loop().is_closed():
+            self.over.set_result(None)
+
+
+class BatchCarrier(Protocol):
+    """The connections to the server."""
+
+    def carry(self, slots: Sequence[EnvSlot], batch: PendingBatch) -> None:
+        """Sends the calls of slots; the replies go to `VectorState.settle`, perhaps before this returns."""
+
+    async def aclose(self) -> None:
+        """Ends all sessions and connections, within a bounded time."""
+
+
+class VectorState:
+    """Makes batches of calls and takes their replies.
+
+    Args:
+        num_envs: How many environments.
+        mode: What follows the end of an episode.
+        timeout_s: Seconds for each call; None waits forever.
+        wait_s: Seconds more for those that have to wait for a free slot.
+        record: Records the calls and their replies; None: they are not recorded.
+
+    Attributes:
+        slots: The environments, in order.
+        carrier: The connections to the server; None while there are none.
+        ready: Outcomes that were not taken yet, by number of the environment, first finished first.
+    """
+
+    def __init__(
+        self,
+        num_envs: int,
+        mode: AutoresetMode,
+        timeout_s: float | None,
+        wait_s: float | None,
+        record: VectorRecord | None,
+    ):
+        self.slots = [EnvSlot(index=index) for index in range(num_envs)]
+        self.carrier: BatchCarrier | None = None
+        self.ready: dict[int, EnvOutcome] = {}
+        self._mode: AutoresetMode = mode
+        self._timeout_s = timeout_s
+        self._wait_s = wait_s
+        self._record = record
+        self._finals: list[EnvSlot] = []
+        self._underway = 0
+        self._receiver: tuple[int, asyncio.Future[None]] | None = None
+
+    def reset(self, slots: Sequence[EnvSlot], arguments: Sequence[dict[str, Any]]) -> PendingBatch:
+        """Starts episodes. Raises `UsageError` for an environment with a call on its way."""
+        self._refuse_busy(slots)
+        for slot, given in zip(slots, arguments, strict=True):
+            slot.begin_reset(given)
+        return self._launch(slots, PendingBatch("reset", {}, False))
+
+    def step(self, slots: Sequence[EnvSlot], actions: Sequence[Any], *, first_finished: bool) -> PendingBatch:
+        """Takes a step, or begins an episode where none runs. Raises as `reset` does.
+
+        Args:
+            slots: The environments.
+            actions: The action of each, as the wire has it.
+            first_finished: The outcomes go to `ready`, each as soon as it is there.
+        """
+        self._refuse_busy(slots)
+        busy: list[EnvSlot] = []
+        batch = PendingBatch("step", self.ready if first_finished else {}, first_finished)
+        for slot, action in zip(slots, actions, strict=True):
+            if slot.playing:
+                slot.kind, slot.contents = "step", action
+                busy.append(slot)
+                continue
+            if slot.news is not None:
+                batch.outcomes[slot.index] = slot.news
+            elif self._mode == "disabled":
+                batch.outcomes[slot.index] = ResetRequired(
+                    f"environment {slot.index} has no running episode: call reset(env_ids=[{slot.index}]) first"
+                )
+            else:
+                busy.append(slot)
+            slot.begin_reset({})
+        return self._launch(busy, batch)
+
+    async def finished(self, batch: PendingBatch) -> None:
+        """Waits for the last outcome of a batch; if the caller is cancelled, so is the rest of the batch."""
+        try:
+            await batch.over
+        except asyncio.CancelledError:
+            batch.withdrawn = True
+            for withdraw in batch.withdrawals:
+                withdraw()
+            for slot in self.slots:
+                if slot.pending is batch:
+                    slot.pending = None
+            batch.finish()
+            raise
+
+    async def received(self, least: int, timeout_s: float | None) -> list[tuple[int, EnvOutcome]]:
+        """Takes the outcomes that are ready, as soon as there are `least` of them or the time is over.
+
+        Raises:
+            UsageError: Fewer are on their way, or another caller waits already.
+        """
+        if self._receiver is not None and self._receiver[1].get_loop() is asyncio.get_running_loop():
+            raise UsageError("recv() is being awaited already: one receiver at a time")
+        if least > len(self.ready) + self._underway:
+            raise UsageError(
+                f"min_ready={least}, but {len(self.ready)} results are ready and {self._underway} are on "
+                "their way: send() first"
+            )
+        ready = self.ready
+        if len(ready) < least:
+            enough: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            mine = self._receiver = (least, enough)
+            try:
+                await asyncio.wait([enough], timeout=timeout_s)
+            finally:
+                if self._receiver is mine:  # else the event loop of this call was closed, and another call waits
+                    self._receiver = None
+        taken = list(ready.items())
+        ready.clear()
+        return taken
+
+    def lose_all(self, error: OpenEnvError) -> None:
+        """Takes the loss of every session. If that ends an episode, the environment gets `SessionLost`."""
+        self.carrier = None
+        for slot in self.slots:
+            concerned = slot.playing or slot.pending is not None
+            slot.drop_session()
+            if concerned:
+                self.lose(slot, session_lost(error))
+        self.flush()
+
+    # What the carrier calls.
+
+    def settle(self, slot: EnvSlot, batch: PendingBatch, reply: dict[str, Any] | OpenEnvError) -> None:
+        """Takes the reply to the call of a slot; drops it if it is not awaited any more."""
+        if slot.pending is not batch:  # too late: it has no result, but it may have ended the episode
+            if isinstance(reply, dict) and reply.get("done") and reply.get("session") == slot.session:
+                slot.playing = False
+            return
+        if self._record is not None:
+            self._record.settled(slot, reply)
+        outcome = slot.take(reply, self._mode == "same_step")
+        if outcome is None:
+            self._finals.append(slot)
+        else:
+            slot.pending = None
+            batch.outcomes[slot.index] = outcome
+            batch.left -= 1
+            if not batch.left:
+                batch.finish()
+            self._underway -= batch.first_finished
+
+    def lose(self, slot: EnvSlot, error: OpenEnvError) -> None:
+        """Takes the loss of the session of a slot."""
+        if slot.pending is not None:
+            self.settle(slot, slot.pending, error)
+        else:
+            slot.news = error
+
+    def flush(self) -> None:
+        """Goes on after some replies: sends the resets that follow, and wakes the caller of `received`."""
+        if self._finals:
+            finals, self._finals = self._finals, []
+            for slot in finals:
+                slot.kind, slot.contents = "reset", {}
+            for batch in {slot.pending for slot in finals if slot.pending is not None}:
+                self._carry([slot for slot in finals if slot.pending is batch], batch)
+        if self._receiver is not None:
+            least, enough = self._receiver
+            if len(self.ready) >= least and not enough.done() and not enough.get_loop().is_closed():
+                enough.set_result(None)
+
+    def _launch(self, slots: Sequence[EnvSlot], batch: PendingBatch) -> PendingBatch:
+        if not slots:
+            batch.finish()
+            self.flush()
+            return batch
+        for slot in slots:
+            slot.pending = batch
+        batch.left = len(slots)
+        if batch.first_finished:
+            self._underway += batch.left
+        if self._timeout_s is not None:
+            loop = asyncio.get_running_loop()
+            batch.due = loop.time() + self._timeout_s
+            if self._wait_s and any(slot.session is None for slot in slots):
+                batch.due += self._wait_s
+            batch.send_by = batch.due - min(0.5, 0.1 * self._timeout_s)  # what is in time is heard in time
+            batch.timer = loop.call_at(batch.due + LATE_S, self._expire, batch, slots)
+        self._carry(slots, batch)
+        return batch
+
+    def _carry(self, slots: Sequence[EnvSlot], batch: PendingBatch) -> None:
+        assert self.carrier is not None, "connect first"
+        if self._record is not None:
+            self._record.asked(slots)
+        self.carrier.carry(slots, batch)
+
+    def _expire(self, batch: PendingBatch, slots: Sequence[EnvSlot]) -> None:
+        late = f"no reply to {batch.kind} within {self._timeout_s:g} s (message_timeout_s)"
+        for slot in slots:
+            if slot.pending is batch:
+                link = None if slot.group is None else slot.group.link
+                self.settle(slot, batch, call_timeout(f"environment {slot.index}: {late}", link))
+        self.flush()
+
+    def _refuse_busy(self, slots: Sequence[EnvSlot]) -> None:
+        busy = [slot.index for slot in slots if slot.pending is not None]
+        if self.ready:
+            busy += [slot.index for slot in slots if slot.index in self.ready]
+        if busy:
+            raise UsageError(f"environments {busy[:8]} have calls on their way or results waiting: recv() them first")
 
 
 class PendingOpen(NamedTuple):
@@ -46,23 +384,6 @@ class PendingOpen(NamedTuple):
 
 BatchEntry = EnvSlot | PendingOpen | None
 """The slot of a call of a batch; None once it has its reply."""
-
-
-class _SentBatch:
-    """A batch that was sent, which takes its replies (a `Waiter`)."""
-
-    __slots__ = ("_batch", "_entries", "_group")
-
-    def __init__(self, group: VectorSessions, entries: list[BatchEntry], batch: PendingBatch):
-        self._group = group
-        self._entries = entries
-        self._batch = batch
-
-    def answer(self, payload: Payload, more: bool) -> None:
-        self._group.answered(self._entries, self._batch, payload, more)
-
-    def fail(self, error: OpenEnvError) -> None:
-        self._group.refused(self._entries, self._batch, error)
 
 
 class VectorSessions(SessionGroup[EnvSlot]):
@@ -154,10 +475,11 @@ class VectorSessions(SessionGroup[EnvSlot]):
         if batch.due is not None:
             fields["deadline_s"] = deadline_of(batch.due, now)
         try:
-            request = self.link.ask("batch", fields, _SentBatch(self, entries, batch))
+            answered, refused = partial(self._answered, entries, batch), partial(self._refused, entries, batch)
+            request = self.link.stream("batch", fields, answered, refused)
         except (MessageTooLarge, ValueError) as error:
             if count == 1:
-                self.refused(entries, batch, error if isinstance(error, OpenEnvError) else InvalidAction(str(error)))
+                self._refused(entries, batch, error if isinstance(error, OpenEnvError) else InvalidAction(str(error)))
                 return
             # The halves are sent apart, until each call that cannot be sent is alone.
             self._send_parts(calls, entries, batch, (count + 1) // 2)
@@ -177,9 +499,9 @@ class VectorSessions(SessionGroup[EnvSlot]):
             if isinstance(entry, PendingOpen):
                 self._cancel_opening(entry)
 
-    # What sent batches call.
+    # The replies to batches.
 
-    def answered(self, entries: list[BatchEntry], batch: PendingBatch, payload: Payload, more: bool) -> None:
+    def _answered(self, entries: list[BatchEntry], batch: PendingBatch, payload: Payload, more: bool) -> None:
         """Takes one frame of replies to a batch."""
         settle = self._owner.settle
         try:
@@ -206,7 +528,7 @@ class VectorSessions(SessionGroup[EnvSlot]):
             self._miss(entries, batch)
         self._flush()
 
-    def refused(self, entries: list[BatchEntry], batch: PendingBatch, error: OpenEnvError) -> None:
+    def _refused(self, entries: list[BatchEntry], batch: PendingBatch, error: OpenEnvError) -> None:
         """Takes the error of a whole batch."""
         if self.link.error is not None:
             return  # not an answer: `_on_end` decides about its calls
@@ -352,224 +674,3 @@ class VectorSessions(SessionGroup[EnvSlot]):
         for slot, batch in waiting:
             self._owner.settle(slot, batch, lost)
         self._owner.flush()
-
-
-class ConnectionPool:
-    """The v2 connections of a vector (a `BatchCarrier`); environment i takes connection i modulo their number.
-
-    Args:
-        dial: Opens a connection.
-        first: The first connection, which is there already.
-        connections: How many there are.
-        owner: Takes the replies.
-        patience_s: Seconds for connecting.
-        wait_s: Seconds that the server may let a session wait for a free slot; None leaves that to the server.
-    """
-
-    def __init__(
-        self,
-        dial: Dial,
-        first: ClientConnectionV2,
-        connections: int,
-        owner: VectorState,
-        patience_s: float,
-        wait_s: float | None = None,
-    ):
-        self._connections = [_PooledConnection(dial, owner, patience_s, wait_s) for _ in range(connections)]
-        self._first = first
-
-    async def open(self) -> None:
-        """Makes all connections; if one cannot be made, none is left."""
-        links = [self._first, *[None] * (len(self._connections) - 1)]
-        try:
-            opening = [connection.open(link) for connection, link in zip(self._connections, links, strict=True)]
-            for failure in await asyncio.gather(*opening, return_exceptions=True):
-                if failure is not None:
-                    raise failure
-        except BaseException:
-            await self.aclose()
-            await self._first.aclose()  # a connection that was cancelled before it began does not have it
-            raise
-
-    def carry(self, slots: Sequence[EnvSlot], batch: PendingBatch) -> None:
-        connections, count = self._connections, len(self._connections)
-        shares: dict[VectorSessions | _PooledConnection, list[EnvSlot]] = {}
-        for slot in slots:
-            group = slot.group
-            target: VectorSessions | _PooledConnection
-            # A reset moves to another connection if the server of this one stops soon.
-            if group is None or (slot.kind == "reset" and group.leaving and slot.call is None):
-                target = connections[slot.index % count].fresh
-            else:
-                target = group
-            if target in shares:
-                shares[target].append(slot)
-            else:
-                shares[target] = [slot]
-        for target, share in shares.items():
-            target.carry(share, batch)
-
-    async def aclose(self) -> None:
-        await asyncio.gather(*(connection.aclose() for connection in self._connections))
-
-
-class _PooledConnection:
-    """One connection, and after its end the next one."""
-
-    def __init__(self, dial: Dial, owner: VectorState, patience_s: float, wait_s: float | None):
-        self._dial = dial
-        self._owner = owner
-        self._patience_s = patience_s
-        self._wait_s = wait_s
-        self._resumption = Resumption(dial, patience_s)
-        self._current: VectorSessions | None = None
-        # Connections that take no further session, but have some: their server stops, or they are being made again.
-        self._former: list[VectorSessions] = []
-        self._connecting = asyncio.Lock()
-        self._reconnecting: set[asyncio.Task[None]] = set()
-
-    async def open(self, link: ClientConnectionV2 | None) -> None:
-        try:
-            self._current = await self._new_connection(link)
-        except ConnectionLost:  # after the handshake: there is a server, and the network is bad
-            self._current = await retry_connect(self._new_connection, self._patience_s)
-
-    @property
-    def fresh(self) -> VectorSessions | _PooledConnection:
-        """What opens sessions: the present connection, or this, which makes another one first."""
-        return self._current if self._current is not None and self._current.usable else self
-
-    def carry(self, slots: Sequence[EnvSlot], batch: PendingBatch) -> None:
-        """Sends the calls of slots over a new connection, when it is there."""
-        refill = asyncio.get_running_loop().create_task(self._refill(slots, batch))
-        self._reconnecting.add(refill)
-        refill.add_done_callback(self._reconnecting.discard)
-
-    async def aclose(self) -> None:
-        for refill in list(self._reconnecting):
-            refill.cancel()
-        closing = [each.aclose() for each in (*self._former, self._current) if each is not None]
-        await asyncio.gather(*self._reconnecting, *closing, return_exceptions=True)
-
-    async def _refill(self, slots: Sequence[EnvSlot], batch: PendingBatch) -> None:
-        """Makes a new connection for slots that have none, or one that ends soon."""
-        unconnected = [slot for slot in slots if slot.group is None]
-        try:
-            async with self._connecting:
-                if self._current is None or not self._current.usable:
-                    fresh = await retry_connect(self._new_connection, self._patience_s if unconnected else 0.0)
-                    self._former = [each for each in (*self._former, self._current) if each and each.error is None]
-                    self._current = fresh
-        except OpenEnvError as error:
-            for slot in unconnected:
-                self._owner.settle(slot, batch, error)
-            # There is no other server: theirs serves for as long as it runs.
-            for old in {slot.group for slot in slots if slot.group is not None}:
-                old.carry([slot for slot in slots if slot.group is old and slot.pending is batch], batch)
-            self._owner.flush()
-        else:
-            # Some calls may have ended meanwhile, and their slots may have other calls.
-            self._current.carry([slot for slot in slots if slot.pending is batch], batch)
-
-    async def _new_connection(self, link: ClientConnectionV2 | None = None) -> VectorSessions:
-        end = link or await self._dial()
-        if not isinstance(end, ClientConnectionV2):
-            await end.aclose()
-            raise ProtocolViolation("the server spoke protocol v2 before and does so no more: close() and begin anew")
-        try:
-            await end.greeting(self._patience_s)
-        except BaseException:
-            await end.aclose()
-            raise
-        return VectorSessions(end, self._resumption, self._wait_s, self._owner)
-
-
-class V1Pool:
-    """The v1 connections of a vector (a `BatchCarrier`): one for each environment, for servers without v2.
-
-    Args:
-        dial: Opens a connection.
-        first: The first connection, which is there already.
-        num_envs: How many there will be.
-        owner: Takes the replies.
-        patience_s: Seconds for connecting.
-    """
-
-    def __init__(
-        self,
-        dial: Dial,
-        first: ClientConnectionV1,
-        num_envs: int,
-        owner: VectorState,
-        patience_s: float,
-    ):
-        self._connections = [_V1PoolConnection(dial, patience_s) for _ in range(num_envs)]
-        self._connections[0].connection = first
-        self._owner = owner
-        self._calls: set[asyncio.Task[None]] = set()
-
-    def carry(self, slots: Sequence[EnvSlot], batch: PendingBatch) -> None:
-        loop = asyncio.get_running_loop()
-        for slot in slots:
-            # A copy, since the caller may go on before it is sent.
-            call = loop.create_task(self._call(slot, slot.kind, dict(slot.contents), batch))
-            self._calls.add(call)
-            call.add_done_callback(self._calls.discard)
-
-    async def aclose(self) -> None:
-        for call in self._calls:  # first: one that waits for a connection would get it, and not close it
-            call.cancel()
-        await asyncio.gather(*self._calls, return_exceptions=True)
-        await asyncio.gather(*(connection.aclose() for connection in self._connections))
-
-    async def _call(self, slot: EnvSlot, kind: CallKind, data: dict[str, Any], batch: PendingBatch) -> None:
-        reply: dict[str, Any] | OpenEnvError
-        try:
-            reply = await self._connections[slot.index].call(kind, data)
-        except SessionLost as error:
-            slot.drop_session()
-            reply = error
-        except InvalidArgument as error:
-            reply = InvalidAction(error.message)
-        except OpenEnvError as error:
-            reply = error
-        self._owner.settle(slot, batch, reply)
-        self._owner.flush()
-
-
-class _V1PoolConnection:
-    """The connection of one environment, and after its end the next one."""
-
-    def __init__(self, dial: Dial, patience_s: float):
-        self._dial = dial
-        self._patience_s = patience_s
-        self._connecting = asyncio.Lock()
-        self._served = False
-        self.connection: ClientConnectionV1 | None = None
-
-    async def call(self, kind: CallKind, data: Any) -> dict[str, Any]:
-        """Waits for the reply. After the connection was lost, only a reset connects anew."""
-        async with self._connecting:
-            connection = self.connection
-            if connection is None or (connection.error is not None and kind == "reset"):
-                connection = self.connection = await retry_connect(self._connect, self._patience_s)
-                self._served = False
-        try:
-            reply = await connection.call(kind, data, None)
-        except OpenEnvError as error:
-            if connection.error is None or isinstance(error, SessionLost):
-                raise
-            raise error_after_end(error, self._served) from error
-        self._served = True
-        return reply
-
-    async def aclose(self) -> None:
-        if self.connection is not None:
-            await self.connection.aclose()
-
-    async def _connect(self) -> ClientConnectionV1:
-        end = await self._dial()
-        if isinstance(end, ClientConnectionV1):
-            return end
-        await end.aclose()
-        raise ProtocolViolation("the server spoke only protocol v1 before: close() and begin anew to use v2")
